@@ -1,0 +1,5 @@
+//! percale: a fabric library.
+
+pub mod memory;
+pub mod transport;
+pub mod wire;

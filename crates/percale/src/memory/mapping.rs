@@ -1,0 +1,122 @@
+//! The one place that maps and unmaps pages shared with other processes.
+//!
+//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and
+//! F_SEAL_GROW are set by whoever made it and checked by whoever receives it), so no access within it can raise SIGBUS.
+//! It is MADV_DONTFORK: a forked child has no business in its parent's rings.
+
+#![expect(unsafe_code, reason = "mmap, munmap and madvise; each block states its own reason")]
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// A shared mapping of a whole sealed memfd.
+#[derive(Debug)]
+pub struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range that stays valid until it is dropped, from whatever thread.
+unsafe impl Send for Mapping {}
+// SAFETY: all it gives out is its address; access is its users' to order.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps all `len` bytes of `fd`, which must be sealed against changes of its size and exactly that large.
+    ///
+    /// # Errors
+    /// `InvalidData` if the descriptor is no memfd of that size, or not sealed; else what `mmap` says.
+    pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let seals = rustix::fs::fcntl_get_seals(fd)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
+        }
+        if usize::try_from(rustix::fs::fstat(fd)?.st_size) != Ok(len) || len == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let ptr = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)
+        }?;
+        let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len };
+        // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
+        unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+
+    /// The first byte. Valid until the mapping is dropped; others may write it at any time.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a mapping has at least one byte.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours, whole, and nobody keeps its address beyond the mapping's life.
+        if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
+            tracing::error!(%error, "munmap of a shared mapping failed");
+        }
+    }
+}
+
+/// Makes a memfd of `len` bytes, sealed against changes of its size. `backed` bytes from its start have pages already;
+/// the rest gets them when first touched (or by [`back`]).
+///
+/// # Errors
+/// What `memfd_create`, `ftruncate`, `fallocate` or `fcntl` says.
+pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    back(fd.as_fd(), 0, backed)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Gives pages to `len` bytes of a memfd from `offset` on, so that touching them cannot fail for want of memory.
+///
+/// # Errors
+/// What `fallocate` says.
+pub fn back(fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
+    if len > 0 {
+        rustix::fs::fallocate(fd, FallocateFlags::empty(), offset as u64, len as u64)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_only_sealed_memory_of_the_announced_size() {
+        let fd = sealed_memfd("percale-test", 8192, 4096).unwrap();
+        let (a, b) = (Mapping::of(fd.as_fd(), 8192).unwrap(), Mapping::of(fd.as_fd(), 8192).unwrap());
+        // SAFETY: both mappings are alive and nobody else uses them.
+        unsafe { a.as_ptr().add(5000).write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { b.as_ptr().add(5000).read_volatile() }, 7);
+        assert_eq!(Mapping::of(fd.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let plain = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&plain, 4096).unwrap();
+        assert_eq!(Mapping::of(plain.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(rustix::fs::ftruncate(&fd, 100).is_err(), "sealed");
+    }
+}

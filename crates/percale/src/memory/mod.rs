@@ -1,0 +1,9 @@
+//! Memory: what operations read and write.
+//!
+//! * [`volatile`] names ranges of memory that somebody else may be writing, and copies to and from them.
+//! * [`buffer`] is what safe operations own while they are under way.
+//! * [`sealed`] allocates memory that local peers can map.
+//! * [`mapping`] is the one place that maps and unmaps pages.
+
+pub mod mapping;
+pub mod volatile;

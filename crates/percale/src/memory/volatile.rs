@@ -1,0 +1,364 @@
+//! Memory that somebody else may read or write while we do.
+//!
+//! Two rules, after which everything else in the crate can be safe code:
+//!
+//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that nobody else writes, and a peer keeps no
+//!    promises. It is a [`Segment`] (ours, lent by whoever posted an operation) or a [`View`] (what arrived), both of
+//!    which only ever copy.
+//! 2. What was copied out is checked after the copy, never before: the original may change in between.
+//!
+//! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
+
+#![expect(unsafe_code, reason = "copies through raw pointers; the rules are above, each block states its own")]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// How many segments one operation may gather from or scatter to.
+pub const IOV_LIMIT: usize = 4;
+
+/// A range of this process's memory, lent to an operation until that operation completes.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    ptr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a segment is an address and a length; whoever made it promised that the memory may be used from any thread.
+unsafe impl Send for Segment {}
+// SAFETY: as above; a segment has no state of its own.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A segment of no bytes.
+    pub const EMPTY: Self = Self { ptr: std::ptr::null_mut(), len: 0 };
+
+    /// Lends `len` bytes from `ptr`.
+    ///
+    /// # Safety
+    /// Until every operation that was given this segment has completed, the range stays allocated; it is not written
+    /// by others while an operation sends from it, and neither read nor written by others while one receives into it
+    /// (so it must then be writable). "Others" does not include peers to which the range was handed on purpose.
+    #[must_use]
+    pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the segment has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte. Following it is as unsafe as making the segment was.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// `len` bytes of this segment from `offset`; both are clipped to it.
+    #[must_use]
+    pub fn slice(&self, offset: usize, len: usize) -> Self {
+        let offset = offset.min(self.len);
+        let len = len.min(self.len - offset);
+        Self { ptr: self.ptr.wrapping_add(offset), len }
+    }
+}
+
+/// The memory of one operation: up to [`IOV_LIMIT`] segments, read or written as if they stood end to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments {
+    list: [Segment; IOV_LIMIT],
+    count: usize,
+    len: usize,
+}
+
+impl Segments {
+    /// No memory at all.
+    pub const EMPTY: Self = Self { list: [Segment::EMPTY; IOV_LIMIT], count: 0, len: 0 };
+
+    /// One segment.
+    #[must_use]
+    #[inline]
+    pub const fn one(segment: Segment) -> Self {
+        let mut list = [Segment::EMPTY; IOV_LIMIT];
+        list[0] = segment;
+        Self { list, count: 1, len: segment.len }
+    }
+
+    /// Several segments; `None` if there are more than [`IOV_LIMIT`] or their lengths overflow.
+    #[must_use]
+    pub fn new(segments: &[Segment]) -> Option<Self> {
+        let mut all = Self::EMPTY;
+        for &segment in segments {
+            *all.list.get_mut(all.count)? = segment;
+            all.count += 1;
+            all.len = all.len.checked_add(segment.len)?;
+        }
+        Some(all)
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The segments, in order.
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> &[Segment] {
+        &self.list[..self.count]
+    }
+
+    /// `len` bytes from `offset` on; both are clipped.
+    #[must_use]
+    pub fn slice(&self, offset: usize, len: usize) -> Self {
+        let mut part = Self::EMPTY;
+        let (mut skip, mut want) = (offset, len);
+        for segment in self.as_slice() {
+            let piece = segment.slice(skip, want);
+            skip = skip.saturating_sub(segment.len);
+            if !piece.is_empty() {
+                part.list[part.count] = piece;
+                part.count += 1;
+                part.len += piece.len;
+                want -= piece.len;
+            }
+        }
+        part
+    }
+
+    /// Copies `len` bytes from `offset` on to `to`. Clipped to what there is; returns the number of bytes copied.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes and does not overlap the segments.
+    #[inline]
+    pub unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize {
+        if self.count == 1 {
+            let piece = self.list[0].slice(offset, len);
+            // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
+            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
+            return piece.len;
+        }
+        let mut done = 0;
+        for piece in self.slice(offset, len).as_slice() {
+            // SAFETY: as above; `done + piece.len <= len`, since `slice` was clipped to `len`.
+            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to.add(done), piece.len) };
+            done += piece.len;
+        }
+        done
+    }
+
+    /// Copies the bytes from `offset` on into `to`; returns how many there were.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
+        // SAFETY: `to` is an exclusive slice, so it is writable and overlaps no lent memory.
+        unsafe { self.copy_to_raw(offset, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Everything, copied out.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.copy_to(0, &mut bytes);
+        bytes
+    }
+
+    /// Copies from other segments of this process: at most what both sides have; returns the number of bytes.
+    /// The two may overlap (a send to oneself may name the receive buffer).
+    pub fn copy_from(&self, from: &Segments) -> usize {
+        let mut done = 0;
+        for target in self.as_slice() {
+            let mut at = 0;
+            while at < target.len {
+                let rest = from.slice(done, target.len - at);
+                let Some(piece) = rest.as_slice().first() else { return done };
+                // SAFETY: both segments were promised to their operations; `copy` allows overlap.
+                unsafe { std::ptr::copy(piece.ptr, target.ptr.wrapping_add(at), piece.len) };
+                at += piece.len;
+                done += piece.len;
+            }
+        }
+        done
+    }
+
+    /// Calls `f` with `prefix` followed by the segments from `offset` on, as the kernel's vectors for sending.
+    pub fn with_io_slices<R>(&self, prefix: &[u8], offset: usize, f: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
+        let mut vectors = [IoSlice::new(&[]); IOV_LIMIT + 1];
+        let mut count = 0;
+        if !prefix.is_empty() {
+            vectors[0] = IoSlice::new(prefix);
+            count = 1;
+        }
+        for piece in self.slice(offset, usize::MAX).as_slice() {
+            // SAFETY: the memory is readable until the operation completes; the slice goes to the kernel only, which
+            // does not care whether a peer writes it meanwhile.
+            vectors[count] = IoSlice::new(unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) });
+            count += 1;
+        }
+        f(&vectors[..count])
+    }
+
+    /// Calls `f` with the segments from `offset` on, at most `len` bytes, followed by `tail`, as the kernel's vectors
+    /// for receiving.
+    pub fn with_io_slices_mut<R>(
+        &self,
+        offset: usize,
+        len: usize,
+        tail: &mut [u8],
+        f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
+    ) -> R {
+        let mut vectors: [IoSliceMut<'_>; IOV_LIMIT + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let mut count = 0;
+        for piece in self.slice(offset, len).as_slice() {
+            // SAFETY: the memory is writable and the operation's alone until it completes; the slice goes to the
+            // kernel only and ends before `f` returns.
+            vectors[count] = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(piece.ptr, piece.len) });
+            count += 1;
+        }
+        if !tail.is_empty() {
+            vectors[count] = IoSliceMut::new(tail);
+            count += 1;
+        }
+        f(&mut vectors[..count])
+    }
+}
+
+/// Bytes that arrived and may still change under our eyes (a ring slot), or that are ours already (a receive buffer).
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    ptr: *const u8,
+    len: usize,
+    life: PhantomData<&'a [u8]>,
+}
+
+impl<'a> View<'a> {
+    /// No bytes.
+    pub const EMPTY: Self = Self { ptr: std::ptr::null(), len: 0, life: PhantomData };
+
+    /// A view of private bytes.
+    #[must_use]
+    pub const fn of(bytes: &'a [u8]) -> Self {
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), life: PhantomData }
+    }
+
+    /// A view of `len` bytes from `ptr`.
+    ///
+    /// # Safety
+    /// The range stays mapped and readable for `'a`. Others may write it.
+    #[must_use]
+    #[inline]
+    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
+        Self { ptr, len, life: PhantomData }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.
+    #[inline]
+    pub fn copy_into(&self, to: &Segments, at: usize) -> usize {
+        if let [only] = to.as_slice() {
+            let target = only.slice(at, self.len);
+            // SAFETY: the view is readable for `'a`, the segment writable for its operation; ring slots and receive
+            // buffers are never lent as segments, so the two do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(self.ptr, target.ptr, target.len) };
+            return target.len;
+        }
+        let mut done = 0;
+        for target in to.slice(at, self.len).as_slice() {
+            // SAFETY: as above; `done + target.len <= self.len`, since the slice was clipped to it.
+            unsafe { std::ptr::copy_nonoverlapping(self.ptr.wrapping_add(done), target.ptr, target.len) };
+            done += target.len;
+        }
+        done
+    }
+
+    /// Everything, copied out.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: the view is readable for `'a`; the vector is new, has room and overlaps nothing.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+
+    /// A plain value at `offset`, copied out first (so that what is checked is what is used); `None` past the end.
+    #[must_use]
+    pub fn read<T: FromBytes + IntoBytes + Immutable>(&self, offset: usize) -> Option<T> {
+        let size = size_of::<T>();
+        if offset.checked_add(size)? > self.len {
+            return None;
+        }
+        let mut value = T::new_zeroed();
+        // SAFETY: the range was just checked to lie within the view; `T` takes any bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ptr.wrapping_add(offset), value.as_mut_bytes().as_mut_ptr(), size)
+        };
+        Some(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lend(bytes: &mut [u8]) -> Segment {
+        // SAFETY: the tests keep the slice alive and do not touch it while the segment is used.
+        unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    #[test]
+    fn segments_gather_and_scatter_as_if_end_to_end() {
+        let (mut a, mut b, mut c) = ([1u8, 2, 3], [4u8], [5u8, 6, 7, 8]);
+        let all = Segments::new(&[lend(&mut a), lend(&mut b), lend(&mut c)]).unwrap();
+        assert_eq!(all.to_vec(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(all.slice(2, 4).to_vec(), [3, 4, 5, 6]);
+        assert_eq!(all.slice(7, 9).to_vec(), [8]);
+        assert!(all.slice(8, 1).is_empty());
+        assert_eq!(View::of(&[9, 9, 9]).copy_into(&all, 2), 3);
+        assert_eq!(all.to_vec(), [1, 2, 9, 9, 9, 6, 7, 8]);
+        let (mut d, mut e) = ([0u8; 5], [0u8; 9]);
+        let other = Segments::new(&[lend(&mut d), lend(&mut e)]).unwrap();
+        assert_eq!(other.copy_from(&all), 8);
+        assert_eq!(other.to_vec()[..9], [1, 2, 9, 9, 9, 6, 7, 8, 0]);
+    }
+
+    #[test]
+    fn too_many_segments_are_refused() {
+        assert!(Segments::new(&[Segment::EMPTY; IOV_LIMIT + 1]).is_none());
+    }
+
+    #[test]
+    fn a_view_reads_values_only_within_itself() {
+        let view = View::of(&[1, 0, 0, 0, 2]);
+        assert_eq!(view.read::<u32>(0), Some(1));
+        assert_eq!(view.read::<u32>(2), None);
+        assert_eq!(view.read::<u64>(usize::MAX), None);
+    }
+}

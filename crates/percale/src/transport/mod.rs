@@ -1,0 +1,117 @@
+//! Transports: how the two ends of one connection reach each other.
+//!
+//! A [`Link`] is one end of an established connection. It carries frames in order, both ways, and moves the payloads
+//! of offers by whatever means it has. It knows nothing of matching, completions or addresses: it tells a [`Sink`]
+//! (the endpoint's engine) what arrived. Links are owned by one endpoint and used by one thread at a time.
+//!
+//! Rules every transport keeps (the conformance suite tests them):
+//! * Frames arrive whole, once, in the order sent, or not at all: then the link reports [`Broken`], after
+//!   everything that did arrive was given to the sink.
+//! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
+//! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
+
+use crate::memory::volatile::{Segments, View};
+use crate::wire::head::Head;
+
+/// Which connection of an endpoint a frame came over.
+pub type Connection = u32;
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No room now; there will be, once the peer has made progress.
+    Full,
+    /// The link is broken; `poll` says why.
+    Broken,
+}
+
+/// Why a link can carry nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// The peer said goodbye.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The peer's process ended, or its socket was reset.
+    #[error("the peer died ({0})")]
+    Died(String),
+    /// Nothing was heard for longer than the timeout.
+    #[error("the peer did not answer in time ({0})")]
+    Timeout(String),
+    /// The peer sent what no percale sends.
+    #[error("the peer broke the protocol ({0})")]
+    Protocol(String),
+}
+
+/// Where a payload that is still arriving goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Landing {
+    /// What to hand to [`Sink::landed`].
+    pub token: u32,
+    /// Where the payload goes; may be shorter than it: the rest is thrown away (truncation, or a discard).
+    pub into: Segments,
+}
+
+/// The endpoint's engine, as its links see it.
+pub trait Sink {
+    /// A whole frame.
+    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>);
+
+    /// The head of a frame whose payload is still coming: says where that goes. Called only for payloads that the
+    /// link did not receive at once (byte streams). For [`Kind::Data`](crate::wire::head::Kind::Data) as well.
+    fn begin(&mut self, from: Connection, head: Head) -> Landing;
+
+    /// The payload begun as `token` has arrived.
+    fn landed(&mut self, from: Connection, token: u32);
+
+    /// A pull that was started as `token` is over: the bytes that arrived, or why not all did.
+    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>);
+
+    /// The payload of the sender's operation `id` has left: the peer has it or holds no claim on it any more.
+    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>);
+}
+
+/// Why the payload of an offer did not arrive although the connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullError {
+    /// The source or destination is not memory that can be read or written (EFAULT).
+    Fault,
+    /// The sender cancelled the operation meanwhile, or it never existed.
+    Gone,
+}
+
+/// One end of an established connection.
+pub trait Link {
+    /// The longest payload that `send` takes now. At least 2,048.
+    fn frame_limit(&self) -> usize;
+
+    /// Sends one frame: its payload is `payload`, whole (`head.len` is its length). When this returns the memory may be
+    /// reused. `more` says that another frame follows at once.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] if there is no room now, [`Refused::Broken`] if there never will be.
+    fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused>;
+
+    /// Makes progress: sends what waits, receives what came, copies what is due, and tells `sink`. Returns whether
+    /// anything happened.
+    ///
+    /// # Errors
+    /// Once the link is broken, and ever after.
+    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
+
+    /// Starts fetching an offer (the payload of a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
+    /// into `into`, which may be shorter than what is offered. Ends with [`Sink::pulled`].
+    ///
+    /// # Errors
+    /// As `send`.
+    fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Segments, token: u32) -> Result<(), Refused>;
+
+    /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from
+    /// `source`. Ends with [`Sink::pushed`].
+    ///
+    /// # Errors
+    /// As `send`.
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused>;
+
+    /// Whether the link holds nothing that waits to be sent or copied, so that its owner may sleep.
+    fn is_idle(&self) -> bool;
+}

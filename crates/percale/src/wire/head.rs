@@ -1,0 +1,161 @@
+//! The head that every frame starts with.
+
+use bitflags::bitflags;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Kind {
+    /// An untagged message, payload included.
+    #[default]
+    Message = 1,
+    /// A tagged message, payload included.
+    Tagged = 2,
+    /// An untagged message whose payload waits at its sender: the payload is an offer ([`Offer`]).
+    MessageOffer = 3,
+    /// A tagged message whose payload waits at its sender.
+    TaggedOffer = 4,
+    /// The receiver asks for the payload of an offer: `id` is the sender's operation, `tag` the receiver's token; the
+    /// payload is the transport's own description of where to put it.
+    Pull = 5,
+    /// Bytes that a pull asked for: `id` is the receiver's token, `tag` the offset of these bytes.
+    Data = 6,
+    /// The receiver has all it wanted of an offer: `id` is the sender's operation.
+    Pulled = 7,
+    /// A message that asked for it (`Flags::ACK`) was delivered: `id` is the sender's operation; `tag` is 0, or the
+    /// error code with which it was not.
+    Ack = 8,
+    /// The receiver's unexpected messages fill their share of memory: offer, do not send (`id` = 1), or no more so (0).
+    Offers = 9,
+    /// The sender closes the connection in good order; nothing follows.
+    Bye = 10,
+    /// Nothing: keeps the transport's own bookkeeping going.
+    Nothing = 11,
+    /// The transport's own: which resources follow on its control channel, or how its rings change.
+    Transport = 12,
+}
+
+impl Kind {
+    /// The kind with this number, if there is one.
+    #[must_use]
+    #[inline]
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::Message,
+            2 => Self::Tagged,
+            3 => Self::MessageOffer,
+            4 => Self::TaggedOffer,
+            5 => Self::Pull,
+            6 => Self::Data,
+            7 => Self::Pulled,
+            8 => Self::Ack,
+            9 => Self::Offers,
+            10 => Self::Bye,
+            11 => Self::Nothing,
+            12 => Self::Transport,
+            _ => return None,
+        })
+    }
+}
+
+bitflags! {
+    /// What a frame carries or asks for besides its payload.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u8 {
+        /// `data` holds 8 bytes of remote completion data.
+        const DATA = 1;
+        /// `id` is meaningful.
+        const ID = 2;
+        /// The receiver answers with [`Kind::Ack`] once the message is in its application's buffer. Implies `ID`.
+        const ACK = 4;
+    }
+}
+
+/// What every frame starts with, as plain values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// What the frame is.
+    pub kind: Kind,
+    /// What it carries besides.
+    pub flags: Flags,
+    /// Payload bytes in this frame.
+    pub len: u32,
+    /// The tag of a tagged message, else as [`Kind`] says.
+    pub tag: u64,
+    /// Remote completion data, 0 without [`Flags::DATA`].
+    pub data: u64,
+    /// An operation or token, as [`Kind`] says; 0 without [`Flags::ID`].
+    pub id: u32,
+}
+
+/// A head as it travels over a byte stream.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HeadBytes {
+    kind: u8,
+    flags: u8,
+    reserved: [u8; 2],
+    len: U32,
+    id: U32,
+    check: U32,
+    tag: U64,
+    data: U64,
+}
+
+/// Bytes of a head on a byte stream.
+pub const HEAD_BYTES: usize = size_of::<HeadBytes>();
+
+/// Stands in every head, so that a stream that lost its place is noticed at once.
+const CHECK: u32 = 0x7065_7263;
+
+impl Head {
+    /// The head as it travels.
+    #[must_use]
+    pub fn to_bytes(&self) -> HeadBytes {
+        HeadBytes {
+            kind: self.kind as u8,
+            flags: self.flags.bits(),
+            reserved: [0; 2],
+            len: U32::new(self.len),
+            id: U32::new(self.id),
+            check: U32::new(CHECK),
+            tag: U64::new(self.tag),
+            data: U64::new(self.data),
+        }
+    }
+
+    /// Parses what travelled; `None` if no percale of this version wrote it.
+    #[must_use]
+    pub fn from_bytes(bytes: &HeadBytes) -> Option<Self> {
+        if bytes.check.get() != CHECK || bytes.reserved != [0; 2] {
+            return None;
+        }
+        Some(Self {
+            kind: Kind::from_u8(bytes.kind)?,
+            flags: Flags::from_bits(bytes.flags)?,
+            len: bytes.len.get(),
+            tag: bytes.tag.get(),
+            data: bytes.data.get(),
+            id: bytes.id.get(),
+        })
+    }
+}
+
+/// The payload of a [`Kind::MessageOffer`] or [`Kind::TaggedOffer`]: how much waits, and where a local peer finds it.
+/// A vectored source has `pieces` > 1 and only then may not be read directly (the sender pushes or sends it).
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Offer {
+    /// Bytes that wait at the sender.
+    pub len: U64,
+    /// The first byte's address in the sender, 0 if it is of no use to the receiver.
+    pub address: U64,
+    /// The sealed arena that holds the source, or 0: then `address` is ordinary memory.
+    pub arena: U32,
+    /// Segments of the source.
+    pub pieces: U32,
+    /// Offset of the first byte in that arena.
+    pub offset: U64,
+}
