@@ -5,5 +5,6 @@
 //! * [`sealed`] allocates memory that local peers can map.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
+pub(crate) mod forked;
 pub mod mapping;
 pub mod volatile;
