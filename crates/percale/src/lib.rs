@@ -1,5 +1,6 @@
 //! percale: a fabric library.
 
+pub mod endpoint;
 pub mod memory;
 pub mod transport;
 pub mod wire;
