@@ -5,5 +5,8 @@
 //! * [`sealed`] allocates memory that local peers can map.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
+pub mod buffer;
+mod free_list;
 pub mod mapping;
+pub mod sealed;
 pub mod volatile;
