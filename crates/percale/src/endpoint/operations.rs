@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use crate::completion::entry::{Entry, EntryFlags, ErrorEntry};
+use crate::completion::entry::{Entry, CompletionFlags, ErrorEntry};
 use crate::memory::buffer::Buffer;
 
 /// One operation.
@@ -67,7 +67,7 @@ impl Operations {
             Ok(entry) => entry.flags,
             Err(error) => error.entry.flags,
         };
-        slot.done = slot.done || !slot.many || flags.contains(EntryFlags::MULTI_RECEIVE);
+        slot.done = slot.done || !slot.many || flags.contains(CompletionFlags::MULTI_RECEIVE);
         if slot.parked {
             if slot.done {
                 self.remove(id);

@@ -126,7 +126,7 @@ impl Sink for Core {
             Kind::Pull => self.asked(from, &head, payload),
             Kind::Pulled => self.send_step(from, head.id, |send| send.payload = false),
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
-            Kind::Ack => self.send_failed(from, head.id, ErrorCode::RemoteIo, "the peer could not take the message"),
+            Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
             Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport => {}
         }

@@ -15,7 +15,7 @@ use slab::Slab;
 use super::peers::Peers;
 use super::types::{Action, Arrival, Multi, Notify, Pull, Receive, Send, Side, Unexpected};
 use crate::completion::counter::Counter;
-use crate::completion::entry::{Entry, EntryFlags, ErrorCode, ErrorEntry};
+use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::queue::{CompletionQueue, Ring};
 use crate::endpoint::matching::{Held, Matching};
@@ -141,7 +141,7 @@ impl Core {
         if len <= room {
             self.complete(Side::Receive, receive.notify, entry);
         } else {
-            self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, ErrorCode::Truncated).overflow(len - room));
+            self.fail(Side::Receive, receive.notify, ErrorEntry::truncated(entry, len - room));
         }
     }
 
@@ -149,9 +149,9 @@ impl Core {
     #[inline]
     pub(crate) fn received_entry(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> Entry {
         let tagged = is_tagged(head.kind);
-        let mut flags = EntryFlags::RECEIVE | if tagged { EntryFlags::TAGGED } else { EntryFlags::MESSAGE };
+        let mut flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         if head.flags.contains(Flags::DATA) {
-            flags |= EntryFlags::REMOTE_DATA;
+            flags |= CompletionFlags::REMOTE_DATA;
         }
         Entry {
             context: receive.context,
@@ -165,14 +165,14 @@ impl Core {
     }
 
     /// One message of a multi-receive buffer is complete; says whether that released the buffer.
-    pub(crate) fn multi_done(&mut self, multi: u32) -> EntryFlags {
-        let Some(state) = self.multis.get_mut(multi as usize) else { return EntryFlags::empty() };
+    pub(crate) fn multi_done(&mut self, multi: u32) -> CompletionFlags {
+        let Some(state) = self.multis.get_mut(multi as usize) else { return CompletionFlags::empty() };
         state.in_flight -= 1;
         if state.closed && state.in_flight == 0 {
             self.multis.remove(multi as usize);
-            return EntryFlags::MULTI_RECEIVE;
+            return CompletionFlags::MULTI_RECEIVE;
         }
-        EntryFlags::empty()
+        CompletionFlags::empty()
     }
 
     /// A receive that had been matched will get no message: its peer died, or the payload could not be fetched.
@@ -181,7 +181,7 @@ impl Core {
         if let Some(multi) = receive.multi {
             entry.flags |= self.multi_done(multi);
         }
-        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).text(why));
+        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why));
     }
 
     /// A send is over as far as one of its two conditions goes; completes it once both hold.
@@ -205,7 +205,7 @@ impl Core {
         let send = self.sends.remove(id as usize);
         self.peers.finished(from);
         let entry = sent_entry(send.context, send.flags, send.len);
-        self.fail(Side::Transmit, send.notify, ErrorEntry::new(entry, error).text(why));
+        self.fail(Side::Transmit, send.notify, ErrorEntry::new(entry, error).with_text(why));
     }
 
     /// The connection is gone: everything that waited for it ends in error, once.
@@ -215,7 +215,7 @@ impl Core {
         for pending in self.peers.take_pending(from) {
             let work = pending.work;
             let entry = sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len());
-            self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).text(why));
+            self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why));
         }
         let gone: Vec<u32> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id as u32).collect();
         for id in gone {
@@ -261,7 +261,7 @@ impl Core {
                     }
                     self.multis.remove(multi as usize);
                 }
-                self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).text(why));
+                self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why));
             }
         }
     }
@@ -292,7 +292,7 @@ impl Core {
 pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
     match broken {
         Broken::Closed => ErrorCode::NotConnected,
-        Broken::Died(_) => ErrorCode::ConnectionReset,
+        Broken::Died(_) => ErrorCode::PeerDied,
         Broken::Timeout(_) => ErrorCode::TimedOut,
         Broken::Protocol(_) => ErrorCode::Protocol,
     }
@@ -306,13 +306,13 @@ pub(crate) fn is_tagged(kind: Kind) -> bool {
 
 /// What a send's completion says of it.
 #[inline]
-pub(crate) fn send_flags(tagged: bool) -> EntryFlags {
-    EntryFlags::SEND | if tagged { EntryFlags::TAGGED } else { EntryFlags::MESSAGE }
+pub(crate) fn send_flags(tagged: bool) -> CompletionFlags {
+    CompletionFlags::SEND | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE }
 }
 
 /// The completion of a send.
 #[inline]
-pub(crate) fn sent_entry(context: u64, flags: EntryFlags, len: usize) -> Entry {
+pub(crate) fn sent_entry(context: u64, flags: CompletionFlags, len: usize) -> Entry {
     Entry { context, flags, len: len as u64, ..Entry::default() }
 }
 

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::peers::Unresolved;
 use super::types::{Body, Multi, Notify, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
-use crate::completion::entry::{Entry, EntryFlags, ErrorCode, ErrorEntry};
+use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::wire::head::{Flags, Kind};
@@ -83,9 +83,9 @@ impl Core {
     /// FI_PEEK: reports the first message that the pattern matches, or that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
         let Some(held) = self.table(tagged).find(pattern) else {
-            let flags = EntryFlags::RECEIVE | if tagged { EntryFlags::TAGGED } else { EntryFlags::MESSAGE };
+            let flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
             let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
-            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).text("no such message is here");
+            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no such message is here");
             self.fail(Side::Receive, notify, error);
             return Ok(());
         };
@@ -170,17 +170,17 @@ impl Core {
         for tagged in [false, true] {
             let wanted = |receive: &Receive| receive.context == context && ours(receive.notify);
             if let Some(receive) = self.table(tagged).cancel_where(wanted) {
-                let mut flags = EntryFlags::RECEIVE | if tagged { EntryFlags::TAGGED } else { EntryFlags::MESSAGE };
+                let mut flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
                 if let Some(multi) = receive.multi {
                     self.multis[multi as usize].closed = true;
                     if self.multis[multi as usize].in_flight > 0 {
                         return true; // Released by the last message that is on its way into it.
                     }
                     self.multis.remove(multi as usize);
-                    flags |= EntryFlags::MULTI_RECEIVE;
+                    flags |= CompletionFlags::MULTI_RECEIVE;
                 }
                 let entry = Entry { context, flags, ..Entry::default() };
-                let error = ErrorEntry::new(entry, ErrorCode::Canceled).text("cancelled before a message came");
+                let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before a message came");
                 self.fail(Side::Receive, receive.notify, error);
                 return true;
             }
@@ -191,7 +191,7 @@ impl Core {
             let Some(send) = wanted.and_then(|at| pending.remove(at)) else { continue };
             let flags = super::core::send_flags(send.work.tag.is_some());
             let entry = super::core::sent_entry(context, flags, send.work.segments.len());
-            let error = ErrorEntry::new(entry, ErrorCode::Canceled).text("cancelled before it was sent");
+            let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);
             return true;
         }

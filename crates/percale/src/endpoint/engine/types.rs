@@ -1,6 +1,6 @@
 //! What the engine keeps about operations under way.
 
-use crate::completion::entry::EntryFlags;
+use crate::completion::entry::CompletionFlags;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
@@ -49,7 +49,7 @@ pub(crate) struct Send {
     /// Who is told.
     pub(crate) notify: Notify,
     /// SEND and MESSAGE or TAGGED.
-    pub(crate) flags: EntryFlags,
+    pub(crate) flags: CompletionFlags,
     /// Bytes in all.
     pub(crate) len: usize,
     /// The payload has yet to leave.
