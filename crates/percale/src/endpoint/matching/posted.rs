@@ -162,6 +162,8 @@ impl<R> Queue<R> {
         None
     }
 
+    // Out of line, so that what it needs of registers is not saved and restored by the walk of a short queue.
+    #[inline(never)]
     fn first_filed(&self, key: Key) -> Option<u32> {
         let mut best = None;
         let mut best_sequence = u64::MAX;

@@ -1,6 +1,6 @@
 //! Single rules that the random sequences reach seldom or never.
 
-use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted, unexpected};
+use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted};
 
 fn tag(tag: u64) -> Pattern {
     Pattern { tag, ignore: 0, source: Source::Any }
@@ -76,28 +76,4 @@ fn more_classes_than_hash_tables_still_match_in_posting_order() {
     assert_eq!(matching.arrive(message(1)), Some(classes), "the class that looks at one bit alone");
     assert_eq!(matching.arrive(message(3)), Some(classes + 1));
     assert_eq!(matching.drain_posted(Source::Any).collect::<Vec<_>>(), (classes + 2..2 * classes).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_class_that_nobody_asks_for_makes_room_for_another() {
-    let mut matching = Matching::<(), u64>::new();
-    let waiting = 4 * unexpected::LINEAR;
-    for n in 0..waiting {
-        matching.hold(message(n), n);
-    }
-    // Ignored bits that no tag has make classes that differ only in their masks. Each is asked for long enough to be
-    // learnt, and all of them more than once.
-    for round in 0..3 {
-        for bit in 40..52 {
-            for n in (0..waiting).rev().chain(0..waiting) {
-                let found = matching.find(&Pattern { tag: n, ignore: 1 << bit, source: Source::Any });
-                let found = found.and_then(|held| matching.held(held));
-                assert_eq!(found, Some(&n), "round {round}, class {bit}");
-            }
-        }
-    }
-    for n in (0..waiting).rev() {
-        let held = matching.find(&tag(n)).expect("held");
-        assert_eq!(matching.take(held), Some(n));
-    }
 }

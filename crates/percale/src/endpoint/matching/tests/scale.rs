@@ -7,9 +7,12 @@ use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, ste
 
 const MANY: u64 = 10_000;
 
+/// Makes the pattern with this number.
+type Numbered = fn(u64) -> Pattern;
+
 /// The patterns of one class, by number: every class of a real program, and the number's message.
-fn classes() -> Vec<(&'static str, fn(u64) -> Pattern)> {
-    vec![
+fn classes() -> [(&'static str, Numbered); 5] {
+    [
         ("tags", |n| Pattern { tag: n, ignore: 0, source: Source::Any }),
         ("tags from one", |n| Pattern { tag: n, ignore: 0, source: Source::From(7) }),
         ("one tag, from each", |n| Pattern { tag: 3, ignore: 0, source: Source::From(n) }),
@@ -116,7 +119,7 @@ fn a_wildcard_among_many_costs_one_look_up_more() {
 }
 
 #[test]
-fn a_thousand_of_one_kind_are_first_in_first_out() {
+fn many_of_one_kind_are_first_in_first_out() {
     let mut matching = Matching::<u64, u64>::new();
     let pattern = Pattern { tag: 0, ignore: 0, source: Source::Any };
     for n in 0..MANY {
