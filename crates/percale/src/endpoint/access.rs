@@ -1,11 +1,12 @@
 //! How an endpoint's engine is reached: by its one owner, or by many threads through a lock.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::spin::{Budget, Step};
+use crate::completion::wait::Progress;
 
 mod sealed {
     /// Not for others to implement.
@@ -77,11 +78,18 @@ impl Access for Owned {
 }
 
 /// What the threads of a shared endpoint share.
-#[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
     /// Rung when results came or the leader stepped down.
     changed: Condvar,
+    /// What the queues and counters that the endpoint reports to hold weakly.
+    driver: OnceLock<Arc<dyn Progress>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -115,11 +123,16 @@ impl WeakShared {
 impl Shared {
     pub(crate) fn new(engine: Engine) -> Self {
         let state = State { engine, led: false, followers: 0, seen: 0 };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new() }) }
+        Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), driver: OnceLock::new() }) }
     }
 
     pub(crate) fn downgrade(&self) -> WeakShared {
         WeakShared(Arc::downgrade(&self.inner))
+    }
+
+    /// Keeps the driver for as long as the endpoint.
+    pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
+        self.inner.driver.get_or_init(|| driver);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -90,6 +90,11 @@ impl Operations {
         self.slots[id].results.pop_front()
     }
 
+    /// Whether there is a result.
+    pub(crate) fn has_result(&self, id: usize) -> bool {
+        !self.slots[id].results.is_empty()
+    }
+
     /// Whether no more results come.
     pub(crate) fn is_done(&self, id: usize) -> bool {
         let slot = &self.slots[id];

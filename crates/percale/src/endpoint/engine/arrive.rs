@@ -17,17 +17,16 @@ impl Core {
         let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
         let Self { messages, tagged: tagged_table, multis, multi_minimum, .. } = self;
         let table = if tagged { tagged_table } else { messages };
-        let mut part = None;
-        let taken = table.arrive_with(envelope, |receive| {
-            let Some(multi) = receive.multi else { return Keep::Remove };
+        let (part, taken) = table.arrive_with(envelope, |_, receive| {
+            let Some(multi) = receive.multi else { return (Keep::Remove, None) };
             let state = &mut multis[multi as usize];
-            part = Some(take_part(state, multi, len));
+            let part = take_part(state, multi, len);
             if state.segments.len() - state.used < (*multi_minimum).max(1) {
                 state.closed = true;
-                return Keep::Remove;
+                return (Keep::Remove, Some(part));
             }
-            Keep::Stay
-        });
+            (Keep::Stay, Some(part))
+        })?;
         part.or(taken)
     }
 
@@ -138,7 +137,7 @@ impl Sink for Core {
         let into = match &arrival.receive {
             Some(receive) => receive.segments,
             None => {
-                let heap = Buffer::from(vec![0; head.len as usize]);
+                let mut heap = Buffer::from(vec![0; head.len as usize]);
                 let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
                 arrival.heap = Some(heap);
                 self.account(head.len as usize, 0);
@@ -168,7 +167,7 @@ impl Sink for Core {
                 self.received(from, &head, len, &receive);
             }
             (None, Some(heap)) => {
-                let message = held.and_then(|held| self.table(tagged).get_mut(held));
+                let message = held.and_then(|held| self.table(tagged).held_mut(held));
                 if let Some(message) = message {
                     message.body = Body::Whole(heap.into_vec());
                 } else {

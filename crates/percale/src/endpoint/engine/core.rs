@@ -13,12 +13,13 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::peers::Peers;
-use super::types::{Action, Arrival, Multi, Notify, Pull, Receive, Send, Side, Unexpected};
+use super::types::{Action, Arrival, Body, Multi, Notify, Pull, Receive, Send, Side, Unexpected};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
-use crate::completion::queue::{CompletionQueue, Ring};
-use crate::endpoint::matching::{Held, Matching};
+use crate::completion::queue::CompletionQueue;
+use crate::completion::ring::{QueueFull, Ring};
+use crate::endpoint::matching::{Envelope, Held, Matching, Source};
 use crate::endpoint::operations::Operations;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
@@ -71,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) unexpected_cap: usize,
     /// Senders were told so.
     pub(crate) offers_only: bool,
+    /// Results that went to a queue so far.
+    pub(crate) reported: u64,
 }
 
 impl Core {
@@ -80,43 +83,76 @@ impl Core {
         if tagged { &mut self.tagged } else { &mut self.messages }
     }
 
-    /// Where completions of this direction go.
+    /// The endpoint's own queue, and where completions of this direction go.
     #[inline]
-    fn reports(&mut self, side: Side) -> &mut Reports {
+    fn reports(&mut self, side: Side) -> (&mut Ring, &Reports) {
         match side {
-            Side::Transmit => &mut self.transmit,
-            Side::Receive => &mut self.receive,
+            Side::Transmit => (&mut self.queue, &self.transmit),
+            Side::Receive => (&mut self.queue, &self.receive),
         }
     }
 
     /// An operation succeeded.
     #[inline]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
-        if let Some(counter) = &self.reports(side).counter {
+        let (own, reports) = self.reports(side);
+        if let Some(counter) = &reports.counter {
             counter.add(1);
         }
-        match notify {
-            Notify::Silent => {}
-            Notify::Queue => match &self.reports(side).queue {
-                None => self.queue.push(entry),
-                Some(queue) => queue.push(entry),
-            },
-            Notify::Operation => self.operations.finish(entry.context, Ok(entry)),
+        match (notify, &reports.queue) {
+            (Notify::Silent, _) => return,
+            (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
+            (Notify::Queue, None) => own.push(entry),
+            (Notify::Queue, Some(queue)) => queue.push(entry),
+            (Notify::Event, None) => own.push_event(entry),
+            (Notify::Event, Some(queue)) => queue.update(|ring| ring.push_event(entry)),
+        }
+        self.reported += 1;
+    }
+
+    /// An operation failed. That is reported even if its success would not have been.
+    #[cold]
+    pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
+        let (own, reports) = self.reports(side);
+        if let Some(counter) = &reports.counter {
+            counter.add_error(1);
+        }
+        match (notify, &reports.queue) {
+            (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
+            (Notify::Queue, None) => own.push_error(error),
+            (Notify::Queue, Some(queue)) => queue.push_error(error),
+            (Notify::Event | Notify::Silent, None) => own.push_error_event(error),
+            (Notify::Event | Notify::Silent, Some(queue)) => queue.update(|ring| ring.push_error_event(error)),
+        }
+        self.reported += 1;
+    }
+
+    /// Reserves room for the result of an operation that is about to be posted.
+    #[inline]
+    pub(crate) fn reserve(&mut self, side: Side, notify: Notify) -> Result<(), QueueFull> {
+        match (notify, self.reports(side)) {
+            (Notify::Queue, (_, Reports { queue: Some(queue), .. })) => queue.reserve(),
+            (Notify::Queue, (own, _)) => own.reserve(),
+            _ => Ok(()),
         }
     }
 
-    /// An operation failed.
-    #[cold]
-    pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
-        if let Some(counter) = &self.reports(side).counter {
-            counter.add_error(1);
+    /// Gives room back: the operation was not posted after all.
+    #[inline]
+    pub(crate) fn unreserve(&mut self, side: Side, notify: Notify) {
+        match (notify, self.reports(side)) {
+            (Notify::Queue, (_, Reports { queue: Some(queue), .. })) => queue.update(Ring::unreserve),
+            (Notify::Queue, (own, _)) => own.unreserve(),
+            _ => {}
         }
-        match notify {
-            Notify::Operation => self.operations.finish(error.entry.context, Err(error)),
-            Notify::Silent | Notify::Queue => match &self.reports(side).queue {
-                None => self.queue.push_error(error),
-                Some(queue) => queue.push_error(error),
-            },
+    }
+
+    /// Whether what arrives can be reported. If not, transports are not drained: their senders wait.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        match &self.receive.queue {
+            None => self.queue.has_room(),
+            Some(queue) => queue.update(|ring| ring.has_room()),
         }
     }
 
@@ -241,17 +277,19 @@ impl Core {
     /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
     fn drop_unfinished(&mut self, from: Connection) {
         for tagged in [false, true] {
-            let dropped = self.table(tagged).drain_held(u64::from(from), |message| {
-                !matches!(message.body, super::types::Body::Whole(_))
-            });
-            self.claims.retain(|_, (table, held)| *table != tagged || !dropped.contains(held));
+            let ours = |envelope: Envelope, _, message: &Unexpected| {
+                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_))
+            };
+            let dropped = self.table(tagged).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
+            tracing::debug!(dropped, "bytes of unexpected messages will never arrive");
         }
     }
 
     /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
     fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         for tagged in [false, true] {
-            for receive in self.table(tagged).drain_posted(u64::from(from)) {
+            let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
+            for receive in directed {
                 let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
                 let entry = self.received_entry(from, &head, 0, &receive);
                 if let Some(multi) = receive.multi {

@@ -30,6 +30,8 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// Its incarnation, while it is up.
     pub(crate) incarnation: u128,
+    /// The service thread's number of the connection, while it is up.
+    pub(crate) serial: u64,
     /// How far the connection is.
     pub(crate) state: State,
     /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
@@ -89,10 +91,7 @@ impl Peers {
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
         let index = usize::try_from(peer.0).map_err(|_| Unresolved::Unknown)?;
-        let mut slot = self.slot(address);
-        while let State::Alias(other) = self.list[slot as usize].state {
-            slot = other;
-        }
+        let slot = self.real_slot(address);
         if self.by_address.len() <= index {
             self.by_address.resize(index + 1, 0);
         }
@@ -112,6 +111,7 @@ impl Peers {
         self.list.push(Peer {
             address,
             incarnation: 0,
+            serial: 0,
             state: State::Idle,
             pending: VecDeque::new(),
             outstanding: 0,
@@ -122,6 +122,21 @@ impl Peers {
         });
         self.by_socket.insert(address, slot);
         slot
+    }
+
+    /// The slot of a socket address, following aliases.
+    pub(crate) fn real_slot(&mut self, address: SocketAddr) -> Connection {
+        let mut slot = self.slot(address);
+        while let State::Alias(other) = self.list[slot as usize].state {
+            slot = other;
+        }
+        slot
+    }
+
+    /// The slot whose connection has this number.
+    pub(crate) fn with_serial(&self, serial: u64) -> Option<Connection> {
+        let found = |peer: &Peer| peer.state == State::Up && peer.serial == serial;
+        self.list.iter().position(found).map(|slot| slot as Connection)
     }
 
     /// Declares that `slot` is the same peer as `real`; what waited in it moves there.
@@ -222,6 +237,7 @@ impl Peers {
         let peer = &mut self.list[slot as usize];
         peer.state = State::Idle;
         peer.incarnation = 0;
+        peer.serial = 0;
         peer.outstanding = 0;
         peer.offers_only = false;
         peer.accused = None;

@@ -22,8 +22,9 @@ impl Core {
         let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
         let table = self.table(tagged);
         if let Some(held) = table.find(&pattern) {
-            let message = table.take(held);
-            self.fill(message, receive);
+            if let Some(message) = table.take(held) {
+                self.fill(message, receive);
+            }
         } else {
             table.post(pattern, receive);
         }
@@ -70,7 +71,8 @@ impl Core {
             self.claims.insert(work.context, (table, held));
             return Err(PostError::NotClaimed);
         }
-        let message = self.table(tagged).take(held);
+        // A claimed message whose payload had not arrived is gone with its sender.
+        let message = self.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);
         } else {
@@ -90,8 +92,9 @@ impl Core {
             return Ok(());
         };
         if work.flags.contains(OpFlags::DISCARD) {
-            let message = self.table(tagged).take(held);
-            self.discard(work, notify, message);
+            if let Some(message) = self.table(tagged).take(held) {
+                self.discard(work, notify, message);
+            }
             return Ok(());
         }
         if work.flags.contains(OpFlags::CLAIM) {
@@ -106,7 +109,7 @@ impl Core {
     }
 
     fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
-        let Some(message) = self.table(tagged).get(held) else { return };
+        let Some(message) = self.table(tagged).held(held) else { return };
         let (from, head, len) = (message.from, message.head, message.len);
         let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
@@ -148,7 +151,7 @@ impl Core {
             Multi { segments: work.segments, used: 0, in_flight: 0, closed: false, context: work.context, notify };
         let multi = self.multis.insert(state) as u32;
         while let Some(held) = self.table(tagged).find(pattern) {
-            let message = self.table(tagged).take(held);
+            let Some(message) = self.table(tagged).take(held) else { break };
             let minimum = self.multi_minimum.max(1);
             let state = &mut self.multis[multi as usize];
             let part = super::arrive::take_part(state, multi, message.len);

@@ -14,6 +14,8 @@ use super::super::matching::Held;
 pub(crate) enum Notify {
     /// The completion queue, with the context.
     Queue,
+    /// The completion queue, where no room was reserved: one of many results of a multi-receive.
+    Event,
     /// Nobody, unless it fails; then the completion queue.
     Silent,
     /// The safe operation whose number is the context.
