@@ -1,23 +1,26 @@
 //! How a thread sleeps until a queue or counter has something.
 //!
 //! A [`Wait`] belongs to one queue or counter. It knows the endpoints that feed it (as [`Progress`]), so that whoever
-//! waits also drives them, and it has a descriptor, which becomes readable when there may be something to find: an
-//! epoll set that holds an eventfd of its own and the descriptors of those endpoints. It is made when first needed; a
-//! queue that is only ever polled costs no descriptor.
+//! waits also drives them. Threads sleep here in two ways:
+//! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. Whoever tells, wakes all of
+//!   them, and each looks for itself: they may wait for different things (a counter's thresholds).
+//! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. That is for one thread at a time.
 //!
-//! The rule for sleeping, which [`Wait::until`] follows, and which whoever puts the descriptor into a poll set of his
-//! own follows too: **arm, look again, then sleep.** Whoever adds something publishes it first and then looks whether
-//! anybody is armed ([`Wait::notify`]). Both sides put a sequentially consistent order (or the lock of the queue)
-//! between their two steps, so at least one of them sees the other: nothing is slept over, and while nobody sleeps,
-//! telling costs one load.
+//! All descriptors are made when first needed; a queue that is only ever polled costs none.
 //!
-//! Only arming drains the eventfd, and whoever arms looks afterwards. A thread that takes some of what it found and
-//! leaves the rest while somebody is armed tells again, since it may have drained the other's wake-up.
+//! The rule for sleeping, both ways: **arm, look again, then sleep.** Whoever adds something publishes it first and
+//! then looks whether anybody is armed ([`Wait::notify`]). Both sides put a sequentially consistent order (or the lock
+//! of the queue) between their two steps, so at least one of them sees the other: nothing is slept over, and while
+//! nobody sleeps, telling costs one load. A sleeper is on the list before it arms, so whoever finds the mark and takes
+//! it down finds the sleeper as well. What drains the descriptor is arming alone, and whoever armed looks afterwards.
+//!
+//! Locks: `drivers` and `sleepers` are never held together, nor while a driver or a caller's function runs (except a
+//! driver's `descriptor`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
@@ -31,16 +34,20 @@ const EAGER_ROUNDS: u32 = 32;
 
 /// Something that has to be driven for completions to come: an endpoint that several threads share.
 pub trait Progress: Send + Sync {
-    /// Does what can be done now, without blocking. Ends what [`arm`](Self::arm) began.
+    /// Does what can be done now, without blocking.
     fn progress(&self);
 
     /// Somebody is about to sleep: makes sure that [`descriptor`](Self::descriptor) becomes readable when there is
     /// something to do. Returns false if there is something already.
+    ///
+    /// That holds until the descriptor has become readable, even if another thread makes progress meanwhile: an
+    /// endpoint that progress disarms makes its descriptor readable then, so that whoever armed it arms it again.
     fn arm(&self) -> bool {
         true
     }
 
-    /// Becomes readable when there is something to do, once armed; until progress was made.
+    /// Becomes readable when there is something to do, once armed, and stays so until progress was made or somebody
+    /// arms again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -58,9 +65,9 @@ pub enum WaitError {
     System(#[from] io::Error),
 }
 
-/// The descriptors of a [`Wait`] that somebody has slept on.
+/// What the application's own poll set holds: an epoll set with an eventfd and the set of the drivers in it.
 #[derive(Debug)]
-struct Kernel {
+struct Outside {
     epoll: OwnedFd,
     event: OwnedFd,
 }
@@ -72,14 +79,18 @@ pub struct Wait {
     armed: AtomicBool,
     /// Whether `drivers` has any.
     driven: AtomicBool,
-    kernel: OnceLock<Kernel>,
+    /// An eventfd for each thread that is in the sleeping part of `until`.
+    sleepers: Mutex<Vec<Arc<OwnedFd>>>,
     /// Who makes progress. Replaced, never changed, so that nobody is driven under the lock.
     drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
+    /// The epoll set of the drivers' descriptors. Made and changed under the lock of `drivers`.
+    set: OnceLock<OwnedFd>,
+    outside: OnceLock<Outside>,
 }
 
 impl std::fmt::Debug for Wait {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wait").field("armed", &self.armed).field("kernel", &self.kernel).finish_non_exhaustive()
+        f.debug_struct("Wait").field("armed", &self.armed).field("set", &self.set).finish_non_exhaustive()
     }
 }
 
@@ -96,8 +107,10 @@ impl Wait {
         Self {
             armed: AtomicBool::new(false),
             driven: AtomicBool::new(false),
-            kernel: OnceLock::new(),
+            sleepers: Mutex::new(Vec::new()),
             drivers: Mutex::new(Arc::new([])),
+            set: OnceLock::new(),
+            outside: OnceLock::new(),
         }
     }
 
@@ -106,21 +119,24 @@ impl Wait {
     /// # Errors
     /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
-        let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = self.kernel.get() {
-            kernel.watch(driver.as_ref())?;
+        let mut drivers = lock(&self.drivers);
+        if let Some(set) = self.set.get() {
+            watch(set, driver.as_ref())?;
         }
         let living = drivers.iter().filter(|driver| driver.strong_count() > 0).cloned();
         *drivers = living.chain([Arc::downgrade(driver)]).collect();
         self.driven.store(true, Ordering::Release);
+        drop(drivers);
+        // Who sleeps already has not armed this one.
+        self.notify();
         Ok(())
     }
 
     /// Forgets `driver`.
     pub fn detach(&self, driver: &Arc<dyn Progress>) {
-        let mut drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(kernel), Some(descriptor)) = (self.kernel.get(), driver.descriptor())
-            && let Err(error) = epoll::delete(&kernel.epoll, descriptor)
+        let mut drivers = lock(&self.drivers);
+        if let (Some(set), Some(descriptor)) = (self.set.get(), driver.descriptor())
+            && let Err(error) = epoll::delete(set, descriptor)
         {
             tracing::debug!(%error, "a descriptor was not watched");
         }
@@ -130,7 +146,7 @@ impl Wait {
     }
 
     fn drivers(&self) -> Arc<[Weak<dyn Progress>]> {
-        Arc::clone(&self.drivers.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.drivers))
     }
 
     /// Makes progress on everything that feeds the queue.
@@ -154,69 +170,69 @@ impl Wait {
 
     #[cold]
     fn wake(&self) {
-        if self.armed.swap(false, Ordering::SeqCst) {
-            self.wake_always();
+        if !self.armed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for sleeper in lock(&self.sleepers).iter() {
+            ring(sleeper);
+        }
+        if let Some(outside) = self.outside.get() {
+            ring(&outside.event);
         }
     }
 
-    /// Makes the descriptor readable, armed or not.
-    pub(super) fn wake_always(&self) {
-        // Nobody can be armed before there are descriptors.
-        let Some(kernel) = self.kernel.get() else { return };
-        // EAGAIN: it counts to its end, so it is readable already.
-        if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(&kernel.event, &1u64.to_ne_bytes()))
-            && error != Errno::AGAIN
-        {
-            tracing::error!(%error, "a sleeping thread could not be woken");
+    /// The epoll set of the drivers' descriptors.
+    fn set(&self) -> io::Result<&OwnedFd> {
+        if let Some(set) = self.set.get() {
+            return Ok(set);
         }
-    }
-
-    fn kernel(&self) -> io::Result<&Kernel> {
-        if let Some(kernel) = self.kernel.get() {
-            return Ok(kernel);
+        // Under the lock, so that no driver is attached between the look at them and the set's existence.
+        let drivers = lock(&self.drivers);
+        if let Some(set) = self.set.get() {
+            return Ok(set);
         }
-        // Under the lock, so that no driver is attached between the look at them and the descriptor's existence.
-        let drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernel) = self.kernel.get() {
-            return Ok(kernel);
-        }
-        let kernel = Kernel {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        };
-        epoll::add(&kernel.epoll, &kernel.event, EventData::new_u64(0), EventFlags::IN)?;
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
         for driver in drivers.iter().filter_map(Weak::upgrade) {
-            kernel.watch(driver.as_ref())?;
+            watch(&set, driver.as_ref())?;
         }
-        Ok(self.kernel.get_or_init(|| kernel))
+        Ok(self.set.get_or_init(|| set))
     }
 
-    /// A descriptor for the caller's own poll or epoll set. It is readable when there may be something; before each
-    /// sleep on it, [`arm`](Self::arm) and look again.
+    fn outside(&self) -> io::Result<&Outside> {
+        if let Some(outside) = self.outside.get() {
+            return Ok(outside);
+        }
+        let outside = Outside { epoll: epoll::create(CreateFlags::CLOEXEC)?, event: event()? };
+        epoll::add(&outside.epoll, &outside.event, EventData::new_u64(0), EventFlags::IN)?;
+        epoll::add(&outside.epoll, self.set()?, EventData::new_u64(0), EventFlags::IN)?;
+        // If another thread was faster, its descriptors are the ones.
+        Ok(self.outside.get_or_init(|| outside))
+    }
+
+    /// A descriptor for the application's own poll or epoll set. It is readable when there may be something; before
+    /// each sleep on it, [`arm`](Self::arm) and look again. One thread at a time may use it so.
     ///
     /// # Errors
     /// If the system has no descriptor to give.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        Ok(self.kernel()?.epoll.as_fd())
+        Ok(self.outside()?.epoll.as_fd())
     }
 
-    /// Asks to be woken. Returns false if a driver has something to do already: then make progress instead of
-    /// sleeping. Otherwise look once more, and sleep if there is still nothing.
+    /// Asks that the [`descriptor`](Self::descriptor) tell. Returns false if a driver has something to do already: then
+    /// make progress instead of sleeping. Otherwise look once more, and sleep if there is still nothing.
     ///
     /// # Errors
     /// If the system has no descriptor to give.
     pub fn arm(&self) -> io::Result<bool> {
-        let kernel = self.kernel()?;
         // Drain before asking: a wake-up that comes after the asking must stay.
-        let mut count = [0; 8];
-        if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::read(&kernel.event, &mut count))
-            && error != Errno::AGAIN
-        {
-            return Err(error.into());
-        }
+        drain(&self.outside()?.event)?;
+        Ok(self.ask())
+    }
+
+    fn ask(&self) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         // All of them are armed, whatever the first says.
-        Ok(self.drivers().iter().filter_map(Weak::upgrade).fold(true, |calm, driver| driver.arm() && calm))
+        self.drivers().iter().filter_map(Weak::upgrade).fold(true, |calm, driver| driver.arm() && calm)
     }
 
     /// Makes progress, and sleeps when there is none to be made, until `look` finds something.
@@ -226,7 +242,9 @@ impl Wait {
     pub fn until<R>(&self, timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
         let start = Instant::now();
         let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
-        for round in 0u32.. {
+        let mut rounds = 0u32;
+        let mut sleeper = None;
+        loop {
             self.drive();
             if let Some(found) = look() {
                 return Ok(found);
@@ -236,30 +254,49 @@ impl Wait {
                 return Err(WaitError::TimedOut);
             }
             if now.duration_since(start) < SPIN {
-                if round < EAGER_ROUNDS {
+                rounds += 1;
+                if rounds < EAGER_ROUNDS {
                     std::hint::spin_loop()
                 } else {
                     std::thread::yield_now()
                 }
                 continue;
             }
-            if !self.arm()? {
+            let sleeper = match &sleeper {
+                Some(sleeper) => sleeper,
+                None => sleeper.insert(Sleeper::enlist(self)?),
+            };
+            drain(&sleeper.event)?;
+            if !self.ask() {
                 continue;
             }
             if let Some(found) = look() {
                 return Ok(found);
             }
-            self.sleep(deadline)?;
+            sleeper.sleep(deadline)?;
         }
-        // Four billion rounds without a result and without a deadline: as good as none.
-        Err(WaitError::TimedOut)
+    }
+}
+
+/// A thread on the list of those to wake, until this is dropped.
+struct Sleeper<'a> {
+    wait: &'a Wait,
+    event: Arc<OwnedFd>,
+}
+
+impl<'a> Sleeper<'a> {
+    fn enlist(wait: &'a Wait) -> io::Result<Self> {
+        let event = Arc::new(event()?);
+        lock(&wait.sleepers).push(Arc::clone(&event));
+        Ok(Self { wait, event })
     }
 
     fn sleep(&self, deadline: Option<Instant>) -> io::Result<()> {
         let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // Too long for the kernel's clock is as good as no limit.
         let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
-        match rustix::event::poll(&mut [PollFd::new(&self.kernel()?.epoll, PollFlags::IN)], rest.as_ref()) {
+        let set = self.wait.set()?;
+        match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
             // Interrupted by a signal: the caller looks again, and at the time.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -267,13 +304,46 @@ impl Wait {
     }
 }
 
-impl Kernel {
-    fn watch(&self, driver: &dyn Progress) -> io::Result<()> {
-        let Some(descriptor) = driver.descriptor() else { return Ok(()) };
-        match epoll::add(&self.epoll, descriptor, EventData::new_u64(0), EventFlags::IN) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        lock(&self.wait.sleepers).retain(|other| !Arc::ptr_eq(other, &self.event));
+    }
+}
+
+/// What is under these locks is whole between any two statements, so a panic elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn event() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn pollable(descriptor: &OwnedFd) -> PollFd<'_> {
+    PollFd::new(descriptor, PollFlags::IN)
+}
+
+fn ring(event: &OwnedFd) {
+    // EAGAIN: it counts to its end, so it is readable already.
+    if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()))
+        && error != Errno::AGAIN
+    {
+        tracing::error!(%error, "a sleeping thread could not be woken");
+    }
+}
+
+fn drain(event: &OwnedFd) -> io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::io::read(event, &mut [0; 8])) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn watch(set: &OwnedFd, driver: &dyn Progress) -> io::Result<()> {
+    let Some(descriptor) = driver.descriptor() else { return Ok(()) };
+    match epoll::add(set, descriptor, EventData::new_u64(0), EventFlags::IN) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -352,6 +422,23 @@ mod tests {
             wait.drive();
             assert_eq!(driver.rounds.load(Ordering::Relaxed), rounds);
         }
+    }
+
+    #[test]
+    fn a_sleeper_wakes_though_the_descriptor_is_drained_by_another() {
+        let wait = Wait::new();
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| wait.until(None, || (done.load(Ordering::SeqCst) == 1).then_some(())));
+            std::thread::sleep(SPIN * 20);
+            done.store(1, Ordering::SeqCst);
+            wait.notify();
+            for _ in 0..100 {
+                assert!(wait.arm().unwrap());
+            }
+            sleeper.join().unwrap().unwrap();
+        });
+        assert!(lock(&wait.sleepers).is_empty());
     }
 
     #[test]
