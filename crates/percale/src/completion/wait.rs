@@ -231,8 +231,11 @@ impl Wait {
 
     fn ask(&self) -> bool {
         self.armed.store(true, Ordering::SeqCst);
-        // All of them are armed, whatever the first says.
-        self.drivers().iter().filter_map(Weak::upgrade).fold(true, |calm, driver| driver.arm() && calm)
+        let mut calm = true;
+        for driver in self.drivers().iter().filter_map(Weak::upgrade) {
+            calm &= driver.arm();
+        }
+        calm
     }
 
     /// Makes progress, and sleeps when there is none to be made, until `look` finds something.
