@@ -2,6 +2,13 @@
 //!
 //! A peer has a network address ([`std::net::SocketAddr`], an IP address and a port) and, in each address vector that
 //! it was inserted in, a small number, its [`PeerAddress`], by which operations name it.
+//!
+//! * [`name`]: the text form of network addresses, and resolving names.
+//! * [`vector`]: address vectors.
+
+pub mod name;
+mod paged;
+pub mod vector;
 
 use std::fmt;
 

@@ -84,12 +84,14 @@ impl Arena {
         if size >= SHARED {
             // Refused where the system's settings rule huge pages out; then ordinary pages do.
             // SAFETY: the range is this arena's own new mapping; the advice changes no contents.
-            let _: Result<(), _> = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
+            let advised = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
+            tracing::trace!(size, ?advised, "huge pages for an arena");
         }
         // Page faults honour the advice and fill the page table, which fallocate does not; but only fallocate's answer
         // tells whether every page is there.
         // SAFETY: as above.
-        let _: Result<(), _> = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
+        let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
+        tracing::trace!(size, ?filled, "page table of an arena");
         for offset in (0..size).step_by(BACK_STEP) {
             while let Err(error) = back(fd.as_fd(), offset, BACK_STEP.min(size - offset)) {
                 if error.kind() != io::ErrorKind::Interrupted {
