@@ -29,7 +29,8 @@ pub mod memory;
 pub mod transport;
 pub mod wire;
 
-pub use address::{AddressVector, PeerAddress};
+pub use address::PeerAddress;
+pub use address::vector::AddressVector;
 pub use completion::counter::Counter;
 pub use completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 pub use completion::event::{Event, EventQueue};

@@ -6,9 +6,12 @@
 //! * [`name`]: the text form of network addresses, and resolving names.
 //! * [`vector`]: address vectors.
 
+mod builder;
 pub mod name;
 mod paged;
 pub mod vector;
+
+pub use self::builder::VectorBuilder;
 
 use std::fmt;
 

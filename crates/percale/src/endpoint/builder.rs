@@ -10,19 +10,20 @@ use slab::Slab;
 use super::access::{Owned, Shared};
 use super::engine::core::{Core, Reports};
 use super::engine::peers::Peers;
-use super::engine::{Connector, Engine, Start};
+use super::engine::{Connector, Doorbell, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
 use super::{Endpoint, SharedEndpoint, automatic};
-use crate::address::AddressVector;
+use crate::address::vector::AddressVector;
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
 use crate::domain::{Domain, Progress};
-use crate::transport::connect::{EndpointOptions, Mailbox};
+use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
 use crate::transport::shm::Bell;
 use crate::transport::tcp::TcpOptions;
+use crate::wire::hello::Incarnation;
 
 /// Why an endpoint could not be opened.
 #[non_exhaustive]
@@ -156,7 +157,7 @@ impl<'d> EndpointBuilder<'d> {
 
     fn engine(self, bind: SocketAddr) -> Result<Engine, BindError> {
         let settings = &self.domain.inner.settings;
-        let bell = Arc::new(Bell::new()?);
+        let doorbell = Arc::new(Doorbell::new(Arc::new(Bell::new()?)));
         let core = Core {
             peers: Peers::new(self.vector),
             messages: Matching::new(),
@@ -179,31 +180,38 @@ impl<'d> EndpointBuilder<'d> {
             reported: 0,
         };
         if let Some(network) = &settings.sim {
-            let port = network.port(bind, bell.event_fd())?;
+            let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;
             let (address, incarnation) = (port.address(), port.incarnation());
-            let start = Start { core, connector: Connector::Sim(port), bell, address, incarnation };
+            let start = Start { core, connector: Connector::Sim(port), doorbell, address, incarnation };
             return Ok(Engine::new(start)?);
         }
         let Some(service) = &self.domain.inner.service else {
             return Err(BindError::System(io::ErrorKind::NotConnected.into()));
         };
-        let mailbox = Mailbox::new(rustix::io::dup(bell.event_fd()).map_err(io::Error::from)?);
+        let mailbox = Mailbox::new(doorbell.bell().event_fd().try_clone_to_owned()?);
+        let mut transports = Transports::empty();
+        transports.set(Transports::SHM, settings.shm);
+        transports.set(Transports::TCP, settings.tcp);
         let options = EndpointOptions {
             bind,
             interface: settings.interface.clone(),
-            shm: settings.shm,
-            tcp: settings.tcp,
-            cma: settings.cma,
+            incarnation: Incarnation::random()?,
+            transports,
             authorization_key: settings.authorization_key.clone(),
             connect_timeout: settings.connect_timeout,
-            bell: Arc::clone(&bell) as _,
+            cma_allowed: settings.cma,
+            bell: Some(Arc::clone(&doorbell) as _),
         };
         let registration =
             service.open(options, &mailbox).map_err(|error| BindError::Bind { address: bind, error })?;
-        let (address, incarnation) = (registration.address(), registration.incarnation().into());
-        let tcp = TcpOptions { timeout: settings.peer_timeout, buffers: settings.socket_buffers };
+        let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
+        let mut tcp = TcpOptions { timeout: settings.peer_timeout, ..TcpOptions::default() };
+        if let Some(bytes) = settings.socket_buffers {
+            tcp.send_buffer = Some(bytes);
+            tcp.receive_buffer = Some(bytes);
+        }
         let connector = Connector::Service { registration, mailbox, tcp };
-        Ok(Engine::new(Start { core, connector, bell, address, incarnation })?)
+        Ok(Engine::new(Start { core, connector, doorbell, address, incarnation })?)
     }
 }
 

@@ -3,6 +3,8 @@
 //! This is what a provider for another interface calls. It adds nothing to the engine: no buffer is owned, nothing is allocated,
 //! and refusals come back at once.
 
+#![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
+
 use super::access::Access;
 use super::engine::types::{Notify, Side};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,13 +12,15 @@ use rustix::event::epoll;
 use super::core::{Core, broken_code};
 use super::peers::State;
 use super::poller::Poller;
-use super::{BELL, Engine};
+use super::{BELL, Doorbell, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::memory::forked::Process;
 use crate::transport::any::AnyLink;
-use crate::transport::connect::{ConnectError, Mailbox, Made, Notice, PeerIdentity, Registration, ShmParts};
+use crate::fabric::TransportKind;
+use crate::transport::connect::{ConnectError, LocalBell, Mailbox, Made, Notice, PeerIdentity, Registration, ShmParts};
 use crate::transport::loopback::LoopbackLink;
+use crate::transport::sim::SimNotice;
 use crate::transport::shm::{Bell, Parts, ShmLink};
 use crate::transport::tcp::{TcpLink, TcpOptions};
 use crate::transport::{Broken, Connection, Link};
@@ -58,7 +60,7 @@ pub(crate) struct Start {
     /// Who makes connections.
     pub(crate) connector: Connector,
     /// What local peers ring.
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) doorbell: Arc<Doorbell>,
     /// The address that peers know.
     pub(crate) address: SocketAddr,
     /// This life of the endpoint.
@@ -75,7 +77,8 @@ impl Engine {
     /// An engine whose only peer is itself.
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, start.bell.event_fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let bell = Arc::clone(start.doorbell.bell());
+        epoll::add(&epoll, bell.event_fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
@@ -83,7 +86,8 @@ impl Engine {
             connector: start.connector,
             attempts: HashMap::new(),
             next_attempt: 1,
-            bell: start.bell,
+            bell,
+            doorbell: start.doorbell,
             epoll: Arc::new(epoll),
             process: Process::current()?,
             address: start.address,
@@ -133,7 +137,7 @@ impl Engine {
             Notice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
             Notice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
-                match self.core.peers.with_incarnation(incarnation.into()) {
+                match self.core.peers.with_incarnation(u128::from_be_bytes(incarnation.0)) {
                     Some(real) => {
                         self.core.peers.alias(slot, real);
                         self.drain(real);
@@ -149,13 +153,14 @@ impl Engine {
             }
             Notice::Replaced { serial, old, new } => {
                 if let Some(slot) = self.core.peers.with_serial(serial) {
-                    let peer = self.core.peers.get(slot).address;
-                    self.core.event(|| Event::PeerReplaced { peer, old: old.into(), new: new.into() });
+                    let (peer, address) = self.core.peers.identify(slot);
+                    tracing::info!(%address, ?old, ?new, "another incarnation answers at a peer's address");
+                    self.core.event(|| Event::PeerReplaced { peer, address });
                     self.died(slot, "another process answers at its address".into());
                 }
             }
             Notice::TurnedAway { from, error } => {
-                self.core.event(|| Event::TurnedAway { peer: from, reason: error.to_string() });
+                tracing::warn!(%from, %error, "a stranger was turned away");
             }
         }
     }
@@ -163,7 +168,7 @@ impl Engine {
     /// The peer of a link is gone: what it sent before is still delivered, then everything else fails.
     fn died(&mut self, slot: Connection, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-            link.set_dead(&reason);
+            link.death().set_dead(&reason);
             for _ in 0..1 << 20 {
                 // Bounded: a ring holds only so much, and nobody fills it any more.
                 if !self.poll_link(slot) || self.core.peers.get(slot).state != State::Up {
@@ -194,33 +199,37 @@ impl Engine {
         if self.core.peers.get(slot).state == State::Up {
             self.down(slot, &Broken::Died("it connected afresh".into()));
         }
+        let bit = if let Made::Shm(parts) = &made { Some(parts.my_bit) } else { None };
         let (transport, link) = match self.link(made) {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(%error, peer = %identity.address, "an established connection cannot be used");
+                bit.inspect(|bit| self.doorbell.release(*bit));
                 self.close_serial(serial);
-                self.core.down(slot, ErrorCode::Io, &error.to_string());
-                return;
+                return self.give_up(slot, ErrorCode::Io, error.to_string());
             }
         };
-        self.core.peers.get_mut(slot).serial = serial;
-        self.attach(slot, link, identity.incarnation.into());
-        let peer = identity.address;
-        self.core.event(|| Event::Connected { peer, transport, reason: reason.into() });
+        let peer = self.core.peers.get_mut(slot);
+        peer.serial = serial;
+        peer.bit = bit.unwrap_or(0);
+        self.attach(slot, link, u128::from_be_bytes(identity.incarnation.0));
+        self.core.peers.get_mut(slot).reason = reason.into();
+        let (peer, address) = self.core.peers.identify(slot);
+        self.core.event(|| Event::Connected { peer, address, transport: transport.name(), reason: reason.into() });
         self.drain(slot);
     }
 
     /// Makes the link of an established connection.
-    fn link(&self, made: Made) -> std::io::Result<(crate::fabric::TransportKind, AnyLink)> {
+    fn link(&self, made: Made) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
             Made::Shm(parts) => {
                 let link = ShmLink::new(shm_parts(parts, &self.bell))?;
-                Ok((crate::fabric::TransportKind::Shm, AnyLink::Shm(Box::new(link))))
+                Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
             Made::Tcp(socket) => {
                 let Connector::Service { tcp, .. } = &self.connector else { unreachable!("sockets come from services") };
-                let link = TcpLink::new(socket, tcp)?;
-                Ok((crate::fabric::TransportKind::Tcp, AnyLink::Tcp(Box::new(link))))
+                let link = TcpLink::new(socket, *tcp)?;
+                Ok((TransportKind::Tcp, AnyLink::Tcp(Box::new(link))))
             }
         }
     }
@@ -233,12 +242,13 @@ impl Engine {
         let peer = self.core.peers.get_mut(slot);
         peer.state = State::Up;
         peer.incarnation = incarnation;
+        let bit = peer.bit;
         match &link {
-            AnyLink::Shm(shm) => self.poller.add_shm(slot, shm.my_bit()),
+            AnyLink::Shm(_) => self.poller.add_shm(slot, bit),
             AnyLink::Tcp(tcp) => {
                 self.poller.sockets += 1;
                 let data = epoll::EventData::new_u64(slot.into());
-                if let Err(error) = epoll::add(&*self.epoll, tcp.socket(), data, epoll::EventFlags::IN) {
+                if let Err(error) = epoll::add(&*self.epoll, tcp.as_fd(), data, epoll::EventFlags::IN) {
                     tracing::error!(%error, "a socket cannot be watched");
                 }
             }
@@ -262,13 +272,45 @@ impl Engine {
         if matches!(link, Some(AnyLink::Tcp(_))) {
             self.poller.sockets -= 1;
         }
+        if let Some(AnyLink::Shm(_)) = &link {
+            self.doorbell.release(self.core.peers.get(slot).bit);
+        }
         drop(link);
         let serial = self.core.peers.get(slot).serial;
-        let peer = self.core.peers.get(slot).address;
-        self.core.down(slot, broken_code(broken), &broken.to_string());
-        self.close_serial(serial);
+        let (peer, address) = self.core.peers.identify(slot);
         let reason = broken.to_string();
-        self.core.event(|| Event::PeerDown { peer, reason });
+        self.core.down(slot, broken_code(broken), &reason);
+        self.close_serial(serial);
+        if let Connector::Sim(port) = &self.connector {
+            port.closed(address);
+        }
+        self.core.event(|| Event::PeerDown { peer, address, reason });
+    }
+
+    /// Handles what a simulated network reported.
+    fn sim_notice(&mut self, notice: SimNotice) {
+        match notice {
+            SimNotice::Established { attempt, peer, incarnation, link } => {
+                if let Some(attempt) = attempt {
+                    self.attempts.remove(&attempt);
+                }
+                let slot = self.core.peers.real_slot(peer);
+                if self.core.peers.get(slot).state == State::Up {
+                    self.down(slot, &Broken::Died("it connected afresh".into()));
+                }
+                self.attach(slot, AnyLink::Sim(Box::new(link)), incarnation);
+                let (peer, address) = self.core.peers.identify(slot);
+                let reason = "both are in the simulated network".to_owned();
+                let transport = TransportKind::Sim.name();
+                self.core.event(|| Event::Connected { peer, address, transport, reason });
+                self.drain(slot);
+            }
+            SimNotice::Failed { attempt, peer } => {
+                if let Some(slot) = self.attempts.remove(&attempt) {
+                    self.give_up(slot, ErrorCode::Refused, format!("nobody is at {peer} in the simulated network"));
+                }
+            }
+        }
     }
 
     fn close_serial(&mut self, serial: u64) {
@@ -282,11 +324,14 @@ impl Engine {
         if self.core.peers.get(slot).state != State::Connecting(attempt) {
             return; // The peer connected to us meanwhile.
         }
-        let code = connect_code(error);
-        let peer = self.core.peers.get(slot).address;
-        let text = error.to_string();
-        self.core.down(slot, code, &text);
-        self.core.event(|| Event::ConnectFailed { peer, reason: text });
+        self.give_up(slot, connect_code(error), error.to_string());
+    }
+
+    /// No connection came about: everything that waited for it fails.
+    fn give_up(&mut self, slot: Connection, code: ErrorCode, reason: String) {
+        let (peer, address) = self.core.peers.identify(slot);
+        self.core.down(slot, code, &reason);
+        self.core.event(|| Event::Failed { peer, address, reason });
     }
 
     /// Sends what is still to be sent, says goodbye and closes every connection.
@@ -330,7 +375,7 @@ impl Drop for Engine {
 /// The link's own description of what connection set-up gathered.
 fn shm_parts(parts: ShmParts, bell: &Arc<Bell>) -> Parts {
     Parts {
-        side: parts.side,
+        side: u8::from(parts.side != 0),
         pair: parts.pair,
         my_bell: Arc::clone(bell),
         my_bit: parts.my_bit,

@@ -217,7 +217,7 @@ impl Core {
         if let Some(multi) = receive.multi {
             entry.flags |= self.multi_done(multi);
         }
-        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why));
+        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
     /// A send is over as far as one of its two conditions goes; completes it once both hold.
@@ -241,7 +241,7 @@ impl Core {
         let send = self.sends.remove(id as usize);
         self.peers.finished(from);
         let entry = sent_entry(send.context, send.flags, send.len);
-        self.fail(Side::Transmit, send.notify, ErrorEntry::new(entry, error).with_text(why));
+        self.fail(Side::Transmit, send.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
     /// The connection is gone: everything that waited for it ends in error, once.
@@ -251,7 +251,7 @@ impl Core {
         for pending in self.peers.take_pending(from) {
             let work = pending.work;
             let entry = sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len());
-            self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why));
+            self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
         let gone: Vec<u32> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id as u32).collect();
         for id in gone {
@@ -299,7 +299,7 @@ impl Core {
                     }
                     self.multis.remove(multi as usize);
                 }
-                self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why));
+                self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
             }
         }
     }

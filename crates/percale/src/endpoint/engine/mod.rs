@@ -12,6 +12,7 @@
 
 mod arrive;
 mod connect;
+mod doorbell;
 pub(crate) mod core;
 pub(crate) mod peers;
 mod poller;
@@ -20,6 +21,7 @@ mod send;
 pub(crate) mod types;
 
 use std::collections::HashMap;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,7 +29,6 @@ use std::time::Instant;
 
 use rustix::event::epoll;
 
-use self::connect::Connector;
 use self::core::Core;
 use self::poller::Poller;
 use self::types::{Action, Notify};
@@ -39,6 +40,7 @@ use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
 
 pub(crate) use self::connect::{Connector, Start};
+pub(crate) use self::doorbell::Doorbell;
 
 /// See the module.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(crate) struct Engine {
     next_attempt: u64,
     /// What local peers ring.
     bell: Arc<Bell>,
+    /// Whose bits stand for which peers.
+    doorbell: Arc<Doorbell>,
     /// The descriptor that becomes readable when there is something to do, once armed: the bell's event and every socket.
     epoll: Arc<OwnedFd>,
     process: Process,
@@ -148,7 +152,7 @@ impl Engine {
             if self.poller.warm(slot)
                 && let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize)
             {
-                link.set_cold(false);
+                link.set_hot();
             }
             any |= self.poll_link(slot);
             self.cool();
@@ -160,11 +164,10 @@ impl Engine {
     /// If too many links are hot, cools one.
     fn cool(&mut self) {
         let Some(cooled) = self.poller.overflow(&self.links) else { return };
-        if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(cooled as usize) {
-            link.set_cold(true);
+        let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(cooled as usize) else { return };
+        if !link.set_cold() {
+            self.poller.warm(cooled); // Something is on its way: it stays hot.
         }
-        // What was published before the mark could be seen has rung nothing.
-        self.poll_link(cooled);
     }
 
     /// Looks at the hot socket, or at all that are readable.
@@ -177,15 +180,17 @@ impl Engine {
         if !sweep || any {
             return any;
         }
-        let mut events = std::mem::take(&mut self.poller.events);
-        events.clear();
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        if let Err(error) = epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
-            && error != rustix::io::Errno::INTR
-        {
-            tracing::error!(%error, "epoll_wait failed");
-        }
-        for event in &events {
+        let ready = match epoll::wait(&*self.epoll, &mut events[..], Some(&now)) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => return any,
+            Err(error) => {
+                tracing::error!(%error, "epoll_wait failed");
+                return any;
+            }
+        };
+        for event in ready {
             let slot = event.data.u64();
             if slot == BELL {
                 continue; // Emptied when the endpoint is next armed.
@@ -195,7 +200,6 @@ impl Engine {
                 any = true;
             }
         }
-        self.poller.events = events;
         any
     }
 
@@ -280,8 +284,12 @@ impl Engine {
         if !self.process.is_here() {
             return None;
         }
+        if matches!(self.connector, Connector::Sim(_)) {
+            return None; // Simulated time passes only while somebody looks.
+        }
         self.bell.drain();
         self.bell.arm();
+        self.fence_hot();
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
         any |= self.progress();
@@ -292,6 +300,19 @@ impl Engine {
         Some(Armed { epoll: Arc::clone(&self.epoll) })
     }
 
+    /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
+    fn fence_hot(&mut self) {
+        let mut barrier = false;
+        for &slot in &self.poller.hot {
+            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
+                barrier |= link.prepare_sleep();
+            }
+        }
+        if barrier && !Bell::barrier() {
+            tracing::error!("a membarrier that worked before failed; a wake-up may come late");
+        }
+    }
+
     /// Awake again: peers need not ring.
     pub(crate) fn disarm(&self) {
         self.bell.disarm();
@@ -299,12 +320,29 @@ impl Engine {
 
     /// Makes whoever sleeps on the descriptor look again.
     pub(crate) fn wake_sleeper(&self) {
-        self.bell.wake_self();
+        self.bell.wake();
     }
 
     /// Grows with every result that a sleeper may be waiting for.
     pub(crate) fn results(&self) -> u64 {
         self.core.operations.finished() + self.core.reported
+    }
+
+    /// How each connected peer is reached.
+    pub(crate) fn describe(&self) -> Vec<(SocketAddr, String)> {
+        let mut all = Vec::new();
+        for slot in self.core.peers.up() {
+            let peer = self.core.peers.get(slot);
+            let how = match self.links.get(slot as usize) {
+                Some(Some(AnyLink::Loopback(_))) => "loopback: this endpoint itself".to_owned(),
+                Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason, link.describe()),
+                Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason),
+                Some(Some(AnyLink::Sim(_))) => "sim".to_owned(),
+                _ => continue,
+            };
+            all.push((peer.address, how));
+        }
+        all
     }
 
     /// The descriptor, for somebody else's event loop.

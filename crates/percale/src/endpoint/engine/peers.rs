@@ -7,7 +7,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::types::Pending;
-use crate::address::{AddressVector, PeerAddress};
+use crate::address::PeerAddress;
+use crate::address::vector::AddressVector;
 use crate::transport::Connection;
 
 /// How far the connection to a peer is.
@@ -32,6 +33,10 @@ pub(crate) struct Peer {
     pub(crate) incarnation: u128,
     /// The service thread's number of the connection, while it is up.
     pub(crate) serial: u64,
+    /// The bit of our doorbell that it rings, while it is up over shared memory.
+    pub(crate) bit: u32,
+    /// Why it is reached the way it is.
+    pub(crate) reason: String,
     /// How far the connection is.
     pub(crate) state: State,
     /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
@@ -112,6 +117,8 @@ impl Peers {
             address,
             incarnation: 0,
             serial: 0,
+            bit: 0,
+            reason: String::new(),
             state: State::Idle,
             pending: VecDeque::new(),
             outstanding: 0,
@@ -194,6 +201,11 @@ impl Peers {
             peer.source_generation = generation;
         }
         peer.source
+    }
+
+    /// How events name the peer of a slot: its place in the vector, and its address.
+    pub(crate) fn identify(&mut self, slot: Connection) -> (PeerAddress, SocketAddr) {
+        (self.source(slot), self.list[slot as usize].address)
     }
 
     /// One more send waits for this peer.

@@ -8,8 +8,6 @@
 
 use std::collections::VecDeque;
 
-use rustix::event::epoll::Event;
-
 use super::types::Action;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
@@ -50,8 +48,6 @@ pub(crate) struct Poller {
     pub(super) sockets: usize,
     /// The socket heard of last.
     pub(super) hot_socket: Option<Connection>,
-    /// Scratch for epoll.
-    pub(super) events: Vec<Event>,
     /// Scratch for actions that a link had no room for.
     pub(super) refused: VecDeque<(Connection, Action)>,
     round: u32,
@@ -71,7 +67,6 @@ impl Default for Poller {
             rung: Vec::new(),
             sockets: 0,
             hot_socket: None,
-            events: Vec::with_capacity(64),
             refused: VecDeque::new(),
             round: 0,
             quiet: 0,

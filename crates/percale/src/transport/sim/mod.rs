@@ -12,6 +12,7 @@
 //! sink is called.
 
 mod link;
+mod port;
 mod random;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use link::SimLink;
+pub use port::{Port, SimNotice};
 use random::Random;
 
 use super::{Broken, Refused};
@@ -83,6 +85,7 @@ pub struct Network {
 
 #[derive(Debug)]
 struct State {
+    directory: port::Directory,
     seed: u64,
     options: SimOptions,
     now: u64,
@@ -122,7 +125,7 @@ impl Network {
     /// A network in which everything follows from `seed`.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
-        let state = State { seed, options, now: 0, wires: Vec::new(), trace: Vec::new() };
+        let state = State { directory: port::Directory::default(), seed, options, now: 0, wires: Vec::new(), trace: Vec::new() };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
