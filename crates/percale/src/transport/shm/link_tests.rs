@@ -263,7 +263,7 @@ fn exchange(mut peers: [Peer; 2], count: u64, max: usize) -> [Peer; 2] {
                 let side = peer.link.side as u64;
                 let (mut sent, mut got) = (0, 0);
                 let deadline = Instant::now() + Duration::from_secs(60);
-                while sent < count || got < count || !peer.link.transfers.is_empty() {
+                while sent < count || got < count || !peer.sources.is_empty() || !peer.link.transfers.is_empty() {
                     assert!(Instant::now() < deadline, "stuck at {sent} sent, {got} received");
                     let seed = sent * 2 + side;
                     if sent < count
@@ -346,7 +346,7 @@ fn a_sleeping_receiver_misses_nothing() {
                 std::thread::yield_now();
             }
         });
-        let (mut got, mut sleeps) = (0, 0);
+        let (mut got, mut sleeps) = (0u64, 0);
         let mut done = false;
         while !done {
             let moved = (!b.link.is_cold() || b.bell.take_rung(|bit| assert_eq!(bit, 6)) > 0) && {
