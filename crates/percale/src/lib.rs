@@ -1,5 +1,6 @@
 //! percale: a fabric library.
 
+pub mod fabric;
 pub mod memory;
 pub mod transport;
 pub mod wire;
