@@ -1,9 +1,5 @@
-//! What is on this machine: discovery.
+//! What is on this machine.
+//!
+//! * [`host`] tells this host, this network namespace and this user from others, and picks the address to advertise.
 
 pub mod host;
-mod info;
-mod kind;
-mod probe;
-
-pub use self::info::{DeviceInfo, DiscoverError, Info, LimitInfo, TransportInfo};
-pub use self::kind::{TransportKind, UnknownTransport};

@@ -10,7 +10,7 @@
 //! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
 //! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
 
-pub mod shm;
+pub mod connect;
 
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::Head;
