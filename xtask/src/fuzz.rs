@@ -24,6 +24,9 @@ const TARGETS: [(&str, &str); 3] = [
     ("handshake", "what a stranger may send before it is known"),
 ];
 
+/// What is shown of a target that failed.
+const LINES: usize = 30;
+
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     if on_path("cargo-fuzz").is_none() {
         return Err(Failure::new(
@@ -61,7 +64,9 @@ fn fuzz(place: &Place, name: &str, seconds: u64) -> Outcome<Findings> {
     if status.success() && fresh.is_empty() && !runs.is_empty() {
         return Ok(Findings::new(1, 0, format!("{runs} inputs")));
     }
-    printed[printed.len().saturating_sub(30)..].iter().for_each(|line| println!("  {line}"));
+    let first = printed.iter().position(|line| line.contains("panicked at"));
+    let first = first.unwrap_or(printed.len().saturating_sub(LINES));
+    printed.iter().skip(first).take(LINES).for_each(|line| println!("  {line}"));
     let kept = fresh.iter().map(|path| path.strip_prefix(&place.root).unwrap_or(path).display().to_string());
     let kept: Vec<String> = kept.collect();
     Ok(Findings::new(

@@ -88,7 +88,7 @@ impl Row {
 mod tests {
     use super::rows;
 
-    const LINE: &str = r#"{"transport":"shm","op":"tagged_latency","bytes":8,"p50_ns":152.0,"p99_ns":310.0,
+    const LINE: &str = r#"{"transport":"shm","op":"tagged-latency","bytes":8,"p50_ns":152.0,"p99_ns":310.0,
         "rate":6.5e6,"bytes_per_s":5.2e7,"limit_p50_ns":146.0,"memory":"percale","dirty":false,"verified":true}"#;
 
     #[test]

@@ -69,7 +69,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
 fn measure(place: &Place) -> Outcome<Measured> {
     let perf = Perf::build(place)?;
     let mut rows = Vec::new();
-    for arguments in [&[][..], &["--dirty"][..]] {
+    for arguments in [&[][..], &["--dirty", "--op", "tagged-latency"][..]] {
         eprintln!("percale perf {}", arguments.join(" "));
         rows.extend(perf.run(arguments, Duration::from_secs(20 * 60))?);
     }
@@ -179,7 +179,7 @@ mod tests {
     fn losses_are_printed() {
         let row = Row {
             transport: "shm".into(),
-            op: "tagged_latency".into(),
+            op: "tagged-latency".into(),
             bytes: 8,
             p50_ns: Some(300.0),
             p99_ns: Some(900.0),

@@ -6,8 +6,7 @@ use std::fmt;
 
 /// What is measured. percale's command and this chore use the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
     /// Half a round trip of a tagged message.
     TaggedLatency,
@@ -20,8 +19,8 @@ pub(crate) enum Op {
 impl Op {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::TaggedLatency => "tagged_latency",
-            Self::TaggedRate => "tagged_rate",
+            Self::TaggedLatency => "tagged-latency",
+            Self::TaggedRate => "tagged-rate",
             Self::Bandwidth => "bandwidth",
         }
     }
