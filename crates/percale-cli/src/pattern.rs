@@ -12,6 +12,9 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const INDEX: u64 = 0xd134_2543_de82_ef95;
 const ROUND: u64 = 0xbf58_476d_1ce4_e5b9;
 
+/// How much is on the stack at a time of a message that is no slice.
+const CHUNK: usize = 4096;
+
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -107,6 +110,63 @@ impl Content {
         }
     }
 
+    /// Writes it to a message of `len` bytes that is no slice: `put` gets offsets and bytes.
+    #[inline]
+    pub(crate) fn write_to(self, len: usize, mut put: impl FnMut(usize, &[u8])) {
+        match self.part {
+            Part::Nothing => {}
+            Part::Ends => {
+                let (first, last) = ends(len);
+                put(0, &self.word(0)[..first]);
+                if last > 0 {
+                    put(last, &self.word(last)[..len - last]);
+                }
+            }
+            Part::Whole => {
+                let mut chunk = [0; CHUNK];
+                for at in (0..len).step_by(CHUNK) {
+                    let chunk = &mut chunk[..CHUNK.min(len - at)];
+                    self.from(at).fill_whole(chunk);
+                    put(at, chunk);
+                }
+            }
+        }
+    }
+
+    /// Compares a message of `len` bytes that is no slice with it: `get` copies the bytes at an offset.
+    #[inline]
+    pub(crate) fn check_from(self, len: usize, mut get: impl FnMut(usize, &mut [u8])) -> Result<()> {
+        match self.part {
+            Part::Nothing => {}
+            Part::Ends => {
+                let (first, last) = ends(len);
+                for (at, len) in [(0, first), (last, len - last)] {
+                    let mut word = [0; 8];
+                    get(at, &mut word[..len]);
+                    if word[..len] != self.word(at)[..len] {
+                        return Err(self.complaint(at, len));
+                    }
+                }
+            }
+            Part::Whole => {
+                let mut chunk = [0; CHUNK];
+                for at in (0..len).step_by(CHUNK) {
+                    let chunk = &mut chunk[..CHUNK.min(len - at)];
+                    get(at, chunk);
+                    if let Some(difference) = self.from(at).first_difference(chunk) {
+                        return Err(self.complaint(at + difference, len));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What starts at byte `offset`, a multiple of 8.
+    const fn from(self, offset: usize) -> Self {
+        Self { start: self.start.wrapping_add(STEP.wrapping_mul((offset / 8) as u64)), ..self }
+    }
+
     fn first_difference(self, bytes: &[u8]) -> Option<usize> {
         let mut word = self.start;
         for (index, chunk) in bytes.chunks(8).enumerate() {
@@ -156,6 +216,23 @@ mod tests {
                 Content::new(3, 5, Way::Back, part),
             ] {
                 assert!(matches!(other.check(&bytes), Err(Failure::Data(_))));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_no_slice_gets_the_same_content() {
+        for len in [1, 8, 9, 4096, 4097, 10_000] {
+            for part in [Part::Ends, Part::Whole] {
+                let content = Content::new(9, 1, Way::Back, part);
+                let (mut slice, mut other) = (vec![0; len], vec![0; len]);
+                content.fill(&mut slice);
+                content.write_to(len, |at, bytes| other[at..at + bytes.len()].copy_from_slice(bytes));
+                assert_eq!(slice, other);
+                let get = |from: &[u8], at: usize, to: &mut [u8]| to.copy_from_slice(&from[at..at + to.len()]);
+                content.check_from(len, |at, to| get(&other, at, to)).unwrap();
+                other[len - 1] ^= 1;
+                content.check_from(len, |at, to| get(&other, at, to)).unwrap_err();
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::row::{Memory, Operation, Row, Transport};
 use crate::units;
 
 const PANEL: (u32, u32) = (640, 520);
-const HEAD: u32 = 50;
+const HEAD: u32 = 60;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(110, 110, 110);
 
@@ -34,7 +34,7 @@ pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
         .filter(|(_, series)| !series.is_empty())
         .collect();
     if panels.is_empty() {
-        return Err(Failure::Usage("--svg plots latencies, and none was measured: add --op tagged-latency".into()));
+        return Err(Failure::Usage("there is no latency to plot".into()));
     }
     let mut picture = String::new();
     draw(&mut picture, &panels).map_err(|error| Failure::System {
@@ -127,6 +127,7 @@ fn draw(picture: &mut String, panels: &[(Transport, Vec<Series>)]) -> Result<(),
     let width = PANEL.0 * panels.len() as u32;
     let area = SVGBackend::with_string(picture, (width, PANEL.1 + HEAD)).into_drawing_area();
     area.fill(&WHITE)?;
+    let area = area.margin(10, 0, 0, 0);
     let area = area.titled("Latency of a message, one way (p50, half a round trip)", (FONT, 24))?;
     for (area, (transport, series)) in area.split_evenly((1, panels.len())).iter().zip(panels) {
         panel(area, *transport, series)?;
@@ -158,6 +159,7 @@ where
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 18))
         .margin(14)
+        .margin_right(32)
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(sizes, times)?;
@@ -219,8 +221,18 @@ mod tests {
         rows.push(own);
         let picture = latencies(&rows).unwrap();
         for text in [
-            "<svg", "percale, tagged", "percale, message", "percale, tagged, ordinary memory", "limit of the machine",
-            "shared memory", "TCP", "message size", "time", "1 µs", "64 B", "256 KiB",
+            "<svg",
+            "percale, tagged",
+            "percale, message",
+            "percale, tagged, ordinary memory",
+            "limit of the machine",
+            "shared memory",
+            "TCP",
+            "message size",
+            "time",
+            "1 µs",
+            "64 B",
+            "256 KiB",
         ] {
             assert!(picture.contains(text), "no {text}");
         }

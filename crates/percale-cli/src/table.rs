@@ -9,14 +9,16 @@ use crate::units;
 const NOTHING: &str = "–";
 
 /// A line below the head and no others.
-const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+pub(crate) const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// The rows of `percale perf`, with the limits explained below.
 pub(crate) fn perf(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(RULED);
     let head = ["", "operation", "size", "memory", "p50", "p99", "rate", "bandwidth", "limit", "ratio"];
-    table.set_header(head.map(|text| if matches!(text, "" | "operation" | "memory") { left(text) } else { right(text) }));
+    table.set_header(
+        head.map(|text| if matches!(text, "" | "operation" | "memory") { left(text) } else { right(text) }),
+    );
     for row in rows {
         table.add_row([
             left(row.transport.name()),
@@ -73,7 +75,7 @@ fn shown(number: Option<f64>, show: impl Fn(f64) -> String) -> String {
     number.map_or_else(|| NOTHING.into(), show)
 }
 
-fn left(text: impl ToString) -> Cell {
+pub(crate) fn left(text: impl ToString) -> Cell {
     Cell::new(text)
 }
 
@@ -95,8 +97,20 @@ mod tests {
         (alone.limit, alone.limit_p50_ns, alone.ratio) = (None, None, None);
         let text = perf(&[row(Transport::Shm, Operation::TaggedLatency, 8, 165.0, 150.0), tcp, alone]);
         for part in [
-            "tagged-latency", "8 B", "165 ns", "150 ns", "1.10", "1 MiB", "250 µs", "4.19 GB/s", "1.25", NOTHING,
-            "1 MiB one way: writes 256 KiB", "ring: lines", "50.0 M/s", "192 messages",
+            "tagged-latency",
+            "8 B",
+            "165 ns",
+            "150 ns",
+            "1.10",
+            "1 MiB",
+            "250 µs",
+            "4.19 GB/s",
+            "1.25",
+            NOTHING,
+            "1 MiB one way: writes 256 KiB",
+            "ring: lines",
+            "50.0 M/s",
+            "192 messages",
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }

@@ -58,8 +58,9 @@ impl Subject for Ring {
     }
 
     #[inline]
-    fn write(&mut self, content: Content) {
+    fn write(&mut self, content: Content, _watch: &mut Watch) -> Result<()> {
         content.fill(&mut self.source);
+        Ok(())
     }
 
     #[inline]
@@ -111,7 +112,7 @@ impl Subject for Ring {
 
     #[inline]
     fn stream_out(&mut self, _index: u64, content: Content, watch: &mut Watch) -> Result<()> {
-        self.write(content);
+        self.write(content, watch)?;
         self.send(watch)
     }
 
@@ -119,7 +120,7 @@ impl Subject for Ring {
         Ok(())
     }
 
-    fn expect_stream(&mut self, _count: u64) -> Result<()> {
+    fn expect_stream(&mut self, _count: u64, _watch: &mut Watch) -> Result<()> {
         Ok(())
     }
 

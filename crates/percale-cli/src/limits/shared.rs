@@ -117,9 +117,11 @@ impl Shared {
             Side::Near => 0,
             Side::Far => SECOND,
         };
-        // SAFETY: within the mapping (it is longer than `BUFFERS`), aligned, of atomics only, for which any bytes are
-        // valid; it lives as long as `self`.
-        unsafe { self.base.add(at).cast().as_ref() }
+        // SAFETY: the mapping is longer than `BUFFERS`.
+        let ring = unsafe { self.base.add(at) };
+        // SAFETY: aligned, within the mapping, which lives as long as `self`, and of atomics only, for which any bytes
+        // are valid.
+        unsafe { ring.cast().as_ref() }
     }
 
     /// The bytes of one buffer.

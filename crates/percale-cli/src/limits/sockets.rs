@@ -18,8 +18,7 @@ use crate::perf::watch::{Spin, Watch};
 use crate::subject::Subject;
 
 /// The buffer sizes; the first is the kernel's own choice.
-const BUFFERS: [(Option<usize>, &str); 3] =
-    [(None, "default"), (Some(512 << 10), "512 KiB"), (Some(1 << 20), "1 MiB")];
+const BUFFERS: [(Option<usize>, &str); 3] = [(None, "default"), (Some(512 << 10), "512 KiB"), (Some(1 << 20), "1 MiB")];
 
 /// The sizes of one write.
 const WRITES: [(usize, &str); 4] =
@@ -222,8 +221,9 @@ impl Subject for Sockets {
     }
 
     #[inline]
-    fn write(&mut self, content: Content) {
+    fn write(&mut self, content: Content, _watch: &mut Watch) -> Result<()> {
         content.fill(&mut self.source);
+        Ok(())
     }
 
     #[inline]
@@ -252,7 +252,7 @@ impl Subject for Sockets {
     }
 
     fn stream_out(&mut self, _index: u64, content: Content, watch: &mut Watch) -> Result<()> {
-        self.write(content);
+        self.write(content, watch)?;
         if self.source.len() > SMALL {
             return self.send(watch);
         }
@@ -269,7 +269,7 @@ impl Subject for Sockets {
         Ok(())
     }
 
-    fn expect_stream(&mut self, _count: u64) -> Result<()> {
+    fn expect_stream(&mut self, _count: u64, _watch: &mut Watch) -> Result<()> {
         self.gathered.clear();
         self.taken = 0;
         Ok(())

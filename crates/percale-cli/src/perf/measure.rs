@@ -148,6 +148,8 @@ impl Run {
         (setting, setting_name): (usize, String),
     ) -> Result<Self> {
         session.prepare(kind, shape)?;
+        // Connections are made and buffers touched by messages that count for nothing.
+        session.round(kind, Round { count: 2, setting, ..timed_round(shape, options) })?;
         let mut run = Self { kind, setting, setting_name, count: 1, samples: Samples::default() };
         run.count = match options.iterations {
             Some(iterations) => iterations.div_ceil(u64::from(ROUNDS)).clamp(1, MOST),

@@ -74,8 +74,8 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
             }
         }
     }
-    if rows.is_empty() {
-        return Err(Failure::Usage("no operation has any of these sizes: name one with --op".into()));
+    if args.svg.is_some() && rows.iter().all(|row| row.op.is_stream()) {
+        return Err(Failure::Usage("--svg plots latencies, and none is measured: add --op tagged-latency".into()));
     }
     Ok(rows)
 }

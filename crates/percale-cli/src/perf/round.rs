@@ -114,9 +114,9 @@ pub(crate) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, wat
 fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
     let mut samples = Samples::with_room(round.count as usize);
     for index in 0..round.messages() {
-        subject.write(round.written(index, Way::There));
+        subject.write(round.written(index, Way::There), watch)?;
         let start = clock.now();
-        subject.expect()?;
+        subject.expect(watch)?;
         subject.send(watch)?;
         subject.receive(watch)?;
         let end = clock.now();
@@ -125,19 +125,20 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
             samples.push(clock.nanoseconds(end.wrapping_sub(start)) / 2.0);
         }
     }
+    subject.end(watch)?;
     Ok(samples)
 }
 
 fn pong<S: Subject>(subject: &mut S, round: &Round, watch: &mut Watch) -> Result<()> {
     for index in 0..round.messages() {
         // Written before the message comes, so that it lies outside what the other side times.
-        subject.write(round.written(index, Way::Back));
-        subject.expect()?;
+        subject.write(round.written(index, Way::Back), watch)?;
+        subject.expect(watch)?;
         subject.receive(watch)?;
         subject.send(watch)?;
         subject.check(round.checked(index, Way::There))?;
     }
-    Ok(())
+    subject.end(watch)
 }
 
 fn stream<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
@@ -152,7 +153,7 @@ fn stream<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut
 }
 
 fn drain<S: Subject>(subject: &mut S, round: &Round, watch: &mut Watch) -> Result<()> {
-    subject.expect_stream(round.messages())?;
+    subject.expect_stream(round.messages(), watch)?;
     for index in 0..round.messages() {
         subject.stream_in(index, round.checked(index, Way::There), watch)?;
     }

@@ -94,7 +94,7 @@ impl Session {
     /// With a thread of this process as the other side.
     #[cfg(test)]
     pub(crate) fn with(memory: OwnedFd, control: Control) -> Result<Self> {
-        Self::greet(Place::Local(memory), control, false, None)
+        Self::greet(Place::Local(memory), control, true, None)
     }
 
     fn greet(place: Place, control: Control, yielding: bool, second: Option<Second>) -> Result<Self> {

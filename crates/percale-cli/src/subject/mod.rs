@@ -50,15 +50,15 @@ pub(crate) trait Subject {
         debug_assert_eq!(setting, 0, "there is one setting only");
     }
 
-    /// Writes the message that is sent next.
-    fn write(&mut self, content: Content);
+    /// Writes the message that is sent next, as soon as the one before has left its buffer.
+    fn write(&mut self, content: Content, watch: &mut Watch) -> Result<()>;
 
     /// Says that a message is about to be received (posts the receive).
-    fn expect(&mut self) -> Result<()> {
+    fn expect(&mut self, _watch: &mut Watch) -> Result<()> {
         Ok(())
     }
 
-    /// Sends the message; its buffer may be written afterwards.
+    /// Sends the message.
     fn send(&mut self, watch: &mut Watch) -> Result<()>;
 
     /// Waits until the expected message has arrived whole.
@@ -67,6 +67,11 @@ pub(crate) trait Subject {
     /// Checks the message that was received last.
     fn check(&mut self, content: Content) -> Result<()>;
 
+    /// Ends a round of messages to and fro: returns when the last has left its buffer.
+    fn end(&mut self, _watch: &mut Watch) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes and sends message `index` of a stream as soon as the window allows.
     fn stream_out(&mut self, index: u64, content: Content, watch: &mut Watch) -> Result<()>;
 
@@ -74,7 +79,7 @@ pub(crate) trait Subject {
     fn flush(&mut self, watch: &mut Watch) -> Result<()>;
 
     /// Says that a stream of `count` messages is about to be received.
-    fn expect_stream(&mut self, count: u64) -> Result<()>;
+    fn expect_stream(&mut self, count: u64, watch: &mut Watch) -> Result<()>;
 
     /// Waits for message `index` of a stream and checks it.
     fn stream_in(&mut self, index: u64, content: Content, watch: &mut Watch) -> Result<()>;
