@@ -20,6 +20,10 @@
 //! * [`transport`]: how two endpoints reach each other
 //! * [`wire`]: what peers say to each other
 
+pub mod address;
+pub mod completion;
+pub mod domain;
+pub mod endpoint;
 pub mod fabric;
 pub mod memory;
 pub mod transport;
