@@ -312,3 +312,7 @@ mod tests {
         assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "bell_model.rs"]
+mod model;
