@@ -241,7 +241,7 @@ fn exchange(mut peers: [Peer; 2], count: u64, max: usize) -> [Peer; 2] {
                     let seed = sent * 2 + side;
                     if sent < count
                         && peer.targets.len() < 20
-                        && peer.send(sent, &pattern(seed, size(seed, max)), sent % 3 == 0).is_ok()
+                        && peer.send(sent, &pattern(seed, size(seed, max)), sent.is_multiple_of(3)).is_ok()
                     {
                         sent += 1;
                     }
@@ -515,10 +515,10 @@ fn scribbling_while_messages_move_breaks_only_the_link() {
                     let dice = pattern(round, 12);
                     let word = u32::from_le_bytes(dice[..4].try_into().unwrap()) as usize;
                     // Mostly where it hurts: the control page and the first rings.
-                    let at = word % if dice[4] % 8 == 0 { PAIR_BYTES - 8 } else { 20 << 10 };
+                    let at = word % if dice[4].is_multiple_of(8) { PAIR_BYTES - 8 } else { 20 << 10 };
                     for (index, byte) in dice[5..].iter().enumerate().take(1 + usize::from(dice[4] % 7)) {
                         // SAFETY: within the mapping; links expect others to write it.
-                        unsafe { scribble.as_ptr().add(at + index).write_volatile(*byte) };
+                        unsafe { scribble.as_ptr().wrapping_add(at + index).write_volatile(*byte) };
                     }
                     std::thread::yield_now();
                 }
@@ -544,12 +544,12 @@ impl Scribbled {
     fn answer(&mut self, peer: &mut Peer) {
         for (head, offer) in self.offers.drain(..) {
             let mut memory = Memory::new((offer.len.get() as usize).min(100_000), Kept::Heap);
-            let _: Result<(), Refused> = peer.link.pull(head.id, &offer, &memory.segments(), head.id);
+            peer.link.pull(head.id, &offer, &memory.segments(), head.id).ok();
             self.kept.push(memory);
         }
         for (head, request) in self.requests.drain(..) {
             let source = peer.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments);
-            let _: Result<(), Refused> = peer.link.push(head.id, head.tag, View::of(&request), &source);
+            peer.link.push(head.id, head.tag, View::of(&request), &source).ok();
         }
     }
 }
