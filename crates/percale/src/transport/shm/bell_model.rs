@@ -67,7 +67,7 @@ fn loom_a_sleeper_that_watches_is_woken() {
 }
 
 #[test]
-fn loom_a_cold_ring_is_rung() {
+fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
     loom::model(|| {
         let shared = Shared::new();
         let sender = {
@@ -75,8 +75,12 @@ fn loom_a_cold_ring_is_rung() {
             loom::thread::spawn(move || shared.send(1))
         };
         let cold = shared.going_cold(1);
-        sender.join().unwrap();
+        shared.page.arm();
         let mut rung = Vec::new();
+        shared.page.take_rung(|bit| rung.push(bit));
+        let sleeps = cold && rung.is_empty();
+        sender.join().unwrap();
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
         shared.page.take_rung(|bit| rung.push(bit));
         assert!(!cold || rung == [1], "a frame that nobody looks for");
     });

@@ -516,7 +516,7 @@ impl Consumer {
             let piece = (len - done).min(NEXT);
             line.body.with(|body| {
                 // SAFETY: a body has 56 bytes; `done + piece <= len <= INLINE_MAX`.
-                unsafe { scratch.as_mut_ptr().add(done).copy_from_nonoverlapping(body.cast(), piece) };
+                unsafe { scratch.as_mut_ptr().wrapping_add(done).copy_from_nonoverlapping(body.cast(), piece) };
             });
             done += piece;
         }

@@ -67,7 +67,7 @@ mod plain {
                     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 7 + tag) as u8).collect();
                     let kind = if round == 0 { Kind::Message } else { Kind::Data };
                     let sent = Head { kind, flags, len: len as u32, tag, data, id };
-                    let how = if tag % 2 == 0 { Publish::Plain } else { Publish::Fenced };
+                    let how = if tag.is_multiple_of(2) { Publish::Plain } else { Publish::Fenced };
                     assert!(rx.is_empty());
                     tx.push(&sent, &segments(&mut bytes), how).unwrap();
                     assert!(!rx.is_empty());
