@@ -1,2 +1,39 @@
-//! The command.
-fn main() {}
+//! `percale`, the command: what is here and why not, and how fast it is.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Subcommand};
+
+mod args;
+mod clock;
+mod failure;
+mod limits;
+mod pattern;
+mod perf;
+mod plot;
+mod row;
+mod statistics;
+mod subject;
+mod table;
+mod units;
+
+fn main() -> ExitCode {
+    // Bad usage ends here, with clap's message and exit code 2.
+    let args = Args::parse();
+    let done = match &args.subcommand {
+        Subcommand::Perf(args) => perf::run(args),
+        // Whatever fails here was reported to the process that measures; that one prints it.
+        Subcommand::SecondProcess { processor } => {
+            return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("percale: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

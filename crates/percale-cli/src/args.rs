@@ -1,0 +1,117 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, ValueEnum};
+
+use crate::row::{Operation, Transport};
+use crate::units;
+
+/// percale: moves bytes between the memories of processes.
+#[derive(Debug, Parser)]
+#[command(name = "percale", version, arg_required_else_help = true, propagate_version = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) subcommand: Subcommand,
+}
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Subcommand {
+    /// Measure how fast messages are here, beside what the machine could do at best
+    Perf(PerfArgs),
+    /// The second process of a measurement
+    #[command(name = crate::perf::session::SECOND_PROCESS, hide = true)]
+    SecondProcess {
+        /// Stay on this processor
+        #[arg(long)]
+        processor: Option<usize>,
+    },
+}
+
+/// Which memory large messages lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemoryChoice {
+    /// Memory that percale allocated
+    Percale,
+    /// Any memory
+    Ordinary,
+    /// Both, in a row each
+    Both,
+}
+
+/// Arguments of `percale perf`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Without HOST:PORT, a second process is started here, and both stay on one processor each. Every byte of some messages \
+and the ends of all are checked. Latencies are half a round trip; the limit is a program of a few plain lines that \
+moves the same bytes with nothing around them, run in turn with percale in the same two processes.
+
+Exit codes: 0 measured, 1 failed, 2 bad usage.")]
+pub(crate) struct PerfArgs {
+    /// Measure with the machine where `percale perf --listen` waits
+    #[arg(value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub(crate) host: Option<String>,
+    /// Wait here for measurements from other machines, for example 0.0.0.0:7471
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "host", exclusive = true, value_parser = host_and_port)]
+    pub(crate) listen: Option<String>,
+    /// Operations [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "OP")]
+    pub(crate) op: Vec<Operation>,
+    /// Message sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
+    pub(crate) size: Vec<usize>,
+    /// Transports [default: shm,tcp; across machines tcp]
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub(crate) transport: Vec<Transport>,
+    /// Where messages lie [default: both for 64K and more over shm, else ordinary]
+    #[arg(long)]
+    pub(crate) memory: Option<MemoryChoice>,
+    /// Write the whole source before each send, as programs do, instead of its ends only (latencies)
+    #[arg(long)]
+    pub(crate) dirty: bool,
+    /// Timed messages of each row
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8 << 20))]
+    pub(crate) iterations: Option<u64>,
+    /// Seconds for each row [default: 1]
+    #[arg(long, value_name = "S", conflicts_with = "iterations", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Neither write nor check data
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Measure only what the machine could do
+    #[arg(long, conflicts_with = "host")]
+    pub(crate) limits_only: bool,
+    /// Plot the latencies to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print one JSON object for each row
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("from 0.01 to 600".into()),
+    }
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.into()),
+        _ => Err("a host and a port, such as node7:7471 or [::1]:7471".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+}

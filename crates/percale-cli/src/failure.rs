@@ -1,0 +1,61 @@
+//! What can go wrong in the command. A failure ends the run; its text goes to the user as it is.
+
+use std::io;
+
+/// Why the command could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Failure {
+    /// The arguments make no sense together (clap has already refused those that make none alone).
+    #[error("{0}")]
+    Usage(String),
+    /// The other process ended or hung up in the middle of something.
+    #[error("the other process ended before the measurement did")]
+    PeerEnded,
+    /// The other process reported a failure of its own.
+    #[error("the other process failed: {0}")]
+    Peer(String),
+    /// A message did not come and the other process did not end either.
+    #[error("no message arrived for {0} s although the other process is alive")]
+    Stalled(u64),
+    /// A message came and was not what had been sent.
+    #[error("wrong data: {0}")]
+    Data(String),
+    /// The two processes do not understand each other.
+    #[error("the other process sent what this version does not know ({0}); are both of the same version?")]
+    Protocol(String),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// percale refused something.
+    #[error("{what}: {why}")]
+    Percale {
+        /// What was tried.
+        what: &'static str,
+        /// What it answered.
+        why: String,
+    },
+}
+
+impl Failure {
+    /// For `map_err`: an error of the operating system while trying to do `what`.
+    pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |error| Self::System { what: what.into(), source: error.into() }
+    }
+
+    /// The exit code: 2 for bad usage, else 1.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// The command's results.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;

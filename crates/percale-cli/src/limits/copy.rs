@@ -1,0 +1,101 @@
+//! The limit of large messages through shared memory: one core copies a buffer that the other has written.
+//!
+//! The other side writes the shared buffer (whole before every message where the row says `dirty`, else whole once and
+//! then only the ends, as for what is compared with it) and sets a mark; this side times one copy of it to its own
+//! memory and sets a mark in return. Only the copy is timed.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use super::shared::{Shared, Side};
+use crate::clock::Clock;
+use crate::failure::{Failure, Result};
+use crate::pattern::{Part, Way};
+use crate::perf::round::{Round, Shape};
+use crate::perf::watch::{Spin, Watch};
+use crate::statistics::Samples;
+use crate::subject::Bench;
+
+/// One side.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    shared: Shared,
+    side: Side,
+    /// Marks set and seen.
+    sent: u64,
+    received: u64,
+    private: Vec<u8>,
+}
+
+impl Copy {
+    pub(crate) const fn new(shared: Shared, side: Side) -> Self {
+        Self { shared, side, sent: 0, received: 0, private: Vec::new() }
+    }
+
+    /// Sets a mark. The rings' lines serve as words here: the two sides take turns.
+    fn signal(&mut self) {
+        self.sent += 1;
+        self.shared.ring(self.side).taken.value.store(self.sent, Release);
+    }
+
+    /// Waits for the other's mark.
+    fn wait(&mut self, watch: &mut Watch) -> Result<()> {
+        self.received += 1;
+        let mut spin = Spin::default();
+        while self.shared.ring(self.side.other()).taken.value.load(Acquire) != self.received {
+            spin.turn(watch)?;
+        }
+        Ok(())
+    }
+}
+
+impl Bench for Copy {
+    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+        shape.check()?;
+        if shape.bytes > self.shared.room() {
+            return Err(Failure::Protocol(format!("{} bytes are too long for the shared buffer", shape.bytes)));
+        }
+        self.private = vec![0; shape.bytes];
+        Ok(())
+    }
+
+    fn settings(&self) -> Vec<String> {
+        vec![String::new()]
+    }
+
+    fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
+        let mut samples = Samples::with_room(round.count as usize);
+        for index in 0..round.warm + round.count {
+            self.wait(watch)?;
+            let start = clock.now();
+            self.shared.get(Side::Far, 0, &mut self.private);
+            let end = clock.now();
+            round.checked(index, Way::Back).check(&self.private)?;
+            self.signal();
+            if index >= round.warm {
+                samples.push(clock.nanoseconds(end.wrapping_sub(start)));
+            }
+        }
+        Ok(samples)
+    }
+
+    fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+        let last = self.private.len().saturating_sub(1) / 8 * 8;
+        for index in 0..round.warm + round.count {
+            round.written(index, Way::Back).fill(&mut self.private);
+            if index == 0 || round.write == Part::Whole {
+                self.shared.put(Side::Far, 0, &self.private);
+            } else if round.write == Part::Ends {
+                let first = self.private.len().min(8);
+                self.shared.put(Side::Far, 0, &self.private[..first]);
+                self.shared.put(Side::Far, last, &self.private[last..]);
+            }
+            self.signal();
+            self.wait(watch)?;
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

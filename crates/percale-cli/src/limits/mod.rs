@@ -1,0 +1,16 @@
+//! The machine's limits: programs of a few plain lines that move the same messages as percale with nothing around
+//! them. They run in the same two processes and in the same minute as what is compared with them.
+//!
+//! * [`ring`]: small messages through shared memory. One ring of 64 cache lines each way; 8 bytes and a mark in each.
+//! * [`copy`]: large ones. One core copies a buffer that the other has written.
+//! * [`sockets`]: TCP. Plain non-blocking sockets; the fastest of the write sizes, buffer sizes and calls named there.
+//!
+//! [`shared`] is the memory that the first two stand on, and the only one with `unsafe`.
+
+pub(crate) mod copy;
+pub(crate) mod ring;
+pub(crate) mod shared;
+pub(crate) mod sockets;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Memory of both processes of a measurement: a sealed memfd with two rings and two buffers, one for each way.
+//!
+//! Both processes are this program and trust each other. Who may touch a buffer when is settled by the marks in the
+//! rings: a side writes its outgoing buffer, then sets a mark; the other sees the mark, then reads; its answer gives
+//! the buffer back. A mistake in that order shows as wrong data, which every measurement checks for.
+
+#![expect(unsafe_code, reason = "maps memory and copies to and from it; each block states why it is sound")]
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::failure::{Failure, Result};
+
+/// Where the buffers start; the rings lie below.
+const BUFFERS: usize = 16 << 10;
+
+/// Where the second ring starts.
+const SECOND: usize = 8 << 10;
+
+/// The lines of a ring.
+pub(crate) const LINES: u64 = 64;
+
+/// One cache line: 8 bytes and a mark.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line {
+    /// The payload.
+    pub(crate) value: AtomicU64,
+    /// Written last: how many lines the ring has carried with this one.
+    pub(crate) mark: AtomicU64,
+}
+
+/// A ring: its producer writes the lines, its consumer `taken`.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Lines {
+    lines: [Line; LINES as usize],
+    /// How many lines the consumer has given back.
+    pub(crate) taken: Line,
+}
+
+impl Lines {
+    /// The line for the message after `sent` others.
+    #[inline]
+    pub(crate) const fn line(&self, sent: u64) -> &Line {
+        &self.lines[(sent % LINES) as usize]
+    }
+}
+
+/// Which of the two sides a process is; it is the producer of the ring and the writer of the buffer of that number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The process that measures.
+    Near,
+    /// The other.
+    Far,
+}
+
+impl Side {
+    /// The other side.
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// The mapping.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Shared {
+    /// Makes the memory, with buffers of `buffer` bytes.
+    pub(crate) fn create(buffer: usize) -> Result<OwnedFd> {
+        let what = || "making memory for the limits' programs";
+        let len = BUFFERS + 2 * buffer.next_multiple_of(4096);
+        let memory = memfd_create("percale-limits", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let memory = memory.map_err(Failure::system(what()))?;
+        ftruncate(&memory, len as u64).map_err(Failure::system(what()))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&memory, seals).map_err(Failure::system(what()))?;
+        Ok(memory)
+    }
+
+    /// Maps it.
+    pub(crate) fn map(memory: impl AsFd) -> Result<Self> {
+        let what = || "mapping the memory of the limits' programs";
+        let len = fstat(&memory).map_err(Failure::system(what()))?.st_size;
+        let len = usize::try_from(len).unwrap_or(0);
+        if len <= BUFFERS {
+            return Err(Failure::Protocol("no memory for the limits' programs".into()));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice; the memory is sealed against shrinking, so that
+        // touching it never faults.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory.as_fd(), 0)
+        };
+        let base = base.map_err(Failure::system(what()))?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| Failure::Protocol("mapped at zero".into()))?;
+        Ok(Self { base, len })
+    }
+
+    /// The ring that `side` writes.
+    #[inline]
+    pub(crate) const fn ring(&self, side: Side) -> &Lines {
+        const { assert!(size_of::<Lines>() <= SECOND && SECOND + size_of::<Lines>() <= BUFFERS) };
+        let at = match side {
+            Side::Near => 0,
+            Side::Far => SECOND,
+        };
+        // SAFETY: the mapping is longer than `BUFFERS`.
+        let ring = unsafe { self.base.add(at) };
+        // SAFETY: aligned, within the mapping, which lives as long as `self`, and of atomics only, for which any bytes
+        // are valid.
+        unsafe { ring.cast().as_ref() }
+    }
+
+    /// The bytes of one buffer.
+    pub(crate) const fn room(&self) -> usize {
+        (self.len - BUFFERS) / 2
+    }
+
+    /// The address of `len` bytes from `at` in the buffer that `side` writes.
+    #[inline]
+    fn place(&self, side: Side, at: usize, len: usize) -> *mut u8 {
+        let room = self.room();
+        assert!(at <= room && len <= room - at, "the buffers hold {room} bytes");
+        let buffer = match side {
+            Side::Near => BUFFERS,
+            Side::Far => BUFFERS + room,
+        };
+        self.base.as_ptr().wrapping_add(buffer + at)
+    }
+
+    /// Writes `from` to the buffer of `side`.
+    #[inline]
+    pub(crate) fn put(&self, side: Side, at: usize, from: &[u8]) {
+        let to = self.place(side, at, from.len());
+        // SAFETY: `place` checked the range; the other process does not touch it now (see the module).
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Reads the buffer of `side`.
+    #[inline]
+    pub(crate) fn get(&self, side: Side, at: usize, to: &mut [u8]) {
+        let from = self.place(side, at, to.len());
+        // SAFETY: as in `put`.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and no reference into it outlives `self`.
+        let result = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+        debug_assert!(result.is_ok(), "{result:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! The limits carry messages whole between two threads that stand for the two processes, and every byte is checked.
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use super::ring;
+use super::shared::{Shared, Side};
+use crate::failure::Failure;
+use crate::pattern::Part;
+use crate::perf::control::Control;
+use crate::perf::far;
+use crate::perf::round::{Round, Shape};
+use crate::perf::session::Session;
+use crate::perf::watch::Watch;
+use crate::row::Memory;
+use crate::subject::{Kind, Place};
+
+const CHECKED: Round = Round { number: 0, warm: 1, count: 20, write: Part::Whole, check: Part::Whole, setting: 0 };
+
+fn shape(bytes: usize, stream: bool) -> Shape {
+    Shape { bytes, stream, tagged: true, memory: Memory::Ordinary }
+}
+
+/// Runs `test` with the other side in a thread, which must end well.
+fn with_session(test: impl FnOnce(&mut Session)) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let memory = Shared::create(ring::BUFFER).unwrap();
+    let theirs_memory = memory.try_clone().unwrap();
+    let other = thread::spawn(move || {
+        // The threads of a test may share a processor: waits yield.
+        let mut watch = Watch::new(Control::local(theirs).unwrap(), true);
+        far::serve(&mut watch, &Place::Local(theirs_memory))
+    });
+    let mut session = Session::with(memory, Control::local(ours).unwrap()).unwrap();
+    test(&mut session);
+    drop(session);
+    other.join().unwrap().unwrap();
+}
+
+#[test]
+fn every_limit_carries_verified_messages_both_ways() {
+    with_session(|session| {
+        for (kind, sizes) in [
+            (Kind::Ring, [1, 8, 64, 513, 8 << 10].as_slice()),
+            (Kind::Copy, &[1, 100, 64 << 10, 300_000]),
+            (Kind::Sockets, &[1, 8, 4096, 16385, 64 << 10, 300_000]),
+        ] {
+            for &bytes in sizes {
+                let settings = session.prepare(kind, &shape(bytes, false)).unwrap().len();
+                for setting in 0..settings {
+                    let (samples, verified) = session.round(kind, Round { setting, ..CHECKED }).unwrap();
+                    assert_eq!(verified, 21, "{kind:?} {bytes}");
+                    let summary = samples.summary().unwrap();
+                    assert_eq!(summary.count, 20);
+                    assert!(summary.p50 > 0.0 && summary.p50 <= summary.p99);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn streams_longer_than_their_window_arrive_verified() {
+    with_session(|session| {
+        for (kind, sizes) in [(Kind::Ring, [8, 24, 8 << 10].as_slice()), (Kind::Sockets, &[3, 8, 16 << 10, 100_000])] {
+            for &bytes in sizes {
+                let settings = session.prepare(kind, &shape(bytes, true)).unwrap().len();
+                for setting in 0..settings {
+                    let round = Round { setting, count: 500, ..CHECKED };
+                    let (samples, verified) = session.round(kind, round).unwrap();
+                    assert_eq!((samples.summary().unwrap().count, verified), (1, 501), "{kind:?} {bytes}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn sockets_try_every_combination_where_it_may_matter() {
+    with_session(|session| {
+        for (bytes, settings) in [(8, 2), (64 << 10, 3 * 2 * 2), (1 << 20, 3 * 4 * 2)] {
+            let names = session.prepare(Kind::Sockets, &shape(bytes, false)).unwrap();
+            let distinct: std::collections::HashSet<_> = names.iter().collect();
+            assert_eq!((names.len(), distinct.len()), (settings, settings));
+        }
+    });
+}
+
+#[test]
+fn what_arrives_wrong_is_an_error() {
+    let memory = Shared::create(ring::BUFFER).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let there = memory.try_clone().unwrap();
+    // The other side does not write its messages, whose bytes are then not those of the round.
+    let other = thread::spawn(move || {
+        use crate::subject::{Bench, Runner};
+        let mut watch = Watch::new(Control::local(theirs).unwrap(), true);
+        let mut bench = Runner::new(ring::Ring::new(Shared::map(there).unwrap(), Side::Far));
+        bench.prepare(&shape(8, false)).unwrap();
+        bench.far(&Round { write: Part::Nothing, ..CHECKED }, &mut watch)
+    });
+    use crate::subject::{Bench, Runner};
+    let mut watch = Watch::new(Control::local(ours).unwrap(), true);
+    let mut bench = Runner::new(ring::Ring::new(Shared::map(memory).unwrap(), Side::Near));
+    bench.prepare(&shape(8, false)).unwrap();
+    let error = bench.near(&CHECKED, &crate::clock::Clock::calibrate(), &mut watch).unwrap_err();
+    assert!(matches!(error, Failure::Data(_)), "{error}");
+    // It waits for our next message; that we are gone ends the wait.
+    drop(watch);
+    assert!(matches!(other.join().unwrap(), Err(Failure::PeerEnded)));
+}
+
+#[test]
+fn the_other_side_reports_what_it_cannot_do() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let memory = Shared::create(4096).unwrap();
+    let theirs_memory = memory.try_clone().unwrap();
+    let other = thread::spawn(move || {
+        far::serve(&mut Watch::new(Control::local(theirs).unwrap(), true), &Place::Local(theirs_memory))
+    });
+    let mut session = Session::with(memory, Control::local(ours).unwrap()).unwrap();
+    assert!(matches!(session.round(Kind::Ring, CHECKED), Err(Failure::Peer(why)) if why.contains("not open")));
+    assert!(other.join().unwrap().is_err());
+}

@@ -1,0 +1,223 @@
+//! The channel over which the two processes of a measurement agree on what to do next: one JSON object a line, over a
+//! socket pair on one machine or a TCP connection between two. It is silent during the timed part of a round.
+//!
+//! The process that measures sends [`Request`]s; each is answered by one [`Reply`], a round by two. Nothing that
+//! arrives here is trusted further than its type: lines are bounded, and what they ask for is checked by the receiver.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::round::{Round, Shape};
+use crate::failure::{Failure, Result};
+use crate::subject::Kind;
+
+/// The longest line.
+const LINE: usize = 1 << 16;
+
+/// How long the other process may take to answer a request (outside rounds, where the watch looks after it).
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the process that measures asks of the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Start a subject; `address` is where ours is reached, if it has an address.
+    Open { kind: Kind, address: Option<String> },
+    /// Get an open subject ready for such messages.
+    Prepare { kind: Kind, shape: Shape },
+    /// Be the other side of a round. Answered by `Ready` at its start and `Done` at its end.
+    Round { kind: Kind, round: Round },
+}
+
+/// What the other process answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// The first word, unasked: which version speaks.
+    Hello { version: String },
+    /// The subject is open; where it is reached.
+    Opened { address: Option<String> },
+    /// Go.
+    Ready,
+    /// The round is over; so many messages were checked byte by byte.
+    Done { verified: u64 },
+    /// It did not work. Nothing follows.
+    Failed { why: String },
+}
+
+#[derive(Debug)]
+enum Stream {
+    Local(UnixStream),
+    Remote(TcpStream),
+}
+
+/// One end of the channel.
+#[derive(Debug)]
+pub(crate) struct Control {
+    stream: Stream,
+    received: Vec<u8>,
+}
+
+impl Control {
+    /// Over a socket pair.
+    pub(crate) fn local(stream: UnixStream) -> Result<Self> {
+        stream.set_nonblocking(true).map_err(Failure::system("preparing the control channel"))?;
+        Ok(Self { stream: Stream::Local(stream), received: Vec::new() })
+    }
+
+    /// Over TCP.
+    pub(crate) fn remote(stream: TcpStream) -> Result<Self> {
+        let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        prepared.map_err(Failure::system("preparing the control channel"))?;
+        Ok(Self { stream: Stream::Remote(stream), received: Vec::new() })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.stream {
+            Stream::Local(stream) => stream.as_fd(),
+            Stream::Remote(stream) => stream.as_fd(),
+        }
+    }
+
+    /// Sends one line.
+    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
+        let mut line = serde_json::to_vec(message).map_err(Failure::system("writing JSON"))?;
+        line.push(b'\n');
+        let mut rest = line.as_slice();
+        while !rest.is_empty() {
+            let written = match &mut self.stream {
+                Stream::Local(stream) => stream.write(rest),
+                Stream::Remote(stream) => stream.write(rest),
+            };
+            match written {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT, PATIENCE)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What the other said last explains more than the broken pipe does.
+                Err(_) => return Err(self.check().err().unwrap_or(Failure::PeerEnded)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next line, calling `progress` now and then; `patience` bounds the wait.
+    pub(crate) fn next<T: DeserializeOwned>(
+        &mut self,
+        patience: Option<Duration>,
+        mut progress: impl FnMut() -> Result<()>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        loop {
+            let open = self.fill()?;
+            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                return serde_json::from_slice(&line).map_err(|error| Failure::Protocol(error.to_string()));
+            }
+            if !open {
+                return Err(Failure::PeerEnded);
+            }
+            if self.received.len() >= LINE {
+                return Err(Failure::Protocol("a line without end".into()));
+            }
+            if patience.is_some_and(|patience| start.elapsed() > patience) {
+                return Err(Failure::Stalled(start.elapsed().as_secs()));
+            }
+            progress()?;
+            self.wait(PollFlags::IN, Duration::from_millis(1))?;
+        }
+    }
+
+    /// Waits for the next reply; a failure reported by the other process is a failure here.
+    pub(crate) fn reply(&mut self, progress: impl FnMut() -> Result<()>) -> Result<Reply> {
+        match self.next(Some(PATIENCE), progress)? {
+            Reply::Failed { why } => Err(Failure::Peer(why)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Waits for one reply in particular.
+    pub(crate) fn expect(&mut self, wanted: &Reply, progress: impl FnMut() -> Result<()>) -> Result<()> {
+        let reply = self.reply(progress)?;
+        if reply == *wanted { Ok(()) } else { Err(Failure::Protocol(format!("{reply:?} instead of {wanted:?}"))) }
+    }
+
+    /// Looks, without waiting, whether the other process has ended or failed.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        let open = self.fill()?;
+        for line in self.received.split(|&byte| byte == b'\n') {
+            if let Ok(Reply::Failed { why }) = serde_json::from_slice(line) {
+                return Err(Failure::Peer(why));
+            }
+        }
+        if open { Ok(()) } else { Err(Failure::PeerEnded) }
+    }
+
+    /// Takes in what has arrived, at most a line more than there is; `false` after the last.
+    fn fill(&mut self) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        while self.received.len() < LINE {
+            let read = match &mut self.stream {
+                Stream::Local(stream) => stream.read(&mut buffer),
+                Stream::Remote(stream) => stream.read(&mut buffer),
+            };
+            match read {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
+                Err(error) => return Err(Failure::system("reading the control channel")(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait(&self, events: PollFlags, at_most: Duration) -> Result<()> {
+        let timeout = Timespec { tv_sec: at_most.as_secs().cast_signed(), tv_nsec: at_most.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(self.fd(), events)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Failure::system("waiting for the other process")(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Control, Control) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Control::local(a).unwrap(), Control::local(b).unwrap())
+    }
+
+    #[test]
+    fn lines_arrive_in_order_and_failures_at_once() {
+        let (mut a, mut b) = pair();
+        a.send(&Reply::Ready).unwrap();
+        b.check().unwrap();
+        a.send(&Reply::Done { verified: 3 }).unwrap();
+        b.expect(&Reply::Ready, || Ok(())).unwrap();
+        a.send(&Reply::Failed { why: "no reason".into() }).unwrap();
+        drop(a);
+        // The failure is seen although an answer is still unread before it.
+        assert!(matches!(b.check(), Err(Failure::Peer(why)) if why == "no reason"));
+        assert_eq!(b.reply(|| Ok(())).unwrap(), Reply::Done { verified: 3 });
+        assert!(matches!(b.reply(|| Ok(())), Err(Failure::Peer(_))));
+        assert!(matches!(b.reply(|| Ok(())), Err(Failure::PeerEnded)));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let (a, mut b) = pair();
+        let Stream::Local(mut raw) = a.stream else { unreachable!("made by `pair`") };
+        raw.write_all(b"{\"Ready\": 1\n").unwrap();
+        assert!(matches!(b.reply(|| Ok(())), Err(Failure::Protocol(_))));
+        raw.write_all(&vec![b'x'; LINE + 1]).unwrap();
+        assert!(matches!(b.reply(|| Ok(())), Err(Failure::Protocol(_))));
+    }
+}

@@ -1,0 +1,244 @@
+//! One row: rounds of percale and of its limit in turn, in the same two processes, until the row's time is used up.
+//!
+//! First each finds out how many messages fill a round (which warms it up), and the limit which of its settings is
+//! fastest. Then come eight rounds of each, taking turns at going first, so that whatever else the machine does falls
+//! on both. After each pair a short round of each is not timed but has every byte of every message checked.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::plan::Planned;
+use super::round::{Round, Shape};
+use super::session::Session;
+use crate::failure::{Failure, Result};
+use crate::pattern::Part;
+use crate::row::Row;
+use crate::statistics::{Samples, Summary};
+use crate::subject::Kind;
+
+/// Rounds of each in a row.
+const ROUNDS: u32 = 8;
+
+/// The bytes that a round of verification carries, about.
+const VERIFIED_BYTES: usize = 1 << 20;
+
+/// The most messages in one round: it bounds the memory for samples.
+const MOST: u64 = 1 << 20;
+
+/// The time that each setting of a limit is tried for, twice.
+const SETTING_TIME: Duration = Duration::from_millis(10);
+
+/// How rows are measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The time of a row, all of its timed rounds together.
+    pub(crate) time: Duration,
+    /// Timed messages of a row, instead of a time.
+    pub(crate) iterations: Option<u64>,
+    /// Write the whole source before each send (latencies).
+    pub(crate) dirty: bool,
+    /// Check the data.
+    pub(crate) verify: bool,
+    /// Leave percale out.
+    pub(crate) limits_only: bool,
+}
+
+/// Which setting of a limit is the fastest, once found.
+pub(crate) type Best = HashMap<(Kind, usize, bool), (usize, String)>;
+
+/// Measures one row. `step` is called after each of its [`STEPS`] parts.
+pub(crate) fn row(
+    session: &mut Session,
+    planned: &Planned,
+    options: &Options,
+    best: &mut Best,
+    mut step: impl FnMut(),
+) -> Result<Row> {
+    let shape = planned.shape();
+    let dirty = options.dirty && !shape.stream;
+    let mut runs = Vec::new();
+    if !options.limits_only {
+        runs.push(Run::start(session, Kind::Percale(planned.transport), &shape, options, (0, String::new()))?);
+    }
+    if session.is_local() {
+        let best = best_setting(session, planned.limit(), &shape, options, best)?;
+        runs.push(Run::start(session, planned.limit(), &shape, options, best)?);
+    }
+    step();
+    let mut verified = 0;
+    for number in 0..ROUNDS {
+        for turn in 0..runs.len() {
+            let index = (turn + number as usize) % runs.len();
+            runs[index].timed(session, &shape, options)?;
+        }
+        if options.verify {
+            for run in &runs {
+                let checked = run.verify(session, &shape)?;
+                // A row vouches for percale's messages, and for the limit's only where they are all there is.
+                if options.limits_only || matches!(run.kind, Kind::Percale(_)) {
+                    verified += checked;
+                }
+            }
+        }
+        step();
+    }
+    let mut subject = None;
+    let mut limit = None;
+    let mut iterations = 0;
+    for run in runs {
+        let counts = options.limits_only || matches!(run.kind, Kind::Percale(_));
+        if counts {
+            iterations = u64::from(ROUNDS) * run.count;
+        }
+        let place = if matches!(run.kind, Kind::Percale(_)) { &mut subject } else { &mut limit };
+        let name = run.name();
+        *place = run.samples.summary().map(|summary| (summary, name));
+    }
+    let p50 = |of: &Option<(Summary, String)>| of.as_ref().map(|(summary, _)| summary.p50);
+    let p99 = |of: &Option<(Summary, String)>| of.as_ref().map(|(summary, _)| summary.p99);
+    let rate = |of: &Option<(Summary, String)>| p50(of).map(|time| 1e9 / time);
+    let bandwidth = |of: &Option<(Summary, String)>| rate(of).map(|rate| rate * planned.bytes as f64);
+    Ok(Row {
+        transport: planned.transport,
+        op: planned.op,
+        bytes: planned.bytes,
+        memory: planned.memory,
+        dirty,
+        p50_ns: p50(&subject),
+        p99_ns: p99(&subject),
+        rate: rate(&subject),
+        bytes_per_s: bandwidth(&subject),
+        limit_p50_ns: p50(&limit),
+        limit_p99_ns: p99(&limit),
+        limit_rate: rate(&limit),
+        limit_bytes_per_s: bandwidth(&limit),
+        ratio: p50(&subject).zip(p50(&limit)).map(|(time, limit)| time / limit),
+        limit: limit.map(|(_, name)| name),
+        iterations,
+        verified,
+    })
+}
+
+/// How many steps a row has.
+pub(crate) const STEPS: u64 = 1 + ROUNDS as u64;
+
+/// What is written and checked in a timed round.
+fn timed_round(shape: &Shape, options: &Options) -> Round {
+    let ends = if options.verify { Part::Ends } else { Part::Nothing };
+    let write = if options.dirty && !shape.stream { Part::Whole } else { ends };
+    Round { number: 0, warm: 0, count: 1, write, check: ends, setting: 0 }
+}
+
+/// The rounds of one side of the comparison.
+struct Run {
+    kind: Kind,
+    setting: usize,
+    setting_name: String,
+    count: u64,
+    samples: Samples,
+}
+
+impl Run {
+    /// Gets it ready and finds out how many messages fill a round.
+    fn start(
+        session: &mut Session,
+        kind: Kind,
+        shape: &Shape,
+        options: &Options,
+        (setting, setting_name): (usize, String),
+    ) -> Result<Self> {
+        session.prepare(kind, shape)?;
+        // Connections are made and buffers touched by messages that count for nothing.
+        session.round(kind, Round { count: 2, setting, ..timed_round(shape, options) })?;
+        let mut run = Self { kind, setting, setting_name, count: 1, samples: Samples::default() };
+        run.count = match options.iterations {
+            Some(iterations) => iterations.div_ceil(u64::from(ROUNDS)).clamp(1, MOST),
+            None => {
+                // Of the two sides of a row each has half of its time.
+                let target = options.time / (2 * ROUNDS);
+                run.fill(session, shape, options, target)?
+            }
+        };
+        Ok(run)
+    }
+
+    /// The number of messages that take `target`.
+    fn fill(&self, session: &mut Session, shape: &Shape, options: &Options, target: Duration) -> Result<u64> {
+        let round = Round { setting: self.setting, ..timed_round(shape, options) };
+        let mut count = 4;
+        loop {
+            let start = Instant::now();
+            session.round(self.kind, Round { count, ..round })?;
+            let spent = start.elapsed();
+            if spent >= target / 8 || count >= MOST {
+                let fit = target.as_secs_f64() / spent.as_secs_f64() * count as f64;
+                return Ok((fit as u64).clamp(1, MOST));
+            }
+            count *= 4;
+        }
+    }
+
+    fn timed(&mut self, session: &mut Session, shape: &Shape, options: &Options) -> Result<()> {
+        // The first messages of a round meet caches that the other side of the comparison has used.
+        let warm = if shape.stream { 0 } else { (self.count / 16).clamp(1, 64) };
+        let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(shape, options) };
+        let (samples, _) = session.round(self.kind, round)?;
+        self.samples.append(samples);
+        Ok(())
+    }
+
+    /// Returns how many messages were checked by both sides together.
+    fn verify(&self, session: &mut Session, shape: &Shape) -> Result<u64> {
+        let count = (VERIFIED_BYTES / shape.bytes).clamp(2, 64) as u64;
+        let (write, check) = (Part::Whole, Part::Whole);
+        let round = Round { number: 0, warm: 0, count, write, check, setting: self.setting };
+        let (_, far) = session.round(self.kind, round)?;
+        // A stream is checked where it arrives, a ping-pong at both ends.
+        Ok(if shape.stream { far } else { far + round.verified() })
+    }
+
+    fn name(&self) -> String {
+        let name = match self.kind {
+            Kind::Ring => "ring",
+            Kind::Copy => "copy",
+            Kind::Sockets => "sockets",
+            Kind::Percale(_) => "percale",
+        };
+        if self.setting_name.is_empty() { name.into() } else { format!("{name}: {}", self.setting_name) }
+    }
+}
+
+/// Tries the settings of a limit in turn, twice each; the fastest median counts for all rows of the shape.
+fn best_setting(
+    session: &mut Session,
+    kind: Kind,
+    shape: &Shape,
+    options: &Options,
+    best: &mut Best,
+) -> Result<(usize, String)> {
+    let key = (kind, shape.bytes, shape.stream);
+    if let Some(found) = best.get(&key) {
+        return Ok(found.clone());
+    }
+    let settings = session.prepare(kind, shape)?;
+    let mut fastest = (f64::INFINITY, 0);
+    if settings.len() > 1 {
+        for pass in 0..2 {
+            for setting in 0..settings.len() {
+                let name = String::new();
+                let run = Run { kind, setting, setting_name: name, count: 1, samples: Samples::default() };
+                let count = run.fill(session, shape, options, SETTING_TIME)?;
+                let round = Round { count, setting, ..timed_round(shape, options) };
+                let (samples, _) = session.round(kind, round)?;
+                // The first pass only warms the sockets up: their buffers grow.
+                if let Some(summary) = samples.summary().filter(|summary| pass > 0 && summary.p50 < fastest.0) {
+                    fastest = (summary.p50, setting);
+                }
+            }
+        }
+    }
+    let name = settings.into_iter().nth(fastest.1);
+    let found = (fastest.1, name.ok_or_else(|| Failure::Protocol("a limit without settings".into()))?);
+    best.insert(key, found.clone());
+    Ok(found)
+}

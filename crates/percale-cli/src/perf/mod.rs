@@ -1,0 +1,80 @@
+//! `percale perf`: how fast is it here, beside what the machine could do?
+//!
+//! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
+//! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
+//! which rows there are, [`measure`] makes one of them.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::PerfArgs;
+use crate::failure::{Failure, Result};
+use crate::{plot, table};
+use session::Session;
+
+pub(crate) mod control;
+pub(crate) mod far;
+mod measure;
+mod plan;
+mod processors;
+pub(crate) mod round;
+pub(crate) mod session;
+pub(crate) mod watch;
+
+/// Seconds a row, unless told.
+const SECONDS: f64 = 1.0;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &PerfArgs) -> Result<()> {
+    if let Some(address) = &args.listen {
+        return far::listen(address);
+    }
+    let rows = plan::plan(args)?;
+    let options = measure::Options {
+        time: Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS)),
+        iterations: args.iterations,
+        dirty: args.dirty,
+        verify: !args.no_verify,
+        limits_only: args.limits_only,
+    };
+    let longest = rows.iter().map(|row| row.bytes).max().unwrap_or(0);
+    let mut session = match &args.host {
+        None => Session::local(longest)?,
+        Some(address) => Session::remote(address)?,
+    };
+    let bar = progress_bar(rows.len() as u64 * measure::STEPS)?;
+    let mut best = measure::Best::new();
+    let mut measured = Vec::new();
+    for planned in &rows {
+        bar.set_message(format!("{} {} {}", planned.transport.name(), planned.op.name(), planned.bytes));
+        let row = measure::row(&mut session, planned, &options, &mut best, || bar.inc(1))?;
+        if args.json {
+            print_line(&serde_json::to_string(&row).map_err(Failure::system("writing JSON"))?)?;
+        }
+        measured.push(row);
+    }
+    bar.finish_and_clear();
+    if !args.json {
+        print_line(&table::perf(&measured))?;
+    }
+    if let Some(file) = &args.svg {
+        let picture = plot::latencies(&measured)?;
+        std::fs::write(file, picture).map_err(Failure::system(format!("writing {}", file.display())))?;
+    }
+    Ok(())
+}
+
+/// Prints to standard output; unlike `println!` it survives a reader that has gone.
+pub(crate) fn print_line(text: &str) -> Result<()> {
+    use std::io::Write;
+    writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
+}
+
+/// A bar on standard error, if that is a terminal.
+fn progress_bar(steps: u64) -> Result<ProgressBar> {
+    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
+    let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
+        .map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?;
+    Ok(bar.with_style(style))
+}

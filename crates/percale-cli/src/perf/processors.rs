@@ -1,0 +1,21 @@
+//! Which processors this process may run on, and staying on one of them.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::failure::{Failure, Result};
+
+/// The processors we may use.
+pub(crate) fn allowed() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(None).map_err(Failure::system("asking for the allowed processors"))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
+}
+
+/// Stays on `processor` (this thread, and those that it starts).
+pub(crate) fn pin(processor: usize) -> Result<()> {
+    if processor >= CpuSet::MAX_CPU {
+        return Err(Failure::Usage(format!("there is no processor {processor}")));
+    }
+    let mut set = CpuSet::new();
+    set.set(processor);
+    sched_setaffinity(None, &set).map_err(Failure::system(format!("staying on processor {processor}")))
+}

@@ -1,0 +1,157 @@
+//! The process that measures, with its counterpart: starts or reaches it, opens subjects in both, runs rounds.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::control::{Control, Reply, Request};
+use super::processors;
+use super::round::{Round, Shape};
+use super::watch::Watch;
+use crate::clock::Clock;
+use crate::failure::{Failure, Result};
+use crate::limits::ring;
+use crate::limits::shared::Shared;
+use crate::statistics::Samples;
+use crate::subject::{self, Bench, Kind, Place};
+
+/// The hidden subcommand of the second process.
+pub(crate) const SECOND_PROCESS: &str = "second-process";
+
+/// How long the second process may take to end once its channel is closed.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// Ends with its owner.
+#[derive(Debug)]
+struct Second(Child);
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < ENDING {
+            match self.0.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        // It is ours and does not react: nothing is lost by ending it.
+        let _killed: std::io::Result<()> = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+/// A pair of processes that measure.
+// The order of the fields matters: the channel closes first, then the second process ends.
+pub(crate) struct Session {
+    open: HashMap<Kind, Box<dyn Bench>>,
+    place: Place,
+    watch: Watch,
+    clock: Clock,
+    rounds: u64,
+    _second: Option<Second>,
+}
+
+impl Session {
+    /// Starts a second process on this machine; messages may be up to `longest` bytes. Both stay on one processor
+    /// each, as far as there are two.
+    pub(crate) fn local(longest: usize) -> Result<Self> {
+        let processors = processors::allowed()?;
+        let pair = processors.first().copied().zip(processors.get(1).copied());
+        if pair.is_none() {
+            eprintln!("There is only one processor: both processes share it, and all times are those of switching.");
+        }
+        let what = "starting the second process";
+        let memory = Shared::create(longest.max(ring::BUFFER))?;
+        let (ours, theirs) = UnixStream::pair().map_err(Failure::system(what))?;
+        let program = std::env::current_exe().map_err(Failure::system(what))?;
+        let mut command = Command::new(program);
+        command.arg(SECOND_PROCESS);
+        if let Some((near, far)) = pair {
+            command.arg("--processor").arg(far.to_string());
+            processors::pin(near)?;
+        }
+        let theirs_memory = memory.try_clone().map_err(Failure::system(what))?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::from(theirs_memory));
+        let second = command.spawn().map_err(Failure::system(what))?;
+        // With the command goes our copy of the second process's end: from now on the channel closes when it ends.
+        drop(command);
+        Self::greet(Place::Local(memory), Control::local(ours)?, pair.is_none(), Some(Second(second)))
+    }
+
+    /// Reaches a process that waits on another machine.
+    pub(crate) fn remote(address: &str) -> Result<Self> {
+        let stream = TcpStream::connect(address).map_err(Failure::system(format!("connecting to {address}")))?;
+        let here = stream.local_addr().map_err(Failure::system("asking for the address"))?;
+        if let Some(&first) = processors::allowed()?.first() {
+            processors::pin(first)?;
+        }
+        Self::greet(Place::Remote(SocketAddr::new(here.ip(), 0)), Control::remote(stream)?, false, None)
+    }
+
+    /// With a thread of this process as the other side.
+    #[cfg(test)]
+    pub(crate) fn with(memory: OwnedFd, control: Control) -> Result<Self> {
+        Self::greet(Place::Local(memory), control, true, None)
+    }
+
+    fn greet(place: Place, control: Control, yielding: bool, second: Option<Second>) -> Result<Self> {
+        let clock = Clock::calibrate();
+        let watch = Watch::new(control, yielding);
+        let mut session = Self { open: HashMap::new(), place, watch, clock, rounds: 0, _second: second };
+        match session.watch.control.reply(|| Ok(()))? {
+            Reply::Hello { version } if version == env!("CARGO_PKG_VERSION") => Ok(session),
+            Reply::Hello { version } => Err(Failure::Protocol(format!("its version is {version}"))),
+            other => Err(Failure::Protocol(format!("{other:?} instead of a greeting"))),
+        }
+    }
+
+    /// Whether both processes are on one machine, so that there are limits to compare with.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self.place, Place::Local(_))
+    }
+
+    /// Gets a subject ready for messages of this shape, opening it first if need be.
+    pub(crate) fn prepare(&mut self, kind: Kind, shape: &Shape) -> Result<Vec<String>> {
+        if !self.open.contains_key(&kind) {
+            let control = &mut self.watch.control;
+            let bench = subject::open_near(kind, &self.place, |address| {
+                control.send(&Request::Open { kind, address })?;
+                match control.reply(|| Ok(()))? {
+                    Reply::Opened { address } => Ok(address),
+                    other => Err(Failure::Protocol(format!("{other:?} instead of an opened subject"))),
+                }
+            })?;
+            self.open.insert(kind, bench);
+        }
+        self.watch.control.send(&Request::Prepare { kind, shape: *shape })?;
+        let open = &mut self.open;
+        let bench = open.get_mut(&kind).ok_or_else(|| Failure::Protocol("not open".into()))?;
+        bench.prepare(shape)?;
+        let settings = bench.settings();
+        self.expect(&Reply::Ready)?;
+        Ok(settings)
+    }
+
+    /// Runs a round; its number is given here.
+    pub(crate) fn round(&mut self, kind: Kind, round: Round) -> Result<(Samples, u64)> {
+        self.rounds += 1;
+        let round = Round { number: self.rounds, ..round };
+        self.watch.control.send(&Request::Round { kind, round })?;
+        self.expect(&Reply::Ready)?;
+        let bench = self.open.get_mut(&kind).ok_or_else(|| Failure::Protocol("not open".into()))?;
+        let samples = bench.near(&round, &self.clock, &mut self.watch)?;
+        let open = &mut self.open;
+        match self.watch.control.reply(|| open.values_mut().try_for_each(|bench| bench.progress()))? {
+            Reply::Done { verified } => Ok((samples, verified)),
+            other => Err(Failure::Protocol(format!("{other:?} at the end of a round"))),
+        }
+    }
+
+    fn expect(&mut self, wanted: &Reply) -> Result<()> {
+        let open = &mut self.open;
+        self.watch.control.expect(wanted, || open.values_mut().try_for_each(|bench| bench.progress()))
+    }
+}

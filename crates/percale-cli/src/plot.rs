@@ -1,0 +1,257 @@
+//! The latencies as a picture (SVG): one panel a transport, size against time, both logarithmic.
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+
+use crate::failure::{Failure, Result};
+use crate::row::{Memory, Operation, Row, Transport};
+use crate::units;
+
+const PANEL: (u32, u32) = (640, 520);
+const HEAD: u32 = 60;
+const FONT: &str = "sans-serif";
+const GREY: RGBColor = RGBColor(110, 110, 110);
+
+/// One line of a panel.
+#[derive(Debug, PartialEq)]
+struct Series {
+    name: String,
+    color: RGBColor,
+    /// Limits are drawn in grey and dashed, what is compared with them in color.
+    limit: bool,
+    points: Vec<(f64, f64)>,
+}
+
+/// The picture of all latencies among the rows.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
+    let panels: Vec<(Transport, Vec<Series>)> = [Transport::Shm, Transport::Tcp]
+        .into_iter()
+        .map(|transport| (transport, series(rows, transport)))
+        .filter(|(_, series)| !series.is_empty())
+        .collect();
+    if panels.is_empty() {
+        return Err(Failure::Usage("there is no latency to plot".into()));
+    }
+    let mut picture = String::new();
+    draw(&mut picture, &panels).map_err(|error| Failure::System {
+        what: "drawing the plot".into(),
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    Ok(picture)
+}
+
+fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
+    let of = |op: Operation| rows.iter().filter(move |row| row.transport == transport && row.op == op);
+    let mut all = Vec::new();
+    let mut add = |name: String, color, limit, points: Vec<(f64, Option<f64>)>| {
+        let mut points: Vec<(f64, f64)> = points.into_iter().filter_map(|(x, y)| Some((x, y?))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points.dedup_by(|a, b| a.0 == b.0);
+        if !points.is_empty() {
+            all.push(Series { name, color, limit, points });
+        }
+    };
+    let point = |row: &Row| (row.bytes as f64, row.p50_ns);
+    let limit = |row: &Row| (row.bytes as f64, row.limit_p50_ns);
+    let latencies = [
+        (Operation::TaggedLatency, "tagged", RGBColor(31, 119, 180), RGBColor(148, 199, 232)),
+        (Operation::MessageLatency, "message", RGBColor(214, 96, 20), RGBColor(244, 178, 124)),
+    ];
+    for (op, name, color, light) in latencies {
+        // Where both memories were measured there are two lines; else all sizes are one.
+        let both = of(op).any(|row| row.memory == Memory::Percale) && of(op).any(|row| row.memory == Memory::Ordinary);
+        if both {
+            let first = of(op).filter(|row| row.memory == Memory::Percale).map(|row| row.bytes).min().unwrap_or(0);
+            let percale = of(op).filter(|row| row.memory == Memory::Percale || row.bytes < first);
+            add(format!("percale, {name}"), color, false, percale.map(point).collect());
+            let ordinary = of(op).filter(|row| row.memory == Memory::Ordinary && row.bytes >= first);
+            add(format!("percale, {name}, ordinary memory"), light, false, ordinary.map(point).collect());
+        } else {
+            add(format!("percale, {name}"), color, false, of(op).map(point).collect());
+        }
+    }
+    let limits = of(Operation::TaggedLatency).chain(of(Operation::MessageLatency));
+    add("limit of the machine".into(), GREY, true, limits.map(limit).collect());
+    all
+}
+
+/// A logarithmic axis with a tick at each power of `base`, at most about seven of them.
+struct Powers {
+    low: f64,
+    high: f64,
+    base: f64,
+    show: fn(f64) -> String,
+}
+
+impl Powers {
+    /// From the power below the smallest value to the one above the largest.
+    fn around(values: impl Iterator<Item = f64>, base: f64, show: fn(f64) -> String) -> Self {
+        let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+        let low = base.powf(low.log(base).floor());
+        let high = base.powf(high.log(base).ceil()).max(low * base);
+        Self { low, high, base, show }
+    }
+}
+
+impl Ranged for Powers {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let part = (value / self.low).ln() / (self.high / self.low).ln();
+        limit.0 + (f64::from(limit.1 - limit.0) * part).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
+        let powers = (self.high / self.low).log(self.base).round() as i32;
+        let step = (powers / 7 + 1).max(1);
+        (0..=powers).step_by(step.cast_unsigned() as usize).map(|power| self.low * self.base.powi(power)).collect()
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.low..self.high
+    }
+}
+
+impl ValueFormatter<f64> for Powers {
+    fn format_ext(&self, value: &f64) -> String {
+        (self.show)(*value)
+    }
+}
+
+fn draw(picture: &mut String, panels: &[(Transport, Vec<Series>)]) -> Result<(), Box<dyn std::error::Error>> {
+    let width = PANEL.0 * panels.len() as u32;
+    let area = SVGBackend::with_string(picture, (width, PANEL.1 + HEAD)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let area = area.margin(10, 0, 0, 0);
+    let area = area.titled("Latency of a message, one way (p50, half a round trip)", (FONT, 24))?;
+    for (area, (transport, series)) in area.split_evenly((1, panels.len())).iter().zip(panels) {
+        panel(area, *transport, series)?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+fn panel<DB: DrawingBackend>(
+    area: &DrawingArea<DB, plotters::coord::Shift>,
+    transport: Transport,
+    series: &[Series],
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    DB::ErrorType: 'static,
+{
+    let points = || series.iter().flat_map(|series| &series.points);
+    let sizes = Powers::around(points().map(|point| point.0), 8.0, |size| units::size(size.round() as usize));
+    let times = Powers::around(points().map(|point| point.1), 10.0, |time| match time {
+        t if t >= 0.9e9 => format!("{:.0} s", t / 1e9),
+        t if t >= 0.9e6 => format!("{:.0} ms", t / 1e6),
+        t if t >= 0.9e3 => format!("{:.0} µs", t / 1e3),
+        t => format!("{t:.0} ns"),
+    });
+    let title = match transport {
+        Transport::Shm => "shared memory",
+        Transport::Tcp => "TCP",
+    };
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 18))
+        .margin(14)
+        .margin_right(32)
+        .x_label_area_size(44)
+        .y_label_area_size(64)
+        .build_cartesian_2d(sizes, times)?;
+    chart
+        .configure_mesh()
+        .x_desc("message size")
+        .y_desc("time")
+        .label_style((FONT, 13))
+        .axis_desc_style((FONT, 14))
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(BLACK.mix(0.12))
+        .draw()?;
+    for Series { name, color, limit, points } in series {
+        let style = color.stroke_width(2);
+        let entry = if *limit {
+            chart.draw_series(DashedLineSeries::new(points.iter().copied(), 6, 4, style))?
+        } else {
+            chart.draw_series(LineSeries::new(points.iter().copied(), style))?
+        };
+        let dash = if *limit { 6 } else { 26 };
+        entry.label(name).legend(move |(x, y)| DashedPathElement::new([(x, y), (x + 26, y)], dash, 4, style));
+        chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .margin(12)
+        .legend_area_size(34)
+        .label_font((FONT, 13))
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::tests::row;
+
+    fn rows() -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (transport, scale) in [(Transport::Shm, 150.0), (Transport::Tcp, 3000.0)] {
+            for bytes in [8, 64, 512, 4096, 65536, 1 << 20] {
+                let time = scale + bytes as f64 / 20.0;
+                rows.push(row(transport, Operation::TaggedLatency, bytes, time * 1.2, time));
+                rows.push(row(transport, Operation::MessageLatency, bytes, time * 1.1, time));
+            }
+            rows.push(row(transport, Operation::Bandwidth, 1 << 20, 1e6, 1e6));
+        }
+        rows
+    }
+
+    #[test]
+    fn the_picture_has_every_series_and_names_its_axes() {
+        let mut rows = rows();
+        let mut own = row(Transport::Shm, Operation::TaggedLatency, 65536, 2000.0, 1500.0);
+        own.memory = Memory::Percale;
+        rows.push(own);
+        let picture = latencies(&rows).unwrap();
+        for text in [
+            "<svg",
+            "percale, tagged",
+            "percale, message",
+            "percale, tagged, ordinary memory",
+            "limit of the machine",
+            "shared memory",
+            "TCP",
+            "message size",
+            "time",
+            "1 µs",
+            "64 B",
+            "256 KiB",
+        ] {
+            assert!(picture.contains(text), "no {text}");
+        }
+        // A circle for each point: no point is lost.
+        let points: usize =
+            [Transport::Shm, Transport::Tcp].iter().flat_map(|&t| series(&rows, t)).map(|s| s.points.len()).sum();
+        assert_eq!(picture.matches("<circle").count(), points);
+    }
+
+    #[test]
+    fn a_single_point_and_no_limit_are_drawn_too() {
+        let mut only = row(Transport::Tcp, Operation::MessageLatency, 8, 3000.0, 1.0);
+        only.limit_p50_ns = None;
+        assert_eq!(latencies(&[only]).unwrap().matches("<circle").count(), 1);
+    }
+
+    #[test]
+    fn without_latencies_there_is_no_picture() {
+        let rows = [row(Transport::Shm, Operation::Bandwidth, 8, 1.0, 1.0)];
+        assert!(matches!(latencies(&rows), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,167 @@
+//! One line of the result: what was measured beside the limit of the same run. Also the line of `--json`.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Operation {
+    /// Ping-pong of tagged messages, half a round trip.
+    TaggedLatency,
+    /// Ping-pong of messages, half a round trip.
+    MessageLatency,
+    /// Small tagged messages one way, a window of them under way.
+    TaggedRate,
+    /// Large tagged messages one way, a window of them under way.
+    Bandwidth,
+}
+
+impl Operation {
+    /// All, in the order shown.
+    pub(crate) const ALL: [Self; 4] = [Self::TaggedLatency, Self::MessageLatency, Self::TaggedRate, Self::Bandwidth];
+
+    /// Its name, as in the arguments and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::TaggedLatency => "tagged-latency",
+            Self::MessageLatency => "message-latency",
+            Self::TaggedRate => "tagged-rate",
+            Self::Bandwidth => "bandwidth",
+        }
+    }
+
+    /// Whether messages go one way, many at a time (else one at a time, to and fro).
+    pub(crate) const fn is_stream(self) -> bool {
+        matches!(self, Self::TaggedRate | Self::Bandwidth)
+    }
+}
+
+/// How the bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// Shared memory, one machine.
+    Shm,
+    /// TCP.
+    Tcp,
+}
+
+impl Transport {
+    /// Its name, as in the arguments and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// Where the messages lie in the two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Memory {
+    /// Memory that percale allocated, which local peers can map.
+    Percale,
+    /// Any memory of the process.
+    Ordinary,
+}
+
+impl Memory {
+    /// Its name, as in the arguments and in JSON.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Percale => "percale",
+            Self::Ordinary => "ordinary",
+        }
+    }
+}
+
+/// One measurement.
+///
+/// For latencies a time is half a round trip and `rate` is what one message at a time gives; for streams a time is
+/// that of a round divided by its messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) transport: Transport,
+    pub(crate) op: Operation,
+    /// Length of a message.
+    pub(crate) bytes: usize,
+    pub(crate) memory: Memory,
+    /// Whether the whole source was written before each send.
+    pub(crate) dirty: bool,
+    /// Nanoseconds. Like all figures without `limit_`: absent if only limits were measured.
+    pub(crate) p50_ns: Option<f64>,
+    pub(crate) p99_ns: Option<f64>,
+    /// Messages a second.
+    pub(crate) rate: Option<f64>,
+    pub(crate) bytes_per_s: Option<f64>,
+    /// The program that stands for the machine's limit, with the setting that was best. Absent, like all figures of
+    /// the limit, across machines.
+    pub(crate) limit: Option<String>,
+    pub(crate) limit_p50_ns: Option<f64>,
+    pub(crate) limit_p99_ns: Option<f64>,
+    pub(crate) limit_rate: Option<f64>,
+    pub(crate) limit_bytes_per_s: Option<f64>,
+    /// `p50_ns / limit_p50_ns`.
+    pub(crate) ratio: Option<f64>,
+    /// Timed messages (of the limit, if only limits were measured).
+    pub(crate) iterations: u64,
+    /// Messages of which every byte was checked, in rounds apart from the timed ones.
+    pub(crate) verified: u64,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn row(transport: Transport, op: Operation, bytes: usize, p50: f64, limit: f64) -> Row {
+        Row {
+            transport,
+            op,
+            bytes,
+            memory: Memory::Ordinary,
+            dirty: false,
+            p50_ns: Some(p50),
+            p99_ns: Some(p50 * 1.5),
+            rate: Some(1e9 / p50),
+            bytes_per_s: Some(1e9 / p50 * bytes as f64),
+            limit: Some("ring".into()),
+            limit_p50_ns: Some(limit),
+            limit_p99_ns: Some(limit * 1.25),
+            limit_rate: Some(1e9 / limit),
+            limit_bytes_per_s: Some(1e9 / limit * bytes as f64),
+            ratio: Some(p50 / limit),
+            iterations: 1000,
+            verified: 64,
+        }
+    }
+
+    #[test]
+    fn a_row_survives_json() {
+        let mut before = row(Transport::Shm, Operation::TaggedLatency, 8, 150.5, 145.25);
+        before.memory = Memory::Percale;
+        let text = serde_json::to_string(&before).unwrap();
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), before);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["transport"], "shm");
+        assert_eq!(value["op"], "tagged-latency");
+        assert_eq!(value["bytes"], 8);
+        assert_eq!(value["memory"], "percale");
+        for number in ["p50_ns", "p99_ns", "rate", "bytes_per_s", "limit_p50_ns", "ratio"] {
+            assert!(value[number].is_f64(), "{number}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_json_and_of_the_arguments() {
+        for op in Operation::ALL {
+            assert_eq!(serde_json::to_value(op).unwrap(), op.name());
+            assert_eq!(op.to_possible_value().unwrap().get_name(), op.name());
+        }
+        for transport in [Transport::Shm, Transport::Tcp] {
+            assert_eq!(serde_json::to_value(transport).unwrap(), transport.name());
+            assert_eq!(transport.to_possible_value().unwrap().get_name(), transport.name());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Results as tables.
+
+use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
+
+use crate::row::Row;
+use crate::units;
+
+/// What stands where nothing was measured.
+const NOTHING: &str = "–";
+
+/// A line below the head and no others.
+pub(crate) const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// The rows of `percale perf`, with the limits explained below.
+pub(crate) fn perf(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(RULED);
+    let head = ["", "operation", "size", "memory", "p50", "p99", "rate", "bandwidth", "limit", "ratio"];
+    table.set_header(
+        head.map(|text| if matches!(text, "" | "operation" | "memory") { left(text) } else { right(text) }),
+    );
+    for row in rows {
+        table.add_row([
+            left(row.transport.name()),
+            left(row.op.name()),
+            right(units::size(row.bytes)),
+            left(if row.dirty { format!("{}, dirty", row.memory.name()) } else { row.memory.name().into() }),
+            right(shown(row.p50_ns, units::time)),
+            right(shown(row.p99_ns, units::time)),
+            right(shown(row.rate, units::rate)),
+            right(shown(row.bytes_per_s, units::bandwidth)),
+            right(shown(row.limit_p50_ns, units::time)),
+            right(shown(row.ratio, |ratio| format!("{ratio:.2}"))),
+        ]);
+    }
+    format!("{table}\n{}", notes(rows))
+}
+
+fn notes(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "p50, p99: half a round trip; for tagged-rate and bandwidth, of rounds, a message.\n\
+         limit: p50 of a plain program in the same run.",
+    );
+    let about = [
+        ("ring", "lines of a ring in shared memory, 8 bytes and a mark each (more: a copy in, a copy out)"),
+        ("copy", "one core copies a buffer that the other has written"),
+        ("sockets", "plain non-blocking sockets; the best of the write sizes, buffer sizes and calls:"),
+    ];
+    for (name, what) in about {
+        if rows.iter().any(|row| row.limit.as_deref().is_some_and(|limit| limit.starts_with(name))) {
+            text.push_str(&format!("\n  {name}: {what}"));
+        }
+    }
+    let mut settings: Vec<(usize, bool, &str)> = Vec::new();
+    for row in rows {
+        if let Some((_, setting)) = row.limit.as_deref().and_then(|limit| limit.split_once(": ")) {
+            settings.push((row.bytes, row.op.is_stream(), setting));
+        }
+    }
+    settings.sort_unstable();
+    settings.dedup();
+    for (bytes, stream, setting) in settings {
+        let stream = if stream { " one way" } else { "" };
+        text.push_str(&format!("\n    {}{stream}: {setting}", units::size(bytes)));
+    }
+    let verified: u64 = rows.iter().map(|row| row.verified).sum();
+    text.push_str(&match verified {
+        0 => "\nThe data was not checked.".into(),
+        _ => format!("\nEvery byte of {verified} messages and the ends of all others were checked."),
+    });
+    text
+}
+
+fn shown(number: Option<f64>, show: impl Fn(f64) -> String) -> String {
+    number.map_or_else(|| NOTHING.into(), show)
+}
+
+pub(crate) fn left(text: impl ToString) -> Cell {
+    Cell::new(text)
+}
+
+fn right(text: impl ToString) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::tests::row;
+    use crate::row::{Operation, Transport};
+
+    #[test]
+    fn a_row_is_shown_with_its_units_and_its_limit() {
+        let mut tcp = row(Transport::Tcp, Operation::Bandwidth, 1 << 20, 250_000.0, 200_000.0);
+        tcp.limit = Some("sockets: writes 256 KiB".into());
+        let mut alone = row(Transport::Shm, Operation::TaggedRate, 8, 20.0, 16.0);
+        (alone.limit, alone.limit_p50_ns, alone.ratio) = (None, None, None);
+        let text = perf(&[row(Transport::Shm, Operation::TaggedLatency, 8, 165.0, 150.0), tcp, alone]);
+        for part in [
+            "tagged-latency",
+            "8 B",
+            "165 ns",
+            "150 ns",
+            "1.10",
+            "1 MiB",
+            "250 µs",
+            "4.19 GB/s",
+            "1.25",
+            NOTHING,
+            "1 MiB one way: writes 256 KiB",
+            "ring: lines",
+            "50.0 M/s",
+            "192 messages",
+        ] {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+        assert!(!text.contains("copy: "), "{text}");
+    }
+}

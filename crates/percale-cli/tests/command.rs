@@ -1,0 +1,153 @@
+//! The command as a user meets it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn percale(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_percale")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn bad_usage_exits_with_2_and_says_what_would_be_right() {
+    for (arguments, said) in [
+        (["perf", "--size", "0"].as_slice(), "from 1 to 64M"),
+        (&["perf", "--size", "65M"], "from 1 to 64M"),
+        (&["perf", "--op", "latency"], "tagged-latency"),
+        (&["perf", "--transport", "verbs"], "shm, tcp"),
+        (&["perf", "--memory", "mine"], "ordinary"),
+        (&["perf", "--iterations", "0"], "0"),
+        (&["perf", "--seconds", "nan"], "0.01 to 600"),
+        (&["perf", "--seconds", "1", "--iterations", "1"], "cannot be used with"),
+        (&["perf", "nowhere"], "node7:7471"),
+        (&["perf", "--listen", "7471"], "node7:7471"),
+        (&["perf", "--limits-only", "node7:7471"], "cannot be used with"),
+        (&["perf", "--limits-only", "--op", "bandwidth", "--svg", "never.svg"], "add --op tagged-latency"),
+        (&["perfect"], "perf"),
+        (&[], "Usage"),
+    ] {
+        let output = percale(arguments);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn nobody_there_exits_with_1() {
+    // Port 1 of loopback: nothing listens there.
+    let output = percale(&["perf", "127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("connecting to 127.0.0.1:1"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn limits_are_measured_between_two_processes_one_json_object_a_row() {
+    let output = percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB.
+    assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1));
+    for row in &rows {
+        assert!(row["limit_p50_ns"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["limit_p99_ns"].as_f64().unwrap() >= row["limit_p50_ns"].as_f64().unwrap(), "{row}");
+        assert!(row["verified"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["p50_ns"].is_null() && row["ratio"].is_null(), "{row}");
+        let program = row["limit"].as_str().unwrap();
+        let expected = match (row["transport"].as_str().unwrap(), row["bytes"].as_u64().unwrap()) {
+            ("tcp", _) => "sockets: writes",
+            (_, 65536) => "copy",
+            _ => "ring",
+        };
+        assert!(program.starts_with(expected), "{row}");
+    }
+}
+
+#[test]
+fn the_table_and_the_plot_are_written() {
+    let file = std::env::temp_dir().join(format!("percale-command-{}.svg", std::process::id()));
+    let size = ["--size", "8,64", "--op", "tagged-latency", "--iterations", "64", "--dirty"];
+    let output = percale(&[&["perf", "--limits-only", "--svg", file.to_str().unwrap()], size.as_slice()].concat());
+    let picture = std::fs::read_to_string(&file);
+    let _removed: std::io::Result<()> = std::fs::remove_file(&file);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for part in ["tagged-latency", "64 B", "dirty", "ring: ", "sockets: ", "Every byte of"] {
+        assert!(table.contains(part), "no {part} in\n{table}");
+    }
+    let picture = picture.unwrap();
+    assert!(picture.contains("limit of the machine") && picture.contains("shared memory"));
+    assert_eq!(picture.matches("<circle").count(), 4);
+}
+
+#[test]
+fn without_verification_the_table_says_so() {
+    let output = percale(&["perf", "--limits-only", "--no-verify", "--op", "tagged-rate", "--iterations", "800"]);
+    assert!(text(&output.stdout).contains("The data was not checked."), "{}", text(&output.stderr));
+}
+
+/// The processes whose parent is `parent`.
+fn children(parent: u32) -> Vec<u32> {
+    let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    // A zombie has ended: its new parent only has not looked yet.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
+}
+
+/// A measurement that runs long enough to be disturbed, once its first row is out.
+fn long_measurement() -> (std::process::Child, u32, BufReader<std::process::ChildStdout>) {
+    let mut first = Command::new(env!("CARGO_BIN_EXE_percale"))
+        .args(["perf", "--limits-only", "--json", "--op", "tagged-latency", "--transport", "shm"])
+        .args(["--size", "8,16,32,64,128,256,512,1K,2K,4K", "--seconds", "0.5"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut rows = BufReader::new(first.stdout.take().unwrap());
+    let mut row = String::new();
+    rows.read_line(&mut row).unwrap();
+    assert!(row.contains("limit_p50_ns"), "{row}");
+    let second = children(first.id());
+    assert_eq!(second.len(), 1);
+    (first, second[0], rows)
+}
+
+#[test]
+fn a_second_process_that_dies_is_an_error_and_no_hang() {
+    let (mut first, second, _rows) = long_measurement();
+    let killed = Command::new("kill").args(["-KILL", &second.to_string()]).status().unwrap();
+    assert!(killed.success());
+    let mut error = String::new();
+    first.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");
+    assert!(error.contains("the other process ended"), "{error}");
+}
+
+#[test]
+fn a_first_process_that_dies_leaves_no_second_behind() {
+    let (mut first, second, _rows) = long_measurement();
+    assert!(is_running(second));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    eventually("the second process lives on", || !is_running(second));
+}
