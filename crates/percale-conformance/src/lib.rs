@@ -1,1 +1,32 @@
-//! The suite.
+//! One conformance suite for every transport.
+//!
+//! * [`fabric`]: a transport under test, and how its domains are opened
+//! * [`mesh`]: endpoints of one process that are driven together, and what they reported
+//! * [`memory`]: memory for raw operations, and contents that can be verified
+//! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
+//! * [`process`]: helper processes, which are the test program itself in another role
+//! * [`watchdog`]: what ends a test that hangs
+//! * [`measure`]: what a process holds: descriptors, mappings, memory
+//!
+//! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their module
+//! path names transport and face: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
+
+pub mod fabric;
+pub mod measure;
+pub mod memory;
+pub mod mesh;
+pub mod process;
+pub mod random;
+pub mod suite;
+pub mod watchdog;
+
+/// Whether the long forms of tests are wanted (`PERCALE_LONG=1`).
+#[must_use]
+pub fn long() -> bool {
+    std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0")
+}
+
+/// Says loudly that a test cannot be done here, and why.
+pub fn skipped(what: &str, why: &str) {
+    eprintln!("SKIPPED {what}: {why}");
+}

@@ -1,0 +1,117 @@
+//! A transport under test, and how its domains are opened.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use percale::domain::DomainBuilder;
+use percale::transport::sim::{Network, SimOptions};
+use percale::{Domain, Info, TransportKind};
+
+/// A transport under test. One value is one world: endpoints of different worlds need not reach each other.
+pub trait Fabric: Sized {
+    /// Its name, as in `PERCALE_TRANSPORT`.
+    const NAME: &'static str;
+    /// Whether an endpoint has nobody but itself.
+    const ALONE: bool = false;
+    /// Whether descriptors and other threads play a part; a simulated network has its own clock and none of them.
+    const REAL: bool = true;
+    /// A length that is long for this transport.
+    const BULK: usize = 1 << 20;
+
+    /// A new world; what is random in it follows from the seed.
+    fn new(seed: u64) -> Self;
+
+    /// A domain, adjusted before it is opened.
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain;
+
+    /// An address to bind to.
+    fn address(&self) -> String {
+        "127.0.0.1:0".into()
+    }
+
+    /// Time passes.
+    fn tick(&self) {}
+}
+
+fn pinned(kind: TransportKind, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+    let info = Info::discover().expect("discovery");
+    adjust(info.domain().transport(kind)).open().unwrap_or_else(|error| panic!("a domain of {kind}: {error}"))
+}
+
+/// An endpoint that sends to itself.
+#[derive(Debug)]
+pub struct Loopback;
+
+impl Fabric for Loopback {
+    const NAME: &'static str = "loopback";
+    const ALONE: bool = true;
+
+    fn new(_seed: u64) -> Self {
+        Self
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        pinned(TransportKind::Loopback, adjust)
+    }
+}
+
+/// Shared memory.
+#[derive(Debug)]
+pub struct Shm;
+
+impl Fabric for Shm {
+    const NAME: &'static str = "shm";
+
+    fn new(_seed: u64) -> Self {
+        Self
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        pinned(TransportKind::Shm, adjust)
+    }
+}
+
+/// TCP.
+#[derive(Debug)]
+pub struct Tcp;
+
+impl Fabric for Tcp {
+    const NAME: &'static str = "tcp";
+
+    fn new(_seed: u64) -> Self {
+        Self
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        pinned(TransportKind::Tcp, adjust)
+    }
+}
+
+/// The simulated network.
+#[derive(Debug)]
+pub struct Sim {
+    network: Network,
+    port: AtomicU16,
+}
+
+impl Fabric for Sim {
+    const NAME: &'static str = "sim";
+    const REAL: bool = false;
+    const BULK: usize = 40_000;
+
+    fn new(seed: u64) -> Self {
+        Self { network: Network::new(seed, SimOptions::default()), port: AtomicU16::new(1000) }
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        let info = Info::discover().expect("discovery");
+        adjust(info.domain().simulated(&self.network)).open().expect("a domain of a simulated network")
+    }
+
+    fn address(&self) -> String {
+        format!("10.0.0.1:{}", self.port.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn tick(&self) {
+        self.network.advance(1_000);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a process holds: descriptors, mappings, threads, memory.
+
+use std::fs;
+
+/// Descriptors, mappings and threads of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Mappings of files and shared memory (the allocator's own come and go).
+    pub mappings: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Held {
+    /// Now.
+    ///
+    /// # Panics
+    /// Without `/proc`.
+    #[must_use]
+    pub fn now() -> Self {
+        let entries = |path| fs::read_dir(path).expect("/proc is mounted").count();
+        let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+        let shared = |line: &&str| line.split_whitespace().nth(1).is_some_and(|rights| rights.ends_with('s'));
+        Self {
+            descriptors: entries("/proc/self/fd"),
+            mappings: maps.lines().filter(shared).count(),
+            threads: entries("/proc/self/task"),
+        }
+    }
+
+    /// Whether nothing is more than it was.
+    #[must_use]
+    pub const fn is_within(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors && self.mappings <= before.mappings && self.threads <= before.threads
+    }
+
+    /// Now, once it is no more than `before`, or after a while (threads and closed peers take a moment to go).
+    #[must_use]
+    pub fn settled(before: &Self) -> Self {
+        for _ in 0..500 {
+            let now = Self::now();
+            if now.is_within(before) {
+                return now;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Self::now()
+    }
+}
+
+/// A line of `/proc/self/status` in KiB.
+///
+/// # Panics
+/// Without `/proc`, or without such a line.
+#[must_use]
+pub fn status_kib(name: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.unwrap_or_else(|| panic!("/proc/self/status has {name}"))
+}
+
+/// Resident memory that is the process's own, in KiB.
+#[must_use]
+pub fn anonymous_kib() -> usize {
+    status_kib("RssAnon")
+}
+
+/// Resident memory in all, shared memory included, in KiB.
+#[must_use]
+pub fn resident_kib() -> usize {
+    status_kib("VmRSS")
+}
+
+/// What percale could leave behind in the file system.
+#[must_use]
+pub fn left_behind() -> Vec<String> {
+    let names = |path: &str| -> Vec<String> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string()).filter(|name| name.contains("percale")).collect()
+    };
+    [names("/dev/shm"), names("/dev/mqueue"), names("/run")].concat()
+}

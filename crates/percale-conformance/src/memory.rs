@@ -1,0 +1,115 @@
+//! Memory for raw operations, and contents that can be verified.
+//!
+//! [`Memory`] is never freed: an operation may use it for as long as it likes, whatever its test does. So posting from it is
+//! always sound, and the suite needs `unsafe` only here and where it posts. It is read and written through its pointer alone,
+//! by the thread that drives the endpoints.
+
+#![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
+
+use std::marker::PhantomData;
+
+use percale::{Segment, Segments};
+
+/// Memory that lives as long as the process. Copies name the same memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    ptr: *mut u8,
+    len: usize,
+    /// Like a pointer, it is its thread's.
+    life: PhantomData<*mut u8>,
+}
+
+impl Memory {
+    /// Memory that holds these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let leaked: &'static mut [u8] = Box::leak(bytes.to_vec().into_boxed_slice());
+        Self { ptr: leaked.as_mut_ptr(), len: leaked.len(), life: PhantomData }
+    }
+
+    /// Memory full of `0xEE`.
+    #[must_use]
+    pub fn blank(len: usize) -> Self {
+        Self::of(&vec![0xEE; len])
+    }
+
+    /// Memory with the contents [`content`] of this number.
+    #[must_use]
+    pub fn content(number: u64, len: usize) -> Self {
+        Self::of(&content(number, len))
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.ptr.addr() as u64
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// If it has no such part.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Self {
+        assert!(offset + len <= self.len, "the part lies within the memory");
+        Self { ptr: self.ptr.wrapping_add(offset), len, life: PhantomData }
+    }
+
+    /// As one segment.
+    #[must_use]
+    pub fn segment(&self) -> Segment {
+        // SAFETY: the memory is never freed, and is written by nobody but operations and `write`.
+        unsafe { Segment::new(self.ptr, self.len) }
+    }
+
+    /// As what an operation takes.
+    #[must_use]
+    pub fn segments(&self) -> Segments {
+        Segments::one(self.segment())
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn read(&self) -> Vec<u8> {
+        self.segments().to_vec()
+    }
+
+    /// Writes its first bytes.
+    ///
+    /// # Panics
+    /// If there are more bytes than it has.
+    pub fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "the bytes fit");
+        // SAFETY: `len` bytes from `ptr` on are ours for ever, and `bytes` is somebody else's memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr, bytes.len()) };
+    }
+}
+
+/// Contents of a message: they depend on its number, its length and the place of each byte.
+#[must_use]
+pub fn content(number: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    crate::random::Random::new(number.wrapping_mul(0x1000_0001).wrapping_add(len as u64)).fill(&mut bytes);
+    bytes
+}
+
+/// Panics, saying where, unless `got` is `wanted`. (`assert_eq!` would print megabytes.)
+#[track_caller]
+pub fn same(got: &[u8], wanted: &[u8], what: &str) {
+    assert_eq!(got.len(), wanted.len(), "{what}: length");
+    if let Some(at) = got.iter().zip(wanted).position(|(got, wanted)| got != wanted) {
+        panic!("{what}: byte {at} of {} is {:#04x}, not {:#04x}", wanted.len(), got[at], wanted[at]);
+    }
+}

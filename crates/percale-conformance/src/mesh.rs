@@ -1,0 +1,461 @@
+//! Endpoints of one process that are driven together by one thread, and what they reported.
+//!
+//! Stations are named by number, modulo how many there are: on a transport where an endpoint has nobody but itself, a test that
+//! sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all reports go to one place.
+
+#![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::IntoFuture;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use percale::address::PeerAddress;
+use percale::domain::DomainBuilder;
+use percale::endpoint::{Endpoint, EndpointBuilder};
+use percale::{AddressVector, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork, Segments, SendWork};
+
+use crate::fabric::Fabric;
+use crate::memory::Memory;
+use crate::watchdog::Watchdog;
+
+/// One endpoint and what belongs to it.
+#[derive(Debug)]
+pub struct Station {
+    /// The endpoint; first, so that it is closed first.
+    pub endpoint: Endpoint,
+    /// Its vector, in which entry `n` is station `n`.
+    pub vector: AddressVector,
+    /// Its domain.
+    pub domain: Domain,
+}
+
+/// What an operation reported.
+pub type Report = Result<Entry, ErrorEntry>;
+
+/// Endpoints that are driven together.
+#[derive(Debug)]
+pub struct Mesh<F: Fabric> {
+    stations: Vec<Option<Station>>,
+    /// The world that they live in.
+    pub fabric: F,
+    reports: RefCell<HashMap<u64, VecDeque<Report>>>,
+    next: Cell<u64>,
+    seed: u64,
+    _watchdog: Watchdog,
+}
+
+/// A send for [`Mesh::send`].
+#[derive(Clone, Copy, Debug)]
+pub struct Send {
+    segments: Segments,
+    tag: Option<u64>,
+    data: Option<u64>,
+    flags: OpFlags,
+}
+
+impl Send {
+    /// An untagged send of all of this memory.
+    #[must_use]
+    pub fn of(memory: Memory) -> Self {
+        Self::vector(memory.segments())
+    }
+
+    /// An untagged send of several pieces.
+    #[must_use]
+    pub const fn vector(segments: Segments) -> Self {
+        Self { segments, tag: None, data: None, flags: OpFlags::COMPLETION }
+    }
+
+    /// With a tag.
+    #[must_use]
+    pub const fn tag(mut self, tag: u64) -> Self {
+        self.tag = Some(tag);
+        self
+    }
+
+    /// With remote completion data.
+    #[must_use]
+    pub const fn data(mut self, data: u64) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// With further flags.
+    #[must_use]
+    pub fn with(mut self, flags: OpFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// Without a completion entry.
+    #[must_use]
+    pub fn silent(mut self) -> Self {
+        self.flags.remove(OpFlags::COMPLETION);
+        self
+    }
+}
+
+/// A receive for [`Mesh::receive`].
+#[derive(Clone, Copy, Debug)]
+pub struct Receive {
+    segments: Segments,
+    tag: Option<(u64, u64)>,
+    from: PeerAddress,
+    flags: OpFlags,
+    context: Option<u64>,
+}
+
+impl Receive {
+    /// An untagged receive into all of this memory.
+    #[must_use]
+    pub fn into(memory: Memory) -> Self {
+        Self::vector(memory.segments())
+    }
+
+    /// An untagged receive into several pieces.
+    #[must_use]
+    pub const fn vector(segments: Segments) -> Self {
+        let flags = OpFlags::COMPLETION;
+        Self { segments, tag: None, from: PeerAddress::UNSPECIFIED, flags, context: None }
+    }
+
+    /// One that looks for a message instead of receiving it.
+    #[must_use]
+    pub fn peek(flags: OpFlags) -> Self {
+        Self::vector(Segments::EMPTY).with(OpFlags::PEEK | flags)
+    }
+
+    /// Of messages with this tag, in the bits that `ignore` does not have.
+    #[must_use]
+    pub const fn tag(mut self, tag: u64, ignore: u64) -> Self {
+        self.tag = Some((tag, ignore));
+        self
+    }
+
+    /// Of messages of this peer.
+    #[must_use]
+    pub const fn from(mut self, peer: PeerAddress) -> Self {
+        self.from = peer;
+        self
+    }
+
+    /// With further flags.
+    #[must_use]
+    pub fn with(mut self, flags: OpFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// Without a completion entry.
+    #[must_use]
+    pub fn silent(mut self) -> Self {
+        self.flags.remove(OpFlags::COMPLETION);
+        self
+    }
+
+    /// With this context rather than a new one.
+    #[must_use]
+    pub const fn context(mut self, context: u64) -> Self {
+        self.context = Some(context);
+        self
+    }
+}
+
+/// How many times [`Mesh::nothing`] and [`Mesh::turns`] drive everything to show that something does not happen.
+pub const MANY: usize = 400;
+
+impl<F: Fabric> Mesh<F> {
+    /// `count` endpoints that know each other (one, if the transport has no others).
+    #[must_use]
+    #[track_caller]
+    pub fn new(count: usize) -> Self {
+        Self::with(count, |domain| domain, |_, endpoint| endpoint)
+    }
+
+    /// As [`new`](Self::new), with domains and endpoints adjusted.
+    #[must_use]
+    #[track_caller]
+    pub fn with(
+        count: usize,
+        domain: impl Fn(DomainBuilder) -> DomainBuilder,
+        endpoint: impl for<'d> Fn(usize, EndpointBuilder<'d>) -> EndpointBuilder<'d>,
+    ) -> Self {
+        let seed = crate::random::seed();
+        let place = std::panic::Location::caller();
+        let what = std::thread::current().name().map_or_else(|| place.to_string(), ToOwned::to_owned);
+        let fabric = F::new(seed);
+        let count = if F::ALONE { 1 } else { count };
+        let stations = (0..count).map(|number| {
+            let domain = fabric.domain(&domain);
+            let vector = domain.address_vector().build().expect("a vector");
+            let builder = endpoint(number, domain.endpoint().vector(&vector));
+            let endpoint = builder.bind(fabric.address()).expect("an endpoint");
+            Station { endpoint, vector, domain }
+        });
+        let stations: Vec<_> = stations.map(Some).collect();
+        let _watchdog = Watchdog::new(&what);
+        let mesh = Self { stations, fabric, reports: RefCell::default(), next: Cell::new(1), seed, _watchdog };
+        for station in mesh.stations() {
+            for (number, other) in mesh.stations().enumerate() {
+                let peer = station.vector.insert(other.endpoint.address()).expect("an address");
+                assert_eq!(peer, PeerAddress(number as u64), "a new vector numbers from 0");
+            }
+        }
+        mesh
+    }
+
+    /// As [`new`](Self::new), and all pairs are connected.
+    #[must_use]
+    #[track_caller]
+    pub fn connected(count: usize) -> Self {
+        let mesh = Self::new(count);
+        mesh.connect();
+        mesh
+    }
+
+    /// Connects all pairs.
+    pub fn connect(&self) {
+        for from in 0..self.stations.len() {
+            for to in 0..self.stations.len() {
+                self.settle(from, to);
+            }
+        }
+    }
+
+    fn stations(&self) -> impl Iterator<Item = &Station> {
+        self.stations.iter().flatten()
+    }
+
+    /// A station.
+    ///
+    /// # Panics
+    /// If it was closed.
+    #[must_use]
+    pub fn station(&self, number: usize) -> &Station {
+        self.stations[number % self.stations.len()].as_ref().expect("the station is open")
+    }
+
+    /// A station's endpoint.
+    #[must_use]
+    pub fn endpoint(&self, number: usize) -> &Endpoint {
+        &self.station(number).endpoint
+    }
+
+    /// How every station names this one.
+    #[must_use]
+    pub fn peer(&self, number: usize) -> PeerAddress {
+        PeerAddress((number % self.stations.len()) as u64)
+    }
+
+    /// Closes a station; it is driven no more.
+    pub fn close(&mut self, number: usize) {
+        self.stations[number] = None;
+    }
+
+    /// Puts a station in the place of one that was closed.
+    pub fn open(&mut self, number: usize, station: Station) {
+        self.stations[number] = Some(station);
+    }
+
+    /// A context that nobody has yet.
+    pub fn context(&self) -> u64 {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    /// Drives one station, and takes its reports.
+    pub fn turn_one(&self, number: usize) {
+        self.fabric.tick();
+        self.collect(&self.station(number).endpoint);
+    }
+
+    /// Drives every station once, and takes all reports.
+    pub fn turn(&self) {
+        self.fabric.tick();
+        self.stations().for_each(|station| self.collect(&station.endpoint));
+    }
+
+    /// Drives every station `count` times.
+    pub fn turns(&self, count: usize) {
+        (0..count).for_each(|_| self.turn());
+    }
+
+    fn collect(&self, endpoint: &Endpoint) {
+        let mut entries = [Entry::default(); 32];
+        let mut reports = self.reports.borrow_mut();
+        loop {
+            match endpoint.poll(&mut entries) {
+                Ok(0) => break,
+                Ok(count) => {
+                    for entry in &entries[..count] {
+                        reports.entry(entry.context).or_default().push_back(Ok(*entry));
+                    }
+                }
+                Err(_) => {
+                    let error = endpoint.read_error().expect("the queue said that an error is next");
+                    reports.entry(error.entry.context).or_default().push_back(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Drives everything until `done` says something.
+    pub fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
+        let mut idle = 0;
+        loop {
+            if let Some(result) = done() {
+                return result;
+            }
+            self.turn();
+            idle += 1;
+            if F::REAL && idle % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Waits for the next report on an operation.
+    pub fn report(&self, context: u64) -> Report {
+        self.until(|| self.take(context))
+    }
+
+    /// The next report on an operation, if there is one.
+    pub fn take(&self, context: u64) -> Option<Report> {
+        self.reports.borrow_mut().get_mut(&context)?.pop_front()
+    }
+
+    /// Waits for an operation's success.
+    #[track_caller]
+    pub fn done(&self, context: u64) -> Entry {
+        match self.report(context) {
+            Ok(entry) => entry,
+            Err(error) => panic!("operation {context} failed: {error}"),
+        }
+    }
+
+    /// Waits for an operation's failure.
+    #[track_caller]
+    pub fn failed(&self, context: u64) -> ErrorEntry {
+        match self.report(context) {
+            Ok(entry) => panic!("operation {context} succeeded, but should not: {entry:?}"),
+            Err(error) => error,
+        }
+    }
+
+    /// Drives everything for a while, in which nothing is reported on an operation.
+    #[track_caller]
+    pub fn nothing(&self, context: u64) {
+        self.turns(MANY);
+        if let Some(report) = self.take(context) {
+            panic!("nothing should have been reported on operation {context}, but: {report:?}");
+        }
+    }
+
+    /// Posts a send, driving everything while there is no room for it.
+    #[track_caller]
+    pub fn send(&self, from: usize, to: usize, send: Send) -> u64 {
+        self.until(|| match self.try_send(from, self.peer(to), send) {
+            Ok(context) => Some(context),
+            Err(PostError::Again) => None,
+            Err(error) => panic!("a send from {from} to {to} was refused: {error}"),
+        })
+    }
+
+    /// Posts a send.
+    ///
+    /// # Errors
+    /// As the endpoint says.
+    pub fn try_send(&self, from: usize, peer: PeerAddress, send: Send) -> Result<u64, PostError> {
+        let context = self.context();
+        let Send { segments, tag, data, flags } = send;
+        let work = SendWork { peer, segments, tag, data, context, flags };
+        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not write it before the completion.
+        unsafe { self.endpoint(from).post_send(&work) }.map(|()| context)
+    }
+
+    /// Injects, driving everything while there is no room.
+    #[track_caller]
+    pub fn inject(&self, from: usize, to: usize, tag: Option<u64>, bytes: &[u8]) {
+        self.until(|| match self.endpoint(from).inject_with(self.peer(to), bytes, tag, None) {
+            Ok(()) => Some(()),
+            Err(PostError::Again) => None,
+            Err(error) => panic!("an inject from {from} to {to} was refused: {error}"),
+        });
+    }
+
+    /// Posts a receive.
+    #[track_caller]
+    pub fn receive(&self, at: usize, receive: Receive) -> u64 {
+        self.try_receive(at, receive).unwrap_or_else(|error| panic!("a receive at {at} was refused: {error}"))
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// As the endpoint says.
+    pub fn try_receive(&self, at: usize, receive: Receive) -> Result<u64, PostError> {
+        let context = receive.context.unwrap_or_else(|| self.context());
+        let Receive { segments, tag, from, flags, .. } = receive;
+        let work = ReceiveWork { from, segments, tag, context, flags };
+        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not touch it before the completion.
+        unsafe { self.endpoint(at).post_recv(&work) }.map(|()| context)
+    }
+
+    /// Waits until everything that `from` sent to `to` so far has arrived there: a message of its own, on a tag of its own,
+    /// follows it.
+    #[track_caller]
+    pub fn settle(&self, from: usize, to: usize) {
+        const MARK: u64 = 0xffff_5e77_1e00_0000;
+        let tag = MARK | (from % self.stations.len()) as u64;
+        let receive = Receive::into(Memory::of(&[])).tag(tag, 0).from(self.peer(from));
+        self.follow(from, to, Send::of(Memory::of(&[])).tag(tag), receive);
+    }
+
+    /// As [`settle`](Self::settle), by an untagged message: where receives are posted that take any tag.
+    #[track_caller]
+    pub fn settle_untagged(&self, from: usize, to: usize) {
+        let receive = Receive::into(Memory::of(&[])).from(self.peer(from));
+        self.follow(from, to, Send::of(Memory::of(&[])), receive);
+    }
+
+    #[track_caller]
+    fn follow(&self, from: usize, to: usize, send: Send, receive: Receive) {
+        let received = self.receive(to, receive);
+        let sent = self.send(from, to, send);
+        self.done(sent);
+        self.done(received);
+    }
+
+    /// Drives everything until a safe operation is over.
+    pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
+        let mut operation = pin!(operation.into_future());
+        let mut context = Context::from_waker(Waker::noop());
+        self.until(|| match operation.as_mut().poll(&mut context) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        })
+    }
+
+    /// Drives everything for at most this long; for what only time brings about.
+    pub fn during(&self, time: Duration, mut done: impl FnMut() -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            if done() {
+                return true;
+            }
+            self.turn();
+            std::thread::yield_now();
+        }
+        false
+    }
+}
+
+impl<F: Fabric> Drop for Mesh<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}: PERCALE_SEED={} repeats this", F::NAME, self.seed);
+        }
+    }
+}

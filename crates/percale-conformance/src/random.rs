@@ -1,0 +1,45 @@
+//! Numbers that follow from a seed (SplitMix64): tests that fail can be repeated.
+
+/// A stream of numbers.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of this seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit` (which is at least 1).
+    pub const fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// Random bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for part in bytes.chunks_mut(8) {
+            let word = self.next().to_le_bytes();
+            part.copy_from_slice(&word[..part.len()]);
+        }
+    }
+}
+
+/// The seed of this run: `PERCALE_SEED`, else one from the clock.
+#[must_use]
+pub fn seed() -> u64 {
+    if let Some(seed) = std::env::var("PERCALE_SEED").ok().and_then(|text| text.parse().ok()) {
+        return seed;
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |now| now.as_nanos() as u64)
+}

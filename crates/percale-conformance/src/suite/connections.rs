@@ -1,0 +1,367 @@
+//! Connections that come and go.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use percale::{ErrorCode, Event, EventQueue, OpFlags, PeerAddress};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send, Station};
+use crate::random::{Random, seed};
+
+/// Nothing is connected before something is sent.
+pub fn con_001_connections_are_made_by_the_first_operation<F: Fabric>() {
+    let mesh = Mesh::<F>::new(3);
+    for number in 0..1000_u16 {
+        let unused = SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 9));
+        mesh.station(0).vector.insert(unused).expect("an address");
+    }
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count();
+    let peers = |number| mesh.endpoint(number).describe_peers().len();
+    mesh.turns(50);
+    let (before, nobody) = (descriptors(), peers(0));
+    println!("{}: {before} descriptors before the first operation", F::NAME);
+    let received = mesh.receive(1, Receive::into(Memory::blank(8)));
+    mesh.turns(50);
+    assert_eq!(peers(0), nobody, "a receive connects to nobody");
+    mesh.inject(0, 1, None, b"first");
+    mesh.done(received);
+    assert_eq!((peers(0), peers(1), peers(2)), (nobody + 1, nobody + 1, nobody));
+}
+
+/// Closes station 1 and opens another at the same address.
+fn restart<F: Fabric>(mesh: &mut Mesh<F>) {
+    let address = mesh.endpoint(1).address();
+    mesh.close(1);
+    let domain = mesh.fabric.domain(|domain| domain);
+    let vector = domain.address_vector().build().expect("a vector");
+    let bound = (0..200).find_map(|_| {
+        let bound = domain.endpoint().vector(&vector).bind(address.to_string());
+        if let Err(error) = &bound {
+            eprintln!("{address} is not free yet: {error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bound.ok()
+    });
+    let endpoint = bound.expect("the address is free again");
+    vector.insert(mesh.endpoint(0).address()).expect("an address");
+    vector.insert(address).expect("an address");
+    mesh.open(1, Station { endpoint, vector, domain });
+}
+
+/// What was outstanding fails once, and the next operation reaches the new one under the same name.
+pub fn con_004_a_restarted_endpoint_is_reached_again<F: Fabric>() {
+    let mut mesh = Mesh::<F>::connected(2);
+    for round in 0..3 {
+        let offered = mesh.send(0, 1, Send::of(Memory::content(1, F::BULK)));
+        let delivered = mesh.send(0, 1, Send::of(Memory::content(1, 8)).with(OpFlags::DELIVERY_COMPLETE));
+        let directed = mesh.receive(0, Receive::into(Memory::blank(8)).from(mesh.peer(1)));
+        mesh.turns(50);
+        restart(&mut mesh);
+        for context in [offered, delivered, directed] {
+            println!("{}: {}", F::NAME, mesh.failed(context));
+        }
+        for len in [8, 9000, F::BULK] {
+            let target = Memory::blank(len);
+            let received = mesh.receive(1, Receive::into(target));
+            let sent = mesh.send(0, 1, Send::of(Memory::content(round, len)));
+            mesh.done(received);
+            mesh.done(sent);
+            same(&target.read(), &content(round, len), "a message to the new endpoint");
+            let received = mesh.receive(0, Receive::into(target).from(mesh.peer(1)));
+            let sent = mesh.send(1, 0, Send::of(Memory::content(round + 9, len)));
+            mesh.done(received);
+            mesh.done(sent);
+            same(&target.read(), &content(round + 9, len), "a message of the new endpoint");
+        }
+    }
+}
+
+/// Each operation that waited fails once; later ones fail at once, or reach whoever is there then.
+pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
+    let mut mesh = Mesh::<F>::connected(2);
+    let peer = mesh.peer(1);
+    let mut contexts: Vec<u64> =
+        (0..20).map(|_| mesh.send(0, 1, Send::of(Memory::content(1, F::BULK)).tag(1))).collect();
+    contexts.extend((0..20).map(|_| {
+        mesh.send(0, 1, Send::of(Memory::content(1, 8)).tag(1).with(OpFlags::DELIVERY_COMPLETE))
+    }));
+    contexts.extend((0..20).map(|_| mesh.receive(0, Receive::into(Memory::blank(8)).from(peer))));
+    let anybody = mesh.receive(0, Receive::into(Memory::blank(8)).tag(9, 0));
+    mesh.settle(0, 1);
+    mesh.close(1);
+    for context in contexts {
+        let error = mesh.failed(context);
+        assert!(
+            matches!(error.error, ErrorCode::NotConnected | ErrorCode::PeerDied) || error.errno() == libc::ESHUTDOWN,
+            "{error}"
+        );
+        assert!(mesh.take(context).is_none());
+    }
+    mesh.nothing(anybody);
+    for _ in 0..3 {
+        // Nobody is there now.
+        if let Ok(sent) = mesh.try_send(0, peer, Send::of(Memory::content(1, 8))) {
+            let error = mesh.failed(sent);
+            println!("{}: {error}", F::NAME);
+            assert!(error.errno() > 0 && !error.to_string().is_empty());
+        }
+    }
+    mesh.inject(0, 0, Some(9), b"oneself");
+    assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself goes on");
+}
+
+/// Closing in good order: what was sent before is not lost, whatever its size and state.
+pub fn messages_sent_before_closing_arrive<F: Fabric>() {
+    for len in [8, 2048] {
+        for count in [1, 40] {
+            let mut mesh = Mesh::<F>::connected(2);
+            for number in 0..count {
+                mesh.inject(0, 1, None, &content(number, len));
+            }
+            mesh.close(0);
+            let target = Memory::blank(len);
+            for number in 0..count {
+                let received = mesh.receive(1, Receive::into(target));
+                mesh.done(received);
+                same(&target.read(), &content(number, len), &format!("message {number} of {count} before the end"));
+            }
+        }
+    }
+}
+
+/// Connected, down, connected again; peeking takes nothing; the application's own events fit in.
+pub fn cmp_014_events_tell_who_came_and_went<F: Fabric>() {
+    let events = EventQueue::default();
+    let mut mesh = Mesh::<F>::with(
+        2,
+        |domain| domain,
+        |number, endpoint| if number == 0 { endpoint.event_queue(&events) } else { endpoint },
+    );
+    let next = |mesh: &Mesh<F>| mesh.until(|| events.read());
+    let there = mesh.endpoint(1).address();
+    mesh.settle(0, 1);
+    let peeked = mesh.until(|| events.peek());
+    assert_eq!(events.peek(), Some(peeked.clone()));
+    assert_eq!(next(&mesh), peeked);
+    match peeked {
+        Event::Connected { peer, address, transport, reason } => {
+            assert_eq!((peer, address, transport), (mesh.peer(1), there, F::NAME));
+            println!("{transport}: {reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    events.write(7, *b"mine").expect("room");
+    restart(&mut mesh);
+    assert_eq!(next(&mesh), Event::User { code: 7, data: b"mine".to_vec() });
+    match next(&mesh) {
+        Event::PeerDown { peer, address, reason } => {
+            assert_eq!((peer, address), (mesh.peer(1), there));
+            println!("{}: {reason}", F::NAME);
+        }
+        Event::PeerReplaced { peer, address } => assert_eq!((peer, address), (mesh.peer(1), there)),
+        other => panic!("{other:?}"),
+    }
+    mesh.settle(0, 1);
+    mesh.until(|| events.read().filter(|event| matches!(event, Event::Connected { .. })));
+    mesh.close(1);
+    mesh.until(|| events.read().filter(|event| matches!(event, Event::PeerDown { .. })));
+    // A connection that cannot be made is an event too.
+    if let Ok(sent) = mesh.try_send(0, PeerAddress(1), Send::of(Memory::content(1, 8))) {
+        mesh.failed(sent);
+        let failed = mesh.until(|| events.read());
+        assert!(matches!(failed, Event::Failed { .. } | Event::PeerDown { .. }), "{failed:?}");
+    }
+}
+
+/// Every address that leads to an endpoint is the endpoint itself.
+pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Fabric>() {
+    let _watchdog = crate::watchdog::Watchdog::new("an endpoint reaches itself by another name");
+    let fabric = F::new(seed());
+    let domain = fabric.domain(|domain| domain);
+    let vector = domain.address_vector().build().expect("a vector");
+    let endpoint = domain.endpoint().vector(&vector).bind("0.0.0.0:0").expect("an endpoint");
+    let port = endpoint.address().port();
+    for name in [format!("127.0.0.1:{port}"), format!("127.0.0.7:{port}"), endpoint.address().to_string()] {
+        let peer = vector.insert(name.as_str()).expect("an address");
+        for len in [8, 20_000] {
+            let receiving = endpoint.tagged_recv(1, 0, vec![0; len]).start().expect("a receive");
+            endpoint.tagged_send(peer, 1, content(1, len)).wait().unwrap_or_else(|error| panic!("{name}: {error}"));
+            same(&receiving.wait().expect("the message").to_vec(), &content(1, len), &name);
+        }
+    }
+}
+
+/// Strangers that say anything but a hello.
+pub fn con_002_flt_008_strangers_do_no_harm<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let mut random = Random::new(seed());
+    let mut strangers = Vec::new();
+    for round in 0..60 {
+        let mut stranger = TcpStream::connect(mesh.endpoint(1).address()).expect("anybody may connect");
+        stranger.set_nonblocking(true).expect("non-blocking");
+        let mut bytes = vec![0; [1, 16, 64, 300, 100_000][round % 5]];
+        match round % 4 {
+            0 => random.fill(&mut bytes),
+            1 => bytes = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+            2 => bytes.fill(0xff),
+            _ => {} // Zeros.
+        }
+        // It may be turned away in the middle of its speech.
+        drop(stranger.write(&bytes));
+        if round % 3 == 0 {
+            drop(stranger);
+        } else {
+            strangers.push(stranger);
+        }
+        let target = Memory::blank(100);
+        let received = mesh.receive(1, Receive::into(target));
+        mesh.inject(0, 1, None, &content(round as u64, 100));
+        mesh.done(received);
+        same(&target.read(), &content(round as u64, 100), "a message among strangers");
+    }
+    // Every one that said something wrong is turned away; those that said too little may have to wait for it.
+    let turned_away = |stranger: &mut TcpStream| match stranger.read(&mut [0; 4096]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    };
+    mesh.during(Duration::from_secs(8), || {
+        strangers.retain_mut(|stranger| !turned_away(stranger));
+        strangers.is_empty()
+    });
+    assert!(strangers.is_empty(), "{} strangers are still listened to", strangers.len());
+    mesh.settle(0, 1);
+    mesh.settle(1, 0);
+}
+
+/// Pairs whose sides connect to each other at the same moment: 500 with PERCALE_LONG, else 100.
+pub fn con_003_many_connect_to_each_other_at_once<F: Fabric>() {
+    let pairs = if crate::long() { 500 } else { 100 };
+    let patience = |domain: percale::domain::DomainBuilder| domain.connect_timeout(Duration::from_secs(60));
+    let mesh = Mesh::<F>::with(2, patience, |_, endpoint| endpoint);
+    let _watchdog = crate::watchdog::Watchdog::new("many connect to each other at once");
+    let sides = [0, 1].map(|side| {
+        let domain = &mesh.station(side).domain;
+        let open = |_| {
+            let vector = domain.address_vector().build().expect("a vector");
+            let endpoint = domain.endpoint().vector(&vector).bind(mesh.fabric.address()).expect("an endpoint");
+            (endpoint, vector)
+        };
+        (0..pairs).map(open).collect::<Vec<_>>()
+    });
+    let [left, right] = &sides;
+    for ((a, to_a), (b, to_b)) in left.iter().zip(right) {
+        to_a.insert(b.address()).expect("an address");
+        to_b.insert(a.address()).expect("an address");
+    }
+    let all = || left.iter().chain(right);
+    for (number, (endpoint, _)) in all().enumerate() {
+        for message in 0..3 {
+            endpoint.inject(PeerAddress(0), &content(number as u64 * 3 + message, 100)).expect("room while it connects");
+        }
+    }
+    let receives: Vec<_> =
+        all().map(|(endpoint, _)| [0; 3].map(|_| endpoint.recv(vec![0; 200]).start().expect("a receive"))).collect();
+    let mut ready = 0;
+    while ready < receives.len() * 3 {
+        all().for_each(|(endpoint, _)| drop(endpoint.progress()));
+        ready = receives.iter().flatten().filter(|receiving| receiving.is_ready()).count();
+    }
+    for (number, receiving) in receives.into_iter().enumerate() {
+        let from = (number + pairs) % (2 * pairs);
+        for (message, receiving) in receiving.into_iter().enumerate() {
+            let got = receiving.wait().expect("a message");
+            let wanted = content((from * 3 + message) as u64, 100);
+            assert_eq!(got.to_vec(), wanted, "message {message} of {from} to {number}, in order and once");
+        }
+    }
+    for (endpoint, _) in all() {
+        (0..20).for_each(|_| drop(endpoint.progress()));
+        let reached = endpoint.describe_peers();
+        let others = reached.iter().filter(|(address, _)| *address != endpoint.address()).count();
+        assert_eq!(others, 1, "one connection a pair: {reached:?}");
+    }
+}
+
+/// Two stations with these keys.
+fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
+    let events = [EventQueue::default(), EventQueue::default()];
+    let mut mesh = Mesh::<F>::with(2, |domain| domain, |number, endpoint| endpoint.event_queue(&events[number]));
+    let addresses = [0, 1].map(|number| mesh.endpoint(number).address());
+    for number in 0..2 {
+        mesh.close(number);
+    }
+    for (number, key) in keys.into_iter().enumerate() {
+        let domain = mesh.fabric.domain(|domain| match key {
+            Some(key) => domain.authorization_key(key),
+            None => domain,
+        });
+        let vector = domain.address_vector().build().expect("a vector");
+        let builder = domain.endpoint().vector(&vector).event_queue(&events[number]);
+        let endpoint = builder.bind(addresses[number].to_string()).expect("an endpoint");
+        addresses.iter().for_each(|address| drop(vector.insert(*address).expect("an address")));
+        mesh.open(number, Station { endpoint, vector, domain });
+    }
+    (mesh, events)
+}
+
+/// Another key, or none, on either side.
+pub fn con_005_other_keys_are_turned_away<F: Fabric>() {
+    for keys in [[Some("right"), Some("wrong")], [Some("right"), None], [None, Some("right")]] {
+        let (mesh, events) = keyed::<F>(keys);
+        let received = mesh.receive(1, Receive::into(Memory::blank(8)));
+        let sent = mesh.send(0, 1, Send::of(Memory::content(1, 8)));
+        let error = mesh.failed(sent);
+        println!("{}: {keys:?}: {error}; {:?}", F::NAME, events[0].read());
+        assert_eq!(error.errno(), libc::EACCES, "{keys:?}: {error}");
+        mesh.nothing(received);
+    }
+}
+
+/// The same key on both sides.
+pub fn con_006_the_same_key_is_let_in<F: Fabric>() {
+    let (mesh, _) = keyed::<F>([Some("right"), Some("right")]);
+    for len in [8, 20_000] {
+        let target = Memory::blank(len);
+        let received = mesh.receive(1, Receive::into(target));
+        let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)));
+        mesh.done(received);
+        mesh.done(sent);
+        same(&target.read(), &content(1, len), "a message among friends");
+    }
+}
+
+/// A concrete address, by which others reach it and which names it as a source.
+pub fn con_010_a_wildcard_advertises_one_address<F: Fabric>() {
+    for bind in ["0.0.0.0:0", "[::]:0"] {
+        let mut mesh = Mesh::<F>::new(2);
+        let domain = mesh.fabric.domain(|domain| domain);
+        let vector = domain.address_vector().build().expect("a vector");
+        let endpoint = match domain.endpoint().vector(&vector).bind(bind) {
+            Ok(endpoint) => endpoint,
+            Err(error) if bind.starts_with('[') => {
+                crate::skipped("a wildcard of IPv6", &error.to_string());
+                continue;
+            }
+            Err(error) => panic!("{bind}: {error}"),
+        };
+        let address = endpoint.address();
+        println!("{}: bound to {bind}, advertises {address}", F::NAME);
+        assert!(!address.ip().is_unspecified() && address.port() != 0);
+        vector.insert(mesh.endpoint(0).address()).expect("an address");
+        let named = mesh.station(0).vector.insert(address).expect("an address");
+        mesh.close(1);
+        mesh.open(1, Station { endpoint, vector, domain });
+        let received = mesh.receive(0, Receive::into(Memory::blank(8)));
+        let sent = mesh.send(1, 0, Send::of(Memory::content(1, 8)));
+        assert_eq!(mesh.done(received).source, named);
+        mesh.done(sent);
+        let received = mesh.receive(1, Receive::into(Memory::blank(8)));
+        let sent = mesh.until(|| mesh.try_send(0, named, Send::of(Memory::content(2, 8))).ok());
+        mesh.done(received);
+        mesh.done(sent);
+    }
+}

@@ -1,0 +1,130 @@
+//! More is sent than there is room for: nothing is lost, nobody waits for ever, memory stays bounded.
+
+use percale::{OpFlags, PostError};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send};
+
+/// Past a small cap senders have to offer and injects have to wait; everything arrives in order once receives are posted.
+pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
+    const CAP: usize = 64 << 10;
+    const LEN: usize = 1000;
+    let mesh = Mesh::<F>::with(2, |domain| domain.unexpected_cap(CAP), |_, endpoint| endpoint);
+    mesh.connect();
+    let before = crate::measure::anonymous_kib();
+    let mut injected: u64 = 0;
+    let mut refused = 0;
+    // It answers Again for a moment when a ring is full, and for good when the cap is passed.
+    while refused < 2000 {
+        match mesh.endpoint(0).inject(mesh.peer(1), &content(injected, LEN)) {
+            Ok(()) => {
+                injected += 1;
+                refused = 0;
+            }
+            Err(error) => {
+                assert_eq!(error, PostError::Again);
+                refused += 1;
+            }
+        }
+        mesh.turn();
+        assert!(injected < 100_000, "inject never answers Again; {injected} were taken past a cap of {CAP} bytes");
+    }
+    let held = injected as usize * LEN;
+    assert!(held >= CAP / 2, "{held} bytes were taken before the cap");
+    println!("{}: {held} bytes were taken past a cap of {CAP}", F::NAME);
+    let source = Memory::content(1 << 40, LEN);
+    let sends: Vec<u64> = (0..3000).map(|_| mesh.send(0, 1, Send::of(source))).collect();
+    mesh.settle(0, 1);
+    let grown = crate::measure::anonymous_kib().saturating_sub(before);
+    println!("{}: {grown} KiB more than before", F::NAME);
+    let target = Memory::blank(LEN);
+    for number in 0..injected {
+        let received = mesh.receive(1, Receive::into(target));
+        mesh.done(received);
+        same(&target.read(), &content(number, LEN), &format!("injected message {number}"));
+    }
+    for sent in sends {
+        let received = mesh.receive(1, Receive::into(target));
+        mesh.done(received);
+        same(&target.read(), &source.read(), "a message behind the injected ones");
+        mesh.done(sent);
+    }
+    // And the way is free again.
+    mesh.turns(20);
+    let received = mesh.receive(1, Receive::into(target));
+    mesh.inject(0, 1, None, b"free");
+    assert_eq!(mesh.done(received).len, 4);
+}
+
+/// A thousand long messages each way before either side posts a receive.
+pub fn msg_014_both_may_send_before_either_receives<F: Fabric>() {
+    const COUNT: usize = 1000;
+    let mesh = Mesh::<F>::new(2);
+    let sources = [Memory::content(1, F::BULK), Memory::content(2, F::BULK)];
+    let mut sends = Vec::new();
+    for _ in 0..COUNT {
+        sends.extend([(0, 1), (1, 0)].map(|(from, to)| mesh.send(from, to, Send::of(sources[from]).tag(from as u64))));
+    }
+    mesh.turns(100);
+    let target = Memory::blank(F::BULK);
+    for number in 0..COUNT {
+        for (at, from) in [(1, 0), (0, 1)] {
+            let received = mesh.receive(at, Receive::into(target).tag(from as u64, 0));
+            mesh.done(received);
+            if number % 16 == 0 {
+                same(&target.read(), &sources[from].read(), "a message of a flood");
+            }
+        }
+    }
+    sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+}
+
+/// As above, with messages that fit in rings and sockets until those are full.
+pub fn small_messages_both_ways_before_either_receives<F: Fabric>() {
+    const COUNT: u64 = 20_000;
+    let mesh = Mesh::<F>::new(2);
+    for number in 0..COUNT {
+        mesh.inject(0, 1, Some(0), &number.to_le_bytes());
+        mesh.inject(1, 0, Some(1), &number.to_le_bytes());
+    }
+    let target = Memory::blank(8);
+    for number in 0..COUNT {
+        for (at, tag) in [(1, 0), (0, 1)] {
+            let received = mesh.receive(at, Receive::into(target).tag(tag, 0));
+            mesh.done(received);
+            assert_eq!(target.read(), number.to_le_bytes());
+        }
+    }
+}
+
+/// A peer that makes no progress: at some point there is no room. What was refused was not sent.
+pub fn msg_018_posting_without_room_has_no_effect<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let mut sent: u64 = 0;
+    let mut flags = OpFlags::empty();
+    loop {
+        let bytes = sent.to_le_bytes();
+        match mesh.try_send(0, mesh.peer(1), Send::of(Memory::of(&bytes)).silent().with(flags)) {
+            Ok(_) => sent += 1,
+            Err(error) => {
+                assert_eq!((&error, error.errno()), (&PostError::Again, libc::EAGAIN));
+                break;
+            }
+        }
+        flags.toggle(OpFlags::INJECT);
+        assert!(sent < 5_000_000, "there is always room, though nobody receives");
+    }
+    println!("{}: room for {sent} sends of 8 bytes", F::NAME);
+    let target = Memory::blank(8);
+    let more = Memory::of(&sent.to_le_bytes());
+    mesh.send(0, 1, Send::of(more).silent());
+    for number in 0..=sent {
+        let received = mesh.receive(1, Receive::into(target));
+        mesh.done(received);
+        assert_eq!(target.read(), number.to_le_bytes());
+    }
+    let beyond = mesh.receive(1, Receive::into(target));
+    mesh.settle(0, 1);
+    mesh.nothing(beyond);
+}

@@ -1,0 +1,155 @@
+//! The tests, generic over the transport.
+//!
+//! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints; `alone` leaves
+//! out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or sockets.
+
+pub mod completions;
+pub mod connections;
+pub mod flow;
+pub mod messages;
+pub mod model;
+pub mod probing;
+pub mod safe;
+pub mod tagged;
+pub mod waiting;
+
+/// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! tests {
+    ($fabric:ty, $($module:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
+        $($(
+            #[test]
+            fn $name() {
+                $crate::suite::$module::$name::<$fabric>();
+            }
+        )+)+
+    };
+}
+
+/// Instantiates the suite for a transport: a module `<name>::rust` of tests. See [`suite`](crate::suite).
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, $fabric:ty, alone) => {
+        mod $name {
+            mod rust {
+                $crate::conformance!(@every $fabric);
+                $crate::tests! { $fabric,
+                    waiting: futures_of_tokio, four_threads_share_an_endpoint, res_002_opening_and_closing_leaves_nothing,
+                }
+            }
+        }
+    };
+    ($name:ident, $fabric:ty, simulated) => {
+        mod $name {
+            mod rust {
+                $crate::conformance!(@every $fabric);
+                $crate::conformance!(@others $fabric);
+            }
+        }
+    };
+    ($name:ident, $fabric:ty) => {
+        mod $name {
+            mod rust {
+                $crate::conformance!(@every $fabric);
+                $crate::conformance!(@others $fabric);
+                $crate::conformance!(@real $fabric);
+                $crate::conformance!(@sockets $fabric);
+            }
+        }
+    };
+    (@every $fabric:ty) => {
+        $crate::tests! { $fabric,
+            messages:
+                msg_001_messages_of_every_size_arrive,
+                msg_001_messages_between_allocations_arrive,
+                msg_002_pieces_are_gathered_and_scattered,
+                msg_003_an_injected_buffer_may_be_reused_at_once,
+                msg_004_too_long_an_inject_is_refused,
+                msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full,
+                msg_005_multi_receive_takes_what_is_here_already,
+                msg_009_data_comes_with_the_message,
+                msg_010_messages_do_not_overtake_each_other,
+                msg_011_an_endpoint_reaches_itself,
+                msg_012_unexpected_messages_are_kept_in_order,
+                msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told,
+                msg_016_a_fence_waits_for_what_was_sent_before,
+                msg_017_more_is_carried_out_though_nothing_follows;
+            flow:
+                msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
+                msg_014_both_may_send_before_either_receives,
+                msg_018_posting_without_room_has_no_effect,
+                small_messages_both_ways_before_either_receives;
+            tagged:
+                tag_001_the_oldest_message_that_agrees_is_taken,
+                tag_001_every_bit_may_be_ignored_or_compared,
+                tag_002_the_receive_posted_first_takes_the_message,
+                tag_003_tagged_and_untagged_do_not_mix,
+                tag_008_a_cancelled_receive_takes_nothing,
+                tag_009_a_matched_receive_completes_once;
+            probing:
+                tag_004_a_peek_tells_and_touches_nothing,
+                tag_005_a_peek_for_nothing_says_so,
+                tag_006_a_claimed_message_is_the_claimers,
+                tag_007_a_discarded_message_is_gone_and_its_sender_done,
+                refused_flags_do_nothing;
+            model:
+                tag_011_random_sequences_do_what_a_plain_model_does;
+            completions:
+                cmp_001_entries_say_what_happened,
+                cmp_002_success_is_reported_only_where_asked_for,
+                cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more,
+                cmp_005_delivered_means_in_the_buffer,
+                cmp_006_match_complete_waits_for_the_receive,
+                cmp_007_errors_keep_their_place,
+                cmp_008_entries_are_read_in_batches,
+                cmp_009_a_queue_never_overruns,
+                cmp_009_multi_receives_wait_for_room_in_the_queue,
+                cmp_011_counters_count_each_side,
+                shared_queues_take_the_results_of_both_sides;
+            safe:
+                safe_operations_give_their_buffers_back,
+                safe_multi_receive,
+                res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it,
+                res_010_a_forgotten_receive_keeps_its_buffer,
+                a_dropped_receive_takes_no_message,
+                what_cannot_be_posted_gives_its_buffer_back,
+        }
+    };
+    (@others $fabric:ty) => {
+        $crate::tests! { $fabric,
+            messages:
+                msg_007_a_directed_receive_waits_for_its_peer,
+                msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;
+            connections:
+                con_001_connections_are_made_by_the_first_operation,
+                con_004_a_restarted_endpoint_is_reached_again,
+                flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it,
+                messages_sent_before_closing_arrive,
+                cmp_014_events_tell_who_came_and_went,
+        }
+    };
+    (@real $fabric:ty) => {
+        $crate::tests! { $fabric,
+            waiting:
+                cmp_015_a_sleeper_is_woken_and_no_message_is_missed,
+                cmp_013_cmp_016_counters_and_queues_are_waited_for,
+                cmp_016_blocking_calls_make_progress,
+                futures_of_tokio,
+                four_threads_share_an_endpoint,
+                automatic_progress_needs_no_calls,
+                res_002_opening_and_closing_leaves_nothing,
+        }
+    };
+    (@sockets $fabric:ty) => {
+        $crate::tests! { $fabric,
+            connections:
+                msg_011_an_endpoint_reaches_itself_by_another_name,
+                con_002_flt_008_strangers_do_no_harm,
+                con_003_many_connect_to_each_other_at_once,
+                con_005_other_keys_are_turned_away,
+                con_006_the_same_key_is_let_in,
+                con_010_a_wildcard_advertises_one_address,
+        }
+    };
+}

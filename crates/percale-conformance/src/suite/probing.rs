@@ -1,0 +1,116 @@
+//! Looking for messages, claiming them, throwing them away.
+
+use percale::{CompletionFlags, ErrorCode, OpFlags, PostError};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send};
+
+/// What a peek says is true, and changes nothing.
+pub fn tag_004_a_peek_tells_and_touches_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [0, 8, 2048, 9000, F::BULK] {
+        let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(6).data(9));
+        mesh.settle(0, 1);
+        let untouched = Memory::blank(8);
+        for _ in 0..3 {
+            let peek = Receive::into(untouched).with(OpFlags::PEEK).tag(4, 2);
+            let peeked = mesh.receive(1, peek);
+            let entry = mesh.done(peeked);
+            assert_eq!((entry.len, entry.tag, entry.data), (len as u64, 6, 9));
+            assert_eq!(entry.source, mesh.peer(0));
+            assert!(entry.flags.contains(CompletionFlags::TAGGED | CompletionFlags::RECEIVE | CompletionFlags::REMOTE_DATA));
+        }
+        assert_eq!(untouched.read(), [0xEE; 8]);
+        let target = Memory::blank(len);
+        let received = mesh.receive(1, Receive::into(target).tag(6, 0));
+        mesh.done(received);
+        mesh.done(sent);
+        same(&target.read(), &content(1, len), "the message that was looked at");
+    }
+}
+
+/// Nothing there, nothing with this tag, nothing from this peer.
+pub fn tag_005_a_peek_for_nothing_says_so<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let none = |receive: Receive| {
+        let context = mesh.receive(1, receive);
+        let error = mesh.failed(context);
+        assert_eq!((error.error, error.errno()), (ErrorCode::NoMessage, libc::ENOMSG));
+    };
+    none(Receive::peek(OpFlags::empty()).tag(0, !0));
+    none(Receive::peek(OpFlags::CLAIM).tag(0, !0));
+    none(Receive::peek(OpFlags::DISCARD));
+    none(Receive::peek(OpFlags::empty()).tag(0, !0).silent());
+    mesh.inject(0, 1, Some(5), b"five");
+    mesh.settle(0, 1);
+    none(Receive::peek(OpFlags::empty()).tag(4, 0));
+    none(Receive::peek(OpFlags::empty()));
+    if !F::ALONE {
+        none(Receive::peek(OpFlags::empty()).tag(5, 0).from(mesh.peer(1)));
+    }
+    let received = mesh.receive(1, Receive::into(Memory::blank(4)).tag(5, 0));
+    mesh.done(received);
+}
+
+/// A claimed message matches no other receive, and is fetched with its context.
+pub fn tag_006_a_claimed_message_is_the_claimers<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [8, 2048, 9000, F::BULK] {
+        let sends = [1, 2].map(|number| mesh.send(0, 1, Send::of(Memory::content(number, len)).tag(7)));
+        mesh.settle(0, 1);
+        let claim = mesh.receive(1, Receive::peek(OpFlags::CLAIM).tag(7, 0));
+        assert_eq!(mesh.done(claim).len, len as u64);
+        let second = Memory::blank(len);
+        let received = mesh.receive(1, Receive::into(second).tag(7, 0));
+        mesh.done(received);
+        same(&second.read(), &content(2, len), "the message that is not claimed");
+        let peeked = mesh.receive(1, Receive::peek(OpFlags::empty()).tag(7, 0));
+        assert_eq!(mesh.failed(peeked).error, ErrorCode::NoMessage);
+        let first = Memory::blank(len);
+        let claimed = Receive::into(first).tag(7, 0).with(OpFlags::CLAIM);
+        assert_eq!(mesh.try_receive(1, claimed.context(u64::MAX - 9)), Err(PostError::NotClaimed));
+        mesh.receive(1, claimed.context(claim));
+        mesh.done(claim);
+        same(&first.read(), &content(1, len), "the claimed message");
+        assert_eq!(mesh.try_receive(1, claimed.context(claim)), Err(PostError::NotClaimed), "it is fetched once");
+        sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+    }
+}
+
+/// Discarded at once, or after a claim: the next message is the next one, and senders complete.
+pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [0, 8, 2048, 9000, F::BULK] {
+        for delivered in [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE] {
+            let send = |number| mesh.send(0, 1, Send::of(Memory::content(number, len)).tag(7).with(delivered));
+            let sends = [1, 2, 3].map(send);
+            mesh.settle(0, 1);
+            let discarded = mesh.receive(1, Receive::peek(OpFlags::DISCARD).tag(7, 0));
+            assert_eq!(mesh.done(discarded).len, len as u64);
+            let claim = mesh.receive(1, Receive::peek(OpFlags::CLAIM).tag(7, 0));
+            mesh.done(claim);
+            let drop_it = Receive::vector(percale::Segments::EMPTY).tag(7, 0).with(OpFlags::CLAIM | OpFlags::DISCARD);
+            mesh.receive(1, drop_it.context(claim));
+            mesh.done(claim);
+            let target = Memory::blank(len);
+            let received = mesh.receive(1, Receive::into(target).tag(7, 0));
+            mesh.done(received);
+            same(&target.read(), &content(3, len), "the message that is left");
+            sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+        }
+    }
+}
+
+/// Flags that contradict each other are refused, and nothing comes of them.
+pub fn refused_flags_do_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let memory = Memory::blank(100);
+    for flags in [OpFlags::DISCARD, OpFlags::MULTI_RECEIVE | OpFlags::PEEK, OpFlags::MULTI_RECEIVE | OpFlags::CLAIM] {
+        let refused = mesh.try_receive(1, Receive::into(memory).with(flags));
+        assert!(matches!(refused, Err(PostError::Flags(_))), "{flags:?}: {refused:?}");
+    }
+    let received = mesh.receive(1, Receive::into(memory));
+    mesh.inject(0, 1, None, b"fine");
+    assert_eq!(mesh.done(received).len, 4);
+}

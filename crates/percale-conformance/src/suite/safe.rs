@@ -1,0 +1,163 @@
+//! Safe operations: they own their buffers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale::endpoint::safe::Cause;
+use percale::{Buffer, ErrorCode, PeerAddress, PostError};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive};
+
+/// All kinds of buffers, tags, data, sources.
+pub fn safe_operations_give_their_buffers_back<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
+    for len in [0, 8, 2048, 9000, F::BULK] {
+        let bytes = content(1, len);
+        let receiving = b.recv(vec![0; len]).from(mesh.peer(0)).start().expect("a receive");
+        let sent = a.send(mesh.peer(1), bytes.clone()).data(5).start().expect("a send");
+        let got = mesh.finish(receiving).expect("a message");
+        assert_eq!((got.len, got.data, got.tag, got.source), (len, Some(5), 0, Some(mesh.peer(0))));
+        same(got.buffer.as_slice().expect("a vector"), &bytes, "the message");
+        same(&mesh.finish(sent).expect("the send").buffer.into_vec(), &bytes, "the source");
+        let sent = a.tagged_send(mesh.peer(1), 7, Arc::<[u8]>::from(bytes.clone())).delivered().start().expect("a send");
+        let got = mesh.finish(b.tagged_recv(5, 2, Buffer::zeroed(len + 9))).expect("a message");
+        assert_eq!((got.len, got.tag, got.data), (len, 7, None));
+        same(&got.to_vec(), &bytes, "the tagged message");
+        mesh.finish(sent).expect("the send");
+    }
+    let receiving = b.recv(vec![0; 4]).start().expect("a receive");
+    mesh.finish(a.send(mesh.peer(1), "too long").fenced()).expect("the send");
+    let error = mesh.finish(receiving).expect_err("it is cut off");
+    assert_eq!(error.errno(), 265);
+    assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), b"too ");
+    let receiving = b.recv(vec![0; 4]).start().expect("a receive");
+    assert!(!receiving.is_ready() && receiving.cancel() && !receiving.cancel());
+    let error = receiving.wait().expect_err("it is cancelled");
+    assert!(matches!(&error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Canceled), "{error}");
+    assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(4));
+}
+
+/// Parts come in order with their contents; finishing gives the buffer back.
+pub fn safe_multi_receive<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
+    let mut many = b.recv(vec![0; 10_000]).many().expect("a receive");
+    let mut sends = Vec::new();
+    for (number, len) in [(0, 8), (1, 3000), (2, 0), (3, 2048)] {
+        sends.push(a.send(mesh.peer(1), content(number, len)).data(number).start().expect("a send"));
+        let part = mesh.until(|| many.next(Some(Duration::ZERO)).ok()).expect("a part");
+        same(&part.bytes, &content(number, len), "a part");
+        assert_eq!((part.data, part.source), (Some(number), Some(mesh.peer(0))));
+    }
+    let error = many.next(Some(Duration::ZERO)).expect_err("there is no more");
+    assert!(matches!(error.cause, Cause::TimedOut));
+    let buffer = many.finish().expect("the buffer").into_vec();
+    same(&buffer[..8], &content(0, 8), "the first part");
+    same(&buffer[8..3008], &content(1, 3000), "the second part");
+    sends.into_iter().for_each(|sent| drop(mesh.finish(sent).expect("the send")));
+    let mut many = b.recv(vec![0; 100]).many().expect("a receive");
+    for number in 0..2 {
+        mesh.inject(0, 1, None, &content(number, 45));
+        let part = mesh.until(|| many.next(Some(Duration::ZERO)).ok()).expect("a part");
+        assert_eq!((part.bytes, part.offset), (content(number, 45), 45 * number as usize));
+    }
+    assert!(many.next(None).expect("no error").is_none(), "10 bytes are less than the minimum");
+    assert_eq!(many.finish().expect("the buffer").len(), 100);
+}
+
+/// A send whose handle is gone still arrives, or was cancelled; its buffer lives until then and not longer.
+pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let bytes: Arc<[u8]> = content(1, F::BULK).into();
+    for forget in [false, true] {
+        for turns in [0, 1, 50] {
+            let sending = mesh.endpoint(0).send(mesh.peer(1), Arc::clone(&bytes)).start().expect("a send");
+            mesh.turns(turns);
+            if forget {
+                std::mem::forget(sending);
+            } else {
+                drop(sending);
+            }
+            mesh.settle(0, 1);
+            assert_eq!(Arc::strong_count(&bytes), 2, "the offered buffer is still lent");
+            let target = Memory::blank(F::BULK);
+            let received = mesh.receive(1, Receive::into(target));
+            mesh.done(received);
+            same(&target.read(), &bytes, "the message of a dropped send");
+            if !forget {
+                mesh.until(|| (Arc::strong_count(&bytes) == 1).then_some(()));
+            }
+        }
+        if forget {
+            assert!(Arc::strong_count(&bytes) > 1, "whose handle was forgotten is never taken back");
+        }
+    }
+}
+
+/// The handle of a receive is forgotten: the message still lands in memory that is there.
+pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [8, F::BULK] {
+        for forget in [false, true] {
+            let receiving = mesh.endpoint(1).tagged_recv(1, 0, vec![0; len]).start().expect("a receive");
+            let sending = mesh.endpoint(0).tagged_send(mesh.peer(1), 1, content(1, len)).start().expect("a send");
+            if forget {
+                std::mem::forget(receiving);
+            } else {
+                // Matched, so that dropping it cannot cancel it any more; for a long one still under way.
+                mesh.turns(4);
+                drop(receiving);
+                if mesh.during(Duration::from_millis(20), || false) {
+                    continue;
+                }
+                // If the receive was dropped before its match, the message waits for the next one.
+                let peeked = mesh.receive(1, Receive::peek(percale::OpFlags::empty()).tag(1, 0));
+                if mesh.report(peeked).is_ok() {
+                    let received = mesh.receive(1, Receive::into(Memory::blank(len)).tag(1, 0));
+                    mesh.done(received);
+                }
+            }
+            mesh.finish(sending).expect("the send");
+            mesh.settle(0, 1);
+        }
+    }
+}
+
+/// Dropping a receive that has no message cancels it.
+pub fn a_dropped_receive_takes_no_message<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    drop(mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive"));
+    let late = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive").wait_for(Duration::from_millis(1));
+    assert!(matches!(late.expect_err("there is no message").cause, Cause::TimedOut));
+    let received = mesh.endpoint(1).recv(vec![0; 8]).start().expect("a receive");
+    mesh.inject(0, 1, None, b"message!");
+    assert_eq!(mesh.finish(received).expect("the message").to_vec(), b"message!");
+}
+
+/// Unknown peers, no vector, read-only buffers.
+pub fn what_cannot_be_posted_gives_its_buffer_back<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let endpoint = mesh.endpoint(0);
+    let refused = |cause: &Cause, wanted: &PostError| match cause {
+        Cause::Post(error) => assert_eq!(error, wanted),
+        other => panic!("refused otherwise: {other}"),
+    };
+    for unknown in [PeerAddress(99), PeerAddress::UNSPECIFIED] {
+        let error = endpoint.send(unknown, vec![1, 2, 3]).wait().expect_err("nobody");
+        refused(&error.cause, &PostError::UnknownPeer(unknown.0));
+        assert_eq!(error.errno(), libc::EINVAL);
+        assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), [1, 2, 3]);
+        assert_eq!(endpoint.inject(unknown, b"x"), Err(PostError::UnknownPeer(unknown.0)));
+    }
+    let error = endpoint.recv(vec![0; 3]).from(PeerAddress(99)).wait().expect_err("nobody");
+    refused(&error.cause, &PostError::UnknownPeer(99));
+    let error = endpoint.recv("constant").wait().expect_err("it cannot be written");
+    refused(&error.cause, &PostError::ReadOnly);
+    assert_eq!(error.buffer.map(Buffer::into_vec), Some(b"constant".to_vec()));
+    let alone = mesh.station(0).domain.endpoint().bind(mesh.fabric.address()).expect("an endpoint without a vector");
+    assert_eq!(alone.inject(PeerAddress(0), b"x"), Err(PostError::NoVector));
+    assert_eq!(alone.inject(PeerAddress(0), b"x").map_err(|error| error.errno()), Err(267));
+}

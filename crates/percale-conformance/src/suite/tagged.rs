@@ -1,0 +1,146 @@
+//! Tagged messages: which receive takes which.
+
+use percale::{CompletionFlags, ErrorCode};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send};
+
+/// Of the messages whose tag agrees in the bits that count, the oldest.
+pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [8, 20_000] {
+        let tags = [0x10, 0x21, 0x11, 0x20, 0x12, u64::MAX];
+        let sends: Vec<u64> =
+            tags.iter().map(|&tag| mesh.send(0, 1, Send::of(Memory::content(tag, len)).tag(tag))).collect();
+        mesh.settle(0, 1);
+        let mut take = |tag, ignore, wanted| {
+            let target = Memory::blank(len);
+            let received = mesh.receive(1, Receive::into(target).tag(tag, ignore));
+            let entry = mesh.done(received);
+            assert_eq!(entry.tag, wanted, "asked for {tag:#x}, ignoring {ignore:#x}");
+            assert!(entry.flags.contains(CompletionFlags::TAGGED) && !entry.flags.contains(CompletionFlags::MESSAGE));
+            same(&target.read(), &content(wanted, len), "the message with this tag");
+        };
+        take(0x20, 0, 0x20);
+        take(0x20, 0xf, 0x21);
+        take(0, 0xf0, 0x10);
+        take(0xdead, !0 ^ 1, 0x11);
+        take(0, !0, 0x12);
+        take(0, !0, u64::MAX);
+        sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+    }
+}
+
+/// Each of the 64 bits is compared, and each may be ignored.
+pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let base: u64 = 0x0123_4567_89ab_cdef;
+    for bit in 0..64 {
+        let other = base ^ (1 << bit);
+        let target = Memory::blank(8);
+        let exact = mesh.receive(1, Receive::into(target).tag(base, 0));
+        mesh.inject(0, 1, Some(other), b"other");
+        mesh.settle(0, 1);
+        assert!(mesh.take(exact).is_none(), "bit {bit} is compared");
+        let loose = mesh.receive(1, Receive::into(target).tag(base, 1 << bit));
+        assert_eq!(mesh.done(loose).tag, other, "bit {bit} is ignored");
+        mesh.inject(0, 1, Some(base), b"base");
+        assert_eq!(mesh.done(exact).tag, base);
+    }
+}
+
+/// Of the receives that agree, the one posted first, whatever else they ask for.
+pub fn tag_002_the_receive_posted_first_takes_the_message<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [8, 20_000] {
+        let target = Memory::blank(len);
+        let from = mesh.peer(0);
+        let receives = [
+            Receive::into(target).tag(0, !0),
+            Receive::into(target).tag(5, 0).from(from),
+            Receive::into(target).tag(5, 0),
+            Receive::into(target).tag(4, 1).from(from),
+            Receive::into(target).tag(0, !0).from(from),
+        ];
+        let posted = receives.map(|receive| mesh.receive(1, receive));
+        for (at, &context) in posted.iter().enumerate() {
+            let sent = mesh.send(0, 1, Send::of(Memory::content(5, len)).tag(5));
+            mesh.done(context);
+            mesh.done(sent);
+            assert!(posted[at + 1..].iter().all(|&later| mesh.take(later).is_none()), "message {at}: one receive takes it");
+        }
+    }
+}
+
+/// A receive of one kind never takes a message of the other.
+pub fn tag_003_tagged_and_untagged_do_not_mix<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (plain, tagged) = (Memory::blank(8), Memory::blank(8));
+    let any_tag = mesh.receive(1, Receive::into(tagged).tag(0, !0));
+    mesh.inject(0, 1, None, b"untagged");
+    mesh.nothing(any_tag);
+    mesh.inject(0, 1, Some(0), b"tagged");
+    assert_eq!(mesh.done(any_tag).len, 6);
+    mesh.inject(0, 1, Some(3), b"waiting");
+    let untagged = mesh.receive(1, Receive::into(plain));
+    assert_eq!(mesh.done(untagged).len, 8);
+    let untagged = mesh.receive(1, Receive::into(plain));
+    mesh.nothing(untagged);
+    mesh.inject(0, 1, None, b"end");
+    assert_eq!(mesh.done(untagged).len, 3);
+    let rest = mesh.receive(1, Receive::into(tagged).tag(3, 0));
+    assert_eq!(mesh.done(rest).len, 7);
+}
+
+/// A cancelled receive ends as such, and what is sent later goes elsewhere.
+pub fn tag_008_a_cancelled_receive_takes_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for tag in [None, Some(4)] {
+        for len in [8, 20_000] {
+            let (cancelled, kept) = (Memory::blank(len), Memory::blank(len));
+            let receive = |memory| match tag {
+                Some(tag) => Receive::into(memory).tag(tag, 0),
+                None => Receive::into(memory),
+            };
+            let (first, second) = (mesh.receive(1, receive(cancelled)), mesh.receive(1, receive(kept)));
+            assert!(mesh.endpoint(1).cancel(first));
+            assert!(!mesh.endpoint(1).cancel(first), "it is cancelled once");
+            let error = mesh.failed(first);
+            assert_eq!((error.error, error.errno()), (ErrorCode::Canceled, libc::ECANCELED));
+            let mut send = Send::of(Memory::content(1, len));
+            send = tag.map_or(send, |tag| send.tag(tag));
+            let sent = mesh.send(0, 1, send);
+            mesh.done(second);
+            mesh.done(sent);
+            same(&kept.read(), &content(1, len), "the message");
+            assert!(cancelled.read().iter().all(|&byte| byte == 0xEE), "a cancelled buffer is left alone");
+        }
+    }
+    assert!(!mesh.endpoint(1).cancel(u64::MAX - 7), "nothing has this context");
+}
+
+/// Cancelling comes too late for a receive that has its message.
+pub fn tag_009_a_matched_receive_completes_once<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [8, 2048, F::BULK] {
+        for turns in 0..12 {
+            let target = Memory::blank(len);
+            let received = mesh.receive(1, Receive::into(target).tag(1, 0));
+            let sent = mesh.send(0, 1, Send::of(Memory::content(2, len)).tag(1));
+            mesh.turns(turns);
+            let cancelled = mesh.endpoint(1).cancel(received);
+            if cancelled {
+                assert_eq!(mesh.failed(received).error, ErrorCode::Canceled);
+                let second = mesh.receive(1, Receive::into(target).tag(1, 0));
+                mesh.done(second);
+            } else {
+                mesh.done(received);
+            }
+            same(&target.read(), &content(2, len), "the message");
+            mesh.done(sent);
+            mesh.turns(20);
+            assert!(mesh.take(received).is_none(), "one report for one operation");
+        }
+    }
+}

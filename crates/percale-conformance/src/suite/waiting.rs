@@ -1,0 +1,288 @@
+//! Threads that sleep, futures, endpoints that threads share, progress without calls.
+
+use std::future::IntoFuture;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use percale::domain::DomainBuilder;
+use percale::endpoint::EndpointBuilder;
+use percale::{
+    AddressVector, CompletionQueue, Counter, Domain, Endpoint, Entry, PeerAddress, PostError, Progress, SharedEndpoint,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::fabric::Fabric;
+use crate::measure::Held;
+use crate::memory::{content, same};
+use crate::mesh::Mesh;
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+
+/// The only peer in a vector.
+const PEER: PeerAddress = PeerAddress(0);
+
+/// A domain and a vector.
+fn open<F: Fabric>(fabric: &F, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> (Domain, AddressVector) {
+    let domain = fabric.domain(adjust);
+    let vector = domain.address_vector().build().expect("a vector");
+    (domain, vector)
+}
+
+/// Two endpoints, each in the other's vector.
+fn two<F: Fabric>() -> (Endpoint, Endpoint) {
+    let fabric = F::new(1);
+    let [(a, to_a), (b, to_b)] = [0, 1].map(|_| {
+        let (domain, vector) = open(&fabric, |domain| domain);
+        let endpoint = domain.endpoint().vector(&vector).bind(fabric.address()).expect("an endpoint");
+        (endpoint, vector)
+    });
+    to_a.insert(b.address()).expect("an address");
+    to_b.insert(a.address()).expect("an address");
+    (a, b)
+}
+
+/// Two shared endpoints (one and the same, if the transport has no others), each in the other's vector.
+fn two_shared<F: Fabric>(
+    progress: Progress,
+    adjust: impl for<'d> Fn(EndpointBuilder<'d>) -> EndpointBuilder<'d>,
+) -> (SharedEndpoint, SharedEndpoint) {
+    let fabric = F::new(1);
+    let bind = || {
+        let (domain, vector) = open(&fabric, |domain| domain.progress(progress));
+        let builder = adjust(domain.endpoint().vector(&vector));
+        (builder.bind_shared(fabric.address()).expect("an endpoint"), vector)
+    };
+    let (a, to_a) = bind();
+    if F::ALONE {
+        to_a.insert(a.address()).expect("an address");
+        return (a.clone(), a);
+    }
+    let (b, to_b) = bind();
+    to_a.insert(b.address()).expect("an address");
+    to_b.insert(a.address()).expect("an address");
+    (a, b)
+}
+
+fn inject<A: percale::endpoint::Access>(endpoint: &Endpoint<A>, tag: u64, bytes: &[u8]) {
+    while let Err(error) = endpoint.tagged_inject(PEER, tag, bytes) {
+        assert_eq!(error, PostError::Again);
+        endpoint.progress();
+    }
+}
+
+/// One side sleeps on the descriptor whenever it may; the other sends after all kinds of pauses.
+pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Fabric>() {
+    const ROUNDS: u64 = 400;
+    let _watchdog = Watchdog::new("a sleeper is woken");
+    let (sleeper, waker) = two::<F>();
+    let slept = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut random = Random::new(crate::random::seed());
+            for round in 0..ROUNDS {
+                if round % 4 == 0 {
+                    std::thread::sleep(Duration::from_micros(random.below(300) as u64));
+                }
+                inject(&waker, round, &round.to_le_bytes());
+                let receiving = waker.tagged_recv(round, 0, vec![0; 8]);
+                assert_eq!(receiving.wait().expect("an echo").to_vec(), round.to_le_bytes());
+            }
+        });
+        let sleeping = scope.spawn(move || {
+            let mut slept = 0;
+            for round in 0..ROUNDS {
+                let receiving = sleeper.tagged_recv(round, 0, vec![0; 8]).start().expect("a receive");
+                while !receiving.is_ready() {
+                    // The endpoint's own queue stays empty: what counts is the descriptor.
+                    if sleeper.try_wait() {
+                        let fd = sleeper.as_fd();
+                        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
+                            Ok(_) | Err(rustix::io::Errno::INTR) => slept += 1,
+                            Err(error) => panic!("poll: {error}"),
+                        }
+                    }
+                }
+                let got = receiving.wait().expect("a message").to_vec();
+                assert_eq!(got, round.to_le_bytes());
+                inject(&sleeper, round, &got);
+            }
+            // What was injected last may still have to leave.
+            for _ in 0..1000 {
+                sleeper.progress();
+            }
+            slept
+        });
+        sleeping.join().expect("the sleeper")
+    });
+    println!("{}: slept {slept} times in {ROUNDS} rounds", F::NAME);
+    assert!(slept > 0);
+}
+
+/// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends in time.
+pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Fabric>() {
+    let _watchdog = Watchdog::new("counters and queues are waited for");
+    let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
+    let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));
+    let late = counter.wait(1, Some(Duration::from_millis(5))).expect_err("nothing was sent");
+    assert_eq!((late.errno(), counter.value()), (libc::ETIMEDOUT, 0));
+    let mut entries = [Entry::default(); 4];
+    assert_eq!(queue.wait(&mut entries, Some(Duration::from_millis(5))).map_err(|error| error.errno()), Err(libc::EAGAIN));
+    for len in [8, 100_000] {
+        counter.set(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                let sends: Vec<_> = (0..10).map(|_| a.send(PEER, content(1, len)).start().expect("a send")).collect();
+                sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+            });
+            let receives: Vec<_> = (0..10).map(|_| b.recv(vec![0; len]).start().expect("a receive")).collect();
+            counter.wait(10, None).expect("ten messages");
+            assert!(counter.value() >= 10);
+            for receiving in receives {
+                same(&receiving.wait().expect("a message").to_vec(), &content(1, len), "a message");
+            }
+        });
+    }
+    // A failure ends the wait.
+    let receiving = b.recv(vec![0; 1]).start().expect("a receive");
+    let errors = counter.read_error();
+    std::thread::scope(|scope| {
+        scope.spawn(|| a.send(PEER, "too long").wait().expect("the send"));
+        let error = counter.wait_since(1_000_000, errors, None).expect_err("it is cut off");
+        assert_eq!((error.errno(), counter.read_error()), (259, errors + 1));
+    });
+    receiving.wait().expect_err("it is cut off");
+}
+
+/// Nobody but the two blocked threads makes progress.
+pub fn cmp_016_blocking_calls_make_progress<F: Fabric>() {
+    let _watchdog = Watchdog::new("blocking calls make progress");
+    let (a, b) = two::<F>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for len in [0, 8, 2048, 9000, F::BULK, 5 * F::BULK] {
+                let got = b.recv(vec![0; len]).wait().expect("a message");
+                same(&got.to_vec(), &content(1, len), "the message");
+                b.send(PEER, got.buffer).delivered().wait().expect("the echo");
+            }
+            let late = b.recv(vec![0; 1]).start().expect("a receive").wait_for(Duration::from_millis(20));
+            late.expect_err("there is no message");
+            assert!(!b.wait(Some(Duration::from_millis(1))));
+            b.send(PEER, "end").wait().expect("the end");
+        });
+        for len in [0, 8, 2048, 9000, F::BULK, 5 * F::BULK] {
+            a.send(PEER, content(1, len)).wait().expect("a send");
+            let got = a.recv(vec![0; len]).wait().expect("the echo");
+            same(&got.to_vec(), &content(1, len), "the echo");
+        }
+        assert_eq!(a.recv(vec![0; 3]).wait().expect("the end").to_vec(), b"end");
+    });
+}
+
+/// Futures of a runtime with one thread: they leave it to others while they have nothing to do.
+pub fn futures_of_tokio<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
+    runtime.block_on(async {
+        for len in [0, 8, 2048, 9000, F::BULK] {
+            let receive = b.tagged_recv(0, !0, vec![0; len]).into_future();
+            let send = a.tagged_send(mesh.peer(1), 3, content(1, len)).into_future();
+            let (got, sent) = tokio::join!(receive, send);
+            same(&got.expect("a message").to_vec(), &content(1, len), "the message");
+            sent.expect("the send");
+        }
+        // A future that waits sleeps, so that timers run; dropping it cancels the receive.
+        let none = tokio::time::timeout(Duration::from_millis(20), b.recv(vec![0; 8]).into_future()).await;
+        assert!(none.is_err(), "nothing was sent");
+        // Many in turns, with both sides waiting for each other.
+        let give = async {
+            for number in 0..200 {
+                a.send(mesh.peer(1), content(number, 64)).await.expect("a send");
+                let back = a.tagged_recv(number, 0, vec![0; 64]).await.expect("the echo");
+                assert_eq!(back.to_vec(), content(number, 64));
+            }
+        };
+        let echo = async {
+            for number in 0..200 {
+                let got = b.recv(vec![0; 64]).await.expect("a message");
+                b.tagged_send(mesh.peer(0), number, got.to_vec()).await.expect("the echo");
+            }
+        };
+        tokio::join!(give, echo);
+    });
+}
+
+/// Four threads on each side, each pair on tags of its own, blocked in calls.
+pub fn four_threads_share_an_endpoint<F: Fabric>() {
+    let _watchdog = Watchdog::new("four threads share an endpoint");
+    let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (a, b) = (a.clone(), b.clone());
+            let len = |round: u64| [8, 2048, 30_000][(round % 3) as usize];
+            scope.spawn(move || {
+                for round in 0..150 {
+                    let got = b.tagged_recv(thread, 0, vec![0; len(round)]).wait().expect("a message");
+                    b.tagged_send(PEER, thread + 100, got.buffer).wait().expect("the echo");
+                }
+            });
+            scope.spawn(move || {
+                for round in 0..150 {
+                    let bytes = content(round * 4 + thread, len(round));
+                    let echo = a.tagged_recv(thread + 100, 0, vec![0; bytes.len()]).start().expect("a receive");
+                    a.tagged_send(PEER, thread, bytes.clone()).wait().expect("a send");
+                    same(&echo.wait().expect("the echo").to_vec(), &bytes, "the echo");
+                }
+            });
+        }
+    });
+}
+
+/// The receiver posts and then does nothing; the message arrives and its sender completes.
+pub fn automatic_progress_needs_no_calls<F: Fabric>() {
+    let _watchdog = Watchdog::new("automatic progress needs no calls");
+    let (a, b) = two_shared::<F>(Progress::Automatic, |endpoint| endpoint);
+    let (barrier, done) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let receiving = b.recv(vec![0; 3 * F::BULK]).start().expect("a receive");
+            barrier.wait();
+            done.wait(); // No call into percale until the sender is told of the delivery.
+            same(&receiving.wait().expect("a message").to_vec(), &content(1, 3 * F::BULK), "the message");
+        });
+        barrier.wait();
+        std::thread::sleep(Duration::from_millis(5));
+        a.send(PEER, content(1, 3 * F::BULK)).delivered().wait().expect("it is delivered without calls");
+        done.wait();
+    });
+    let domain = F::new(1).domain(|domain| domain.progress(Progress::Automatic));
+    assert!(domain.endpoint().bind("127.0.0.1:0").is_err(), "an endpoint of one owner has no progress of its own");
+}
+
+/// A thousand times everything is opened, used and closed. Runs in a process of its own: see the helper `open-and-close`.
+pub fn res_002_opening_and_closing_leaves_nothing<F: Fabric>() {
+    let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
+    println!("{}: {}", F::NAME, helper.hear());
+    helper.end();
+}
+
+/// The helper of [`res_002_opening_and_closing_leaves_nothing`].
+pub fn open_and_close<F: Fabric>() {
+    let cycle = |number: u64| {
+        let mesh = Mesh::<F>::new(2);
+        let (queue, counter) = (CompletionQueue::default(), Counter::new());
+        queue.signal();
+        counter.add(1);
+        let receiving = mesh.endpoint(1).recv(vec![0; 64]).start().expect("a receive");
+        mesh.inject(0, 1, None, &content(number, 64));
+        assert_eq!(mesh.finish(receiving).expect("a message").to_vec(), content(number, 64));
+    };
+    (0..3).for_each(cycle);
+    let before = Held::now();
+    let cycles = if crate::long() { 1000 } else { 200 };
+    (0..cycles).for_each(cycle);
+    let after = Held::settled(&before);
+    assert!(after.is_within(&before), "after {cycles} cycles {after:?} are held, before {before:?}");
+    crate::process::say(&format!("{cycles} cycles; held before {before:?}, after {after:?}"));
+}

@@ -1,0 +1,43 @@
+//! What ends a test that hangs: a thread that aborts the process, saying which test it was.
+//!
+//! No test asserts how long something takes; this bound is only there so that a hang becomes a failure.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// How long a test may take unless it says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Watches until it is dropped.
+#[derive(Debug)]
+#[must_use = "it watches only while it is held"]
+pub struct Watchdog {
+    /// Dropping it ends the thread.
+    _alive: Sender<()>,
+}
+
+impl Watchdog {
+    /// Aborts the process if this is not dropped within [`PATIENCE`].
+    pub fn new(what: &str) -> Self {
+        Self::within(what, PATIENCE)
+    }
+
+    /// Aborts the process if this is not dropped in time.
+    ///
+    /// # Panics
+    /// If no thread can be started.
+    pub fn within(what: &str, patience: Duration) -> Self {
+        let (alive, ended) = channel();
+        let what = what.to_owned();
+        let watch = move || watch(&what, patience, &ended);
+        std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread for the watchdog");
+        Self { _alive: alive }
+    }
+}
+
+fn watch(what: &str, patience: Duration, ended: &Receiver<()>) {
+    if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        eprintln!("HANG: {what} has not ended within {} s; giving the process up", patience.as_secs());
+        std::process::abort();
+    }
+}
