@@ -1,5 +1,44 @@
-//! percale: a fabric library.
+//! percale: a fabric library. It moves bytes between the memories of processes, on one machine and across machines.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let domain = percale::Info::discover()?.best()?.open()?; // every transport that is here
+//! let vector = domain.address_vector().build()?;
+//! let endpoint = domain.endpoint().vector(&vector).bind("0.0.0.0:0")?;
+//! let peer = vector.insert("node7:7471")?;
+//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer, gives it back
+//! # drop(sent); Ok(()) }
+//! ```
+//!
+//! # Rooms
+//! * [`fabric`]: what is on this machine, and why something is not
+//! * [`domain`]: what endpoints share
+//! * [`endpoint`]: where operations are posted and messages arrive
+//! * [`address`]: how peers are named
+//! * [`completion`]: how the outcome of operations is told
+//! * [`memory`]: what operations read and write
+//! * [`transport`]: how two endpoints reach each other
+//! * [`wire`]: what peers say to each other
 
+pub mod address;
+pub mod completion;
+pub mod domain;
+pub mod endpoint;
+pub mod fabric;
 pub mod memory;
 pub mod transport;
 pub mod wire;
+
+pub use address::PeerAddress;
+pub use address::vector::AddressVector;
+pub use completion::counter::Counter;
+pub use completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+pub use completion::event::{Event, EventQueue};
+pub use completion::queue::CompletionQueue;
+pub use domain::{Domain, DomainBuilder, Progress};
+pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
+pub use endpoint::{Endpoint, SharedEndpoint};
+pub use fabric::{Info, TransportKind};
+pub use memory::buffer::Buffer;
+pub use memory::sealed::Allocation;
+pub use memory::volatile::{Segment, Segments};

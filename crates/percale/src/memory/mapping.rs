@@ -70,6 +70,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if super::forked::forked() {
+            return; // A child never had the mapping (DONTFORK); its address may be something else's by now.
+        }
         // SAFETY: the range is ours, whole, and nobody keeps its address beyond the mapping's life.
         if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
             tracing::error!(%error, "munmap of a shared mapping failed");

@@ -5,5 +5,9 @@
 //! * [`sealed`] allocates memory that local peers can map.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
+pub mod buffer;
+pub(crate) mod forked;
+mod free_list;
 pub mod mapping;
+pub mod sealed;
 pub mod volatile;

@@ -94,6 +94,13 @@ impl Segments {
         Self { list, count: 1, len: segment.len }
     }
 
+    /// Lends private bytes for the length of a call, as something to send from.
+    pub fn lend<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> R {
+        // SAFETY: the bytes outlive the call, nothing writes through a source, and `f` cannot keep the reference; a
+        // transport's `send` never keeps a copy of its payload's segments either.
+        f(&Self::one(unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }))
+    }
+
     /// Several segments; `None` if there are more than [`IOV_LIMIT`] or their lengths overflow.
     #[must_use]
     pub fn new(segments: &[Segment]) -> Option<Self> {

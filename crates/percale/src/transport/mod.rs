@@ -10,6 +10,16 @@
 //! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
 //! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
 
+pub(crate) mod any;
+pub mod connect;
+pub mod loopback;
+pub mod shm;
+pub mod sim;
+mod stream;
+pub mod tcp;
+#[cfg(any(test, fuzzing))]
+mod testing;
+
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::Head;
 

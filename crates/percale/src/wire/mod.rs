@@ -4,3 +4,4 @@
 //! parsed into plain values, each checked, and what does not parse ends the connection that it came over.
 
 pub mod head;
+pub mod hello;

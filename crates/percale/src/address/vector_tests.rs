@@ -1,0 +1,212 @@
+//! Tests of address vectors.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn vector() -> AddressVector {
+    AddressVector::new(VectorOptions::default()).unwrap()
+}
+
+fn v4(n: u32) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 + n).into(), 7471)
+}
+
+fn v6(n: u32) -> SocketAddr {
+    SocketAddr::new(Ipv6Addr::from_bits((0xfd00u128 << 112) + (u128::from(n) << 70) + u128::from(n)).into(), 7471)
+}
+
+#[test]
+fn av_002_av_003_indices_count_up_and_the_lowest_unused_one_is_taken() {
+    let vector = vector();
+    for n in 0..5 {
+        assert_eq!(vector.insert(v4(n)), Ok(PeerAddress(n.into())));
+    }
+    for removed in [3, 1, 4] {
+        vector.remove(PeerAddress(removed)).unwrap();
+    }
+    let next: Vec<_> = vector.insert_all((10..14).map(v4)).into_iter().map(|peer| peer.unwrap().0).collect();
+    assert_eq!(next, [1, 3, 4, 5]);
+    assert_eq!(vector.len(), 6);
+}
+
+#[test]
+fn av_004_av_048_what_was_inserted_is_looked_up_equal() {
+    for kind in [VectorType::Table, VectorType::Map] {
+        let vector = AddressVector::new(VectorOptions { kind, ..VectorOptions::default() }).unwrap();
+        for text in ["10.0.0.1:1", "[fd00::1]:65535", "[fe80::1234:5678%70000]:80", "[::ffff:10.0.0.9]:5"] {
+            let peer = vector.insert(text).unwrap();
+            assert_eq!(vector.lookup(peer), Some(text.parse().unwrap()));
+            assert_eq!(vector.find(text.parse().unwrap()), Some(peer));
+        }
+        assert_eq!(vector.find("10.0.0.9:5".parse().unwrap()), Some(PeerAddress(3)), "the mapped form is the same");
+    }
+}
+
+#[test]
+fn av_006_more_than_any_page_is_taken() {
+    let vector = vector();
+    let results = vector.insert_all((0..5000).map(v4));
+    assert!((0..).zip(&results).all(|(n, result)| *result == Ok(PeerAddress(n))));
+    assert_eq!(vector.find(v4(4999)), Some(PeerAddress(4999)));
+}
+
+#[test]
+fn av_023_av_024_av_025_av_026_each_address_of_a_call_stands_for_itself() {
+    let options = VectorOptions { family: Some(Family::V4), ..VectorOptions::default() };
+    let vector = AddressVector::new(options).unwrap();
+    assert!(vector.insert_all([] as [SocketAddr; 0]).is_empty());
+    assert_eq!(vector.generation(), 0);
+    let results = vector.insert_all([v4(0), v6(1), v4(2)]);
+    assert_eq!(results[0], Ok(PeerAddress(0)));
+    assert_eq!(results[1].as_ref().unwrap_err().errno(), libc::EAFNOSUPPORT);
+    assert_eq!(vector.lookup(PeerAddress(0)), Some(v4(0)));
+    assert_eq!(vector.len(), 2);
+}
+
+#[test]
+fn av_027_av_031_indices_are_known_beforehand_and_failures_show_in_lookup() {
+    let vector = vector();
+    let results = vector.insert_all(["10.0.0.1:1", "0.0.0.0:1", "10.0.0.3:0", "10.0.0.4:1"]);
+    assert_eq!(results[3], Ok(PeerAddress(3)));
+    assert!(matches!(results[1], Err(AddressError::NotAnEndpoint(_))));
+    let there: Vec<_> = (0..4).map(|n| vector.lookup(PeerAddress(n)).is_some()).collect();
+    assert_eq!(there, [true, false, false, true]);
+    assert_eq!(vector.insert(v4(9)), Ok(PeerAddress(1)), "the holes are unused");
+}
+
+#[test]
+fn av_040_av_041_a_name_is_resolved_or_changes_nothing() {
+    let vector = vector();
+    let peer = vector.insert("localhost:80").unwrap();
+    assert!(vector.lookup(peer).unwrap().ip().is_loopback());
+    let generation = vector.generation();
+    assert!(matches!(vector.insert("not a name:80"), Err(AddressError::Name { .. })));
+    assert_eq!((vector.len(), vector.generation()), (1, generation));
+}
+
+#[test]
+fn av_046_av_047_av_050_what_was_removed_is_unknown_until_inserted_again() {
+    let vector = vector();
+    for address in [v4(1), v6(1)] {
+        let peer = vector.insert(address).unwrap();
+        let generation = vector.generation();
+        vector.remove(peer).unwrap();
+        assert_ne!(vector.generation(), generation);
+        assert_eq!((vector.lookup(peer), vector.find(address)), (None, None));
+        assert_eq!(vector.remove(peer).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(vector.insert(address), Ok(peer));
+        vector.remove(peer).unwrap();
+    }
+    for unknown in [PeerAddress(77), PeerAddress::UNSPECIFIED, PeerAddress(u64::MAX - 1)] {
+        assert_eq!(vector.lookup(unknown), None);
+        assert_eq!(vector.remove(unknown), Err(AddressError::Unknown(unknown)));
+    }
+}
+
+#[test]
+fn av_008_av_051_a_receive_context_of_a_peer_has_its_address() {
+    let options = VectorOptions { receive_context_bits: 4, ..VectorOptions::default() };
+    let vector = AddressVector::new(options).unwrap();
+    let peer = vector.insert(v4(1)).unwrap();
+    assert_eq!(vector.lookup(peer.receive_context(15, 4).unwrap()), Some(v4(1)));
+    let options = VectorOptions { receive_context_bits: 32, ..VectorOptions::default() };
+    assert!(matches!(AddressVector::new(options), Err(AddressError::ReceiveContextBits(32))));
+}
+
+#[test]
+fn readers_never_see_a_mixture_of_two_addresses() {
+    let vector = vector();
+    vector.insert(v6(0)).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0u32;
+            while seen < 20_000 {
+                if let Some(SocketAddr::V6(address)) = vector.lookup(PeerAddress(0)) {
+                    let n = u32::try_from(address.ip().to_bits() & 0xffff_ffff).unwrap();
+                    assert_eq!(SocketAddr::V6(address), v6(n));
+                    seen += 1;
+                }
+            }
+        });
+        let mut n = 0;
+        while !reader.is_finished() {
+            n = (n + 1) % 0xffff;
+            vector.remove(PeerAddress(0)).unwrap();
+            vector.insert(v6(n)).unwrap();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(SocketAddr),
+    InsertAll(Vec<SocketAddr>),
+    Remove(u64),
+    Find(SocketAddr),
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    prop_oneof![(0u32..8).prop_map(v4), (0u32..8).prop_map(v6), Just("0.0.0.0:0".parse().unwrap())]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => address().prop_map(Step::Insert),
+        1 => proptest::collection::vec(address(), 0..6).prop_map(Step::InsertAll),
+        3 => (0u64..12).prop_map(Step::Remove),
+        2 => address().prop_map(Step::Find),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn av_003_behaves_like_a_plain_map(steps in proptest::collection::vec(step(), 1..80)) {
+        let vector = vector();
+        let mut model: BTreeMap<u64, SocketAddr> = BTreeMap::new();
+        let lowest = |model: &BTreeMap<u64, SocketAddr>, taken: &[u64]| {
+            (0..).find(|index| !model.contains_key(index) && !taken.contains(index)).unwrap()
+        };
+        for step in steps {
+            match step {
+                Step::Insert(address) => {
+                    let result = vector.insert(address);
+                    if address.port() == 0 {
+                        prop_assert_eq!(result, Err(AddressError::NotAnEndpoint(address)));
+                    } else {
+                        let index = lowest(&model, &[]);
+                        prop_assert_eq!(result, Ok(PeerAddress(index)));
+                        model.insert(index, address);
+                    }
+                }
+                Step::InsertAll(addresses) => {
+                    let mut skipped = Vec::new();
+                    for (result, address) in vector.insert_all(&addresses).into_iter().zip(&addresses) {
+                        let index = lowest(&model, &skipped);
+                        if address.port() == 0 {
+                            prop_assert!(result.is_err());
+                            skipped.push(index);
+                        } else {
+                            prop_assert_eq!(result, Ok(PeerAddress(index)));
+                            model.insert(index, *address);
+                        }
+                    }
+                }
+                Step::Remove(index) => {
+                    prop_assert_eq!(vector.remove(PeerAddress(index)).is_ok(), model.remove(&index).is_some());
+                }
+                Step::Find(address) => {
+                    let lowest = model.iter().find(|(_, other)| **other == address).map(|(index, _)| *index);
+                    prop_assert_eq!(vector.find(address), lowest.map(PeerAddress));
+                }
+            }
+            prop_assert_eq!(vector.len(), model.len());
+            for index in 0..30 {
+                prop_assert_eq!(vector.lookup(PeerAddress(index)), model.get(&index).copied());
+            }
+        }
+    }
+}

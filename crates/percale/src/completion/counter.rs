@@ -1,0 +1,239 @@
+//! Counters: how many operations completed, instead of which.
+//!
+//! A [`Counter`] has a value, the operations that succeeded, and an error value, those that failed. Counting is one
+//! atomic addition and one load: both values and the mark of a sleeping thread share a cache line. Cloning gives
+//! another handle to the same counter.
+//!
+//! Order: additions are sequentially consistent, so that a thread that goes to sleep and one that counts cannot miss
+//! each other, and what was done before counting is visible to whoever sees the count.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::wait::{Progress, Wait, WaitError};
+
+/// Why a counter did not reach what was waited for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CounterError {
+    /// The time was up.
+    #[error("the counter did not reach its threshold before the time was up")]
+    TimedOut,
+    /// Operations failed meanwhile. The completion queue, where there is one, says which.
+    #[error("operations failed: the counter's error value is now {errors}")]
+    Failed {
+        /// The error value.
+        errors: u64,
+    },
+    /// The thread could not sleep.
+    #[error(transparent)]
+    System(io::Error),
+}
+
+impl CounterError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::Failed { .. } => 259,
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl From<WaitError> for CounterError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::System(error) => Self::System(error),
+        }
+    }
+}
+
+/// Counts completed operations. Each handle is the same counter.
+#[derive(Clone, Debug, Default)]
+pub struct Counter {
+    line: Arc<Line>,
+}
+
+/// What counting touches lies in the first cache line; two lines, since processors fetch pairs.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Line {
+    value: AtomicU64,
+    errors: AtomicU64,
+    wait: Wait,
+}
+
+impl Counter {
+    /// A counter at 0.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Drives the attached endpoints; returns how many operations succeeded.
+    #[must_use]
+    pub fn read(&self) -> u64 {
+        self.line.wait.drive();
+        self.value()
+    }
+
+    /// Drives the attached endpoints; returns how many operations failed.
+    #[must_use]
+    pub fn read_error(&self) -> u64 {
+        self.line.wait.drive();
+        self.line.errors.load(Ordering::SeqCst)
+    }
+
+    /// How many operations have succeeded, without driving anything.
+    #[must_use]
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.line.value.load(Ordering::SeqCst)
+    }
+
+    /// Adds to the value. It wraps at 2^64.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.line.value.fetch_add(count, Ordering::SeqCst);
+        self.line.wait.notify();
+    }
+
+    /// Adds to the error value.
+    #[inline]
+    pub fn add_error(&self, count: u64) {
+        self.line.errors.fetch_add(count, Ordering::SeqCst);
+        self.line.wait.notify();
+    }
+
+    /// Sets the value. An addition under way in another thread may come before or after.
+    pub fn set(&self, value: u64) {
+        self.line.value.store(value, Ordering::SeqCst);
+        self.line.wait.notify();
+    }
+
+    /// Sets the error value.
+    pub fn set_error(&self, value: u64) {
+        self.line.errors.store(value, Ordering::SeqCst);
+        self.line.wait.notify();
+    }
+
+    /// Waits, driving the attached endpoints, until the value is at least `threshold`; at most `timeout` (`None`: for
+    /// ever).
+    ///
+    /// # Errors
+    /// If the error value changes meanwhile, the time is up, or the thread cannot sleep.
+    pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
+        self.wait_since(threshold, self.line.errors.load(Ordering::SeqCst), timeout)
+    }
+
+    /// As [`wait`](Self::wait), for who has seen the error value at `errors`: a failure between that look and this
+    /// call ends the wait too.
+    ///
+    /// # Errors
+    /// If the error value is or becomes another, the time is up, or the thread cannot sleep.
+    pub fn wait_since(&self, threshold: u64, errors: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
+        self.line.wait.until(timeout, || {
+            if self.value() >= threshold {
+                return Some(Ok(()));
+            }
+            let now = self.line.errors.load(Ordering::SeqCst);
+            (now != errors).then_some(Err(CounterError::Failed { errors: now }))
+        })?
+    }
+
+    /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
+    ///
+    /// # Errors
+    /// If the system refuses to watch the endpoint's descriptor.
+    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+        self.line.wait.attach(endpoint)
+    }
+
+    /// Forgets `endpoint`.
+    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+        self.line.wait.detach(endpoint);
+    }
+
+    /// A descriptor for the caller's own poll or epoll set, readable when the counter may have changed. Before each
+    /// sleep on it: [`try_wait`](Self::try_wait), then look at the values once more.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        self.line.wait.descriptor()
+    }
+
+    /// Asks that the descriptor tell of the next change. False if there is progress to be made by reading first.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn try_wait(&self) -> io::Result<bool> {
+        self.line.wait.arm()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_successes_and_failures_apart() {
+        let counter = Counter::new();
+        counter.clone().add(3);
+        counter.add_error(1);
+        assert_eq!((counter.read(), counter.read_error()), (3, 1));
+        counter.set(10);
+        counter.set_error(0);
+        assert_eq!((counter.read(), counter.read_error()), (10, 0));
+        counter.wait(10, None).unwrap();
+    }
+
+    #[test]
+    fn counting_touches_one_cache_line() {
+        assert!(std::mem::offset_of!(Line, wait) < 64);
+        assert_eq!(align_of::<Line>(), 128);
+    }
+
+    #[test]
+    fn a_wait_ends_when_an_operation_fails_and_only_then() {
+        let counter = Counter::new();
+        counter.add_error(1);
+        let error = counter.wait(1, Some(Duration::from_millis(1))).unwrap_err();
+        assert!(matches!(error, CounterError::TimedOut), "an old failure is no news");
+        let error = counter.wait_since(1, 0, None).unwrap_err();
+        assert!(matches!(error, CounterError::Failed { errors: 1 }));
+        assert_eq!(error.errno(), 259);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| counter.wait(1, None));
+            while !waiter.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+                counter.add_error(1);
+            }
+            assert!(matches!(waiter.join().unwrap(), Err(CounterError::Failed { .. })));
+        });
+    }
+
+    #[test]
+    fn sleepers_wake_at_their_thresholds() {
+        let counter = Counter::new();
+        std::thread::scope(|scope| {
+            for threshold in [50, 100, 200] {
+                let counter = counter.clone();
+                scope.spawn(move || counter.wait(threshold, None).unwrap());
+            }
+            for round in 0..200 {
+                if round % 50 == 0 {
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+                counter.add(1);
+            }
+        });
+        assert_eq!(counter.value(), 200);
+    }
+}

@@ -1,0 +1,304 @@
+//! What a completion queue holds: one [`Entry`] for each operation that succeeded, one [`ErrorEntry`] for each that
+//! did not.
+//!
+//! Both are plain values. The narrower views ([`ContextEntry`], [`MessageEntry`], [`DataEntry`], [`TaggedEntry`]) are
+//! libfabric's entry formats: each says a little more than the one before.
+
+use std::borrow::Cow;
+
+use bitflags::bitflags;
+
+use crate::address::PeerAddress;
+
+bitflags! {
+    /// What kind of operation completed, and which fields of its entry mean something. The values are libfabric's.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct CompletionFlags: u64 {
+        /// An untagged message.
+        const MESSAGE = 1 << 1;
+        /// Remote memory access.
+        const RMA = 1 << 2;
+        /// A tagged message: `tag` is meaningful.
+        const TAGGED = 1 << 3;
+        /// An atomic operation.
+        const ATOMIC = 1 << 4;
+        /// A collective operation.
+        const COLLECTIVE = 1 << 6;
+        /// The initiator's side of a read.
+        const READ = 1 << 8;
+        /// The initiator's side of a write.
+        const WRITE = 1 << 9;
+        /// A receive.
+        const RECEIVE = 1 << 10;
+        /// A send.
+        const SEND = 1 << 11;
+        /// A peer read our memory.
+        const REMOTE_READ = 1 << 12;
+        /// A peer wrote our memory.
+        const REMOTE_WRITE = 1 << 13;
+        /// The multi-receive buffer that this message landed in is released: nothing more will be put there.
+        const MULTI_RECEIVE = 1 << 16;
+        /// `data` holds what the peer sent as remote completion data.
+        const REMOTE_DATA = 1 << 17;
+        /// The message goes on in further entries.
+        const MORE = 1 << 18;
+        /// The message was only looked at and claimed; a receive with the same flag fetches it.
+        const CLAIM = 1 << 59;
+    }
+}
+
+/// One completed operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What was given with the operation.
+    pub context: u64,
+    /// What completed.
+    pub flags: CompletionFlags,
+    /// Bytes received. 0 for sends.
+    pub len: u64,
+    /// For a message that landed in a multi-receive buffer, the address of its first byte; else 0. A number, not a
+    /// pointer: the queue does not own the memory.
+    pub buffer: u64,
+    /// Remote completion data, with [`CompletionFlags::REMOTE_DATA`]; else 0.
+    pub data: u64,
+    /// The message's tag, with [`CompletionFlags::TAGGED`]; else 0.
+    pub tag: u64,
+    /// Who sent the message; [`PeerAddress::UNSPECIFIED`] for our own operations and for senders that are not in the
+    /// endpoint's address vector.
+    pub source: PeerAddress,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// The message was longer than the receive's buffer.
+    #[error("the message was longer than the buffer that it was received into")]
+    Truncated,
+    /// The operation was cancelled, or its endpoint was closed.
+    #[error("the operation was cancelled")]
+    Canceled,
+    /// A peek or claim found no such message.
+    #[error("no matching message has arrived")]
+    NoMessage,
+    /// The peer died or closed while the operation was under way.
+    #[error("the peer is gone: its process ended or it closed the connection")]
+    PeerDied,
+    /// There is no connection to the peer.
+    #[error("the peer is not connected")]
+    NotConnected,
+    /// The peer refused the connection: nobody listens at its address, or it does not accept us.
+    #[error("the peer refused the connection")]
+    Refused,
+    /// The peer cannot be reached from here.
+    #[error("there is no route to the peer")]
+    Unreachable,
+    /// The peer did not answer in time.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// The peer sent what no percale of this version sends.
+    #[error("the peer broke the protocol")]
+    Protocol,
+    /// The operation's memory cannot be read or written.
+    #[error("the operation's memory cannot be read or written")]
+    Fault,
+    /// The access is not allowed.
+    #[error("the access is not allowed")]
+    Denied,
+    /// The peer did not accept the key.
+    #[error("the peer did not accept the key")]
+    KeyRejected,
+    /// The address is not, or no longer, in the address vector.
+    #[error("the address is not in the address vector")]
+    UnknownAddress,
+    /// The peer, or this process, was out of memory.
+    #[error("out of memory")]
+    NoMemory,
+    /// The system refused, in a way that has no name here.
+    #[error("input or output failed")]
+    Io,
+}
+
+impl ErrorCode {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Truncated => 265,
+            Self::Canceled => libc::ECANCELED,
+            Self::NoMessage => libc::ENOMSG,
+            Self::PeerDied => libc::ECONNRESET,
+            Self::NotConnected => libc::ENOTCONN,
+            Self::Refused => libc::ECONNREFUSED,
+            Self::Unreachable => libc::EHOSTUNREACH,
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::Protocol => libc::EPROTO,
+            Self::Fault => libc::EFAULT,
+            Self::Denied => libc::EACCES,
+            Self::KeyRejected => libc::EKEYREJECTED,
+            Self::UnknownAddress => libc::EINVAL,
+            Self::NoMemory => libc::ENOMEM,
+            Self::Io => libc::EIO,
+        }
+    }
+}
+
+/// One failed operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorEntry {
+    /// What a success would have said, as far as it is known; `len` is what did arrive.
+    pub entry: Entry,
+    /// Why it failed.
+    pub error: ErrorCode,
+    /// Bytes of the message that did not fit (with [`ErrorCode::Truncated`]).
+    pub overflow: u64,
+    /// What happened, in words, beyond what `error` says; may be empty.
+    pub text: Cow<'static, str>,
+}
+
+impl ErrorEntry {
+    /// The failure of the operation that `entry` describes.
+    #[must_use]
+    pub const fn new(entry: Entry, error: ErrorCode) -> Self {
+        Self { entry, error, overflow: 0, text: Cow::Borrowed("") }
+    }
+
+    /// A receive whose message was `overflow` bytes too long.
+    #[must_use]
+    pub const fn truncated(entry: Entry, overflow: u64) -> Self {
+        Self { entry, error: ErrorCode::Truncated, overflow, text: Cow::Borrowed("") }
+    }
+
+    /// Adds what happened, in words.
+    #[must_use]
+    pub fn with_text(mut self, text: impl Into<Cow<'static, str>>) -> Self {
+        self.text = text.into();
+        self
+    }
+
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        self.error.errno()
+    }
+}
+
+impl std::fmt::Display for ErrorEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.error)?;
+        if self.overflow > 0 {
+            write!(f, " by {} bytes", self.overflow)?;
+        }
+        if !self.text.is_empty() {
+            write!(f, " ({})", self.text)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ErrorEntry {}
+
+/// Which operation completed, and nothing else (`FI_CQ_FORMAT_CONTEXT`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextEntry {
+    /// What was given with the operation.
+    pub context: u64,
+}
+
+/// A completed message (`FI_CQ_FORMAT_MSG`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageEntry {
+    /// What was given with the operation.
+    pub context: u64,
+    /// What completed.
+    pub flags: CompletionFlags,
+    /// Bytes received.
+    pub len: u64,
+}
+
+/// A completed message with data (`FI_CQ_FORMAT_DATA`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataEntry {
+    /// What was given with the operation.
+    pub context: u64,
+    /// What completed.
+    pub flags: CompletionFlags,
+    /// Bytes received.
+    pub len: u64,
+    /// Where a message landed in a multi-receive buffer.
+    pub buffer: u64,
+    /// Remote completion data.
+    pub data: u64,
+}
+
+/// A completed tagged message (`FI_CQ_FORMAT_TAGGED`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaggedEntry {
+    /// What was given with the operation.
+    pub context: u64,
+    /// What completed.
+    pub flags: CompletionFlags,
+    /// Bytes received.
+    pub len: u64,
+    /// Where a message landed in a multi-receive buffer.
+    pub buffer: u64,
+    /// Remote completion data.
+    pub data: u64,
+    /// The message's tag.
+    pub tag: u64,
+}
+
+impl From<Entry> for ContextEntry {
+    fn from(entry: Entry) -> Self {
+        Self { context: entry.context }
+    }
+}
+
+impl From<Entry> for MessageEntry {
+    fn from(entry: Entry) -> Self {
+        Self { context: entry.context, flags: entry.flags, len: entry.len }
+    }
+}
+
+impl From<Entry> for DataEntry {
+    fn from(Entry { context, flags, len, buffer, data, .. }: Entry) -> Self {
+        Self { context, flags, len, buffer, data }
+    }
+}
+
+impl From<Entry> for TaggedEntry {
+    fn from(Entry { context, flags, len, buffer, data, tag, .. }: Entry) -> Self {
+        Self { context, flags, len, buffer, data, tag }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_codes_are_those_of_libfabric() {
+        assert_eq!(ErrorCode::Truncated.errno(), 265);
+        assert_eq!(ErrorCode::Canceled.errno(), 125);
+        assert_eq!(ErrorCode::NoMessage.errno(), 42);
+        assert_eq!(ErrorCode::PeerDied.errno(), 104);
+        assert_eq!(ErrorCode::Fault.errno(), 14);
+    }
+
+    #[test]
+    fn views_keep_what_their_format_has() {
+        let entry = Entry { context: 1, len: 2, buffer: 3, data: 4, tag: 5, ..Entry::default() };
+        assert_eq!(ContextEntry::from(entry).context, 1);
+        assert_eq!(MessageEntry::from(entry).len, 2);
+        assert_eq!(DataEntry::from(entry).data, 4);
+        assert_eq!(TaggedEntry::from(entry).tag, 5);
+        assert!(size_of::<Entry>() <= 64, "an entry fits in a cache line");
+    }
+
+    #[test]
+    fn an_error_says_what_was_wrong() {
+        let error = ErrorEntry::truncated(Entry::default(), 7).with_text("from 10.0.0.1:5");
+        let text = error.to_string();
+        assert!(text.contains("7 bytes") && text.contains("10.0.0.1:5"), "{text}");
+    }
+}

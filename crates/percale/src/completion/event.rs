@@ -1,0 +1,266 @@
+//! Events: what happens apart from any one operation.
+//!
+//! An [`EventQueue`] holds events until they are read, oldest first. It is for news, not for accounting: it keeps a
+//! bounded number, and when that is exceeded the newest are counted instead of kept, and an [`Event::Lost`] tells how
+//! many once the reader gets there. Cloning gives another handle to the same queue. One lock, held for no call out.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::wait::{Progress, Wait, WaitError};
+use crate::address::PeerAddress;
+
+/// Events that a queue keeps by default.
+pub const DEFAULT_LIMIT: usize = 4096;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A connection to a peer stands.
+    Connected {
+        /// The peer, if it is in the endpoint's address vector.
+        peer: PeerAddress,
+        /// Its address.
+        address: SocketAddr,
+        /// The transport that was chosen, by name.
+        transport: &'static str,
+        /// Why that one and no better one.
+        reason: String,
+    },
+    /// A connection could not be made. Operations to the peer fail; the next one tries again.
+    Failed {
+        /// The peer.
+        peer: PeerAddress,
+        /// Its address.
+        address: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// A peer closed or died, or cannot be reached any more. Operations under way to it have failed.
+    PeerDown {
+        /// The peer, if it is in the endpoint's address vector.
+        peer: PeerAddress,
+        /// Its address.
+        address: SocketAddr,
+        /// How that was noticed.
+        reason: String,
+    },
+    /// Another process, or another life of the same program, now answers at a peer's address. Operations under way to
+    /// the former have failed, and what it had granted is void.
+    PeerReplaced {
+        /// The peer.
+        peer: PeerAddress,
+        /// Its address.
+        address: SocketAddr,
+    },
+    /// Written by the application.
+    User {
+        /// The application's own number for the kind of event.
+        code: u32,
+        /// What goes with it.
+        data: Vec<u8>,
+    },
+    /// Events came faster than they were read, and so many, at this place in the order, were not kept.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// The queue holds as many events as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the event queue is full; read some events, then write again")]
+pub struct EventQueueFull;
+
+impl EventQueueFull {
+    /// The code that libfabric has for this error.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::EAGAIN
+    }
+}
+
+/// Where events wait to be read. Each handle is the same queue.
+#[derive(Clone, Debug)]
+pub struct EventQueue {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    events: Mutex<VecDeque<Event>>,
+    limit: usize,
+    wait: Wait,
+}
+
+impl Default for EventQueue {
+    fn default() -> Self {
+        Self::new(DEFAULT_LIMIT)
+    }
+}
+
+impl EventQueue {
+    /// A queue that keeps up to `limit` events (at least one).
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        let shared = Shared { events: Mutex::new(VecDeque::new()), limit: limit.max(1), wait: Wait::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event. Never refused; beyond the limit it is only counted.
+    pub fn push(&self, event: Event) {
+        let mut events = self.lock();
+        if events.len() < self.shared.limit {
+            events.push_back(event);
+        } else if let Some(Event::Lost { count }) = events.back_mut() {
+            *count += 1;
+        } else {
+            events.push_back(Event::Lost { count: 1 });
+        }
+        drop(events);
+        self.shared.wait.notify();
+    }
+
+    /// Adds an event of the application's own.
+    ///
+    /// # Errors
+    /// If the queue is full.
+    pub fn write(&self, code: u32, data: impl Into<Vec<u8>>) -> Result<(), EventQueueFull> {
+        let mut events = self.lock();
+        if events.len() >= self.shared.limit {
+            return Err(EventQueueFull);
+        }
+        events.push_back(Event::User { code, data: data.into() });
+        drop(events);
+        self.shared.wait.notify();
+        Ok(())
+    }
+
+    /// Drives the attached endpoints, then takes the oldest event, if there is one.
+    #[must_use]
+    pub fn read(&self) -> Option<Event> {
+        self.shared.wait.drive();
+        self.take()
+    }
+
+    fn take(&self) -> Option<Event> {
+        let mut events = self.lock();
+        let event = events.pop_front();
+        let more = !events.is_empty();
+        drop(events);
+        if more {
+            self.shared.wait.notify();
+        }
+        event
+    }
+
+    /// The oldest event, which stays.
+    #[must_use]
+    pub fn peek(&self) -> Option<Event> {
+        self.shared.wait.drive();
+        self.lock().front().cloned()
+    }
+
+    /// Events that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether no event waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes the oldest event, waiting for one at most `timeout` (`None`: for ever).
+    ///
+    /// # Errors
+    /// If none came in time, or the thread could not sleep.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Event, WaitError> {
+        self.shared.wait.until(timeout, || self.take())
+    }
+
+    /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
+    ///
+    /// # Errors
+    /// If the system refuses to watch the endpoint's descriptor.
+    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+        self.shared.wait.attach(endpoint)
+    }
+
+    /// Forgets `endpoint`.
+    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+        self.shared.wait.detach(endpoint);
+    }
+
+    /// A descriptor for the caller's own poll or epoll set, readable when there may be an event. Before each sleep on
+    /// it, [`try_wait`](Self::try_wait) must have returned true.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        self.shared.wait.descriptor()
+    }
+
+    /// Whether the caller may sleep on the [`descriptor`](Self::descriptor): false if there is something to read, or
+    /// progress to be made by reading.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn try_wait(&self) -> io::Result<bool> {
+        Ok(self.shared.wait.arm()? && self.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_in_order_and_peeking_leaves_them() {
+        let queue = EventQueue::default();
+        queue.write(1, b"one".as_slice()).unwrap();
+        let address = "10.0.0.1:5".parse().unwrap();
+        queue.push(Event::PeerDown { peer: PeerAddress(0), address, reason: "reset".into() });
+        let first = Event::User { code: 1, data: b"one".to_vec() };
+        assert_eq!(queue.peek(), Some(first.clone()));
+        assert_eq!(queue.read(), Some(first));
+        assert!(matches!(queue.wait(None), Ok(Event::PeerDown { .. })));
+        assert_eq!(queue.read(), None);
+        assert!(matches!(queue.wait(Some(Duration::ZERO)), Err(WaitError::TimedOut)));
+    }
+
+    #[test]
+    fn what_a_full_queue_does_not_keep_is_counted() {
+        let queue = EventQueue::new(2);
+        for code in 0..5 {
+            queue.push(Event::User { code, data: Vec::new() });
+        }
+        assert_eq!(queue.write(9, Vec::new()), Err(EventQueueFull));
+        assert!(matches!(queue.read(), Some(Event::User { code: 0, .. })));
+        assert!(matches!(queue.read(), Some(Event::User { code: 1, .. })));
+        assert_eq!(queue.read(), Some(Event::Lost { count: 3 }));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_sleeping_reader_wakes_for_an_event() {
+        let queue = EventQueue::default();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| queue.wait(None));
+            std::thread::sleep(Duration::from_millis(2));
+            queue.write(7, Vec::new()).unwrap();
+            assert!(matches!(reader.join().unwrap(), Ok(Event::User { code: 7, .. })));
+        });
+    }
+}

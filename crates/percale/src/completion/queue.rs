@@ -1,0 +1,305 @@
+//! The completion queue that several endpoints and threads share.
+//!
+//! A [`CompletionQueue`] is a [`Ring`] under a lock, and a [`Wait`]. Cloning it gives another handle to the same queue.
+//! An endpoint that one thread owns keeps a ring of its own instead and pays for neither.
+//!
+//! Reading makes progress on the endpoints that were attached, before the lock is taken: they push here. Nothing else
+//! is called under the lock.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::entry::{Entry, ErrorEntry};
+use super::ring::{ErrorAvailable, QueueFull, Ring};
+use super::wait::{Progress, Wait, WaitError};
+
+/// Why reading a completion queue gave no entries.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompletionError {
+    /// The next result is an error: take it with `read_error`.
+    #[error(transparent)]
+    ErrorAvailable(#[from] ErrorAvailable),
+    /// [`CompletionQueue::signal`] ended the wait.
+    #[error("the wait was ended by a signal to the queue")]
+    Signalled,
+    /// Nothing came in time, or the thread could not sleep.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+impl CompletionError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::ErrorAvailable(error) => error.errno(),
+            Self::Signalled | Self::Wait(WaitError::TimedOut) => libc::EAGAIN,
+            Self::Wait(WaitError::System(error)) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Where the results of operations wait to be read. Each handle is the same queue.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    ring: Mutex<Ring>,
+    wait: Wait,
+    /// Times that the queue was signalled, and how many of those some wait has answered.
+    signals: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl Default for CompletionQueue {
+    fn default() -> Self {
+        Self::of(Ring::default())
+    }
+}
+
+impl CompletionQueue {
+    /// A queue with room for `capacity` results, which grows as needed to `limit`. At the limit operations are refused
+    /// until some results were read; none is ever lost.
+    #[must_use]
+    pub fn new(capacity: usize, limit: usize) -> Self {
+        Self::of(Ring::new(capacity, limit))
+    }
+
+    fn of(ring: Ring) -> Self {
+        let (signals, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { shared: Arc::new(Shared { ring: Mutex::new(ring), wait: Wait::new(), signals, answered }) }
+    }
+
+    /// Calls `f` with the ring, locked, then wakes who waits if there is something. For endpoints, which reserve and
+    /// push; several pushes in one call cost one lock. `f` must not use this queue.
+    pub fn update<R>(&self, f: impl FnOnce(&mut Ring) -> R) -> R {
+        let mut ring = self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut ring);
+        let filled = !ring.is_empty();
+        drop(ring);
+        if filled {
+            self.shared.wait.notify();
+        }
+        result
+    }
+
+    /// Reserves room for the result of an operation that is being posted; see [`Ring::reserve`].
+    ///
+    /// # Errors
+    /// If the queue is at its limit.
+    pub fn reserve(&self) -> Result<(), QueueFull> {
+        self.update(Ring::reserve)
+    }
+
+    /// The result of an operation that reserved room for it.
+    pub fn push(&self, entry: Entry) {
+        self.update(|ring| ring.push(entry));
+    }
+
+    /// The failure of an operation that reserved room for its result.
+    pub fn push_error(&self, error: ErrorEntry) {
+        self.update(|ring| ring.push_error(error));
+    }
+
+    /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first; returns how many (0: there
+    /// are none now). Each entry says who sent it.
+    ///
+    /// # Errors
+    /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it.
+    pub fn read(&self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        self.shared.wait.drive();
+        self.update(|ring| ring.read(into))
+    }
+
+    /// Takes the error that is next, if the next result is one.
+    #[must_use]
+    pub fn read_error(&self) -> Option<ErrorEntry> {
+        self.update(Ring::read_error)
+    }
+
+    /// Results that wait, errors included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.update(|ring| ring.len())
+    }
+
+    /// Whether no result waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads like [`read`](Self::read), but waits for the first result, at most `timeout` (`None`: for ever). Returns
+    /// at least 1, unless `into` is empty.
+    ///
+    /// # Errors
+    /// If the next result is an error, nothing came in time, the queue was signalled, or the thread could not sleep.
+    pub fn wait(&self, into: &mut [Entry], timeout: Option<Duration>) -> Result<usize, CompletionError> {
+        let answered = self.shared.answered.load(Ordering::SeqCst);
+        self.shared.wait.until(timeout, || match self.update(|ring| ring.read(into)) {
+            Ok(0) if !into.is_empty() => {
+                let signals = self.shared.signals.load(Ordering::SeqCst);
+                (signals != answered).then(|| {
+                    self.shared.answered.fetch_max(signals, Ordering::SeqCst);
+                    Err(CompletionError::Signalled)
+                })
+            }
+            result => Some(result.map_err(CompletionError::from)),
+        })?
+    }
+
+    /// Ends every wait that is under way; if there is none, the next one that finds no result ends at once.
+    pub fn signal(&self) {
+        self.shared.signals.fetch_add(1, Ordering::SeqCst);
+        self.shared.wait.notify();
+    }
+
+    /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
+    ///
+    /// # Errors
+    /// If the system refuses to watch the endpoint's descriptor.
+    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+        self.shared.wait.attach(endpoint)
+    }
+
+    /// Forgets `endpoint`.
+    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+        self.shared.wait.detach(endpoint);
+    }
+
+    /// A descriptor for the caller's own poll or epoll set, readable when there may be something to read. Before each
+    /// sleep on it, [`try_wait`](Self::try_wait) must have returned true.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        self.shared.wait.descriptor()
+    }
+
+    /// Whether the caller may sleep on the [`descriptor`](Self::descriptor): false if there is something to read, or
+    /// progress to be made by reading.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn try_wait(&self) -> io::Result<bool> {
+        Ok(self.shared.wait.arm()? && self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner).is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::entry::ErrorCode;
+
+    fn entry(context: u64) -> Entry {
+        Entry { context, ..Entry::default() }
+    }
+
+    /// Completes one operation each time it is driven, up to a number.
+    struct Feeder {
+        queue: CompletionQueue,
+        left: AtomicU64,
+    }
+
+    impl Progress for Feeder {
+        fn progress(&self) {
+            if let Ok(left) = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+                self.queue.update(|ring| ring.push_event(entry(left)));
+            }
+        }
+    }
+
+    #[test]
+    fn reading_and_waiting_drive_the_endpoints() {
+        let queue = CompletionQueue::default();
+        let feeder: Arc<dyn Progress> = Arc::new(Feeder { queue: queue.clone(), left: AtomicU64::new(2) });
+        queue.attach(&feeder).unwrap();
+        let mut out = [Entry::default(); 4];
+        assert_eq!(queue.read(&mut out), Ok(1));
+        assert_eq!(out[0].context, 2);
+        assert_eq!(queue.wait(&mut out, None).unwrap(), 1);
+        assert_eq!(queue.read(&mut out), Ok(0));
+    }
+
+    #[test]
+    fn a_wait_ends_with_an_error_a_signal_or_its_time() {
+        let queue = CompletionQueue::new(1, 4);
+        let mut out = [Entry::default(); 1];
+        let error = queue.wait(&mut out, Some(Duration::ZERO)).unwrap_err();
+        assert!(matches!(error, CompletionError::Wait(WaitError::TimedOut)));
+        assert_eq!(error.errno(), libc::EAGAIN);
+        queue.signal();
+        assert!(matches!(queue.wait(&mut out, None), Err(CompletionError::Signalled)));
+        assert!(queue.wait(&mut out, Some(Duration::ZERO)).is_err(), "one signal ends no later wait");
+        queue.reserve().unwrap();
+        queue.push_error(ErrorEntry::new(entry(3), ErrorCode::TimedOut));
+        assert_eq!(queue.wait(&mut out, None).unwrap_err().errno(), 259);
+        assert_eq!(queue.read_error().unwrap().entry.context, 3);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_signal_ends_every_wait_under_way() {
+        let queue = CompletionQueue::default();
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| queue.wait(&mut [Entry::default(); 1], None).map_err(|error| error.errno())))
+                .collect();
+            while !waiters.iter().all(|waiter| waiter.is_finished()) {
+                queue.signal();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for waiter in waiters {
+                assert_eq!(waiter.join().unwrap(), Err(libc::EAGAIN));
+            }
+        });
+    }
+
+    #[test]
+    fn sleeping_readers_lose_no_result_between_them() {
+        const EACH: u64 = 300;
+        let queue = CompletionQueue::new(1, 1 << 12);
+        let sum = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut out = [Entry::default(); 1];
+                    for _ in 0..EACH {
+                        assert_eq!(queue.wait(&mut out, None).unwrap(), 1);
+                        sum.fetch_add(out[0].context, Ordering::Relaxed);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for round in 0..EACH {
+                    if round % 10 == 0 {
+                        std::thread::sleep(Duration::from_micros(200));
+                    }
+                    queue.update(|ring| (0..3).for_each(|at| ring.push_event(entry(round * 3 + at))));
+                }
+            });
+        });
+        assert_eq!(sum.into_inner(), (0..EACH * 3).sum::<u64>());
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn the_descriptor_may_be_slept_on_only_while_nothing_waits() {
+        let queue = CompletionQueue::default();
+        assert!(queue.try_wait().unwrap());
+        queue.update(|ring| ring.push_event(entry(1)));
+        let descriptor = queue.descriptor().unwrap();
+        let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut polled, None), Ok(1));
+        assert!(!queue.try_wait().unwrap());
+        assert_eq!(queue.read(&mut [Entry::default(); 1]), Ok(1));
+        assert!(queue.try_wait().unwrap());
+    }
+}

@@ -1,0 +1,334 @@
+//! Results that wait to be read, for one owner.
+//!
+//! A [`Ring`] never overruns: an operation reserves the room for its result when it is posted ([`Ring::reserve`]), and
+//! is refused then if there is none. Events that nobody posted (a peer's write) have no reservation: they are always
+//! taken, and [`Ring::has_room`] tells the owner when to stop asking transports for more.
+//!
+//! Results are read in the order in which they were pushed. An error stops the reading until it is taken: what came
+//! before it is read first, then [`Ring::read`] says that an error is next, until [`Ring::read_error`] takes it.
+//!
+//! No lock: whoever owns the ring orders its use. No allocation once it has grown to what its owner needs.
+
+use std::collections::VecDeque;
+
+use super::entry::{Entry, ErrorEntry};
+
+/// No room for another operation's result: read some first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the completion queue holds as many results as it may; read some, then post again")]
+pub struct QueueFull;
+
+impl QueueFull {
+    /// The code that libfabric has for this error.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::EAGAIN
+    }
+}
+
+/// The next result is an error: take it with `read_error`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the next result is an error; take it with read_error")]
+pub struct ErrorAvailable;
+
+impl ErrorAvailable {
+    /// The code that libfabric has for this (`FI_EAVAIL`).
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        259
+    }
+}
+
+/// Results that wait to be read.
+#[derive(Debug)]
+pub struct Ring {
+    entries: VecDeque<Entry>,
+    /// Each error with the number of entries that were pushed before it.
+    errors: VecDeque<(u64, ErrorEntry)>,
+    /// Entries read so far.
+    taken: u64,
+    /// Operations under way whose result will come here.
+    reserved: usize,
+    /// Results that fit without growing, never above the limit.
+    room: usize,
+    limit: usize,
+}
+
+/// Results that a ring takes by default before it refuses operations.
+pub const DEFAULT_LIMIT: usize = 1 << 20;
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self::new(64, DEFAULT_LIMIT)
+    }
+}
+
+impl Ring {
+    /// A ring with room for `capacity` results, which grows as needed to `limit` (at least one).
+    #[must_use]
+    pub fn new(capacity: usize, limit: usize) -> Self {
+        let limit = limit.max(1);
+        let entries = VecDeque::with_capacity(capacity.clamp(1, limit));
+        let room = entries.capacity().min(limit);
+        Self { entries, errors: VecDeque::new(), taken: 0, reserved: 0, room, limit }
+    }
+
+    /// Reserves room for the result of an operation that is being posted. Each reservation is used up by one
+    /// [`push`](Self::push) or [`push_error`](Self::push_error), or given back by [`unreserve`](Self::unreserve).
+    ///
+    /// # Errors
+    /// If the results that wait and those that are due reach the limit.
+    #[inline]
+    pub fn reserve(&mut self) -> Result<(), QueueFull> {
+        let due = self.entries.len() + self.errors.len() + self.reserved;
+        if due >= self.room {
+            self.grow(due)?;
+        }
+        self.reserved += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn grow(&mut self, due: usize) -> Result<(), QueueFull> {
+        if due >= self.limit {
+            return Err(QueueFull);
+        }
+        self.entries.reserve(due + 1 - self.entries.len());
+        self.room = self.entries.capacity().min(self.limit);
+        Ok(())
+    }
+
+    /// Gives back a reservation whose operation has no result to tell.
+    #[inline]
+    pub fn unreserve(&mut self) {
+        debug_assert!(self.reserved > 0, "more results than reservations");
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// Operations under way that reserved room.
+    #[must_use]
+    pub const fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// The result of an operation that reserved room for it.
+    #[inline]
+    pub fn push(&mut self, entry: Entry) {
+        self.unreserve();
+        self.entries.push_back(entry);
+    }
+
+    /// The failure of an operation that reserved room for its result.
+    #[cold]
+    pub fn push_error(&mut self, error: ErrorEntry) {
+        self.unreserve();
+        self.push_error_event(error);
+    }
+
+    /// A result that nobody reserved room for. Always taken.
+    #[inline]
+    pub fn push_event(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+    }
+
+    /// A failure that nobody reserved room for. Always taken.
+    #[cold]
+    pub fn push_error_event(&mut self, error: ErrorEntry) {
+        self.errors.push_back((self.taken + self.entries.len() as u64, error));
+    }
+
+    /// Whether there is room below the limit. An owner that sees none stops draining its transports until something
+    /// was read.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.entries.len() + self.errors.len() + self.reserved < self.limit
+    }
+
+    /// Reads up to `into.len()` results, oldest first; returns how many. 0: there are none now.
+    ///
+    /// # Errors
+    /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it.
+    #[inline]
+    pub fn read(&mut self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        let mut count = into.len().min(self.entries.len());
+        if let Some((before, _)) = self.errors.front() {
+            let before = usize::try_from(before - self.taken).unwrap_or(usize::MAX);
+            if before == 0 {
+                return Err(ErrorAvailable);
+            }
+            count = count.min(before);
+        }
+        if count == 0 {
+            return Ok(0);
+        }
+        let (first, second) = self.entries.as_slices();
+        let split = count.min(first.len());
+        into[..split].copy_from_slice(&first[..split]);
+        into[split..count].copy_from_slice(&second[..count - split]);
+        self.entries.drain(..count);
+        self.taken += count as u64;
+        Ok(count)
+    }
+
+    /// Takes the error that is next; `None` if the next result is none (or there is no next one).
+    pub fn read_error(&mut self) -> Option<ErrorEntry> {
+        let (before, _) = self.errors.front()?;
+        if *before != self.taken {
+            return None;
+        }
+        self.errors.pop_front().map(|(_, error)| error)
+    }
+
+    /// Results that wait, errors included.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.len() + self.errors.len()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.errors.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completion::entry::ErrorCode;
+    use proptest::prelude::*;
+
+    fn entry(context: u64) -> Entry {
+        Entry { context, ..Entry::default() }
+    }
+
+    fn failure(context: u64) -> ErrorEntry {
+        ErrorEntry::new(entry(context), ErrorCode::Canceled)
+    }
+
+    #[test]
+    fn entries_before_an_error_are_read_first_and_then_the_error_stays_until_taken() {
+        let mut ring = Ring::new(4, 8);
+        for _ in 0..4 {
+            ring.reserve().unwrap();
+        }
+        ring.push(entry(1));
+        ring.push(entry(2));
+        ring.push_error(failure(3));
+        ring.push(entry(4));
+        let mut out = [Entry::default(); 8];
+        assert_eq!(ring.read_error(), None, "two results come before the error");
+        assert_eq!(ring.read(&mut out), Ok(2));
+        assert_eq!(ring.read(&mut out), Err(ErrorAvailable));
+        assert_eq!(ring.read(&mut out), Err(ErrorAvailable));
+        assert_eq!(ring.read_error().unwrap().entry.context, 3);
+        assert_eq!(ring.read(&mut out), Ok(1));
+        assert_eq!(out[0].context, 4);
+        assert_eq!(ring.read(&mut out), Ok(0));
+    }
+
+    #[test]
+    fn operations_are_refused_at_the_limit_and_taken_again_after_a_read() {
+        let mut ring = Ring::new(1, 3);
+        for _ in 0..3 {
+            ring.reserve().unwrap();
+        }
+        assert_eq!(ring.reserve(), Err(QueueFull));
+        ring.push(entry(1));
+        assert_eq!(ring.reserve(), Err(QueueFull), "a result that waits holds its room");
+        ring.read(&mut [Entry::default(); 1]).unwrap();
+        ring.reserve().unwrap();
+        ring.unreserve();
+        ring.push_event(entry(9));
+        ring.push_event(entry(9));
+        assert!(!ring.has_room());
+    }
+
+    #[test]
+    fn a_ring_in_use_does_not_allocate() {
+        let mut ring = Ring::new(16, 1024);
+        let room = ring.entries.capacity();
+        for round in 0..1000 {
+            for _ in 0..16 {
+                ring.reserve().unwrap();
+            }
+            for at in 0..16 {
+                ring.push(entry(round * 16 + at));
+            }
+            let mut out = [Entry::default(); 16];
+            assert_eq!(ring.read(&mut out), Ok(16));
+            assert_eq!(out[15].context, round * 16 + 15);
+        }
+        assert_eq!(ring.entries.capacity(), room);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push,
+        PushError,
+        Event,
+        Read(usize),
+        ReadError,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Push),
+            1 => Just(Step::PushError),
+            1 => Just(Step::Event),
+            3 => (0usize..6).prop_map(Step::Read),
+            2 => Just(Step::ReadError),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_one_list(steps in proptest::collection::vec(step(), 1..200)) {
+            let mut ring = Ring::new(2, 24);
+            let mut model: VecDeque<Result<u64, u64>> = VecDeque::new();
+            for (context, step) in (0..).zip(steps) {
+                match step {
+                    Step::Push | Step::PushError => {
+                        prop_assert_eq!(ring.reserve().is_ok(), model.len() < 24);
+                        if ring.reserved() == 0 {
+                            continue;
+                        }
+                        if matches!(step, Step::Push) {
+                            ring.push(entry(context));
+                            model.push_back(Ok(context));
+                        } else {
+                            ring.push_error(failure(context));
+                            model.push_back(Err(context));
+                        }
+                    }
+                    Step::Event => {
+                        ring.push_event(entry(context));
+                        model.push_back(Ok(context));
+                    }
+                    Step::Read(want) => {
+                        let mut out = vec![Entry::default(); want];
+                        let good = model.iter().take_while(|result| result.is_ok()).count().min(want);
+                        if good == 0 && matches!(model.front(), Some(Err(_))) {
+                            prop_assert_eq!(ring.read(&mut out), Err(ErrorAvailable));
+                            continue;
+                        }
+                        prop_assert_eq!(ring.read(&mut out), Ok(good));
+                        for (got, want) in out.iter().zip(model.drain(..good)) {
+                            prop_assert_eq!(Ok(got.context), want);
+                        }
+                    }
+                    Step::ReadError => {
+                        let next = model.front().copied().and_then(Result::err);
+                        prop_assert_eq!(ring.read_error().map(|error| error.entry.context), next);
+                        if next.is_some() {
+                            model.pop_front();
+                        }
+                    }
+                }
+                prop_assert_eq!(ring.len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! How a thread sleeps until a queue or counter has something.
+//!
+//! A [`Wait`] belongs to one queue or counter. It knows the endpoints that feed it (as [`Progress`]), so that whoever
+//! waits also drives them. Threads sleep here in two ways:
+//! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. Whoever tells, wakes all of
+//!   them, and each looks for itself: they may wait for different things (a counter's thresholds).
+//! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. That is for one thread at a time.
+//!
+//! All descriptors are made when first needed; a queue that is only ever polled costs none.
+//!
+//! The rule for sleeping, both ways: **arm, look again, then sleep.** Whoever adds something publishes it first and
+//! then looks whether anybody is armed ([`Wait::notify`]). Both sides put a sequentially consistent order (or the lock
+//! of the queue) between their two steps, so at least one of them sees the other: nothing is slept over, and while
+//! nobody sleeps, telling costs one load. A sleeper is on the list before it arms, so whoever finds the mark and takes
+//! it down finds the sleeper as well. What drains the descriptor is arming alone, and whoever armed looks afterwards.
+//!
+//! Locks: `drivers` and `sleepers` are never held together, nor while a driver or a caller's function runs (except a
+//! driver's `descriptor`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+
+/// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
+const SPIN: Duration = Duration::from_micros(50);
+/// Rounds of progress before a waiting thread yields its processor between rounds.
+const EAGER_ROUNDS: u32 = 32;
+
+/// Something that has to be driven for completions to come: an endpoint that several threads share.
+pub trait Progress: Send + Sync {
+    /// Does what can be done now, without blocking.
+    fn progress(&self);
+
+    /// Somebody is about to sleep: makes sure that [`descriptor`](Self::descriptor) becomes readable when there is
+    /// something to do. Returns false if there is something already.
+    ///
+    /// That holds until the descriptor has become readable, even if another thread makes progress meanwhile: an
+    /// endpoint that progress disarms makes its descriptor readable then, so that whoever armed it arms it again.
+    fn arm(&self) -> bool {
+        true
+    }
+
+    /// Becomes readable when there is something to do, once armed, and stays so until progress was made or somebody
+    /// arms again.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The time was up.
+    #[error("nothing came before the time was up")]
+    TimedOut,
+    /// The system refused to let the thread sleep, mostly for want of descriptors.
+    #[error("the system refused a descriptor to sleep on: {0}; raise the limit on open files, or poll instead")]
+    System(#[from] io::Error),
+}
+
+/// What the application's own poll set holds: an epoll set with an eventfd and the set of the drivers in it.
+#[derive(Debug)]
+struct Outside {
+    epoll: OwnedFd,
+    event: OwnedFd,
+}
+
+/// Where threads sleep until a queue or counter has something.
+#[repr(C)]
+pub struct Wait {
+    /// Somebody sleeps, or is about to, and wants to be told.
+    armed: AtomicBool,
+    /// Whether `drivers` has any.
+    driven: AtomicBool,
+    /// An eventfd for each thread that is in the sleeping part of `until`.
+    sleepers: Mutex<Vec<Arc<OwnedFd>>>,
+    /// Who makes progress. Replaced, never changed, so that nobody is driven under the lock.
+    drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
+    /// The epoll set of the drivers' descriptors. Made and changed under the lock of `drivers`.
+    set: OnceLock<OwnedFd>,
+    outside: OnceLock<Outside>,
+}
+
+impl std::fmt::Debug for Wait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wait").field("armed", &self.armed).field("set", &self.set).finish_non_exhaustive()
+    }
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Wait {
+    /// A wait that nobody drives.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            armed: AtomicBool::new(false),
+            driven: AtomicBool::new(false),
+            sleepers: Mutex::new(Vec::new()),
+            drivers: Mutex::new(Arc::new([])),
+            set: OnceLock::new(),
+            outside: OnceLock::new(),
+        }
+    }
+
+    /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives.
+    ///
+    /// # Errors
+    /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
+    pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+        let mut drivers = lock(&self.drivers);
+        if let Some(set) = self.set.get() {
+            watch(set, driver.as_ref())?;
+        }
+        let living = drivers.iter().filter(|driver| driver.strong_count() > 0).cloned();
+        *drivers = living.chain([Arc::downgrade(driver)]).collect();
+        self.driven.store(true, Ordering::Release);
+        drop(drivers);
+        // Who sleeps already has not armed this one.
+        self.notify();
+        Ok(())
+    }
+
+    /// Forgets `driver`.
+    pub fn detach(&self, driver: &Arc<dyn Progress>) {
+        let mut drivers = lock(&self.drivers);
+        if let (Some(set), Some(descriptor)) = (self.set.get(), driver.descriptor())
+            && let Err(error) = epoll::delete(set, descriptor)
+        {
+            tracing::debug!(%error, "a descriptor was not watched");
+        }
+        let gone = Arc::downgrade(driver);
+        *drivers = drivers.iter().filter(|other| other.strong_count() > 0 && !other.ptr_eq(&gone)).cloned().collect();
+        self.driven.store(!drivers.is_empty(), Ordering::Release);
+    }
+
+    fn drivers(&self) -> Arc<[Weak<dyn Progress>]> {
+        Arc::clone(&lock(&self.drivers))
+    }
+
+    /// Makes progress on everything that feeds the queue.
+    #[inline]
+    pub fn drive(&self) {
+        if self.driven.load(Ordering::Acquire) {
+            for driver in self.drivers().iter().filter_map(Weak::upgrade) {
+                driver.progress();
+            }
+        }
+    }
+
+    /// Wakes who sleeps. Called after what they wait for was published, with sequentially consistent order or under
+    /// the lock that they look under.
+    #[inline]
+    pub fn notify(&self) {
+        if self.armed.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if !self.armed.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for sleeper in lock(&self.sleepers).iter() {
+            ring(sleeper);
+        }
+        if let Some(outside) = self.outside.get() {
+            ring(&outside.event);
+        }
+    }
+
+    /// The epoll set of the drivers' descriptors.
+    fn set(&self) -> io::Result<&OwnedFd> {
+        if let Some(set) = self.set.get() {
+            return Ok(set);
+        }
+        // Under the lock, so that no driver is attached between the look at them and the set's existence.
+        let drivers = lock(&self.drivers);
+        if let Some(set) = self.set.get() {
+            return Ok(set);
+        }
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        for driver in drivers.iter().filter_map(Weak::upgrade) {
+            watch(&set, driver.as_ref())?;
+        }
+        Ok(self.set.get_or_init(|| set))
+    }
+
+    fn outside(&self) -> io::Result<&Outside> {
+        if let Some(outside) = self.outside.get() {
+            return Ok(outside);
+        }
+        let outside = Outside { epoll: epoll::create(CreateFlags::CLOEXEC)?, event: event()? };
+        epoll::add(&outside.epoll, &outside.event, EventData::new_u64(0), EventFlags::IN)?;
+        epoll::add(&outside.epoll, self.set()?, EventData::new_u64(0), EventFlags::IN)?;
+        // If another thread was faster, its descriptors are the ones.
+        Ok(self.outside.get_or_init(|| outside))
+    }
+
+    /// A descriptor for the application's own poll or epoll set. It is readable when there may be something; before
+    /// each sleep on it, [`arm`](Self::arm) and look again. One thread at a time may use it so.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.outside()?.epoll.as_fd())
+    }
+
+    /// Asks that the [`descriptor`](Self::descriptor) tell. Returns false if a driver has something to do already: then
+    /// make progress instead of sleeping. Otherwise look once more, and sleep if there is still nothing.
+    ///
+    /// # Errors
+    /// If the system has no descriptor to give.
+    pub fn arm(&self) -> io::Result<bool> {
+        // Drain before asking: a wake-up that comes after the asking must stay.
+        drain(&self.outside()?.event)?;
+        Ok(self.ask())
+    }
+
+    fn ask(&self) -> bool {
+        self.armed.store(true, Ordering::SeqCst);
+        let mut calm = true;
+        for driver in self.drivers().iter().filter_map(Weak::upgrade) {
+            calm &= driver.arm();
+        }
+        calm
+    }
+
+    /// Makes progress, and sleeps when there is none to be made, until `look` finds something.
+    ///
+    /// # Errors
+    /// If it does not within `timeout` (`None`: for ever), or the thread cannot sleep.
+    pub fn until<R>(&self, timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
+        let start = Instant::now();
+        let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
+        let mut rounds = 0u32;
+        let mut sleeper = None;
+        loop {
+            self.drive();
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(WaitError::TimedOut);
+            }
+            if now.duration_since(start) < SPIN {
+                rounds += 1;
+                if rounds < EAGER_ROUNDS {
+                    std::hint::spin_loop()
+                } else {
+                    std::thread::yield_now()
+                }
+                continue;
+            }
+            let sleeper = match &sleeper {
+                Some(sleeper) => sleeper,
+                None => sleeper.insert(Sleeper::enlist(self)?),
+            };
+            drain(&sleeper.event)?;
+            if !self.ask() {
+                continue;
+            }
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+            sleeper.sleep(deadline)?;
+        }
+    }
+}
+
+/// A thread on the list of those to wake, until this is dropped.
+struct Sleeper<'a> {
+    wait: &'a Wait,
+    event: Arc<OwnedFd>,
+}
+
+impl<'a> Sleeper<'a> {
+    fn enlist(wait: &'a Wait) -> io::Result<Self> {
+        let event = Arc::new(event()?);
+        lock(&wait.sleepers).push(Arc::clone(&event));
+        Ok(Self { wait, event })
+    }
+
+    fn sleep(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // Too long for the kernel's clock is as good as no limit.
+        let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        let set = self.wait.set()?;
+        match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
+            // Interrupted by a signal: the caller looks again, and at the time.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        lock(&self.wait.sleepers).retain(|other| !Arc::ptr_eq(other, &self.event));
+    }
+}
+
+/// What is under these locks is whole between any two statements, so a panic elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn event() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn pollable(descriptor: &OwnedFd) -> PollFd<'_> {
+    PollFd::new(descriptor, PollFlags::IN)
+}
+
+fn ring(event: &OwnedFd) {
+    // EAGAIN: it counts to its end, so it is readable already.
+    if let Err(error) = rustix::io::retry_on_intr(|| rustix::io::write(event, &1u64.to_ne_bytes()))
+        && error != Errno::AGAIN
+    {
+        tracing::error!(%error, "a sleeping thread could not be woken");
+    }
+}
+
+fn drain(event: &OwnedFd) -> io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::io::read(event, &mut [0; 8])) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn watch(set: &OwnedFd, driver: &dyn Progress) -> io::Result<()> {
+    let Some(descriptor) = driver.descriptor() else { return Ok(()) };
+    match epoll::add(set, descriptor, EventData::new_u64(0), EventFlags::IN) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    fn readable(wait: &Wait) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let descriptor = wait.descriptor().unwrap();
+        rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&now)).unwrap() == 1
+    }
+
+    #[test]
+    fn the_descriptor_tells_only_who_armed() {
+        let wait = Wait::new();
+        wait.notify();
+        assert!(!readable(&wait));
+        assert!(wait.arm().unwrap());
+        assert!(!readable(&wait));
+        wait.notify();
+        assert!(readable(&wait), "and stays so until somebody arms again");
+        assert!(readable(&wait));
+        assert!(wait.arm().unwrap());
+        assert!(!readable(&wait));
+    }
+
+    /// Finds something after a number of rounds; its descriptor is a pipe's.
+    struct Driver {
+        rounds: AtomicU32,
+        busy: AtomicBool,
+        pipe: (OwnedFd, OwnedFd),
+    }
+
+    impl Driver {
+        fn new() -> Arc<Self> {
+            let pipe = rustix::pipe::pipe().unwrap();
+            Arc::new(Self { rounds: AtomicU32::new(0), busy: AtomicBool::new(false), pipe })
+        }
+    }
+
+    impl Progress for Driver {
+        fn progress(&self) {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+        }
+        fn arm(&self) -> bool {
+            !self.busy.load(Ordering::Relaxed)
+        }
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.pipe.0.as_fd())
+        }
+    }
+
+    #[test]
+    fn waiting_drives_what_is_attached_and_wakes_for_its_descriptor() {
+        for before in [true, false] {
+            let wait = Wait::new();
+            let driver = Driver::new();
+            let shared: Arc<dyn Progress> = driver.clone();
+            if before {
+                wait.attach(&shared).unwrap();
+                assert!(!readable(&wait));
+            } else {
+                assert!(!readable(&wait));
+                wait.attach(&shared).unwrap();
+            }
+            wait.until(None, || (driver.rounds.load(Ordering::Relaxed) > 3).then_some(())).unwrap();
+            driver.busy.store(true, Ordering::Relaxed);
+            assert!(!wait.arm().unwrap());
+            rustix::io::write(&driver.pipe.1, b"x").unwrap();
+            assert!(readable(&wait));
+            wait.detach(&shared);
+            assert!(!readable(&wait));
+            let rounds = driver.rounds.load(Ordering::Relaxed);
+            wait.drive();
+            assert_eq!(driver.rounds.load(Ordering::Relaxed), rounds);
+        }
+    }
+
+    #[test]
+    fn a_sleeper_wakes_though_the_descriptor_is_drained_by_another() {
+        let wait = Wait::new();
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| wait.until(None, || (done.load(Ordering::SeqCst) == 1).then_some(())));
+            std::thread::sleep(SPIN * 20);
+            done.store(1, Ordering::SeqCst);
+            wait.notify();
+            for _ in 0..100 {
+                assert!(wait.arm().unwrap());
+            }
+            sleeper.join().unwrap().unwrap();
+        });
+        assert!(lock(&wait.sleepers).is_empty());
+    }
+
+    #[test]
+    fn a_wait_ends_when_its_time_is_up() {
+        let wait = Wait::new();
+        for timeout in [Duration::ZERO, Duration::from_millis(2)] {
+            let ended = wait.until(Some(timeout), || None::<()>);
+            assert!(matches!(ended, Err(WaitError::TimedOut)));
+        }
+    }
+
+    #[test]
+    fn nothing_is_slept_over() {
+        // Each thread waits for the other's turn. A lost wake-up would make this hang.
+        let turn = AtomicU32::new(0);
+        let waits = [Wait::new(), Wait::new()];
+        std::thread::scope(|scope| {
+            for me in 0..2u32 {
+                let (turn, waits) = (&turn, &waits);
+                scope.spawn(move || {
+                    for round in (me..2000).step_by(2) {
+                        if round % 100 < 2 {
+                            std::thread::sleep(SPIN * 3);
+                        }
+                        let mine = &waits[me as usize];
+                        mine.until(None, || (turn.load(Ordering::SeqCst) == round).then_some(())).unwrap();
+                        turn.store(round + 1, Ordering::SeqCst);
+                        waits[1 - me as usize].notify();
+                    }
+                });
+            }
+        });
+        assert_eq!(turn.into_inner(), 2000);
+    }
+}

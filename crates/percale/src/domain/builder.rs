@@ -1,0 +1,163 @@
+//! How a domain is to behave.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Domain, Inner, Progress, Settings};
+use crate::fabric::TransportKind;
+use crate::transport::connect::Service;
+use crate::transport::sim::Network;
+
+/// Unexpected messages are kept up to this many bytes before senders are told to offer rather than to send.
+const UNEXPECTED_CAP: usize = 64 << 20;
+
+/// Why a domain could not be opened.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No transport is left to use.
+    #[error("no transport is available: {0}")]
+    NoTransport(String),
+    /// The transport cannot be chosen.
+    #[error("{0}")]
+    Transport(String),
+    /// The system refused a thread or a descriptor.
+    #[error("the system refused what a domain needs: {0}; raise the limits on threads and open files")]
+    System(#[from] io::Error),
+}
+
+impl OpenError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NoTransport(_) => libc::ENODATA,
+            Self::Transport(_) => libc::EINVAL,
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Collects the settings of a domain. [`Info::domain`](crate::fabric::Info::domain) makes one.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is opened before `open`"]
+pub struct DomainBuilder {
+    settings: Settings,
+    /// What the machine lacks, for the error if that is too much.
+    missing: String,
+    chosen: Vec<TransportKind>,
+}
+
+impl DomainBuilder {
+    pub(crate) fn new(shm: bool, tcp: bool, cma: bool, missing: String) -> Self {
+        let settings = Settings {
+            shm,
+            tcp,
+            cma,
+            progress: Progress::Manual,
+            authorization_key: None,
+            connect_timeout: Duration::from_secs(5),
+            peer_timeout: Duration::from_secs(20),
+            interface: None,
+            unexpected_cap: UNEXPECTED_CAP,
+            socket_buffers: None,
+            sim: None,
+        };
+        Self { settings, missing, chosen: Vec::new() }
+    }
+
+    /// Allows only this transport to other endpoints (sending to oneself always works). Several calls allow several. Without a
+    /// call, the environment variable `PERCALE_TRANSPORT` (names separated by commas) chooses, else all are allowed.
+    pub fn transport(mut self, kind: TransportKind) -> Self {
+        self.chosen.push(kind);
+        self
+    }
+
+    /// Who makes progress. Automatic progress is for shared endpoints.
+    pub const fn progress(mut self, progress: Progress) -> Self {
+        self.settings.progress = progress;
+        self
+    }
+
+    /// Only peers with the same key are talked to; both sides prove that they know it. It does not encrypt anything.
+    pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.settings.authorization_key = Some(key.into());
+        self
+    }
+
+    /// How long a connection may take to be made. Default 5 s.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a TCP peer may be unreachable before it counts as dead. Default 20 s.
+    pub const fn peer_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.peer_timeout = timeout;
+        self
+    }
+
+    /// Which interface's address a wildcard bind advertises. Default: the first real one that is up.
+    pub fn interface(mut self, name: impl Into<String>) -> Self {
+        self.settings.interface = Some(name.into());
+        self
+    }
+
+    /// Whether peers' memory may be copied by the kernel (process_vm_readv and process_vm_writev). Default: if that works here.
+    pub const fn cma(mut self, allowed: bool) -> Self {
+        self.settings.cma = self.settings.cma && allowed;
+        self
+    }
+
+    /// How many bytes of unexpected messages are kept before senders have to wait for receives. Default 64 MiB.
+    pub const fn unexpected_cap(mut self, bytes: usize) -> Self {
+        self.settings.unexpected_cap = bytes;
+        self
+    }
+
+    /// Sizes of TCP sockets' buffers, in bytes. Default: what measured best.
+    pub const fn socket_buffers(mut self, bytes: usize) -> Self {
+        self.settings.socket_buffers = Some(bytes);
+        self
+    }
+
+    /// A domain of a simulated network, for tests.
+    pub fn simulated(mut self, network: &Network) -> Self {
+        self.settings.sim = Some(network.clone());
+        self
+    }
+
+    /// Opens the domain: starts its service thread.
+    ///
+    /// # Errors
+    /// If no transport is left, or the system refuses a thread or descriptors.
+    pub fn open(mut self) -> Result<Domain, OpenError> {
+        if self.settings.sim.is_some() {
+            return Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: None }) });
+        }
+        if self.chosen.is_empty()
+            && let Ok(names) = std::env::var("PERCALE_TRANSPORT")
+        {
+            for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                let kind = name.parse().map_err(|error: crate::fabric::UnknownTransport| {
+                    OpenError::Transport(format!("PERCALE_TRANSPORT: {error}"))
+                })?;
+                self.chosen.push(kind);
+            }
+        }
+        if self.chosen.contains(&TransportKind::Sim) {
+            return Err(OpenError::Transport("the simulated network is for tests: give it with `simulated`".into()));
+        }
+        if !self.chosen.is_empty() {
+            self.settings.shm &= self.chosen.contains(&TransportKind::Shm);
+            self.settings.tcp &= self.chosen.contains(&TransportKind::Tcp);
+        }
+        let loopback_only = self.chosen == [TransportKind::Loopback];
+        if !self.settings.shm && !self.settings.tcp && !loopback_only {
+            return Err(OpenError::NoTransport(self.missing));
+        }
+        let service = Service::start()?;
+        Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: Some(service) }) })
+    }
+}

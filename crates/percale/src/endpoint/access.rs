@@ -1,0 +1,216 @@
+//! How an endpoint's engine is reached: by its one owner, or by many threads through a lock.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::engine::Engine;
+use super::spin::{Budget, Step};
+use crate::completion::wait::Progress;
+
+mod sealed {
+    /// Not for others to implement.
+    pub trait Sealed {}
+    impl Sealed for super::Owned {}
+    impl Sealed for super::Shared {}
+}
+
+/// A way to reach an engine: [`Owned`] or [`Shared`].
+pub trait Access: sealed::Sealed {
+    /// Runs `f` with the engine, then wakes the tasks whose operations it finished.
+    #[doc(hidden)]
+    fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R;
+
+    /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps.
+    #[doc(hidden)]
+    fn wait_until<R>(&self, deadline: Option<Instant>, ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R>;
+}
+
+/// One owner, no lock: the endpoint is `Send` but not `Sync`.
+#[derive(Debug)]
+pub struct Owned {
+    engine: RefCell<Engine>,
+}
+
+impl Owned {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self { engine: RefCell::new(engine) }
+    }
+}
+
+impl Access for Owned {
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let mut engine = self.engine.borrow_mut();
+        let result = f(&mut engine);
+        if engine.core.operations.has_wakers() {
+            let wakers = engine.core.operations.take_wakers();
+            drop(engine);
+            wakers.into_iter().for_each(std::task::Waker::wake);
+        }
+        result
+    }
+
+    fn wait_until<R>(&self, deadline: Option<Instant>, mut ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R> {
+        let mut budget = Budget::new();
+        loop {
+            let found = self.with(|engine| {
+                engine.progress();
+                ready(engine)
+            });
+            if found.is_some() {
+                return found;
+            }
+            match budget.step(deadline) {
+                Step::Again => {}
+                Step::Late => return None,
+                Step::Sleep => {
+                    let armed = self.with(Engine::arm);
+                    if let Some(armed) = armed {
+                        armed.sleep(deadline);
+                        self.with(|engine| engine.disarm());
+                    }
+                    budget.rest();
+                }
+            }
+        }
+    }
+}
+
+/// What the threads of a shared endpoint share.
+struct Inner {
+    state: Mutex<State>,
+    /// Rung when results came or the leader stepped down.
+    changed: Condvar,
+    /// What the queues and counters that the endpoint reports to hold weakly.
+    driver: OnceLock<Arc<dyn Progress>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    engine: Engine,
+    /// A thread sleeps on the endpoint's descriptor; the others wait for `changed`.
+    led: bool,
+    /// Threads that wait for `changed`.
+    followers: usize,
+    /// `Operations::finished` and the queue's length as the sleepers last knew them.
+    seen: u64,
+}
+
+/// Many threads, one uncontended lock.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    inner: Arc<Inner>,
+}
+
+/// The engine of a shared endpoint, without keeping it alive: what a progress thread holds.
+#[derive(Debug)]
+pub(crate) struct WeakShared(std::sync::Weak<Inner>);
+
+impl WeakShared {
+    /// The endpoint, if somebody else still holds it.
+    pub(crate) fn upgrade(&self) -> Option<Shared> {
+        self.0.upgrade().map(|inner| Shared { inner })
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine) -> Self {
+        let state = State { engine, led: false, followers: 0, seen: 0 };
+        Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), driver: OnceLock::new() }) }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakShared {
+        WeakShared(Arc::downgrade(&self.inner))
+    }
+
+    /// Keeps the driver for as long as the endpoint.
+    pub(super) fn keep(&self, driver: Arc<dyn Progress>) {
+        self.inner.driver.get_or_init(|| driver);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock is a defect of ours; the state is as usable as it ever will be.
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells sleepers that results came.
+    fn tell(&self, state: &mut State) {
+        let finished = state.engine.results();
+        if finished != state.seen {
+            state.seen = finished;
+            if state.led {
+                state.engine.wake_sleeper();
+            }
+            if state.followers > 0 {
+                self.inner.changed.notify_all();
+            }
+        }
+    }
+
+    /// Sleeps until something may have changed: on the endpoint's descriptor (the leader), or until the leader says so.
+    fn sleep(&self, deadline: Option<Instant>) {
+        let mut state = self.lock();
+        if state.led {
+            state.followers += 1;
+            let patience = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            let (mut state, _) =
+                self.inner.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            state.followers -= 1;
+            return;
+        }
+        let armed = state.engine.arm();
+        self.tell(&mut state);
+        let Some(armed) = armed else { return };
+        state.led = true;
+        drop(state);
+        armed.sleep(deadline);
+        let mut state = self.lock();
+        state.engine.disarm();
+        state.led = false;
+        if state.followers > 0 {
+            self.inner.changed.notify_all();
+        }
+    }
+}
+
+impl Access for Shared {
+    fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let mut state = self.lock();
+        let result = f(&mut state.engine);
+        self.tell(&mut state);
+        if state.engine.core.operations.has_wakers() {
+            let wakers = state.engine.core.operations.take_wakers();
+            drop(state);
+            wakers.into_iter().for_each(std::task::Waker::wake);
+        }
+        result
+    }
+
+    fn wait_until<R>(&self, deadline: Option<Instant>, mut ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R> {
+        let mut budget = Budget::new();
+        loop {
+            let found = self.with(|engine| {
+                engine.progress();
+                ready(engine)
+            });
+            if found.is_some() {
+                return found;
+            }
+            match budget.step(deadline) {
+                Step::Again => {}
+                Step::Late => return None,
+                Step::Sleep => {
+                    self.sleep(deadline);
+                    budget.rest();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Who drives a shared endpoint besides its users: readers of its queues, and the progress thread.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::access::{Access, Shared, WeakShared};
+use super::engine::Engine;
+use super::engine::core::Reports;
+use crate::completion::counter::Counter;
+use crate::completion::event::EventQueue;
+use crate::completion::queue::CompletionQueue;
+use crate::completion::wait::Progress;
+
+/// A shared endpoint, as the queues and counters that it reports to know it.
+pub(super) struct Driver {
+    endpoint: WeakShared,
+    descriptor: Arc<OwnedFd>,
+}
+
+impl Progress for Driver {
+    fn progress(&self) {
+        if let Some(endpoint) = self.endpoint.upgrade() {
+            endpoint.with(Engine::progress);
+        }
+    }
+
+    fn arm(&self) -> bool {
+        self.endpoint.upgrade().is_none_or(|endpoint| endpoint.with(|engine| engine.arm().is_some()))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.descriptor.as_fd())
+    }
+}
+
+/// What an endpoint reports to.
+pub(super) struct Waits {
+    queues: Vec<CompletionQueue>,
+    counters: Vec<Arc<Counter>>,
+    events: Option<EventQueue>,
+}
+
+impl Waits {
+    /// Everything that the two directions report to.
+    pub(super) fn of(transmit: &Reports, receive: &Reports, events: Option<&EventQueue>) -> Self {
+        let both = [transmit, receive];
+        Self {
+            queues: both.iter().filter_map(|reports| reports.queue.clone()).collect(),
+            counters: both.iter().filter_map(|reports| reports.counter.clone()).collect(),
+            events: events.cloned(),
+        }
+    }
+}
+
+/// Lets whoever reads or waits for these drive the endpoint. The result is to be kept as long as the endpoint.
+pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>, waits: Waits) -> io::Result<Arc<dyn Progress>> {
+    let driver: Arc<dyn Progress> =
+        Arc::new(Driver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
+    for queue in &waits.queues {
+        queue.attach(&driver)?;
+    }
+    for counter in &waits.counters {
+        counter.attach(&driver)?;
+    }
+    if let Some(events) = &waits.events {
+        events.attach(&driver)?;
+    }
+    Ok(driver)
+}
+
+/// The progress thread sleeps for at most this long before it looks whether its endpoint is still there.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Starts the thread that makes progress on an endpoint until nobody else holds it.
+pub(super) fn start(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
+    let (weak, descriptor) = (endpoint.downgrade(), Arc::clone(descriptor));
+    std::thread::Builder::new().name("percale-progress".into()).spawn(move || run(&weak, &descriptor)).map(drop)
+}
+
+fn run(endpoint: &WeakShared, descriptor: &OwnedFd) {
+    let mut idle_since: Option<Instant> = None;
+    loop {
+        let Some(shared) = endpoint.upgrade() else { return };
+        if shared.with(Engine::progress) {
+            idle_since = None;
+            continue;
+        }
+        let since = *idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < super::spin::BUDGET {
+            drop(shared);
+            std::thread::yield_now();
+            continue;
+        }
+        let armed = shared.with(Engine::arm).is_some();
+        drop(shared);
+        if armed {
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+            let mut fds = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => idle_since = None,
+                Err(error) => return tracing::error!(%error, "the progress thread cannot sleep and ends"),
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Opening an endpoint.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::access::{Owned, Shared};
+use super::engine::core::{Core, Reports};
+use super::engine::peers::Peers;
+use super::engine::{Connector, Doorbell, Engine, Start};
+use super::matching::Matching;
+use super::operations::Operations;
+use super::{Endpoint, SharedEndpoint, automatic};
+use crate::address::vector::AddressVector;
+use crate::completion::counter::Counter;
+use crate::completion::event::EventQueue;
+use crate::completion::queue::CompletionQueue;
+use crate::completion::ring::Ring;
+use crate::domain::{Domain, Progress};
+use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
+use crate::transport::shm::Bell;
+use crate::transport::tcp::TcpOptions;
+use crate::wire::hello::Incarnation;
+
+/// Why an endpoint could not be opened.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address means nothing.
+    #[error("{0:?} is no address to bind to: give HOST:PORT, port 0 for any free one ({1})")]
+    Address(String, String),
+    /// The address cannot be had.
+    #[error("{address} cannot be bound: {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The system refused descriptors or memory.
+    #[error("the system refused what an endpoint needs: {0}; raise the limit on open files, or use fewer endpoints")]
+    System(#[from] io::Error),
+    /// Automatic progress needs an endpoint that its thread can reach.
+    #[error("the domain makes progress automatically, which only a shared endpoint allows: use bind_shared")]
+    NotShared,
+}
+
+impl BindError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Address(..) | Self::NotShared => libc::EINVAL,
+            Self::Bind { error, .. } | Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Collects what an endpoint is made of.
+#[derive(Debug)]
+#[must_use = "nothing is opened before `bind`"]
+pub struct EndpointBuilder<'d> {
+    domain: &'d Domain,
+    vector: Option<AddressVector>,
+    transmit: Reports,
+    receive: Reports,
+    events: Option<EventQueue>,
+    multi_minimum: usize,
+}
+
+/// A multi-receive buffer with less than this left is released, unless the builder says otherwise.
+const MULTI_MINIMUM: usize = 64;
+
+impl<'d> EndpointBuilder<'d> {
+    pub(crate) fn new(domain: &'d Domain) -> Self {
+        let (transmit, receive) = (Reports::default(), Reports::default());
+        Self { domain, vector: None, transmit, receive, events: None, multi_minimum: MULTI_MINIMUM }
+    }
+
+    /// The vector that names its peers. Several endpoints may share one.
+    pub fn vector(mut self, vector: &AddressVector) -> Self {
+        self.vector = Some(vector.clone());
+        self
+    }
+
+    /// Completions of sends go to this queue rather than to the endpoint's own.
+    pub fn transmit_queue(mut self, queue: &CompletionQueue) -> Self {
+        self.transmit.queue = Some(queue.clone());
+        self
+    }
+
+    /// Completions of receives go to this queue rather than to the endpoint's own.
+    pub fn receive_queue(mut self, queue: &CompletionQueue) -> Self {
+        self.receive.queue = Some(queue.clone());
+        self
+    }
+
+    /// Sends count here.
+    pub fn transmit_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.transmit.counter = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Receives count here.
+    pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.receive.counter = Some(Arc::clone(counter));
+        self
+    }
+
+    /// What happens to peers is told here.
+    pub fn event_queue(mut self, events: &EventQueue) -> Self {
+        self.events = Some(events.clone());
+        self
+    }
+
+    /// A multi-receive buffer with less than this many bytes left is released (FI_OPT_MIN_MULTI_RECV). Default 64.
+    pub const fn multi_receive_minimum(mut self, bytes: usize) -> Self {
+        self.multi_minimum = bytes;
+        self
+    }
+
+    /// Opens the endpoint at `address` (`HOST:PORT`; port 0 for any free one), for one owner.
+    ///
+    /// # Errors
+    /// If the address cannot be had, or the system refuses descriptors.
+    pub fn bind(self, address: impl AsRef<str>) -> Result<Endpoint, BindError> {
+        if self.domain.inner.settings.progress == Progress::Automatic {
+            return Err(BindError::NotShared);
+        }
+        let domain = self.domain.clone();
+        let engine = self.engine(resolve(address.as_ref())?)?;
+        let descriptor = Arc::clone(engine.descriptor());
+        Ok(Endpoint { access: Owned::new(engine), descriptor, _domain: domain })
+    }
+
+    /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
+    /// they are read or waited for.
+    ///
+    /// # Errors
+    /// If the address cannot be had, or the system refuses descriptors or a thread.
+    pub fn bind_shared(self, address: impl AsRef<str>) -> Result<SharedEndpoint, BindError> {
+        let domain = self.domain.clone();
+        let waits = automatic::Waits::of(&self.transmit, &self.receive, self.events.as_ref());
+        let engine = self.engine(resolve(address.as_ref())?)?;
+        let descriptor = Arc::clone(engine.descriptor());
+        let access = Shared::new(engine);
+        let driver = automatic::attach(&access, &descriptor, waits)?;
+        if domain.inner.settings.progress == Progress::Automatic {
+            automatic::start(&access, &descriptor)?;
+        }
+        access.keep(driver);
+        Ok(Endpoint { access, descriptor, _domain: domain })
+    }
+
+    fn engine(self, bind: SocketAddr) -> Result<Engine, BindError> {
+        let settings = &self.domain.inner.settings;
+        let doorbell = Arc::new(Doorbell::new(Arc::new(Bell::new()?)));
+        let core = Core {
+            peers: Peers::new(self.vector),
+            messages: Matching::new(),
+            tagged: Matching::new(),
+            claims: HashMap::new(),
+            sends: Slab::new(),
+            arrivals: Slab::new(),
+            pulls: Slab::new(),
+            multis: Slab::new(),
+            multi_minimum: self.multi_minimum,
+            outbox: VecDeque::new(),
+            queue: Ring::default(),
+            transmit: self.transmit,
+            receive: self.receive,
+            operations: Operations::default(),
+            events: self.events,
+            unexpected: 0,
+            unexpected_cap: settings.unexpected_cap,
+            offers_only: false,
+            reported: 0,
+        };
+        if let Some(network) = &settings.sim {
+            let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;
+            let (address, incarnation) = (port.address(), port.incarnation());
+            let start = Start { core, connector: Connector::Sim(port), doorbell, address, incarnation };
+            return Ok(Engine::new(start)?);
+        }
+        let Some(service) = &self.domain.inner.service else {
+            return Err(BindError::System(io::ErrorKind::NotConnected.into()));
+        };
+        let mailbox = Mailbox::new(doorbell.bell().event_fd().try_clone_to_owned()?);
+        let mut transports = Transports::empty();
+        transports.set(Transports::SHM, settings.shm);
+        transports.set(Transports::TCP, settings.tcp);
+        let options = EndpointOptions {
+            bind,
+            interface: settings.interface.clone(),
+            incarnation: Incarnation::random()?,
+            transports,
+            authorization_key: settings.authorization_key.clone(),
+            connect_timeout: settings.connect_timeout,
+            cma_allowed: settings.cma,
+            bell: Some(Arc::clone(&doorbell) as _),
+        };
+        let registration =
+            service.open(options, &mailbox).map_err(|error| BindError::Bind { address: bind, error })?;
+        let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
+        let mut tcp = TcpOptions { timeout: settings.peer_timeout, ..TcpOptions::default() };
+        if let Some(bytes) = settings.socket_buffers {
+            tcp.send_buffer = Some(bytes);
+            tcp.receive_buffer = Some(bytes);
+        }
+        let connector = Connector::Service { registration, mailbox, tcp };
+        Ok(Engine::new(Start { core, connector, doorbell, address, incarnation })?)
+    }
+}
+
+/// The first address that a text means.
+fn resolve(text: &str) -> Result<SocketAddr, BindError> {
+    let wrong = |why: &dyn std::fmt::Display| BindError::Address(text.into(), why.to_string());
+    text.to_socket_addrs().map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"it has no address"))
+}

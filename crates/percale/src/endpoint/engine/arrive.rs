@@ -1,0 +1,219 @@
+//! What arrives: the core as its links' sink.
+
+use super::core::{Core, is_tagged};
+use super::types::{Action, Arrival, Body, Pull, Receive, Request, Unexpected};
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::matching::{Envelope, Keep};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::{Segments, View};
+use crate::transport::{Connection, Landing, PullError, Sink};
+use crate::wire::head::{Flags, Head, Kind, Offer};
+
+impl Core {
+    /// The receive that this message goes to, if one is posted: removed from its table, or (multi-receive) a part of it.
+    #[inline]
+    pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
+        let tagged = is_tagged(head.kind);
+        let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
+        let Self { messages, tagged: tagged_table, multis, multi_minimum, .. } = self;
+        let table = if tagged { tagged_table } else { messages };
+        let (part, taken) = table.arrive_with(envelope, |_, receive| {
+            let Some(multi) = receive.multi else { return (Keep::Remove, None) };
+            let state = &mut multis[multi as usize];
+            let part = take_part(state, multi, len);
+            if state.segments.len() - state.used < (*multi_minimum).max(1) {
+                state.closed = true;
+                return (Keep::Remove, Some(part));
+            }
+            (Keep::Stay, Some(part))
+        })?;
+        part.or(taken)
+    }
+
+    /// Gives an arrived or offered message to its receive.
+    pub(crate) fn fill(&mut self, message: Unexpected, receive: Receive) {
+        let Unexpected { from, head, len, body } = message;
+        match body {
+            Body::Whole(bytes) => {
+                View::of(&bytes).copy_into(&receive.segments, 0);
+                self.account(0, bytes.len());
+                self.received(from, &head, len, &receive);
+            }
+            Body::Offered(offer) => self.start_pull(from, head, &offer, receive),
+            Body::Arriving(arrival) => self.arrivals[arrival as usize].receive = Some(receive),
+        }
+    }
+
+    /// Fetches an offer.
+    fn start_pull(&mut self, from: Connection, head: Head, offer: &Offer, receive: Receive) {
+        let into = receive.segments.slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
+        if into.is_empty() {
+            // Nothing to fetch: a message of no bytes, or a receive with no room.
+            self.reply(from, Kind::Pulled, head.id, 0);
+            self.received(from, &head, offer.len.get(), &receive);
+            return;
+        }
+        let token = self.pulls.insert(Pull { from, head, len: offer.len.get(), receive }) as u32;
+        self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
+    }
+
+    /// An eager message arrived whole.
+    #[inline]
+    fn message(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let len = payload.len() as u64;
+        if let Some(receive) = self.match_posted(from, head, len) {
+            payload.copy_into(&receive.segments, 0);
+            self.received(from, head, len, &receive);
+        } else {
+            let body = Body::Whole(payload.to_vec());
+            self.hold(Unexpected { from, head: *head, len, body });
+            self.account(payload.len(), 0);
+        }
+    }
+
+    /// Keeps a message until its receive is posted.
+    fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
+        let tagged = is_tagged(message.head.kind);
+        let envelope =
+            Envelope { tag: if tagged { message.head.tag } else { 0 }, source: u64::from(message.from) };
+        self.table(tagged).hold(envelope, message)
+    }
+
+    /// An offer arrived.
+    fn offered(&mut self, from: Connection, head: Head, payload: View<'_>) {
+        let Some(offer) = payload.read::<Offer>(0) else {
+            return self.peers.accuse(from, "an offer shorter than offers are");
+        };
+        match self.match_posted(from, &head, offer.len.get()) {
+            Some(receive) => self.start_pull(from, head, &offer, receive),
+            None => {
+                self.hold(Unexpected { from, head, len: offer.len.get(), body: Body::Offered(offer) });
+            }
+        }
+    }
+
+    /// The peer asks for the payload of an offer of ours.
+    fn asked(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        if payload.len() > Request::MAX {
+            return self.peers.accuse(from, "a pull request longer than pull requests are");
+        }
+        let waiting = |send: &super::types::Send| send.to == from && send.payload;
+        if !self.sends.get(head.id as usize).is_some_and(waiting) {
+            return self.peers.accuse(from, "a pull request for an operation that offers nothing");
+        }
+        let mut request = Request { bytes: [0; Request::MAX], len: payload.len() as u8 };
+        let bytes = payload.to_vec();
+        request.bytes[..bytes.len()].copy_from_slice(&bytes);
+        self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request }));
+    }
+}
+
+/// The next part of a multi-receive buffer, for a message of `len` bytes.
+pub(super) fn take_part(state: &mut super::types::Multi, multi: u32, len: u64) -> Receive {
+    let part = state.segments.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
+    state.used += part.len();
+    state.in_flight += 1;
+    Receive { segments: part, context: state.context, notify: state.notify, multi: Some(multi) }
+}
+
+impl Sink for Core {
+    #[inline]
+    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
+        match head.kind {
+            Kind::Message | Kind::Tagged => self.message(from, &head, payload),
+            Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
+            Kind::Pull => self.asked(from, &head, payload),
+            Kind::Pulled => self.send_step(from, head.id, |send| send.payload = false),
+            Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
+            Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
+            Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
+            Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport => {}
+        }
+    }
+
+    fn begin(&mut self, from: Connection, head: Head) -> Landing {
+        let len = u64::from(head.len);
+        let mut arrival = Arrival { from, head, receive: self.match_posted(from, &head, len), heap: None, held: None };
+        let into = match &arrival.receive {
+            Some(receive) => receive.segments,
+            None => {
+                let mut heap = Buffer::from(vec![0; head.len as usize]);
+                let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
+                arrival.heap = Some(heap);
+                self.account(head.len as usize, 0);
+                into
+            }
+        };
+        let expected = arrival.receive.is_some();
+        let token = self.arrivals.insert(arrival) as u32;
+        if !expected {
+            let held = self.hold(Unexpected { from, head, len, body: Body::Arriving(token) });
+            self.arrivals[token as usize].held = Some(held);
+        }
+        Landing { token, into }
+    }
+
+    fn landed(&mut self, from: Connection, token: u32) {
+        let Some(arrival) = self.arrivals.try_remove(token as usize) else { return };
+        let Arrival { head, receive, heap, held, .. } = arrival;
+        let len = u64::from(head.len);
+        let tagged = is_tagged(head.kind);
+        match (receive, heap) {
+            (Some(receive), None) => self.received(from, &head, len, &receive),
+            (Some(receive), Some(heap)) => {
+                let bytes = heap.into_vec();
+                View::of(&bytes).copy_into(&receive.segments, 0);
+                self.account(0, bytes.len());
+                self.received(from, &head, len, &receive);
+            }
+            (None, Some(heap)) => {
+                let message = held.and_then(|held| self.table(tagged).held_mut(held));
+                if let Some(message) = message {
+                    message.body = Body::Whole(heap.into_vec());
+                } else {
+                    // Discarded while it arrived.
+                    if head.flags.contains(Flags::ACK) {
+                        self.reply(from, Kind::Ack, head.id, 0);
+                    }
+                    self.account(0, head.len as usize);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
+        if self.pulls.get(token as usize).is_none_or(|pull| pull.from != from) {
+            return;
+        }
+        let pull = self.pulls.remove(token as usize);
+        match result {
+            Ok(_) => self.received(from, &pull.head, pull.len, &pull.receive),
+            Err(error) => {
+                let (code, why) = pull_error(error);
+                if pull.head.flags.contains(Flags::ACK) {
+                    self.reply(from, Kind::Ack, pull.head.id, code.errno() as u64);
+                }
+                self.receive_failed(from, &pull.head, &pull.receive, code, why);
+            }
+        }
+    }
+
+    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+        match result {
+            Ok(()) => self.send_step(from, id, |send| send.payload = false),
+            Err(error) => {
+                let (code, why) = pull_error(error);
+                self.send_failed(from, id, code, why);
+            }
+        }
+    }
+}
+
+/// How a failed pull is reported.
+fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
+    match error {
+        PullError::Fault => (ErrorCode::Fault, "the source or the destination is not memory that can be read or written"),
+        PullError::Gone => (ErrorCode::Canceled, "the sender gave the message up"),
+    }
+}

@@ -1,0 +1,360 @@
+//! The protocol's state: everything about an endpoint except its links.
+//!
+//! Links hand frames to the core while they are borrowed, so the core never touches a link: what it wants done on one goes to
+//! `outbox`, which the engine empties afterwards. Invariants:
+//! * An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or
+//!   `pulls`, and completing it removes it there.
+//! * Identifiers that a peer sends back name entries of these slabs; each is checked to belong to that peer.
+//! * Messages of one peer are matched in the order in which they were sent.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::peers::Peers;
+use super::types::{Action, Arrival, Body, Multi, Notify, Pull, Receive, Send, Side, Unexpected};
+use crate::completion::counter::Counter;
+use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
+use crate::completion::event::{Event, EventQueue};
+use crate::completion::queue::CompletionQueue;
+use crate::completion::ring::{QueueFull, Ring};
+use crate::endpoint::matching::{Envelope, Held, Matching, Source};
+use crate::endpoint::operations::Operations;
+use crate::transport::{Broken, Connection};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Where completions of one direction go besides safe operations.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// A shared queue; without one, the endpoint's own.
+    pub(crate) queue: Option<CompletionQueue>,
+    /// Counts them too.
+    pub(crate) counter: Option<Arc<Counter>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// Peers, by connection number.
+    pub(crate) peers: Peers,
+    /// Posted receives and unexpected messages: untagged.
+    pub(crate) messages: Matching<Receive, Unexpected>,
+    /// The same, tagged.
+    pub(crate) tagged: Matching<Receive, Unexpected>,
+    /// Messages claimed by a peek, by context: the table (tagged?) and the place.
+    pub(crate) claims: HashMap<u64, (bool, Held)>,
+    /// Sends that wait for their peer.
+    pub(crate) sends: Slab<Send>,
+    /// Payloads arriving over streams.
+    pub(crate) arrivals: Slab<Arrival>,
+    /// Offers being fetched.
+    pub(crate) pulls: Slab<Pull>,
+    /// Multi-receive buffers.
+    pub(crate) multis: Slab<Multi>,
+    /// A multi-receive buffer with less than this left takes no more messages.
+    pub(crate) multi_minimum: usize,
+    /// What links are to do next.
+    pub(crate) outbox: VecDeque<(Connection, Action)>,
+    /// The endpoint's own completion queue.
+    pub(crate) queue: Ring,
+    /// Where sends report.
+    pub(crate) transmit: Reports,
+    /// Where receives report.
+    pub(crate) receive: Reports,
+    /// Safe operations.
+    pub(crate) operations: Operations,
+    /// What happened to peers.
+    pub(crate) events: Option<EventQueue>,
+    /// Bytes of unexpected messages that are held here.
+    pub(crate) unexpected: usize,
+    /// The cap on them: above it senders are told to offer rather than to send.
+    pub(crate) unexpected_cap: usize,
+    /// Senders were told so.
+    pub(crate) offers_only: bool,
+    /// Results that went to a queue so far.
+    pub(crate) reported: u64,
+}
+
+impl Core {
+    /// The table of tagged or of untagged messages.
+    #[inline]
+    pub(crate) fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
+        if tagged { &mut self.tagged } else { &mut self.messages }
+    }
+
+    /// The endpoint's own queue, and where completions of this direction go.
+    #[inline]
+    fn reports(&mut self, side: Side) -> (&mut Ring, &Reports) {
+        match side {
+            Side::Transmit => (&mut self.queue, &self.transmit),
+            Side::Receive => (&mut self.queue, &self.receive),
+        }
+    }
+
+    /// An operation succeeded.
+    #[inline]
+    pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
+        let (own, reports) = self.reports(side);
+        if let Some(counter) = &reports.counter {
+            counter.add(1);
+        }
+        match (notify, &reports.queue) {
+            (Notify::Silent, _) => return,
+            (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
+            (Notify::Queue, None) => own.push(entry),
+            (Notify::Queue, Some(queue)) => queue.push(entry),
+            (Notify::Event, None) => own.push_event(entry),
+            (Notify::Event, Some(queue)) => queue.update(|ring| ring.push_event(entry)),
+        }
+        self.reported += 1;
+    }
+
+    /// An operation failed. That is reported even if its success would not have been.
+    #[cold]
+    pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
+        let (own, reports) = self.reports(side);
+        if let Some(counter) = &reports.counter {
+            counter.add_error(1);
+        }
+        match (notify, &reports.queue) {
+            (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
+            (Notify::Queue, None) => own.push_error(error),
+            (Notify::Queue, Some(queue)) => queue.push_error(error),
+            (Notify::Event | Notify::Silent, None) => own.push_error_event(error),
+            (Notify::Event | Notify::Silent, Some(queue)) => queue.update(|ring| ring.push_error_event(error)),
+        }
+        self.reported += 1;
+    }
+
+    /// Reserves room for the result of an operation that is about to be posted.
+    #[inline]
+    pub(crate) fn reserve(&mut self, side: Side, notify: Notify) -> Result<(), QueueFull> {
+        match (notify, self.reports(side)) {
+            (Notify::Queue, (_, Reports { queue: Some(queue), .. })) => queue.reserve(),
+            (Notify::Queue, (own, _)) => own.reserve(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives room back: the operation was not posted after all.
+    #[inline]
+    pub(crate) fn unreserve(&mut self, side: Side, notify: Notify) {
+        match (notify, self.reports(side)) {
+            (Notify::Queue, (_, Reports { queue: Some(queue), .. })) => queue.update(Ring::unreserve),
+            (Notify::Queue, (own, _)) => own.unreserve(),
+            _ => {}
+        }
+    }
+
+    /// Whether what arrives can be reported. If not, transports are not drained: their senders wait.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        match &self.receive.queue {
+            None => self.queue.has_room(),
+            Some(queue) => queue.update(|ring| ring.has_room()),
+        }
+    }
+
+    /// Queues a frame without payload.
+    #[inline]
+    pub(crate) fn reply(&mut self, to: Connection, kind: Kind, id: u32, tag: u64) {
+        let head = Head { kind, flags: Flags::ID, len: 0, tag, data: 0, id };
+        self.outbox.push_back((to, Action::Frame(head)));
+    }
+
+    /// A message is in its receive buffer, `len` bytes long at its sender: answers the sender and reports.
+    #[inline]
+    pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
+        if head.flags.contains(Flags::ACK) {
+            self.reply(from, Kind::Ack, head.id, 0);
+        }
+        let room = receive.segments.len() as u64;
+        let mut entry = self.received_entry(from, head, len.min(room), receive);
+        if let Some(multi) = receive.multi {
+            entry.flags |= self.multi_done(multi);
+        }
+        if len <= room {
+            self.complete(Side::Receive, receive.notify, entry);
+        } else {
+            self.fail(Side::Receive, receive.notify, ErrorEntry::truncated(entry, len - room));
+        }
+    }
+
+    /// The completion of a message.
+    #[inline]
+    pub(crate) fn received_entry(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> Entry {
+        let tagged = is_tagged(head.kind);
+        let mut flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+        if head.flags.contains(Flags::DATA) {
+            flags |= CompletionFlags::REMOTE_DATA;
+        }
+        Entry {
+            context: receive.context,
+            flags,
+            len,
+            buffer: if receive.multi.is_some() { first_address(receive) } else { 0 },
+            data: head.data,
+            tag: if tagged { head.tag } else { 0 },
+            source: self.peers.source(from),
+        }
+    }
+
+    /// One message of a multi-receive buffer is complete; says whether that released the buffer.
+    pub(crate) fn multi_done(&mut self, multi: u32) -> CompletionFlags {
+        let Some(state) = self.multis.get_mut(multi as usize) else { return CompletionFlags::empty() };
+        state.in_flight -= 1;
+        if state.closed && state.in_flight == 0 {
+            self.multis.remove(multi as usize);
+            return CompletionFlags::MULTI_RECEIVE;
+        }
+        CompletionFlags::empty()
+    }
+
+    /// A receive that had been matched will get no message: its peer died, or the payload could not be fetched.
+    pub(crate) fn receive_failed(&mut self, from: Connection, head: &Head, receive: &Receive, error: ErrorCode, why: &str) {
+        let mut entry = self.received_entry(from, head, 0, receive);
+        if let Some(multi) = receive.multi {
+            entry.flags |= self.multi_done(multi);
+        }
+        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+    }
+
+    /// A send is over as far as one of its two conditions goes; completes it once both hold.
+    pub(crate) fn send_step(&mut self, from: Connection, id: u32, step: impl FnOnce(&mut Send)) {
+        let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from) else {
+            return; // The peer answers an operation that is gone (it was given up); nothing is owed to it.
+        };
+        step(send);
+        if !send.payload && !send.ack {
+            let send = self.sends.remove(id as usize);
+            self.peers.finished(from);
+            self.complete(Side::Transmit, send.notify, sent_entry(send.context, send.flags, send.len));
+        }
+    }
+
+    /// A send failed.
+    pub(crate) fn send_failed(&mut self, from: Connection, id: u32, error: ErrorCode, why: &str) {
+        if self.sends.get(id as usize).is_none_or(|send| send.to != from) {
+            return;
+        }
+        let send = self.sends.remove(id as usize);
+        self.peers.finished(from);
+        let entry = sent_entry(send.context, send.flags, send.len);
+        self.fail(Side::Transmit, send.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+    }
+
+    /// The connection is gone: everything that waited for it ends in error, once.
+    #[cold]
+    pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        self.outbox.retain(|(to, _)| *to != from);
+        for pending in self.peers.take_pending(from) {
+            let work = pending.work;
+            let entry = sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len());
+            self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+        }
+        let gone: Vec<u32> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id as u32).collect();
+        for id in gone {
+            self.send_failed(from, id, error, why);
+        }
+        let gone: Vec<usize> = self.pulls.iter().filter(|(_, pull)| pull.from == from).map(|(id, _)| id).collect();
+        for id in gone {
+            let pull = self.pulls.remove(id);
+            self.receive_failed(from, &pull.head, &pull.receive, error, why);
+        }
+        let gone: Vec<usize> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
+        for id in gone {
+            let arrival = self.arrivals.remove(id);
+            if let Some(receive) = arrival.receive {
+                self.receive_failed(from, &arrival.head, &receive, error, why);
+            }
+        }
+        self.drop_unfinished(from);
+        self.fail_directed(from, error, why);
+        self.peers.reset(from);
+    }
+
+    /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
+    fn drop_unfinished(&mut self, from: Connection) {
+        for tagged in [false, true] {
+            let ours = |envelope: Envelope, _, message: &Unexpected| {
+                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_))
+            };
+            let dropped = self.table(tagged).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
+            tracing::debug!(dropped, "bytes of unexpected messages will never arrive");
+        }
+    }
+
+    /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
+    fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        for tagged in [false, true] {
+            let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
+            for receive in directed {
+                let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
+                let entry = self.received_entry(from, &head, 0, &receive);
+                if let Some(multi) = receive.multi {
+                    self.multis[multi as usize].closed = true;
+                    if self.multis[multi as usize].in_flight > 0 {
+                        continue;
+                    }
+                    self.multis.remove(multi as usize);
+                }
+                self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+            }
+        }
+    }
+
+    /// Tells the event queue, if there is one.
+    pub(crate) fn event(&self, event: impl FnOnce() -> Event) {
+        if let Some(events) = &self.events {
+            events.push(event());
+        }
+    }
+
+    /// Accounts for unexpected bytes held here, and tells senders when the cap is passed, either way.
+    pub(crate) fn account(&mut self, more: usize, less: usize) {
+        self.unexpected = self.unexpected + more - less;
+        let offers_only =
+            if self.offers_only { self.unexpected > self.unexpected_cap / 2 } else { self.unexpected > self.unexpected_cap };
+        if offers_only != self.offers_only {
+            self.offers_only = offers_only;
+            let up: Vec<Connection> = self.peers.up().collect();
+            for to in up {
+                self.reply(to, Kind::Offers, u32::from(offers_only), 0);
+            }
+        }
+    }
+}
+
+/// The error code for a broken link.
+pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
+    match broken {
+        Broken::Closed => ErrorCode::NotConnected,
+        Broken::Died(_) => ErrorCode::PeerDied,
+        Broken::Timeout(_) => ErrorCode::TimedOut,
+        Broken::Protocol(_) => ErrorCode::Protocol,
+    }
+}
+
+/// Whether a frame of this kind belongs to the tagged messages.
+#[inline]
+pub(crate) fn is_tagged(kind: Kind) -> bool {
+    matches!(kind, Kind::Tagged | Kind::TaggedOffer)
+}
+
+/// What a send's completion says of it.
+#[inline]
+pub(crate) fn send_flags(tagged: bool) -> CompletionFlags {
+    CompletionFlags::SEND | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE }
+}
+
+/// The completion of a send.
+#[inline]
+pub(crate) fn sent_entry(context: u64, flags: CompletionFlags, len: usize) -> Entry {
+    Entry { context, flags, len: len as u64, ..Entry::default() }
+}
+
+/// Where a receive's memory starts.
+fn first_address(receive: &Receive) -> u64 {
+    receive.segments.as_slice().first().map_or(0, |segment| segment.as_ptr().addr() as u64)
+}

@@ -1,0 +1,365 @@
+//! The engine of one endpoint: its links, and the protocol above them.
+//!
+//! The engine has one user at a time (its owner, or whoever holds a shared endpoint's lock). It never blocks and makes no
+//! connection itself: the domain's service thread does that and leaves notices in a mailbox. All progress is made by
+//! [`Engine::progress`], in this order: notices; links; what the frames that arrived ask for; sends that waited.
+//!
+//! * [`core`]: the protocol's state, which links see as their sink
+//! * [`arrive`], [`receive`], [`send`]: its parts
+//! * [`peers`]: whom it talks to
+//! * [`poller`]: which links to look at, and when
+//! * [`connect`]: connections that come and go
+
+mod arrive;
+mod connect;
+mod doorbell;
+pub(crate) mod core;
+pub(crate) mod peers;
+mod poller;
+mod receive;
+mod send;
+pub(crate) mod types;
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::epoll;
+
+use self::core::Core;
+use self::poller::Poller;
+use self::types::{Action, Notify};
+use super::work::{PostError, ReceiveWork};
+use crate::memory::forked::Process;
+use crate::memory::volatile::View;
+use crate::transport::any::AnyLink;
+use crate::transport::shm::Bell;
+use crate::transport::{Broken, Connection, Link, Refused};
+
+pub(crate) use self::connect::{Connector, Start};
+pub(crate) use self::doorbell::Doorbell;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    /// The protocol's state.
+    pub(crate) core: Core,
+    /// Links by connection number; `None` while there is none.
+    links: Vec<Option<AnyLink>>,
+    poller: Poller,
+    connector: Connector,
+    /// Connection attempts under way, and the slot that each is for.
+    attempts: HashMap<u64, Connection>,
+    next_attempt: u64,
+    /// What local peers ring.
+    bell: Arc<Bell>,
+    /// Whose bits stand for which peers.
+    doorbell: Arc<Doorbell>,
+    /// The descriptor that becomes readable when there is something to do, once armed: the bell's event and every socket.
+    epoll: Arc<OwnedFd>,
+    process: Process,
+    /// The address that peers know.
+    address: SocketAddr,
+    /// Unique among the endpoints of this process.
+    id: u64,
+}
+
+/// A promise that the endpoint's descriptor will become readable; sleep on it.
+#[derive(Debug)]
+pub(crate) struct Armed {
+    epoll: Arc<OwnedFd>,
+}
+
+impl Armed {
+    /// Sleeps until the descriptor is readable or the deadline has passed.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) {
+        let timeout = deadline.map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            rustix::time::Timespec { tv_sec: left.as_secs().min(1 << 40) as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        // Looked at with poll, not epoll_wait: whoever makes progress takes the events.
+        let mut fds = [rustix::event::PollFd::new(&*self.epoll, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => tracing::error!(%error, "poll failed"),
+        }
+    }
+}
+
+impl Engine {
+    /// Makes progress on everything; says whether anything happened.
+    #[inline]
+    pub(crate) fn progress(&mut self) -> bool {
+        if !self.process.is_here() {
+            return false;
+        }
+        if self.connector.has_notices() {
+            self.take_notices();
+        }
+        if !self.core.has_room() {
+            return false; // Nobody reads completions: what arrives stays in the transports.
+        }
+        let (sweep, sockets) = self.poller.round();
+        let mut any = false;
+        let mut at = 0;
+        while let Some(&slot) = self.poller.hot.get(at) {
+            if self.poll_link(slot) {
+                self.poller.heard();
+                any = true;
+            }
+            at += 1;
+        }
+        if self.poller.has_cold() {
+            any |= self.poll_rung();
+        }
+        if sockets && self.poller.sockets > 0 {
+            any |= self.poll_sockets(sweep);
+        }
+        if !self.poller.busy.is_empty() {
+            any |= self.poll_busy();
+        }
+        if !self.core.outbox.is_empty() {
+            self.act();
+        }
+        if self.core.peers.any_accused {
+            self.judge();
+        }
+        any
+    }
+
+    /// Looks at one link; says whether anything happened.
+    #[inline]
+    fn poll_link(&mut self, slot: Connection) -> bool {
+        let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
+        match link.poll(slot, &mut self.core) {
+            Ok(any) => any,
+            Err(broken) => {
+                self.down(slot, &broken);
+                true
+            }
+        }
+    }
+
+    /// Looks at the cold links whose peers rang, and makes them hot.
+    #[inline(never)]
+    fn poll_rung(&mut self) -> bool {
+        let rung = self.poller.take_rung(&self.bell);
+        let mut any = false;
+        for &slot in &rung {
+            if self.poller.warm(slot)
+                && let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize)
+            {
+                link.set_hot();
+            }
+            any |= self.poll_link(slot);
+            self.cool();
+        }
+        self.poller.return_rung(rung);
+        any
+    }
+
+    /// If too many links are hot, cools one.
+    fn cool(&mut self) {
+        let Some(cooled) = self.poller.overflow(&self.links) else { return };
+        let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(cooled as usize) else { return };
+        if !link.set_cold() {
+            self.poller.warm(cooled); // Something is on its way: it stays hot.
+        }
+    }
+
+    /// Looks at the hot socket, or at all that are readable.
+    #[inline(never)]
+    fn poll_sockets(&mut self, sweep: bool) -> bool {
+        let mut any = false;
+        if let Some(slot) = self.poller.hot_socket {
+            any = self.poll_link(slot);
+        }
+        if !sweep || any {
+            return any;
+        }
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ready = match epoll::wait(&*self.epoll, &mut events[..], Some(&now)) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => return any,
+            Err(error) => {
+                tracing::error!(%error, "epoll_wait failed");
+                return any;
+            }
+        };
+        for event in ready {
+            let slot = event.data.u64();
+            if slot == BELL {
+                continue; // Emptied when the endpoint is next armed.
+            }
+            if self.poll_link(slot as Connection) {
+                self.poller.hot_socket = Some(slot as Connection);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Looks at links that hold something to be sent, and retries sends that wait for them.
+    #[inline(never)]
+    fn poll_busy(&mut self) -> bool {
+        let mut any = false;
+        let busy = self.poller.take_busy();
+        for &slot in &busy {
+            any |= self.poll_link(slot);
+            self.drain(slot);
+            let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
+            if waits || (self.links[slot as usize].is_some() && !self.core.peers.get(slot).pending.is_empty()) {
+                self.poller.waits(slot);
+            }
+        }
+        self.poller.return_busy(busy);
+        any
+    }
+
+    /// Does what arrived frames asked for.
+    #[inline(never)]
+    pub(crate) fn act(&mut self) {
+        let mut refused = std::mem::take(&mut self.poller.refused);
+        while let Some((slot, action)) = self.core.outbox.pop_front() {
+            if refused.iter().any(|(other, _)| *other == slot) {
+                refused.push_back((slot, action)); // Behind what the link refused: in order.
+                continue;
+            }
+            let Some(Some(link)) = self.links.get_mut(slot as usize) else { continue };
+            let result = match &action {
+                Action::Frame(head) => link.send(head, &crate::memory::volatile::Segments::EMPTY, false),
+                Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
+                Action::Push { id, token, request } => match self.core.sends.get(*id as usize) {
+                    Some(send) => {
+                        let source = send.segments;
+                        link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), &source)
+                    }
+                    None => Ok(()),
+                },
+            };
+            match result {
+                Ok(()) => self.poller.sent(slot, link),
+                Err(Refused::Full) => refused.push_back((slot, action)),
+                Err(Refused::Broken) => {}
+            }
+        }
+        for (slot, _) in &refused {
+            self.poller.waits(*slot);
+        }
+        self.core.outbox.append(&mut refused);
+        self.poller.refused = refused;
+    }
+
+    /// Closes the connections of peers that broke the protocol.
+    #[cold]
+    fn judge(&mut self) {
+        self.core.peers.any_accused = false;
+        for slot in 0..self.core.peers.len() as Connection {
+            if let Some(why) = self.core.peers.get(slot).accused {
+                self.down(slot, &Broken::Protocol(why.into()));
+            }
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
+        if !self.process.is_here() {
+            return Err(PostError::Forked);
+        }
+        self.core.post_receive(work, notify)?;
+        if !self.core.outbox.is_empty() {
+            self.act();
+        }
+        Ok(())
+    }
+
+    /// Prepares to sleep: from here on whatever there is to do makes the descriptor readable. `None` if there is something to
+    /// do already.
+    pub(crate) fn arm(&mut self) -> Option<Armed> {
+        if !self.process.is_here() {
+            return None;
+        }
+        if matches!(self.connector, Connector::Sim(_)) {
+            return None; // Simulated time passes only while somebody looks.
+        }
+        self.bell.drain();
+        self.bell.arm();
+        self.fence_hot();
+        // Whoever published before the mark could be seen is found by this look at everything.
+        let mut any = self.connector.has_notices();
+        any |= self.progress();
+        if any || !self.core.outbox.is_empty() || self.poller.is_working(&self.links) {
+            self.bell.disarm();
+            return None;
+        }
+        Some(Armed { epoll: Arc::clone(&self.epoll) })
+    }
+
+    /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
+    fn fence_hot(&mut self) {
+        let mut barrier = false;
+        for &slot in &self.poller.hot {
+            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
+                barrier |= link.prepare_sleep();
+            }
+        }
+        if barrier && !Bell::barrier() {
+            tracing::error!("a membarrier that worked before failed; a wake-up may come late");
+        }
+    }
+
+    /// Awake again: peers need not ring.
+    pub(crate) fn disarm(&self) {
+        self.bell.disarm();
+    }
+
+    /// Makes whoever sleeps on the descriptor look again.
+    pub(crate) fn wake_sleeper(&self) {
+        self.bell.wake();
+    }
+
+    /// Grows with every result that a sleeper may be waiting for.
+    pub(crate) fn results(&self) -> u64 {
+        self.core.operations.finished() + self.core.reported
+    }
+
+    /// How each connected peer is reached.
+    pub(crate) fn describe(&self) -> Vec<(SocketAddr, String)> {
+        let mut all = Vec::new();
+        for slot in self.core.peers.up() {
+            let peer = self.core.peers.get(slot);
+            let how = match self.links.get(slot as usize) {
+                Some(Some(AnyLink::Loopback(_))) => "loopback: this endpoint itself".to_owned(),
+                Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason, link.describe()),
+                Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason),
+                Some(Some(AnyLink::Sim(_))) => "sim".to_owned(),
+                _ => continue,
+            };
+            all.push((peer.address, how));
+        }
+        all
+    }
+
+    /// The descriptor, for somebody else's event loop.
+    pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.epoll
+    }
+
+    /// The address that peers know.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Unique among the endpoints of this process.
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// The bell's event in the endpoint's epoll; links have their connection numbers.
+const BELL: u64 = u64::MAX;

@@ -1,0 +1,266 @@
+//! Whom this endpoint talks to: one slot for each advertised address, kept across connections.
+//!
+//! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
+//! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use super::types::Pending;
+use crate::address::PeerAddress;
+use crate::address::vector::AddressVector;
+use crate::transport::Connection;
+
+/// How far the connection to a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// None, and nobody asked for one.
+    Idle,
+    /// Being made, as this attempt.
+    Connecting(u64),
+    /// Established.
+    Up,
+    /// Another slot is the same peer under the address that it advertises.
+    Alias(Connection),
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// The address under which we know it.
+    pub(crate) address: SocketAddr,
+    /// Its incarnation, while it is up.
+    pub(crate) incarnation: u128,
+    /// The service thread's number of the connection, while it is up.
+    pub(crate) serial: u64,
+    /// The bit of our doorbell that it rings, while it is up over shared memory.
+    pub(crate) bit: u32,
+    /// Why it is reached the way it is.
+    pub(crate) reason: String,
+    /// How far the connection is.
+    pub(crate) state: State,
+    /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
+    pub(crate) pending: VecDeque<Pending>,
+    /// Sends that wait for it.
+    outstanding: u32,
+    /// It wants offers only.
+    pub(crate) offers_only: bool,
+    /// Its place in the vector, as of `source_generation`.
+    source: PeerAddress,
+    source_generation: u64,
+    /// It broke the protocol; the engine closes the link when it next looks.
+    pub(crate) accused: Option<&'static str>,
+}
+
+/// All peers of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    list: Vec<Peer>,
+    by_socket: HashMap<SocketAddr, Connection>,
+    /// Slot + 1 by vector index; 0 is "not looked up yet".
+    by_address: Vec<u32>,
+    vector: Option<AddressVector>,
+    /// The vector's generation for which `by_address` holds.
+    generation: u64,
+    /// Some peer is accused.
+    pub(crate) any_accused: bool,
+}
+
+impl Peers {
+    /// No peers yet.
+    pub(crate) fn new(vector: Option<AddressVector>) -> Self {
+        let generation = vector.as_ref().map_or(0, AddressVector::generation);
+        Self { list: Vec::new(), by_socket: HashMap::new(), by_address: Vec::new(), vector, generation, any_accused: false }
+    }
+
+    /// The slot of a vector's address, following aliases.
+    #[inline]
+    pub(crate) fn resolve(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
+        let Some(vector) = &self.vector else { return Err(Unresolved::NoVector) };
+        if vector.generation() == self.generation
+            && let Some(&slot) = self.by_address.get(peer.0 as usize)
+            && slot != 0
+        {
+            return Ok(slot - 1);
+        }
+        self.resolve_slow(peer)
+    }
+
+    #[cold]
+    fn resolve_slow(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
+        let vector = self.vector.as_ref().ok_or(Unresolved::NoVector)?;
+        let generation = vector.generation();
+        if generation != self.generation {
+            self.by_address.clear();
+            self.generation = generation;
+        }
+        let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
+        let index = usize::try_from(peer.0).map_err(|_| Unresolved::Unknown)?;
+        let slot = self.real_slot(address);
+        if self.by_address.len() <= index {
+            self.by_address.resize(index + 1, 0);
+        }
+        self.by_address[index] = slot + 1;
+        let peer_slot = &mut self.list[slot as usize];
+        peer_slot.source = peer;
+        peer_slot.source_generation = generation;
+        Ok(slot)
+    }
+
+    /// The slot of a socket address, made if need be.
+    pub(crate) fn slot(&mut self, address: SocketAddr) -> Connection {
+        if let Some(&slot) = self.by_socket.get(&address) {
+            return slot;
+        }
+        let slot = self.list.len() as Connection;
+        self.list.push(Peer {
+            address,
+            incarnation: 0,
+            serial: 0,
+            bit: 0,
+            reason: String::new(),
+            state: State::Idle,
+            pending: VecDeque::new(),
+            outstanding: 0,
+            offers_only: false,
+            source: PeerAddress::UNSPECIFIED,
+            source_generation: u64::MAX,
+            accused: None,
+        });
+        self.by_socket.insert(address, slot);
+        slot
+    }
+
+    /// The slot of a socket address, following aliases.
+    pub(crate) fn real_slot(&mut self, address: SocketAddr) -> Connection {
+        let mut slot = self.slot(address);
+        while let State::Alias(other) = self.list[slot as usize].state {
+            slot = other;
+        }
+        slot
+    }
+
+    /// The slot whose connection has this number.
+    pub(crate) fn with_serial(&self, serial: u64) -> Option<Connection> {
+        let found = |peer: &Peer| peer.state == State::Up && peer.serial == serial;
+        self.list.iter().position(found).map(|slot| slot as Connection)
+    }
+
+    /// Declares that `slot` is the same peer as `real`; what waited in it moves there.
+    pub(crate) fn alias(&mut self, slot: Connection, real: Connection) {
+        if slot == real {
+            return;
+        }
+        let moved = std::mem::take(&mut self.list[slot as usize].pending);
+        self.list[slot as usize].state = State::Alias(real);
+        self.list[real as usize].pending.extend(moved);
+        self.by_address.iter_mut().filter(|entry| **entry == slot + 1).for_each(|entry| *entry = real + 1);
+    }
+
+    /// Lets another address name a slot: the one that the peer advertises.
+    pub(crate) fn also_known_as(&mut self, slot: Connection, address: SocketAddr) {
+        self.by_socket.entry(address).or_insert(slot);
+    }
+
+    /// The peer of a slot. Slots are never removed.
+    #[inline]
+    pub(crate) fn get(&self, slot: Connection) -> &Peer {
+        &self.list[slot as usize]
+    }
+
+    /// The peer of a slot.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: Connection) -> &mut Peer {
+        &mut self.list[slot as usize]
+    }
+
+    /// How many slots there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The slot with this incarnation, if it is up.
+    pub(crate) fn with_incarnation(&self, incarnation: u128) -> Option<Connection> {
+        let found = |peer: &Peer| peer.state == State::Up && peer.incarnation == incarnation;
+        self.list.iter().position(found).map(|slot| slot as Connection)
+    }
+
+    /// Every slot that is up.
+    pub(crate) fn up(&self) -> impl Iterator<Item = Connection> + '_ {
+        self.list.iter().enumerate().filter(|(_, peer)| peer.state == State::Up).map(|(slot, _)| slot as Connection)
+    }
+
+    /// Where a peer stands in the vector now; UNSPECIFIED if it does not.
+    #[inline]
+    pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
+        let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
+        let generation = vector.generation();
+        let peer = &mut self.list[slot as usize];
+        if peer.source_generation != generation {
+            peer.source = vector.find(peer.address).unwrap_or(PeerAddress::UNSPECIFIED);
+            peer.source_generation = generation;
+        }
+        peer.source
+    }
+
+    /// How events name the peer of a slot: its place in the vector, and its address.
+    pub(crate) fn identify(&mut self, slot: Connection) -> (PeerAddress, SocketAddr) {
+        (self.source(slot), self.list[slot as usize].address)
+    }
+
+    /// One more send waits for this peer.
+    #[inline]
+    pub(crate) fn started(&mut self, slot: Connection) {
+        self.list[slot as usize].outstanding += 1;
+    }
+
+    /// One send fewer waits for this peer.
+    #[inline]
+    pub(crate) fn finished(&mut self, slot: Connection) {
+        let peer = &mut self.list[slot as usize];
+        peer.outstanding = peer.outstanding.saturating_sub(1);
+    }
+
+    /// Whether no send waits for this peer, so that a fence may pass.
+    #[inline]
+    pub(crate) fn is_settled(&self, slot: Connection) -> bool {
+        self.list[slot as usize].outstanding == 0
+    }
+
+    /// The peer asked for offers only, or takes that back.
+    pub(crate) fn set_offers_only(&mut self, slot: Connection, on: bool) {
+        self.list[slot as usize].offers_only = on;
+    }
+
+    /// Notes that a peer broke the protocol; its connection is closed soon, with this reason.
+    #[cold]
+    pub(crate) fn accuse(&mut self, slot: Connection, why: &'static str) {
+        self.list[slot as usize].accused = Some(why);
+        self.any_accused = true;
+    }
+
+    /// All that waited in a slot.
+    pub(crate) fn take_pending(&mut self, slot: Connection) -> VecDeque<Pending> {
+        std::mem::take(&mut self.list[slot as usize].pending)
+    }
+
+    /// The slot is idle again; the next operation connects afresh.
+    pub(crate) fn reset(&mut self, slot: Connection) {
+        let peer = &mut self.list[slot as usize];
+        peer.state = State::Idle;
+        peer.incarnation = 0;
+        peer.serial = 0;
+        peer.outstanding = 0;
+        peer.offers_only = false;
+        peer.accused = None;
+    }
+}
+
+/// Why an address has no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    /// The endpoint has no vector.
+    NoVector,
+    /// The vector has no such address.
+    Unknown,
+}

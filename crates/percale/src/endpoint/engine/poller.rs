@@ -1,0 +1,242 @@
+//! Which links to look at, and when.
+//!
+//! * Shared memory: a look costs a load, so links that were active lately ("hot", at most [`HOT`]) are looked at in every
+//!   round; the others ("cold") ring the doorbell bitmap, which is looked at in every round while there are any.
+//! * TCP: a look costs a system call, so one hot socket is looked at in every round, all of them (by epoll) every
+//!   [`SWEEP`] rounds; while shared memory is busy even the hot socket only then.
+//! * Links that hold something to be sent, or for which sends wait ("busy"), are looked at until they do not.
+
+use std::collections::VecDeque;
+
+use super::types::Action;
+use crate::transport::any::AnyLink;
+use crate::transport::shm::Bell;
+use crate::transport::{Connection, Link};
+
+/// Links of shared memory that are looked at in every round.
+const HOT: usize = 64;
+
+/// Rounds between two looks at every socket.
+const SWEEP: u32 = 16;
+
+/// Rounds without a message after which shared memory no longer keeps sockets waiting.
+const QUIET: u32 = 64;
+
+/// What the poller knows of one link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    busy: bool,
+    hot: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    /// Links that are looked at in every round.
+    pub(super) hot: Vec<Connection>,
+    /// The hot link that is cooled next when there are too many.
+    hand: usize,
+    /// Links with something to send, or sends that wait for them.
+    pub(super) busy: Vec<Connection>,
+    marks: Vec<Mark>,
+    /// Slot + 1 by doorbell bit.
+    by_bit: Vec<u32>,
+    /// Links of shared memory that are cold.
+    cold: usize,
+    rung: Vec<u32>,
+    /// How many TCP links there are.
+    pub(super) sockets: usize,
+    /// The socket heard of last.
+    pub(super) hot_socket: Option<Connection>,
+    /// Scratch for actions that a link had no room for.
+    pub(super) refused: VecDeque<(Connection, Action)>,
+    round: u32,
+    /// Rounds since shared memory brought something.
+    quiet: u32,
+}
+
+impl Default for Poller {
+    fn default() -> Self {
+        Self {
+            hot: Vec::new(),
+            hand: 0,
+            busy: Vec::new(),
+            marks: Vec::new(),
+            by_bit: Vec::new(),
+            cold: 0,
+            rung: Vec::new(),
+            sockets: 0,
+            hot_socket: None,
+            refused: VecDeque::new(),
+            round: 0,
+            quiet: 0,
+        }
+    }
+}
+
+impl Poller {
+    /// A link took a frame: it may hold some of it still.
+    #[inline]
+    pub(super) fn sent(&mut self, slot: Connection, link: &AnyLink) {
+        if !matches!(link, AnyLink::Shm(_)) || !link.is_idle() {
+            self.sent_slow(slot, link);
+        }
+    }
+
+    #[inline(never)]
+    fn sent_slow(&mut self, slot: Connection, link: &AnyLink) {
+        if matches!(link, AnyLink::Tcp(_)) {
+            self.hot_socket = Some(slot);
+        }
+        if !link.is_idle() {
+            self.waits(slot);
+        }
+    }
+
+    /// Something waits for this link.
+    pub(super) fn waits(&mut self, slot: Connection) {
+        let mark = self.mark(slot);
+        if !mark.busy {
+            mark.busy = true;
+            self.busy.push(slot);
+        }
+    }
+
+    fn mark(&mut self, slot: Connection) -> &mut Mark {
+        if self.marks.len() <= slot as usize {
+            self.marks.resize(slot as usize + 1, Mark::default());
+        }
+        &mut self.marks[slot as usize]
+    }
+
+    /// The busy links, to be looked at; those that stay busy are to be marked again, then the list is returned.
+    pub(super) fn take_busy(&mut self) -> Vec<Connection> {
+        for &slot in &self.busy {
+            self.marks[slot as usize].busy = false;
+        }
+        // The emptied list of the round before serves for this round's marks.
+        std::mem::take(&mut self.busy)
+    }
+
+    /// Returns the list for reuse.
+    pub(super) fn return_busy(&mut self, mut list: Vec<Connection>) {
+        if self.busy.is_empty() {
+            list.clear();
+            self.busy = list;
+        }
+    }
+
+    /// One more round begins; says whether every socket is due, and whether the hot one is.
+    #[inline]
+    pub(super) fn round(&mut self) -> (bool, bool) {
+        self.round = self.round.wrapping_add(1);
+        self.quiet = self.quiet.saturating_add(1);
+        let sweep = self.round.is_multiple_of(SWEEP);
+        (sweep, sweep || self.quiet > QUIET)
+    }
+
+    /// A hot link brought something in this round.
+    #[inline]
+    pub(super) fn heard(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// A link of shared memory, hot at first.
+    pub(super) fn add_shm(&mut self, slot: Connection, bit: u32) {
+        if self.by_bit.len() <= bit as usize {
+            self.by_bit.resize(bit as usize + 1, 0);
+        }
+        self.by_bit[bit as usize] = slot + 1;
+        self.add_polled(slot);
+    }
+
+    /// A link that is looked at in every round.
+    pub(super) fn add_polled(&mut self, slot: Connection) {
+        self.mark(slot).hot = true;
+        self.hot.push(slot);
+    }
+
+    /// Whether any link is cold.
+    #[inline]
+    pub(super) fn has_cold(&self) -> bool {
+        self.cold > 0
+    }
+
+    /// Too many links are hot: the one to cool, which is no longer hot.
+    pub(super) fn overflow(&mut self, links: &[Option<AnyLink>]) -> Option<Connection> {
+        if self.hot.len() <= HOT {
+            return None;
+        }
+        for _ in 0..self.hot.len() {
+            self.hand = (self.hand + 1) % self.hot.len();
+            let slot = self.hot[self.hand];
+            if matches!(links.get(slot as usize), Some(Some(AnyLink::Shm(link))) if link.is_idle()) {
+                self.hot.swap_remove(self.hand);
+                self.marks[slot as usize].hot = false;
+                self.cold += 1;
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// A cold link becomes hot; false if it was hot already.
+    pub(super) fn warm(&mut self, slot: Connection) -> bool {
+        let mark = self.mark(slot);
+        if mark.hot {
+            return false;
+        }
+        mark.hot = true;
+        self.hot.push(slot);
+        self.cold -= 1;
+        true
+    }
+
+    /// Whether a link is hot.
+    pub(super) fn is_hot(&self, slot: Connection) -> bool {
+        self.marks.get(slot as usize).is_some_and(|mark| mark.hot)
+    }
+
+    /// The cold links whose peers rang; return the list with [`return_rung`](Self::return_rung).
+    pub(super) fn take_rung(&mut self, bell: &Bell) -> Vec<Connection> {
+        let mut rung = std::mem::take(&mut self.rung);
+        rung.clear();
+        let by_bit = &self.by_bit;
+        bell.take_rung(|bit| {
+            // A peer may set any bit: those of nobody mean nothing.
+            if let Some(&slot) = by_bit.get(bit as usize)
+                && slot != 0
+            {
+                rung.push(slot - 1);
+            }
+        });
+        rung
+    }
+
+    /// Returns the list for reuse.
+    pub(super) fn return_rung(&mut self, list: Vec<Connection>) {
+        self.rung = list;
+    }
+
+    /// A link is gone; `shared` says that it was one of shared memory.
+    pub(super) fn forget(&mut self, slot: Connection, shared: bool) {
+        if shared && !self.is_hot(slot) {
+            self.cold -= 1;
+        }
+        *self.mark(slot) = Mark::default();
+        self.hot.retain(|&hot| hot != slot);
+        self.busy.retain(|&busy| busy != slot);
+        self.by_bit.iter_mut().filter(|entry| **entry == slot + 1).for_each(|entry| *entry = 0);
+        if self.hot_socket == Some(slot) {
+            self.hot_socket = None;
+        }
+    }
+
+    /// Whether some link still holds something that only further progress gets rid of.
+    pub(super) fn is_working(&self, links: &[Option<AnyLink>]) -> bool {
+        let working = |slot: &Connection| {
+            links.get(*slot as usize).is_some_and(|link| link.as_ref().is_some_and(|link| !link.is_idle()))
+        };
+        self.busy.iter().any(working)
+    }
+}

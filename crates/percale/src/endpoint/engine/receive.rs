@@ -1,0 +1,211 @@
+//! Posting receives, looking for messages, cancelling.
+
+use super::core::Core;
+use super::peers::Unresolved;
+use super::types::{Body, Multi, Notify, Receive, Side, Unexpected};
+use crate::address::PeerAddress;
+use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
+use crate::endpoint::matching::{Held, Pattern, Source};
+use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
+use crate::wire::head::{Flags, Kind};
+
+impl Core {
+    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags say instead.
+    #[inline]
+    pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
+        let pattern = self.pattern(work)?;
+        let tagged = work.tag.is_some();
+        let special = OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD | OpFlags::MULTI_RECEIVE;
+        if work.flags.intersects(special) {
+            return self.post_special(work, notify, tagged, &pattern);
+        }
+        let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+        let table = self.table(tagged);
+        if let Some(held) = table.find(&pattern) {
+            if let Some(message) = table.take(held) {
+                self.fill(message, receive);
+            }
+        } else {
+            table.post(pattern, receive);
+        }
+        Ok(())
+    }
+
+    /// What messages a receive takes.
+    #[inline]
+    fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
+        let (tag, ignore) = work.tag.unwrap_or((0, 0));
+        let source = if work.from == PeerAddress::UNSPECIFIED {
+            Source::Any
+        } else {
+            let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
+            Source::From(u64::from(slot))
+        };
+        Ok(Pattern { tag, ignore, source })
+    }
+
+    fn post_special(
+        &mut self,
+        work: &ReceiveWork,
+        notify: Notify,
+        tagged: bool,
+        pattern: &Pattern,
+    ) -> Result<(), PostError> {
+        if work.flags.contains(OpFlags::MULTI_RECEIVE) {
+            if work.flags.intersects(OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD) {
+                return Err(PostError::Flags("a multi-receive buffer cannot peek, claim or discard"));
+            }
+            if work.segments.as_slice().len() != 1 {
+                return Err(PostError::Flags("a multi-receive buffer is one segment"));
+            }
+            return self.post_multi(work, notify, tagged, pattern);
+        }
+        if work.flags.contains(OpFlags::PEEK) {
+            return self.peek(work, notify, tagged, pattern);
+        }
+        if !work.flags.contains(OpFlags::CLAIM) {
+            return Err(PostError::Flags("DISCARD goes with PEEK or CLAIM"));
+        }
+        let (table, held) = self.claims.remove(&work.context).ok_or(PostError::NotClaimed)?;
+        if table != tagged {
+            self.claims.insert(work.context, (table, held));
+            return Err(PostError::NotClaimed);
+        }
+        // A claimed message whose payload had not arrived is gone with its sender.
+        let message = self.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
+        if work.flags.contains(OpFlags::DISCARD) {
+            self.discard(work, notify, message);
+        } else {
+            let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+            self.fill(message, receive);
+        }
+        Ok(())
+    }
+
+    /// FI_PEEK: reports the first message that the pattern matches, or that there is none.
+    fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
+        let Some(held) = self.table(tagged).find(pattern) else {
+            let flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+            let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
+            let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no such message is here");
+            self.fail(Side::Receive, notify, error);
+            return Ok(());
+        };
+        if work.flags.contains(OpFlags::DISCARD) {
+            if let Some(message) = self.table(tagged).take(held) {
+                self.discard(work, notify, message);
+            }
+            return Ok(());
+        }
+        if work.flags.contains(OpFlags::CLAIM) {
+            if self.claims.contains_key(&work.context) {
+                return Err(PostError::Flags("a message is already claimed with this context"));
+            }
+            self.table(tagged).claim(held);
+            self.claims.insert(work.context, (tagged, held));
+        }
+        self.report_peeked(work, notify, tagged, held);
+        Ok(())
+    }
+
+    fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
+        let Some(message) = self.table(tagged).held(held) else { return };
+        let (from, head, len) = (message.from, message.head, message.len);
+        let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+        let entry = self.received_entry(from, &head, len, &receive);
+        self.complete(Side::Receive, notify, entry);
+    }
+
+    /// Throws a message away: its sender's operation completes, ours reports what it was.
+    fn discard(&mut self, work: &ReceiveWork, notify: Notify, message: Unexpected) {
+        let Unexpected { from, head, len, body } = message;
+        match body {
+            Body::Whole(bytes) => {
+                self.account(0, bytes.len());
+                if head.flags.contains(Flags::ACK) {
+                    self.reply(from, Kind::Ack, head.id, 0);
+                }
+            }
+            Body::Offered(_) => {
+                self.reply(from, Kind::Pulled, head.id, 0);
+                if head.flags.contains(Flags::ACK) {
+                    self.reply(from, Kind::Ack, head.id, 0);
+                }
+            }
+            Body::Arriving(arrival) => self.arrivals[arrival as usize].held = None,
+        }
+        let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+        let entry = self.received_entry(from, &head, len, &receive);
+        self.complete(Side::Receive, notify, entry);
+    }
+
+    /// Posts a buffer for many messages, after giving it those that are already here.
+    fn post_multi(
+        &mut self,
+        work: &ReceiveWork,
+        notify: Notify,
+        tagged: bool,
+        pattern: &Pattern,
+    ) -> Result<(), PostError> {
+        let state =
+            Multi { segments: work.segments, used: 0, in_flight: 0, closed: false, context: work.context, notify };
+        let multi = self.multis.insert(state) as u32;
+        while let Some(held) = self.table(tagged).find(pattern) {
+            let Some(message) = self.table(tagged).take(held) else { break };
+            let minimum = self.multi_minimum.max(1);
+            let state = &mut self.multis[multi as usize];
+            let part = super::arrive::take_part(state, multi, message.len);
+            state.closed = state.segments.len() - state.used < minimum;
+            let closed = state.closed;
+            self.fill(message, part);
+            if closed {
+                return Ok(());
+            }
+        }
+        let receive = Receive { segments: work.segments, context: work.context, notify, multi: Some(multi) };
+        self.table(tagged).post(*pattern, receive);
+        Ok(())
+    }
+
+    /// Cancels the first posted receive or unsent send with this context and notification; says whether there was one.
+    pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
+        let ours = |notify: Notify| (notify == Notify::Operation) == notify_operation;
+        for tagged in [false, true] {
+            let wanted = |receive: &Receive| receive.context == context && ours(receive.notify);
+            if let Some(receive) = self.table(tagged).cancel_where(wanted) {
+                let mut flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+                if let Some(multi) = receive.multi {
+                    self.multis[multi as usize].closed = true;
+                    if self.multis[multi as usize].in_flight > 0 {
+                        return true; // Released by the last message that is on its way into it.
+                    }
+                    self.multis.remove(multi as usize);
+                    flags |= CompletionFlags::MULTI_RECEIVE;
+                }
+                let entry = Entry { context, flags, ..Entry::default() };
+                let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before a message came");
+                self.fail(Side::Receive, receive.notify, error);
+                return true;
+            }
+        }
+        for slot in 0..self.peers.len() as u32 {
+            let pending = &mut self.peers.get_mut(slot).pending;
+            let wanted = pending.iter().position(|send| send.work.context == context && ours(send.notify));
+            let Some(send) = wanted.and_then(|at| pending.remove(at)) else { continue };
+            let flags = super::core::send_flags(send.work.tag.is_some());
+            let entry = super::core::sent_entry(context, flags, send.work.segments.len());
+            let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
+            self.fail(Side::Transmit, send.notify, error);
+            return true;
+        }
+        false
+    }
+}
+
+/// The error for an address that resolves to nobody.
+pub(crate) fn unresolved(error: Unresolved, peer: PeerAddress) -> PostError {
+    match error {
+        Unresolved::NoVector => PostError::NoVector,
+        Unresolved::Unknown => PostError::UnknownPeer(peer.0),
+    }
+}

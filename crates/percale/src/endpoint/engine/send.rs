@@ -1,0 +1,198 @@
+//! Posting sends: straight to the link where that is possible, else behind what waits for it.
+
+use zerocopy::IntoBytes;
+
+use super::core::{Core, send_flags, sent_entry};
+use super::peers::State;
+use super::receive::unresolved;
+use super::types::{Notify, Pending, Send, Side};
+use super::Engine;
+use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, SendWork};
+use crate::memory::buffer::Buffer;
+use crate::memory::sealed;
+use crate::memory::volatile::Segments;
+use crate::transport::any::AnyLink;
+use crate::transport::{Connection, Link, Refused};
+use crate::wire::head::{Flags, Head, Kind, Offer};
+
+/// Sends by the raw face that may wait in one peer's queue (while it connects, or behind a fence) before posting answers
+/// [`PostError::Again`]. Safe operations own their buffers and may always wait.
+const PENDING_LIMIT: usize = 4096;
+
+impl Engine {
+    /// Posts a send.
+    #[inline]
+    pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
+        let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
+        let peer = self.core.peers.get(slot);
+        let direct = peer.state == State::Up
+            && peer.pending.is_empty()
+            && !peer.offers_only
+            && !work.flags.contains(OpFlags::FENCE)
+            && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
+        if direct && let Some(link) = &mut self.links[slot as usize] {
+            match transmit(link, &mut self.core, slot, work, notify) {
+                Ok(()) => {
+                    self.poller.sent(slot, link);
+                    return Ok(());
+                }
+                Err(Refused::Full) if notify != Notify::Operation => return Err(PostError::Again),
+                Err(_) => {}
+            }
+        }
+        self.post_send_slow(slot, work, notify)
+    }
+
+    /// The peer is not connected, or something waits for it already, or the operation is special.
+    #[cold]
+    fn post_send_slow(&mut self, slot: Connection, work: &SendWork, notify: Notify) -> Result<(), PostError> {
+        let inject = work.flags.contains(OpFlags::INJECT);
+        if inject && work.segments.len() > INJECT_LIMIT {
+            return Err(PostError::InjectTooLong(work.segments.len()));
+        }
+        if u32::try_from(work.segments.len()).is_err() && work.segments.len() > isize::MAX as usize {
+            return Err(PostError::TooLong(work.segments.len()));
+        }
+        let peer = self.core.peers.get(slot);
+        if inject && peer.state == State::Up && peer.offers_only {
+            return Err(PostError::Again); // An offer would need the buffer after the call.
+        }
+        if notify != Notify::Operation && peer.pending.len() >= PENDING_LIMIT {
+            return Err(PostError::Again);
+        }
+        let mut work = *work;
+        let mut copy = None;
+        if inject {
+            let buffer = Buffer::from(work.segments.to_vec());
+            work.segments = Segments::one(buffer.segment_for_send());
+            copy = Some(buffer);
+        }
+        self.core.peers.get_mut(slot).pending.push_back(Pending { work, notify, _copy: copy });
+        if self.core.peers.get(slot).state == State::Idle {
+            self.start_connecting(slot);
+        }
+        self.drain(slot);
+        Ok(())
+    }
+
+    /// Hands waiting sends to their link, in order, as far as it takes them.
+    pub(crate) fn drain(&mut self, slot: Connection) {
+        if self.core.peers.get(slot).state != State::Up {
+            return;
+        }
+        while let Some(front) = self.core.peers.get(slot).pending.front() {
+            if front.work.flags.contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) {
+                break;
+            }
+            let Some(link) = &mut self.links[slot as usize] else { return };
+            let (work, notify) = (front.work, front.notify);
+            if transmit(link, &mut self.core, slot, &work, notify).is_err() {
+                break;
+            }
+            self.core.peers.get_mut(slot).pending.pop_front();
+        }
+        if let Some(link) = &mut self.links[slot as usize] {
+            self.poller.sent(slot, link);
+        }
+        if !self.core.peers.get(slot).pending.is_empty() {
+            self.poller.waits(slot);
+        }
+    }
+}
+
+/// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it.
+#[inline]
+fn transmit(
+    link: &mut AnyLink,
+    core: &mut Core,
+    slot: Connection,
+    work: &SendWork,
+    notify: Notify,
+) -> Result<(), Refused> {
+    let len = work.segments.len();
+    let acknowledged = work.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+    let mut head = Head { tag: work.tag.unwrap_or(0), data: work.data.unwrap_or(0), ..Head::default() };
+    if work.data.is_some() {
+        head.flags |= Flags::DATA;
+    }
+    let more = work.flags.contains(OpFlags::MORE);
+    let tagged = work.tag.is_some();
+    let offers_only = core.peers.get(slot).offers_only;
+    if len <= link.frame_limit() && !offers_only && !acknowledged {
+        head.kind = if tagged { Kind::Tagged } else { Kind::Message };
+        head.len = len as u32;
+        link.send(&head, &work.segments, more)?;
+        core.complete(Side::Transmit, notify, sent_entry(work.context, send_flags(tagged), len));
+        return Ok(());
+    }
+    let eager = len <= link.frame_limit() && !offers_only;
+    transmit_tracked(link, core, slot, work, notify, head, eager)
+}
+
+/// As [`transmit`], for sends that wait for an answer of their peer.
+fn transmit_tracked(
+    link: &mut AnyLink,
+    core: &mut Core,
+    slot: Connection,
+    work: &SendWork,
+    notify: Notify,
+    mut head: Head,
+    eager: bool,
+) -> Result<(), Refused> {
+    let len = work.segments.len();
+    let tagged = work.tag.is_some();
+    let acknowledged = work.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+    let id = core.sends.insert(Send {
+        to: slot,
+        segments: work.segments,
+        context: work.context,
+        notify,
+        flags: send_flags(tagged),
+        len,
+        payload: !eager,
+        ack: acknowledged,
+    });
+    head.id = id as u32;
+    head.flags |= Flags::ID;
+    if acknowledged {
+        head.flags |= Flags::ACK;
+    }
+    let more = work.flags.contains(OpFlags::MORE);
+    let result = if eager {
+        head.kind = if tagged { Kind::Tagged } else { Kind::Message };
+        head.len = len as u32;
+        link.send(&head, &work.segments, more)
+    } else {
+        head.kind = if tagged { Kind::TaggedOffer } else { Kind::MessageOffer };
+        let offer = offer_of(&work.segments);
+        head.len = size_of::<Offer>() as u32;
+        Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, more))
+    };
+    match result {
+        Ok(()) => {
+            core.peers.started(slot);
+            Ok(())
+        }
+        Err(refused) => {
+            core.sends.remove(id);
+            Err(refused)
+        }
+    }
+}
+
+/// What a receiver is told of a payload that waits here.
+fn offer_of(segments: &Segments) -> Offer {
+    let mut offer = Offer {
+        len: (segments.len() as u64).into(),
+        pieces: (segments.as_slice().len() as u32).into(),
+        ..Offer::default()
+    };
+    if let [only] = segments.as_slice() {
+        offer.address = (only.as_ptr().addr() as u64).into();
+        if let Some(located) = sealed::locate(only.as_ptr(), only.len()) {
+            offer.arena = located.arena.into();
+            offer.offset = located.offset.into();
+        }
+    }
+    offer
+}

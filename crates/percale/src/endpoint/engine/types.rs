@@ -1,0 +1,195 @@
+//! What the engine keeps about operations under way.
+
+use crate::completion::entry::CompletionFlags;
+use crate::endpoint::work::{OpFlags, SendWork};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
+use crate::transport::Connection;
+use crate::wire::head::{Head, Offer};
+
+use super::super::matching::Held;
+
+/// Who learns of an operation's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notify {
+    /// The completion queue, with the context.
+    Queue,
+    /// The completion queue, where no room was reserved: one of many results of a multi-receive.
+    Event,
+    /// Nobody, unless it fails; then the completion queue.
+    Silent,
+    /// The safe operation whose number is the context.
+    Operation,
+}
+
+impl Notify {
+    /// What a posted operation's flags ask for.
+    #[inline]
+    pub(crate) fn from_flags(flags: OpFlags) -> Self {
+        if flags.contains(OpFlags::COMPLETION) { Self::Queue } else { Self::Silent }
+    }
+}
+
+/// Which of an endpoint's two directions an operation belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Sends.
+    Transmit,
+    /// Receives.
+    Receive,
+}
+
+/// A send that waits for something from its peer.
+#[derive(Debug)]
+pub(crate) struct Send {
+    /// To whom.
+    pub(crate) to: Connection,
+    /// The source, until the payload has left.
+    pub(crate) segments: Segments,
+    /// Comes back in the completion.
+    pub(crate) context: u64,
+    /// Who is told.
+    pub(crate) notify: Notify,
+    /// SEND and MESSAGE or TAGGED.
+    pub(crate) flags: CompletionFlags,
+    /// Bytes in all.
+    pub(crate) len: usize,
+    /// The payload has yet to leave.
+    pub(crate) payload: bool,
+    /// The peer has yet to say that it delivered the message.
+    pub(crate) ack: bool,
+}
+
+/// A send that its link has not taken: the connection is being made, a fence holds it, or there was no room.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// What to send.
+    pub(crate) work: SendWork,
+    /// Who is told.
+    pub(crate) notify: Notify,
+    /// The payload of an injected message, which `work.segments` then names.
+    pub(crate) _copy: Option<Buffer>,
+}
+
+/// A posted receive.
+#[derive(Debug)]
+pub(crate) struct Receive {
+    /// Where to.
+    pub(crate) segments: Segments,
+    /// Comes back in the completion.
+    pub(crate) context: u64,
+    /// Who is told.
+    pub(crate) notify: Notify,
+    /// The multi-receive buffer that this is, or that `segments` is a part of.
+    pub(crate) multi: Option<u32>,
+}
+
+/// A buffer that takes many messages.
+#[derive(Debug)]
+pub(crate) struct Multi {
+    /// The whole buffer.
+    pub(crate) segments: Segments,
+    /// Bytes given to messages so far.
+    pub(crate) used: usize,
+    /// Messages that were given a part and are not complete.
+    pub(crate) in_flight: usize,
+    /// It takes no more messages; when the last in flight completes, the buffer is released.
+    pub(crate) closed: bool,
+    /// Context of all its completions.
+    pub(crate) context: u64,
+    /// Who is told.
+    pub(crate) notify: Notify,
+}
+
+/// A message for which no receive was posted yet.
+#[derive(Debug)]
+pub(crate) struct Unexpected {
+    /// Who sent it.
+    pub(crate) from: Connection,
+    /// Its head.
+    pub(crate) head: Head,
+    /// The message's length (not the frame's: an offer's frame is short).
+    pub(crate) len: u64,
+    /// Where its payload is.
+    pub(crate) body: Body,
+}
+
+/// Where the payload of an unexpected message is.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Here.
+    Whole(Vec<u8>),
+    /// Still arriving, into the buffer of this landing.
+    Arriving(u32),
+    /// At its sender.
+    Offered(Offer),
+}
+
+/// A payload that is arriving over a byte stream.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Who sends it.
+    pub(crate) from: Connection,
+    /// The message's head.
+    pub(crate) head: Head,
+    /// The receive that it goes to, once there is one.
+    pub(crate) receive: Option<Receive>,
+    /// Where it lands while there is none.
+    pub(crate) heap: Option<Buffer>,
+    /// Where the message is held while there is none.
+    pub(crate) held: Option<Held>,
+}
+
+/// An offer whose payload is being fetched.
+#[derive(Debug)]
+pub(crate) struct Pull {
+    /// Who offered it.
+    pub(crate) from: Connection,
+    /// The offer's head.
+    pub(crate) head: Head,
+    /// The message's length.
+    pub(crate) len: u64,
+    /// The receive that it goes to.
+    pub(crate) receive: Receive,
+}
+
+/// Something to do on a link, decided while the link was busy handing us frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    /// Send this frame, which has no payload.
+    Frame(Head),
+    /// Fetch an offer.
+    Pull {
+        /// The sender's operation.
+        id: u32,
+        /// What it offers.
+        offer: Offer,
+        /// Where to.
+        into: Segments,
+        /// Our pull.
+        token: u32,
+    },
+    /// Serve our own offer.
+    Push {
+        /// Our send.
+        id: u32,
+        /// The receiver's token.
+        token: u64,
+        /// The receiver's request, copied out of the transport's memory.
+        request: Request,
+    },
+}
+
+/// The payload of a pull frame: at most what one line and its continuation hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// The bytes; the first `len` count.
+    pub(crate) bytes: [u8; Request::MAX],
+    /// How many.
+    pub(crate) len: u8,
+}
+
+impl Request {
+    /// Longer pull requests are refused.
+    pub(crate) const MAX: usize = 64;
+}

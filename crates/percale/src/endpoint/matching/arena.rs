@@ -1,0 +1,201 @@
+//! The slab that entries live in, and the doubly linked lists that run through it.
+//!
+//! An entry has a place (its index, reused last in first out, so that it is warm) and a sequence number (never
+//! reused). Both make its handle, so an old handle never reaches a newer entry. Sequence numbers rise in the order of
+//! insertion, hence also decide who was first when lists are compared.
+//!
+//! An entry can be in `L` lists at once, one for each link slot. A list is not owned by the arena: whoever holds it
+//! passes it in, always with the same slot. Lists that entries of an arena are in must not outlive those entries.
+
+/// No entry.
+pub(super) const NIL: u32 = u32::MAX;
+
+/// Names a posted receive, until it is matched or cancelled and never again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Posted(pub(super) Handle);
+
+/// Names a held message, until it is taken and never again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Held(pub(super) Handle);
+
+/// A place and the sequence number of who is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Handle {
+    index: u32,
+    sequence: u64,
+}
+
+/// The two ends of a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self { head: NIL, tail: NIL };
+
+    /// The first entry's index, or [`NIL`].
+    #[inline]
+    pub(super) fn head(&self) -> u32 {
+        self.head
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    prev: u32,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Node<K, T, const L: usize> {
+    /// 0 where the place is free; then `links[0].next` is the next free place.
+    sequence: u64,
+    links: [Links; L],
+    /// What searches look at; stays behind, meaningless, in a free place.
+    key: K,
+    value: Option<T>,
+}
+
+/// Entries with a key, a value and a place in up to `L` lists.
+#[derive(Debug)]
+pub(super) struct Arena<K, T, const L: usize> {
+    nodes: Vec<Node<K, T, L>>,
+    free: u32,
+    last: u64,
+}
+
+impl<K, T, const L: usize> Arena<K, T, L> {
+    pub(super) const fn new() -> Self {
+        Self { nodes: Vec::new(), free: NIL, last: 0 }
+    }
+
+    /// Stores an entry that is in no list yet.
+    #[inline]
+    pub(super) fn insert(&mut self, key: K, value: T) -> u32 {
+        self.last += 1;
+        let links = [Links { prev: NIL, next: NIL }; L];
+        let index = self.free;
+        if let Some(node) = self.nodes.get_mut(index as usize) {
+            self.free = node.links[0].next;
+            *node = Node { sequence: self.last, links, key, value: Some(value) };
+            index
+        } else {
+            self.grow(Node { sequence: self.last, links, key, value: Some(value) })
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, node: Node<K, T, L>) -> u32 {
+        let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
+        let index = index.expect("an endpoint has fewer than 2^32 - 1 receives or messages waiting");
+        self.nodes.push(node);
+        index
+    }
+
+    /// Removes an entry, which must have been unlinked from every list.
+    #[inline]
+    pub(super) fn remove(&mut self, index: u32) -> T {
+        let free = self.free;
+        self.free = index;
+        let node = self.node_mut(index);
+        node.sequence = 0;
+        node.links[0].next = free;
+        node.value.take().expect("an index found in a list is occupied")
+    }
+
+    /// The place that a handle names, if its entry is still there.
+    #[inline]
+    pub(super) fn resolve(&self, handle: Handle) -> Option<u32> {
+        let node = self.nodes.get(handle.index as usize)?;
+        (node.sequence == handle.sequence).then_some(handle.index)
+    }
+
+    #[inline]
+    pub(super) fn handle(&self, index: u32) -> Handle {
+        Handle { index, sequence: self.sequence(index) }
+    }
+
+    /// Lower is earlier.
+    #[inline]
+    pub(super) fn sequence(&self, index: u32) -> u64 {
+        self.node(index).sequence
+    }
+
+    #[inline]
+    pub(super) fn key(&self, index: u32) -> &K {
+        &self.node(index).key
+    }
+
+    #[inline]
+    pub(super) fn key_mut(&mut self, index: u32) -> &mut K {
+        &mut self.node_mut(index).key
+    }
+
+    #[inline]
+    pub(super) fn value(&self, index: u32) -> &T {
+        self.node(index).value.as_ref().expect("an index found in a list is occupied")
+    }
+
+    #[inline]
+    pub(super) fn value_mut(&mut self, index: u32) -> &mut T {
+        self.node_mut(index).value.as_mut().expect("an index found in a list is occupied")
+    }
+
+    /// The entry behind this one in the list of that slot, or [`NIL`].
+    #[inline]
+    pub(super) fn next(&self, slot: usize, index: u32) -> u32 {
+        self.node(index).links[slot].next
+    }
+
+    /// The entries of a list, in order.
+    pub(super) fn walk(&self, slot: usize, list: List) -> impl Iterator<Item = u32> {
+        let entry = |index| (index != NIL).then_some(index);
+        std::iter::successors(entry(list.head), move |&index| entry(self.next(slot, index)))
+    }
+
+    #[inline]
+    pub(super) fn push_back(&mut self, slot: usize, list: &mut List, index: u32) {
+        self.node_mut(index).links[slot] = Links { prev: list.tail, next: NIL };
+        match list.tail {
+            NIL => list.head = index,
+            tail => self.node_mut(tail).links[slot].next = index,
+        }
+        list.tail = index;
+    }
+
+    #[inline]
+    pub(super) fn unlink(&mut self, slot: usize, list: &mut List, index: u32) {
+        let Links { prev, next } = self.node(index).links[slot];
+        match prev {
+            NIL => list.head = next,
+            prev => self.node_mut(prev).links[slot].next = next,
+        }
+        match next {
+            NIL => list.tail = prev,
+            next => self.node_mut(next).links[slot].prev = prev,
+        }
+    }
+
+    /// How many places were ever made: what tests of reuse look at.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.nodes.len()
+    }
+
+    #[inline]
+    fn node(&self, index: u32) -> &Node<K, T, L> {
+        &self.nodes[index as usize]
+    }
+
+    #[inline]
+    fn node_mut(&mut self, index: u32) -> &mut Node<K, T, L> {
+        &mut self.nodes[index as usize]
+    }
+}

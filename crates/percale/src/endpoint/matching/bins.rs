@@ -1,0 +1,161 @@
+//! A hash table from keys to lists: the entries of one class of patterns, filed under what they have in common.
+//!
+//! A bin exists while its list has entries. Bins are chained from buckets, of which there are never fewer than bins;
+//! buckets and bins are reused, and grow only when more keys are live at once than ever before.
+//!
+//! Peers choose the tags of what they send, so the hash is seeded: they cannot choose tags that share a bucket.
+
+use std::hash::{BuildHasher, RandomState};
+
+use super::arena::{List, NIL};
+use super::key::Key;
+use super::steps::step;
+
+#[derive(Debug)]
+struct Bin {
+    key: Key,
+    hash: u32,
+    /// The next bin of this bucket, or of the free ones.
+    next: u32,
+    list: List,
+}
+
+/// Lists by key.
+#[derive(Debug)]
+pub(super) struct Bins {
+    /// First bin of each chain; none, or a power of two.
+    buckets: Vec<u32>,
+    bins: Vec<Bin>,
+    free: u32,
+    live: usize,
+    seeds: [u64; 2],
+}
+
+impl Bins {
+    const FIRST_BUCKETS: usize = 32;
+
+    pub(super) fn new() -> Self {
+        let random = RandomState::new();
+        let seeds = [random.hash_one(0_u64), random.hash_one(1_u64)];
+        Self { buckets: Vec::new(), bins: Vec::new(), free: NIL, live: 0, seeds }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// The bin of this key, if anything is filed under it.
+    #[inline]
+    pub(super) fn find(&self, key: Key) -> Option<u32> {
+        if self.live == 0 {
+            return None;
+        }
+        let hash = self.hash(key);
+        self.find_hashed(key, hash)
+    }
+
+    #[inline]
+    fn find_hashed(&self, key: Key, hash: u32) -> Option<u32> {
+        let mut bin = *self.buckets.get(self.bucket(hash))?;
+        while bin != NIL {
+            step();
+            let candidate = &self.bins[bin as usize];
+            if candidate.key == key {
+                return Some(bin);
+            }
+            bin = candidate.next;
+        }
+        None
+    }
+
+    /// The bin of this key, made if there is none. The caller puts something into it.
+    #[inline]
+    pub(super) fn find_or_make(&mut self, key: Key) -> u32 {
+        let hash = self.hash(key);
+        match self.find_hashed(key, hash) {
+            Some(bin) => bin,
+            None => self.make(key, hash),
+        }
+    }
+
+    fn make(&mut self, key: Key, hash: u32) -> u32 {
+        if self.live == self.buckets.len() {
+            self.grow();
+        }
+        let bucket = self.bucket(hash);
+        let made = Bin { key, hash, next: self.buckets[bucket], list: List::EMPTY };
+        let mut bin = self.free;
+        if let Some(free) = self.bins.get_mut(bin as usize) {
+            self.free = free.next;
+            *free = made;
+        } else {
+            // Never more bins than entries, which the arena limits to fewer than NIL.
+            bin = self.bins.len() as u32;
+            self.bins.push(made);
+        }
+        self.buckets[bucket] = bin;
+        self.live += 1;
+        bin
+    }
+
+    /// Doubles the buckets. Called when every bin is live, for then there are as many as buckets.
+    #[cold]
+    fn grow(&mut self) {
+        let wanted = (self.buckets.len() * 2).max(Self::FIRST_BUCKETS);
+        self.buckets.clear();
+        self.buckets.resize(wanted, NIL);
+        for (index, bin) in self.bins.iter_mut().enumerate().filter(|(_, bin)| !bin.list.is_empty()) {
+            let bucket = &mut self.buckets[bin.hash as usize & (wanted - 1)];
+            bin.next = std::mem::replace(bucket, index as u32);
+        }
+    }
+
+    #[inline]
+    pub(super) fn list(&self, bin: u32) -> &List {
+        &self.bins[bin as usize].list
+    }
+
+    #[inline]
+    pub(super) fn list_mut(&mut self, bin: u32) -> &mut List {
+        &mut self.bins[bin as usize].list
+    }
+
+    /// Gives the bin back if nothing is in it any more.
+    #[inline]
+    pub(super) fn release_if_empty(&mut self, bin: u32) {
+        if self.bins[bin as usize].list.is_empty() {
+            self.release(bin);
+        }
+    }
+
+    fn release(&mut self, bin: u32) {
+        let Bin { hash, next, .. } = self.bins[bin as usize];
+        let bucket = self.bucket(hash);
+        if self.buckets[bucket] == bin {
+            self.buckets[bucket] = next;
+        } else {
+            let mut before = self.buckets[bucket];
+            while self.bins[before as usize].next != bin {
+                step();
+                before = self.bins[before as usize].next;
+            }
+            self.bins[before as usize].next = next;
+        }
+        self.bins[bin as usize].next = self.free;
+        self.free = bin;
+        self.live -= 1;
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u32) -> usize {
+        hash as usize & self.buckets.len().wrapping_sub(1)
+    }
+
+    /// A folded product: each bit of the result depends on all bits of both words and both seeds.
+    #[inline]
+    fn hash(&self, key: Key) -> u32 {
+        let product = u128::from(key.tag ^ self.seeds[0]) * u128::from(key.source ^ self.seeds[1]);
+        (product as u64 ^ (product >> 64) as u64) as u32
+    }
+}

@@ -1,0 +1,180 @@
+//! Matching: which posted receive takes which message.
+//!
+//! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait
+//! for a message ([`posted`]) and the messages that wait for a receive ([`unexpected`]). What is stored with each is
+//! the engine's: `R` for a receive, `U` for a message.
+//!
+//! The rules are those of `fi_trecv` and of MPI:
+//! * a message takes the first receive, in posting order, whose pattern it fits;
+//! * a receive takes the first unexpected message, in arrival order, that fits its pattern;
+//! * a pattern fits when the tags agree in every bit that is not ignored, and the source is the one asked for, if any.
+//!
+//! The engine therefore asks [`Matching::find`] before it calls [`Matching::post`], and [`Matching::arrive`] before
+//! it calls [`Matching::hold`]: a receive and a message that fit each other never wait side by side.
+//!
+//! # How it stays fast
+//! While few entries wait, they are one list in order and a search walks it. When more do, they are filed in hash
+//! tables, one for each *class* of patterns: those that look at the same bits of tag and source (see [`key`]). All
+//! real programs use very few classes, but not always `ignore == 0`: MPICH masks two protocol bits in every receive.
+//! Within a class a search is one look-up, whatever the bits are.
+//!
+//! Everything lives in vectors that are reused and linked by index ([`arena`], [`bins`]): memory is allocated only
+//! when more entries wait at once than ever before. There are no locks; the endpoint is the one owner.
+
+mod arena;
+mod bins;
+mod key;
+mod posted;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod unexpected;
+
+pub(crate) use arena::{Held, Posted};
+pub(crate) use key::{Envelope, Pattern, Source};
+pub(crate) use posted::Keep;
+
+/// The posted receives (`R`) and the unexpected messages (`U`) of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Matching<R, U> {
+    posted: posted::Queue<R>,
+    unexpected: unexpected::Queue<U>,
+}
+
+impl<R, U> Matching<R, U> {
+    /// With nothing posted and nothing held. Allocates nothing yet.
+    pub(crate) fn new() -> Self {
+        Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new() }
+    }
+
+    /// Adds a receive behind all others. Does not look among the held messages: call [`find`](Self::find) first.
+    #[inline]
+    pub(crate) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
+        self.posted.post(pattern, receive)
+    }
+
+    /// Removes and returns the receive that a message with this envelope takes.
+    #[inline]
+    pub(crate) fn arrive(&mut self, envelope: Envelope) -> Option<R> {
+        self.posted.arrive(envelope)
+    }
+
+    /// Shows `decide` the receive that a message with this envelope takes, and removes it unless it is to stay at its
+    /// place (a multi-receive buffer with room left). Returns what `decide` found, and the receive if it was removed.
+    #[inline]
+    pub(crate) fn arrive_with<X>(
+        &mut self,
+        envelope: Envelope,
+        decide: impl FnOnce(Posted, &mut R) -> (Keep, X),
+    ) -> Option<(X, Option<R>)> {
+        self.posted.arrive_with(envelope, decide)
+    }
+
+    /// The receive behind a handle, unless it was matched or cancelled.
+    #[inline]
+    pub(crate) fn posted_mut(&mut self, handle: Posted) -> Option<&mut R> {
+        self.posted.get_mut(handle)
+    }
+
+    /// Removes a receive, unless it was matched or cancelled before.
+    #[inline]
+    pub(crate) fn cancel(&mut self, handle: Posted) -> Option<R> {
+        self.posted.cancel(handle)
+    }
+
+    /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` names a receive by its context).
+    pub(crate) fn cancel_where(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
+        self.posted.extract(move |_, receive| pick(receive)).next()
+    }
+
+    /// Removes, in posting order, the receives directed at one source (that died), or with [`Source::Any`] every
+    /// receive of either kind. Those that the iterator was not asked for stay posted.
+    pub(crate) fn drain_posted(&mut self, source: Source) -> impl Iterator<Item = R> {
+        self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
+    }
+
+    /// The posted receives in posting order.
+    pub(crate) fn posted(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
+        self.posted.iter()
+    }
+
+    /// How many receives are posted.
+    #[inline]
+    pub(crate) fn posted_len(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Stores a message that no receive took, behind all others.
+    #[inline]
+    pub(crate) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
+        self.unexpected.hold(envelope, message)
+    }
+
+    /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
+    #[inline]
+    pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
+        self.unexpected.find(pattern)
+    }
+
+    /// The message behind a handle, claimed or not, unless it was taken.
+    #[inline]
+    pub(crate) fn held(&self, handle: Held) -> Option<&U> {
+        self.unexpected.get(handle)
+    }
+
+    /// As [`held`](Self::held), to change it (more of its payload arrived).
+    #[inline]
+    pub(crate) fn held_mut(&mut self, handle: Held) -> Option<&mut U> {
+        self.unexpected.get_mut(handle)
+    }
+
+    /// The envelope that a held message came in, unless it was taken.
+    #[inline]
+    pub(crate) fn envelope(&self, handle: Held) -> Option<Envelope> {
+        self.unexpected.envelope(handle)
+    }
+
+    /// Sets a held message aside (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) passes over it, only its handle takes
+    /// it. False if it was taken or claimed before.
+    pub(crate) fn claim(&mut self, handle: Held) -> bool {
+        self.unexpected.claim(handle)
+    }
+
+    /// Removes a held message, claimed or not, unless it was taken before.
+    #[inline]
+    pub(crate) fn take(&mut self, handle: Held) -> Option<U> {
+        self.unexpected.take(handle)
+    }
+
+    /// Removes the held messages that `pick` accepts: first those not claimed, in arrival order, then the claimed
+    /// ones (for which `pick`'s second argument is true), in the order of claiming. Those that the iterator was not
+    /// asked for stay held.
+    pub(crate) fn extract_held(
+        &mut self,
+        pick: impl FnMut(Envelope, bool, &U) -> bool,
+    ) -> impl Iterator<Item = (Envelope, U)> {
+        self.unexpected.extract(pick)
+    }
+
+    /// Removes every message held from one source, or with [`Source::Any`] from all, claimed ones last.
+    pub(crate) fn drain_held(&mut self, source: Source) -> impl Iterator<Item = (Envelope, U)> {
+        self.extract_held(move |envelope, _, _| source == Source::Any || source == Source::From(envelope.source))
+    }
+
+    /// The held messages that are not claimed, in arrival order.
+    pub(crate) fn unexpected(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
+        self.unexpected.iter()
+    }
+
+    /// How many messages are held, without the claimed ones.
+    #[inline]
+    pub(crate) fn unexpected_len(&self) -> usize {
+        self.unexpected.len()
+    }
+}
+
+impl<R, U> Default for Matching<R, U> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

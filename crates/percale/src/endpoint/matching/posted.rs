@@ -1,0 +1,269 @@
+//! The receives that wait for a message.
+//!
+//! All are in one list in posting order. Once more than [`LINEAR`] wait they are also filed by class; once no more
+//! than [`FEW`] do, that is undone (the gap keeps a queue that hovers at one length from doing so again and again).
+//! An arrival asks every class for its first, and the lowest sequence number wins.
+//!
+//! Invariants: an entry is in `order`, and while `filed` in exactly one of its class's bins or `rest`. A class
+//! changes its masks only while it is empty.
+
+use super::arena::{Arena, List, NIL, Posted};
+use super::bins::Bins;
+use super::key::{Envelope, Key, Masks, Pattern};
+use super::steps::step;
+
+/// The longest queue that is walked without hash tables.
+pub(super) const LINEAR: usize = 8;
+/// At this length hash tables are given up again.
+const FEW: usize = 2;
+/// How many classes have a hash table; receives of further classes are in a list that every arrival walks.
+const CLASSES: usize = 8;
+
+/// Link slot of the list of all.
+const ORDER: usize = 0;
+/// Link slot of the bin's list, or of `rest`.
+const FILE: usize = 1;
+/// Class of the receives in `rest`.
+const REST: u32 = u32::MAX;
+
+/// Whether a receive that matched goes or stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// It is used up.
+    Remove,
+    /// It takes more messages, at its place in the order.
+    Stay,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Key,
+    masks: Masks,
+    /// Where it is filed, while the queue is.
+    class: u32,
+    bin: u32,
+}
+
+#[derive(Debug)]
+struct Class {
+    masks: Masks,
+    bins: Bins,
+}
+
+/// Receives in posting order.
+#[derive(Debug)]
+pub(super) struct Queue<R> {
+    arena: Arena<Entry, R, 2>,
+    order: List,
+    len: usize,
+    filed: bool,
+    classes: Vec<Class>,
+    rest: List,
+}
+
+impl<R> Queue<R> {
+    pub(super) const fn new() -> Self {
+        let arena = Arena::new();
+        Self { arena, order: List::EMPTY, len: 0, filed: false, classes: Vec::new(), rest: List::EMPTY }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
+        let entry = Entry { key: Key::of(&pattern), masks: Masks::of(&pattern), class: REST, bin: NIL };
+        let index = self.arena.insert(entry, receive);
+        self.arena.push_back(ORDER, &mut self.order, index);
+        self.len += 1;
+        if self.filed {
+            self.file(index);
+        } else if self.len > LINEAR {
+            self.file_all();
+        }
+        Posted(self.arena.handle(index))
+    }
+
+    #[inline]
+    pub(super) fn arrive(&mut self, envelope: Envelope) -> Option<R> {
+        let index = self.first(envelope)?;
+        Some(self.remove(index))
+    }
+
+    #[inline]
+    pub(super) fn arrive_with<X>(
+        &mut self,
+        envelope: Envelope,
+        decide: impl FnOnce(Posted, &mut R) -> (Keep, X),
+    ) -> Option<(X, Option<R>)> {
+        let index = self.first(envelope)?;
+        let handle = Posted(self.arena.handle(index));
+        let (keep, found) = decide(handle, self.arena.value_mut(index));
+        let removed = match keep {
+            Keep::Remove => Some(self.remove(index)),
+            Keep::Stay => None,
+        };
+        Some((found, removed))
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, handle: Posted) -> Option<&mut R> {
+        let index = self.arena.resolve(handle.0)?;
+        Some(self.arena.value_mut(index))
+    }
+
+    #[inline]
+    pub(super) fn cancel(&mut self, handle: Posted) -> Option<R> {
+        let index = self.arena.resolve(handle.0)?;
+        Some(self.remove(index))
+    }
+
+    /// Removes those that `pick` accepts, in posting order, as the iterator is asked for them.
+    pub(super) fn extract(&mut self, mut pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
+        let mut next = self.order.head();
+        std::iter::from_fn(move || {
+            while next != NIL {
+                let index = next;
+                next = self.arena.next(ORDER, index);
+                let entry = self.arena.key(index);
+                if pick(entry.masks.pattern(entry.key), self.arena.value(index)) {
+                    return Some(self.remove(index));
+                }
+            }
+            None
+        })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
+        self.arena.walk(ORDER, self.order).map(|index| {
+            let entry = self.arena.key(index);
+            (Posted(self.arena.handle(index)), entry.masks.pattern(entry.key), self.arena.value(index))
+        })
+    }
+
+    /// The first receive that fits.
+    #[inline]
+    fn first(&self, envelope: Envelope) -> Option<u32> {
+        if self.filed {
+            return self.first_filed(envelope.into());
+        }
+        let key = Key::from(envelope);
+        let mut index = self.order.head();
+        while index != NIL {
+            step();
+            let entry = self.arena.key(index);
+            if entry.masks.agree(entry.key, key) {
+                return Some(index);
+            }
+            index = self.arena.next(ORDER, index);
+        }
+        None
+    }
+
+    // Out of line, so that what it needs of registers is not saved and restored by the walk of a short queue.
+    #[inline(never)]
+    fn first_filed(&self, key: Key) -> Option<u32> {
+        let mut best = None;
+        let mut best_sequence = u64::MAX;
+        for class in &self.classes {
+            let Some(bin) = class.bins.find(class.masks.apply(key)) else { continue };
+            let index = class.bins.list(bin).head();
+            let sequence = self.arena.sequence(index);
+            if sequence < best_sequence {
+                (best, best_sequence) = (Some(index), sequence);
+            }
+        }
+        let mut index = self.rest.head();
+        while index != NIL && self.arena.sequence(index) < best_sequence {
+            step();
+            let entry = self.arena.key(index);
+            if entry.masks.agree(entry.key, key) {
+                return Some(index);
+            }
+            index = self.arena.next(FILE, index);
+        }
+        best
+    }
+
+    #[inline]
+    fn remove(&mut self, index: u32) -> R {
+        self.arena.unlink(ORDER, &mut self.order, index);
+        self.len -= 1;
+        if self.filed {
+            self.unfile(index);
+            if self.len <= FEW {
+                self.unfile_all();
+            }
+        }
+        self.arena.remove(index)
+    }
+
+    fn file(&mut self, index: u32) {
+        let Entry { key, masks, .. } = *self.arena.key(index);
+        let Some(class) = self.class(masks) else {
+            self.arena.key_mut(index).class = REST;
+            self.arena.push_back(FILE, &mut self.rest, index);
+            return;
+        };
+        let bins = &mut self.classes[class].bins;
+        let bin = bins.find_or_make(masks.apply(key));
+        self.arena.push_back(FILE, bins.list_mut(bin), index);
+        let entry = self.arena.key_mut(index);
+        (entry.class, entry.bin) = (class as u32, bin);
+    }
+
+    /// The class with these masks: one that is, else one that is out of use, else a new one, as long as they last.
+    fn class(&mut self, masks: Masks) -> Option<usize> {
+        if let Some(same) = self.classes.iter().position(|class| class.masks == masks) {
+            return Some(same);
+        }
+        if let Some(unused) = self.classes.iter().position(|class| class.bins.is_empty()) {
+            self.classes[unused].masks = masks;
+            return Some(unused);
+        }
+        if self.classes.len() == CLASSES {
+            return None;
+        }
+        self.classes.push(Class { masks, bins: Bins::new() });
+        Some(self.classes.len() - 1)
+    }
+
+    fn unfile(&mut self, index: u32) {
+        let Entry { class, bin, .. } = *self.arena.key(index);
+        if class == REST {
+            self.arena.unlink(FILE, &mut self.rest, index);
+        } else {
+            let bins = &mut self.classes[class as usize].bins;
+            self.arena.unlink(FILE, bins.list_mut(bin), index);
+            bins.release_if_empty(bin);
+        }
+    }
+
+    #[cold]
+    fn file_all(&mut self) {
+        self.filed = true;
+        let mut index = self.order.head();
+        while index != NIL {
+            self.file(index);
+            index = self.arena.next(ORDER, index);
+        }
+    }
+
+    #[cold]
+    fn unfile_all(&mut self) {
+        self.filed = false;
+        let mut index = self.order.head();
+        while index != NIL {
+            self.unfile(index);
+            index = self.arena.next(ORDER, index);
+        }
+    }
+
+    /// How many entries the memory of this queue is for, which must not grow while no more of them wait.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.arena.places()
+    }
+}

@@ -1,0 +1,106 @@
+//! When hash tables are made and given up, seen by the steps of the searches that follow.
+
+use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
+
+/// So many messages that a search among them learns a class.
+const WAITING: u64 = 4 * unexpected::LINEAR;
+/// How many classes of the unexpected queue can be in use at once.
+const CLASSES: u32 = 4;
+
+/// The receive of one of many classes that takes message `n` of [`full`]: two of the copies of `n` are ignored.
+fn receive(class: u32, n: u64) -> Pattern {
+    Pattern { tag: n * 0x0101_0101_0101_0101, ignore: 0xffff << (8 * class), source: Source::Any }
+}
+
+fn message(n: u64) -> Envelope {
+    Envelope { tag: n * 0x0101_0101_0101_0101, source: 1 }
+}
+
+fn full() -> Matching<(), u64> {
+    let mut matching = Matching::new();
+    for n in 0..WAITING {
+        matching.hold(message(n), n);
+    }
+    matching
+}
+
+/// Finds message `n` and returns in how many steps.
+fn find(matching: &mut Matching<(), u64>, class: u32, n: u64) -> u64 {
+    steps::taken();
+    let found = matching.find(&receive(class, n)).and_then(|held| matching.held(held)).copied();
+    assert_eq!(found, Some(n), "class {class}");
+    steps::taken()
+}
+
+/// Takes all but the first `left`, each by another class.
+fn empty(matching: &mut Matching<(), u64>, left: u64) {
+    for n in (left..WAITING).rev() {
+        let class = n as u32 % 6;
+        let held = matching.find(&receive(class, n)).expect("held");
+        assert_eq!(matching.take(held), Some(n));
+        for class in 0..6 {
+            assert_eq!(matching.find(&receive(class, n)), None, "message {n} was taken, class {class}");
+        }
+    }
+}
+
+#[test]
+fn a_class_not_asked_for_lately_makes_room_for_another() {
+    let mut matching = full();
+    for round in 0..3 {
+        for class in 0..CLASSES + 2 {
+            // Those at the end are found by long walks, until the class is learnt.
+            let walked = find(&mut matching, class, WAITING - 1);
+            assert!(round == 0 || walked >= WAITING - 1, "class {class} was dropped when it was its turn");
+            let steps: u64 = (0..WAITING).map(|n| find(&mut matching, class, n)).sum();
+            assert!(steps < 4 * WAITING, "class {class} was learnt, yet {steps} steps");
+        }
+    }
+    empty(&mut matching, 0);
+    assert_eq!(matching.unexpected_len(), 0);
+}
+
+#[test]
+fn a_class_asked_for_lately_is_not_dropped_for_another() {
+    let mut matching = full();
+    for class in 0..CLASSES {
+        assert!(find(&mut matching, class, WAITING - 1) >= WAITING - 1);
+    }
+    for _ in 0..20 {
+        assert_eq!(find(&mut matching, CLASSES, WAITING - 1), WAITING - 1, "walks, and learns nothing");
+        let steps: u64 = (0..CLASSES).map(|class| find(&mut matching, class, WAITING - 1)).sum();
+        assert!(steps < WAITING - 1, "the other classes stay: {steps} steps");
+    }
+}
+
+#[test]
+fn classes_of_messages_are_dropped_when_few_are_left() {
+    let mut matching = full();
+    for class in 0..2 {
+        assert!(find(&mut matching, class, WAITING - 1) >= WAITING - 1);
+    }
+    empty(&mut matching, 2);
+    for n in 2..WAITING {
+        matching.hold(message(n), n);
+    }
+    assert_eq!(find(&mut matching, 0, unexpected::LINEAR), unexpected::LINEAR, "walks again");
+}
+
+#[test]
+fn receives_are_walked_again_when_few_are_left() {
+    let mut matching = Matching::<u64, ()>::new();
+    let tag = |tag| Pattern { tag, ignore: 0, source: Source::Any };
+    for n in 0..100 {
+        matching.post(tag(n), n);
+    }
+    for n in 2..100 {
+        assert_eq!(matching.arrive(Envelope { tag: n, source: 0 }), Some(n));
+    }
+    let full = posted::LINEAR as u64;
+    for n in 2..full {
+        matching.post(tag(n), n);
+    }
+    steps::taken();
+    assert_eq!(matching.arrive(Envelope { tag: full - 1, source: 0 }), Some(full - 1));
+    assert_eq!(steps::taken(), full, "walked in order");
+}

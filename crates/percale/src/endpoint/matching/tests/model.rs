@@ -1,0 +1,271 @@
+//! Random sequences, run on [`Matching`] and on two plain vectors walked in order, must give the same answers.
+
+use proptest::prelude::*;
+
+use crate::endpoint::matching::{Envelope, Held, Keep, Matching, Pattern, Posted, Source};
+
+/// One call. Handles are named by a number, reduced modulo how many were given out: old ones too.
+#[derive(Clone, Debug)]
+enum Call {
+    Post(Pattern),
+    Arrive(Envelope),
+    ArriveAndStay(Envelope),
+    Cancel(usize),
+    CancelWhere(u32),
+    DrainPosted(Source),
+    Hold(Envelope),
+    Find(Pattern),
+    FindAndTake(Pattern),
+    FindAndClaim(Pattern),
+    Claim(usize),
+    Take(usize),
+    ExtractHeld(u32, usize),
+    DrainHeld(Source),
+}
+
+fn envelope() -> impl Strategy<Value = Envelope> {
+    (0..8_u64, 0..4_u64).prop_map(|(tag, source)| Envelope { tag, source })
+}
+
+fn source() -> impl Strategy<Value = Source> {
+    prop_oneof![Just(Source::Any), (0..4_u64).prop_map(Source::From)]
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    // Ignored bits may be set in the tag, and bits that no tag has may be ignored.
+    let ignore = prop_oneof![4 => Just(0), 3 => 0..16_u64, 1 => Just(u64::MAX)];
+    (0..8_u64, ignore, source()).prop_map(|(tag, ignore, source)| Pattern { tag, ignore, source })
+}
+
+/// `growth` is how much likelier posts and holds are than what removes: long queues with it, short ones without.
+fn call(growth: u32) -> impl Strategy<Value = Call> {
+    prop_oneof![
+        6 * growth => pattern().prop_map(Call::Post),
+        6 => envelope().prop_map(Call::Arrive),
+        2 => envelope().prop_map(Call::ArriveAndStay),
+        2 => any::<usize>().prop_map(Call::Cancel),
+        1 => (0..5_u32).prop_map(Call::CancelWhere),
+        6 * growth => envelope().prop_map(Call::Hold),
+        6 => pattern().prop_map(Call::Find),
+        6 => pattern().prop_map(Call::FindAndTake),
+        2 => pattern().prop_map(Call::FindAndClaim),
+        1 => any::<usize>().prop_map(Call::Claim),
+        2 => any::<usize>().prop_map(Call::Take),
+    ]
+}
+
+/// The calls above, and now and then one that empties much of a queue.
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let rare = prop_oneof![
+        source().prop_map(Call::DrainPosted),
+        source().prop_map(Call::DrainHeld),
+        (0..5_u32, 0..6_usize).prop_map(|(modulus, limit)| Call::ExtractHeld(modulus, limit)),
+    ];
+    let rare = rare.boxed();
+    prop_oneof![Just(1_u32), Just(2), Just(5)]
+        .prop_flat_map(move |growth| prop::collection::vec(prop_oneof![40 => call(growth), 1 => rare.clone()], 1..400))
+}
+
+/// Whether a number is one of those that a test with this modulus picks.
+fn picked(modulus: u32, value: u32) -> bool {
+    value.is_multiple_of(modulus + 2)
+}
+
+/// The rule, as it is written in the manual.
+fn fits(pattern: &Pattern, envelope: &Envelope) -> bool {
+    let source = match pattern.source {
+        Source::Any => true,
+        Source::From(source) => source == envelope.source,
+    };
+    source && (pattern.tag | pattern.ignore) == (envelope.tag | pattern.ignore)
+}
+
+fn from(filter: Source, source: u64) -> bool {
+    filter == Source::Any || filter == Source::From(source)
+}
+
+#[derive(Default)]
+struct Model {
+    posted: Vec<(u32, Pattern)>,
+    held: Vec<(u32, Envelope)>,
+    claimed: Vec<(u32, Envelope)>,
+}
+
+impl Model {
+    fn receive_for(&self, envelope: &Envelope) -> Option<usize> {
+        self.posted.iter().position(|(_, pattern)| fits(pattern, envelope))
+    }
+
+    fn find(&self, pattern: &Pattern) -> Option<u32> {
+        self.held.iter().find(|(_, envelope)| fits(pattern, envelope)).map(|&(number, _)| number)
+    }
+
+    fn claim(&mut self, number: u32) -> bool {
+        let Some(at) = self.held.iter().position(|&(held, _)| held == number) else { return false };
+        let held = self.held.remove(at);
+        self.claimed.push(held);
+        true
+    }
+
+    fn take(&mut self, number: u32) -> Option<u32> {
+        for list in [&mut self.held, &mut self.claimed] {
+            if let Some(at) = list.iter().position(|&(held, _)| held == number) {
+                return Some(list.remove(at).0);
+            }
+        }
+        None
+    }
+}
+
+/// Both sides. Receives and messages are numbered as they come; the number is what is stored.
+#[derive(Default)]
+struct Pair {
+    real: Matching<u32, u32>,
+    model: Model,
+    posted: Vec<Posted>,
+    held: Vec<Held>,
+}
+
+impl Pair {
+    fn number(&self, held: Option<Held>) -> Option<u32> {
+        held.map(|held| *self.real.held(held).expect("found, so it is there"))
+    }
+
+    fn apply(&mut self, call: Call) -> Result<(), TestCaseError> {
+        match call {
+            Call::Post(pattern) => {
+                let number = self.posted.len() as u32;
+                self.posted.push(self.real.post(pattern, number));
+                self.model.posted.push((number, pattern));
+            }
+            Call::Arrive(envelope) => {
+                let expected = self.model.receive_for(&envelope).map(|at| self.model.posted.remove(at).0);
+                prop_assert_eq!(self.real.arrive(envelope), expected);
+            }
+            Call::ArriveAndStay(envelope) => {
+                let expected = self.model.receive_for(&envelope).map(|at| self.model.posted[at].0);
+                let handles = &self.posted;
+                let seen = self.real.arrive_with(envelope, |handle, receive| {
+                    (Keep::Stay, (*receive, handle == handles[*receive as usize]))
+                });
+                prop_assert_eq!(seen, expected.map(|number| ((number, true), None)));
+            }
+            Call::Cancel(which) if !self.posted.is_empty() => {
+                let number = which % self.posted.len();
+                let at = self.model.posted.iter().position(|&(posted, _)| posted as usize == number);
+                let expected = at.map(|at| self.model.posted.remove(at).0);
+                let handle = self.posted[number];
+                prop_assert_eq!(self.real.posted_mut(handle).copied(), expected);
+                prop_assert_eq!(self.real.cancel(handle), expected);
+            }
+            Call::CancelWhere(modulus) => {
+                let at = self.model.posted.iter().position(|&(number, _)| picked(modulus, number));
+                let expected = at.map(|at| self.model.posted.remove(at).0);
+                prop_assert_eq!(self.real.cancel_where(|&number| picked(modulus, number)), expected);
+            }
+            Call::DrainPosted(filter) => {
+                let gone = self.model.posted.extract_if(.., |(_, p)| filter == Source::Any || filter == p.source);
+                let expected: Vec<u32> = gone.map(|(number, _)| number).collect();
+                prop_assert_eq!(self.real.drain_posted(filter).collect::<Vec<_>>(), expected);
+            }
+            Call::Hold(envelope) => {
+                let number = self.held.len() as u32;
+                self.held.push(self.real.hold(envelope, number));
+                self.model.held.push((number, envelope));
+            }
+            Call::Find(pattern) => {
+                let found = self.real.find(&pattern);
+                prop_assert_eq!(self.number(found), self.model.find(&pattern));
+            }
+            Call::FindAndTake(pattern) => {
+                let found = self.real.find(&pattern);
+                prop_assert_eq!(self.number(found), self.model.find(&pattern));
+                if let Some(held) = found {
+                    let taken = self.real.take(held).expect("found, so it is there");
+                    prop_assert_eq!(self.model.take(taken), Some(taken));
+                }
+            }
+            Call::FindAndClaim(pattern) => {
+                let found = self.real.find(&pattern);
+                prop_assert_eq!(self.number(found), self.model.find(&pattern));
+                if let (Some(held), Some(number)) = (found, self.number(found)) {
+                    prop_assert!(self.real.claim(held) && self.model.claim(number));
+                }
+            }
+            Call::Claim(which) if !self.held.is_empty() => {
+                let number = which % self.held.len();
+                prop_assert_eq!(self.real.claim(self.held[number]), self.model.claim(number as u32));
+            }
+            Call::Take(which) if !self.held.is_empty() => {
+                let number = which % self.held.len();
+                let handle = self.held[number];
+                let expected = self.model.take(number as u32);
+                prop_assert_eq!(self.real.held(handle).copied(), expected);
+                prop_assert_eq!(self.real.held_mut(handle).copied(), expected);
+                prop_assert_eq!(self.real.envelope(handle).is_some(), expected.is_some());
+                prop_assert_eq!(self.real.take(handle), expected);
+            }
+            Call::ExtractHeld(modulus, limit) => {
+                let picks = |&mut (number, _): &mut (u32, Envelope)| picked(modulus, number);
+                let mut expected = Vec::new();
+                for (claimed, list) in [(false, &mut self.model.held), (true, &mut self.model.claimed)] {
+                    let wanted = limit - expected.len();
+                    expected.extend(list.extract_if(.., picks).take(wanted).map(|(n, e)| (claimed, e, n)));
+                }
+                let mut seen_claimed = false;
+                let gone = self.real.extract_held(|_, claimed, &number| {
+                    seen_claimed = claimed;
+                    picked(modulus, number)
+                });
+                let gone: Vec<_> = gone.take(limit).collect();
+                prop_assert_eq!(&gone, &expected.iter().map(|&(_, e, n)| (e, n)).collect::<Vec<_>>());
+                if let Some(&(claimed, ..)) = expected.last().filter(|_| expected.len() == limit) {
+                    prop_assert_eq!(seen_claimed, claimed);
+                }
+            }
+            Call::DrainHeld(filter) => {
+                let mut expected = Vec::new();
+                for list in [&mut self.model.held, &mut self.model.claimed] {
+                    expected.extend(list.extract_if(.., |(_, e)| from(filter, e.source)).map(|(n, e)| (e, n)));
+                }
+                prop_assert_eq!(self.real.drain_held(filter).collect::<Vec<_>>(), expected);
+            }
+            Call::Cancel(_) | Call::Claim(_) | Call::Take(_) => {}
+        }
+        Ok(())
+    }
+
+    fn compare(&self) -> Result<(), TestCaseError> {
+        let posted = self.real.posted().map(|(handle, pattern, &number)| {
+            assert_eq!(handle, self.posted[number as usize]);
+            (number, pattern)
+        });
+        prop_assert_eq!(posted.collect::<Vec<_>>(), self.model.posted.clone());
+        prop_assert_eq!(self.real.posted_len(), self.model.posted.len());
+        let held = self.real.unexpected().map(|(handle, envelope, &number)| {
+            assert_eq!(handle, self.held[number as usize]);
+            (number, envelope)
+        });
+        prop_assert_eq!(held.collect::<Vec<_>>(), self.model.held.clone());
+        prop_assert_eq!(self.real.unexpected_len(), self.model.held.len());
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn same_as_two_vectors_walked_in_order(calls in calls()) {
+        let mut pair = Pair::default();
+        for call in calls {
+            pair.apply(call)?;
+            pair.compare()?;
+        }
+    }
+
+    #[test]
+    fn fits_is_the_rule_of_the_manual(pattern in pattern(), envelope in envelope()) {
+        prop_assert_eq!(pattern.fits(envelope), fits(&pattern, &envelope));
+    }
+}

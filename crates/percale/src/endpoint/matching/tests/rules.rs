@@ -1,0 +1,79 @@
+//! Single rules that the random sequences reach seldom or never.
+
+use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted};
+
+fn tag(tag: u64) -> Pattern {
+    Pattern { tag, ignore: 0, source: Source::Any }
+}
+
+fn message(tag: u64) -> Envelope {
+    Envelope { tag, source: 1 }
+}
+
+#[test]
+fn a_multi_receive_stays_at_its_place_until_it_is_used_up() {
+    let mut matching = Matching::<u32, ()>::new();
+    let first = matching.post(tag(1), 3);
+    matching.post(tag(1), 100);
+    for left in [2, 1] {
+        let seen = matching.arrive_with(message(1), |handle, room| {
+            assert_eq!(handle, first);
+            *room -= 1;
+            (Keep::Stay, *room)
+        });
+        assert_eq!(seen, Some((left, None)));
+    }
+    assert_eq!(matching.arrive_with(message(1), |_, room| (Keep::Remove, *room)), Some((1, Some(1))));
+    assert_eq!(matching.posted_mut(first), None);
+    assert_eq!(matching.arrive(message(1)), Some(100));
+}
+
+#[test]
+fn a_handle_never_reaches_a_later_entry_in_the_same_place() {
+    let mut matching = Matching::<u32, u32>::new();
+    let old = matching.post(tag(1), 1);
+    assert_eq!(matching.arrive(message(1)), Some(1));
+    let new = matching.post(tag(1), 2);
+    assert_ne!(old, new);
+    assert_eq!(matching.cancel(old), None);
+    assert_eq!(matching.cancel(new), Some(2));
+
+    let old = matching.hold(message(1), 1);
+    assert_eq!(matching.take(old), Some(1));
+    let new = matching.hold(message(1), 2);
+    assert_eq!((matching.take(old), matching.claim(old), matching.envelope(old)), (None, false, None));
+    assert_eq!(matching.take(new), Some(2));
+}
+
+#[test]
+fn a_claimed_message_is_passed_over_but_kept() {
+    let mut matching = Matching::<(), u32>::new();
+    let first = matching.hold(message(1), 1);
+    let second = matching.hold(message(1), 2);
+    assert!(matching.claim(first));
+    assert!(!matching.claim(first), "claimed once");
+    assert_eq!(matching.find(&tag(1)), Some(second));
+    *matching.held_mut(first).expect("kept") = 11;
+    assert_eq!(matching.drain_held(Source::From(2)).count(), 0);
+    assert_eq!(matching.drain_held(Source::From(1)).collect::<Vec<_>>(), [(message(1), 2), (message(1), 11)]);
+    assert_eq!(matching.take(first), None);
+}
+
+#[test]
+fn more_classes_than_hash_tables_still_match_in_posting_order() {
+    let mut matching = Matching::<u64, ()>::new();
+    // Every receive has a class of its own, and fits every message whose low bit is 1.
+    let classes = 3 * posted::LINEAR as u64;
+    let receive = |n: u64| Pattern { tag: u64::MAX, ignore: u64::MAX << (n + 1), source: Source::Any };
+    for n in 0..classes {
+        matching.post(receive(n), n);
+    }
+    for n in 0..classes {
+        assert_eq!(matching.arrive(message(u64::MAX)), Some(n));
+        matching.post(receive(n), classes + n);
+    }
+    assert_eq!(matching.arrive(message(0)), None);
+    assert_eq!(matching.arrive(message(1)), Some(classes), "the class that looks at one bit alone");
+    assert_eq!(matching.arrive(message(3)), Some(classes + 1));
+    assert_eq!(matching.drain_posted(Source::Any).collect::<Vec<_>>(), (classes + 2..2 * classes).collect::<Vec<_>>());
+}

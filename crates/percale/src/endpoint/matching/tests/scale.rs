@@ -1,0 +1,172 @@
+//! Searches look at a few entries, however many wait; memory grows only with how many do.
+//!
+//! Steps are counted, not time. Hash tables are seeded at random, so the bounds are those of an average chain (below
+//! two) with a wide margin, over thousands of searches.
+
+use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
+
+const MANY: u64 = 10_000;
+
+/// Makes the pattern with this number.
+type Numbered = fn(u64) -> Pattern;
+
+/// The patterns of one class, by number: every class of a real program, and the number's message.
+fn classes() -> [(&'static str, Numbered); 5] {
+    [
+        ("tags", |n| Pattern { tag: n, ignore: 0, source: Source::Any }),
+        ("tags from one", |n| Pattern { tag: n, ignore: 0, source: Source::From(7) }),
+        ("one tag, from each", |n| Pattern { tag: 3, ignore: 0, source: Source::From(n) }),
+        ("tags, but for two bits of protocol", |n| Pattern { tag: n, ignore: 3 << 60, source: Source::Any }),
+        ("any tag, from each", |n| Pattern { tag: 0, ignore: u64::MAX, source: Source::From(n) }),
+    ]
+}
+
+/// A message that fits.
+fn message(pattern: &Pattern) -> Envelope {
+    let source = match pattern.source {
+        Source::Any => 9,
+        Source::From(source) => source,
+    };
+    Envelope { tag: pattern.tag | (pattern.ignore & (1 << 60)), source }
+}
+
+/// Numbers below `MANY` in no order: worst for a list.
+fn shuffled() -> impl Iterator<Item = u64> {
+    (0..MANY).map(|n| n * 7_919 % MANY)
+}
+
+fn assert_few(what: &str, steps: u64, searches: u64) {
+    assert!(steps > 0, "{what}: the steps of {searches} searches were not counted");
+    assert!(steps < searches * 4, "{what}: {steps} steps for {searches} searches");
+}
+
+#[test]
+fn an_arrival_does_not_walk_what_is_posted() {
+    for (name, pattern) in classes() {
+        let mut matching = Matching::<u64, ()>::new();
+        steps::taken();
+        for n in 0..MANY {
+            matching.post(pattern(n), n);
+        }
+        assert_few(name, steps::taken(), MANY);
+        for n in shuffled() {
+            assert_eq!(matching.arrive(message(&pattern(n))), Some(n), "{name}");
+            assert_eq!(matching.arrive(Envelope { tag: MANY, source: MANY }), None, "{name}");
+        }
+        assert_few(name, steps::taken(), 2 * MANY);
+    }
+}
+
+#[test]
+fn a_receive_does_not_walk_what_is_held() {
+    for (name, pattern) in classes() {
+        let mut matching = Matching::<(), u64>::new();
+        steps::taken();
+        for n in 0..MANY {
+            matching.hold(message(&pattern(n)), n);
+        }
+        // The first search walks once, and learns the class.
+        let missing = Pattern { tag: MANY, source: Source::From(MANY), ..pattern(0) };
+        let missing = match pattern(0).source {
+            Source::Any => Pattern { source: Source::Any, ..missing },
+            Source::From(_) => missing,
+        };
+        assert_eq!(matching.find(&missing), None, "{name}");
+        let first = steps::taken();
+        assert!(first >= MANY, "{name}: nothing is filed before anybody asks");
+        assert!(first < MANY * 4, "{name}: {first} steps to learn a class");
+        for n in shuffled() {
+            let held = matching.find(&pattern(n)).expect("held");
+            assert_eq!(matching.take(held), Some(n), "{name}");
+            assert_eq!(matching.find(&missing), None, "{name}");
+        }
+        assert_few(name, steps::taken(), 2 * MANY);
+    }
+}
+
+#[test]
+fn two_classes_are_two_look_ups() {
+    let mut matching = Matching::<u64, u64>::new();
+    let named = |n| Pattern { tag: n, ignore: 0, source: Source::From(n) };
+    let from_any = |n| Pattern { tag: n, ignore: 0, source: Source::Any };
+    for n in 0..MANY {
+        matching.post(if n % 2 == 0 { named(n) } else { from_any(n) }, n);
+        matching.hold(message(&named(n)), n);
+    }
+    assert_eq!((matching.find(&named(MANY)), matching.find(&from_any(MANY))), (None, None));
+    steps::taken();
+    for n in shuffled() {
+        assert_eq!(matching.arrive(Envelope { tag: n, source: n }), Some(n));
+        let held = matching.find(&if n % 3 == 0 { named(n) } else { from_any(n) }).expect("held");
+        assert_eq!(matching.take(held), Some(n));
+    }
+    assert_few("both", steps::taken(), 3 * MANY);
+}
+
+#[test]
+fn a_wildcard_among_many_costs_one_look_up_more() {
+    let mut matching = Matching::<u64, ()>::new();
+    for n in 0..MANY {
+        matching.post(Pattern { tag: n, ignore: 0, source: Source::Any }, n);
+    }
+    matching.post(Pattern { tag: 0, ignore: u64::MAX, source: Source::Any }, MANY);
+    steps::taken();
+    for n in shuffled() {
+        assert_eq!(matching.arrive(Envelope { tag: n, source: 0 }), Some(n), "posted earlier");
+    }
+    assert_few("with a wildcard", steps::taken(), MANY);
+    assert_eq!(matching.arrive(Envelope { tag: 5, source: 0 }), Some(MANY));
+}
+
+#[test]
+fn many_of_one_kind_are_first_in_first_out() {
+    let mut matching = Matching::<u64, u64>::new();
+    let pattern = Pattern { tag: 0, ignore: 0, source: Source::Any };
+    for n in 0..MANY {
+        matching.post(pattern, n);
+        matching.hold(Envelope { tag: 0, source: 1 }, n);
+    }
+    steps::taken();
+    for n in 0..MANY {
+        assert_eq!(matching.arrive(Envelope { tag: 0, source: 1 }), Some(n));
+        let held = matching.find(&pattern).expect("held");
+        assert_eq!(matching.take(held), Some(n));
+    }
+    assert_few("of one kind", steps::taken(), 2 * MANY);
+}
+
+#[test]
+fn few_entries_are_walked_not_hashed() {
+    let mut matching = Matching::<u64, ()>::new();
+    for n in 0..posted::LINEAR as u64 {
+        matching.post(Pattern { tag: n, ignore: 0, source: Source::Any }, n);
+    }
+    steps::taken();
+    assert_eq!(
+        matching.arrive(Envelope { tag: posted::LINEAR as u64 - 1, source: 0 }),
+        Some(posted::LINEAR as u64 - 1)
+    );
+    assert_eq!(steps::taken(), posted::LINEAR as u64);
+}
+
+#[test]
+fn memory_is_reused() {
+    let mut matching = Matching::<u64, u64>::new();
+    let pattern = |n| Pattern { tag: n, ignore: 0, source: Source::Any };
+    let mut next = 0;
+    for round in 0..200 {
+        let wait = 40 + unexpected::LINEAR;
+        for n in next..next + wait {
+            matching.post(pattern(n), n);
+            matching.hold(Envelope { tag: n, source: 0 }, n);
+        }
+        for n in (next..next + wait).rev() {
+            assert_eq!(matching.arrive(Envelope { tag: n, source: 0 }), Some(n));
+            let held = matching.find(&pattern(n)).expect("held");
+            assert_eq!(matching.take(held), Some(n));
+        }
+        next += wait;
+        assert_eq!(matching.posted.places(), wait as usize, "round {round}");
+        assert_eq!(matching.unexpected.places(), wait as usize, "round {round}");
+    }
+}

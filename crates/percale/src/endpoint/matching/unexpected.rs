@@ -1,0 +1,279 @@
+//! The messages that wait for a receive.
+//!
+//! All that are not claimed are in one list in arrival order. A message has no masks: which bits matter is known only
+//! when a receive asks. So classes are learnt: a search that had to walk more than [`LINEAR`] messages files them all
+//! under its own masks, which costs a small multiple of the walk, and later searches of that class are one look-up.
+//! While a class is in use, every message that is held is filed in it. Classes are dropped when [`FEW`] messages are
+//! left, and one that was not asked for lately makes room for another.
+//!
+//! Invariants: an entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin. A
+//! class that is not in use has no bins.
+
+use super::arena::{Arena, Held, List, NIL};
+use super::bins::Bins;
+use super::key::{Envelope, Key, Masks, Pattern};
+use super::steps::step;
+
+/// The longest walk after which no class is learnt.
+pub(super) const LINEAR: u64 = 16;
+/// At this length all classes are dropped.
+const FEW: usize = 2;
+/// How many classes can be in use; searches of further ones walk.
+const CLASSES: usize = 4;
+/// So many searches long a class that was asked for is not dropped for another.
+const LATELY: u64 = 64;
+
+/// Link slot of the list of all, and of the list of the claimed.
+const ORDER: usize = 0;
+/// Link slot of the first class's bins; the others follow.
+const FILE: usize = 1;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Key,
+    claimed: bool,
+    /// Where it is filed in each class in use.
+    bins: [u32; CLASSES],
+}
+
+#[derive(Debug)]
+struct Class {
+    masks: Masks,
+    in_use: bool,
+    /// The number of the last search that asked for it.
+    asked: u64,
+    bins: Bins,
+}
+
+/// Messages in arrival order.
+#[derive(Debug)]
+pub(super) struct Queue<U> {
+    arena: Arena<Entry, U, { FILE + CLASSES }>,
+    order: List,
+    claimed: List,
+    len: usize,
+    classes: Vec<Class>,
+    in_use: usize,
+    searches: u64,
+}
+
+impl<U> Queue<U> {
+    pub(super) const fn new() -> Self {
+        let (order, claimed) = (List::EMPTY, List::EMPTY);
+        Self { arena: Arena::new(), order, claimed, len: 0, classes: Vec::new(), in_use: 0, searches: 0 }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
+        let entry = Entry { key: envelope.into(), claimed: false, bins: [NIL; CLASSES] };
+        let index = self.arena.insert(entry, message);
+        self.arena.push_back(ORDER, &mut self.order, index);
+        self.len += 1;
+        if self.in_use > 0 {
+            for class in 0..self.classes.len() {
+                if self.classes[class].in_use {
+                    self.file(class, index);
+                }
+            }
+        }
+        Held(self.arena.handle(index))
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
+        if self.order.is_empty() {
+            return None;
+        }
+        let (key, masks) = (Key::of(pattern), Masks::of(pattern));
+        let index = if self.in_use > 0 { self.find_filed(key, masks) } else { self.find_walking(key, masks) };
+        index.map(|index| Held(self.arena.handle(index)))
+    }
+
+    fn find_filed(&mut self, key: Key, masks: Masks) -> Option<u32> {
+        self.searches += 1;
+        let Some(class) = self.classes.iter_mut().find(|class| class.in_use && class.masks == masks) else {
+            return self.find_walking(key, masks);
+        };
+        class.asked = self.searches;
+        let bin = class.bins.find(masks.apply(key))?;
+        Some(class.bins.list(bin).head())
+    }
+
+    #[inline]
+    fn find_walking(&mut self, key: Key, masks: Masks) -> Option<u32> {
+        let mut index = self.order.head();
+        let mut walked = 0;
+        while index != NIL && !masks.agree(self.arena.key(index).key, key) {
+            step();
+            walked += 1;
+            index = self.arena.next(ORDER, index);
+        }
+        if walked > LINEAR {
+            self.learn(masks);
+        }
+        (index != NIL).then_some(index)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, handle: Held) -> Option<&U> {
+        let index = self.arena.resolve(handle.0)?;
+        Some(self.arena.value(index))
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, handle: Held) -> Option<&mut U> {
+        let index = self.arena.resolve(handle.0)?;
+        Some(self.arena.value_mut(index))
+    }
+
+    #[inline]
+    pub(super) fn envelope(&self, handle: Held) -> Option<Envelope> {
+        let index = self.arena.resolve(handle.0)?;
+        Some(self.arena.key(index).key.into())
+    }
+
+    pub(super) fn claim(&mut self, handle: Held) -> bool {
+        let Some(index) = self.arena.resolve(handle.0).filter(|&index| !self.arena.key(index).claimed) else {
+            return false;
+        };
+        self.withdraw(index);
+        self.arena.key_mut(index).claimed = true;
+        self.arena.push_back(ORDER, &mut self.claimed, index);
+        true
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, handle: Held) -> Option<U> {
+        let index = self.arena.resolve(handle.0)?;
+        Some(self.remove(index))
+    }
+
+    /// Removes those that `pick` accepts, the claimed ones last, as the iterator is asked for them.
+    pub(super) fn extract(
+        &mut self,
+        mut pick: impl FnMut(Envelope, bool, &U) -> bool,
+    ) -> impl Iterator<Item = (Envelope, U)> {
+        let mut next = self.order.head();
+        let mut among_claimed = false;
+        std::iter::from_fn(move || {
+            loop {
+                if next == NIL && !among_claimed {
+                    among_claimed = true;
+                    next = self.claimed.head();
+                }
+                if next == NIL {
+                    return None;
+                }
+                let index = next;
+                next = self.arena.next(ORDER, index);
+                let envelope = self.arena.key(index).key.into();
+                if pick(envelope, among_claimed, self.arena.value(index)) {
+                    return Some((envelope, self.remove(index)));
+                }
+            }
+        })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
+        self.arena
+            .walk(ORDER, self.order)
+            .map(|index| (Held(self.arena.handle(index)), self.arena.key(index).key.into(), self.arena.value(index)))
+    }
+
+    #[inline]
+    fn remove(&mut self, index: u32) -> U {
+        if self.arena.key(index).claimed {
+            self.arena.unlink(ORDER, &mut self.claimed, index);
+        } else {
+            self.withdraw(index);
+        }
+        self.arena.remove(index)
+    }
+
+    /// Takes an entry out of the order and of every class.
+    #[inline]
+    fn withdraw(&mut self, index: u32) {
+        self.arena.unlink(ORDER, &mut self.order, index);
+        self.len -= 1;
+        if self.in_use > 0 {
+            for class in 0..self.classes.len() {
+                if self.classes[class].in_use {
+                    self.unfile(class, index);
+                }
+            }
+            if self.len <= FEW {
+                (0..self.classes.len()).for_each(|class| self.forget(class));
+            }
+        }
+    }
+
+    fn file(&mut self, class: usize, index: u32) {
+        let Class { masks, bins, .. } = &mut self.classes[class];
+        let bin = bins.find_or_make(masks.apply(self.arena.key(index).key));
+        self.arena.push_back(FILE + class, bins.list_mut(bin), index);
+        self.arena.key_mut(index).bins[class] = bin;
+    }
+
+    fn unfile(&mut self, class: usize, index: u32) {
+        let bins = &mut self.classes[class].bins;
+        let bin = self.arena.key(index).bins[class];
+        self.arena.unlink(FILE + class, bins.list_mut(bin), index);
+        bins.release_if_empty(bin);
+    }
+
+    /// Files all messages under these masks, if a class is to be had.
+    #[cold]
+    fn learn(&mut self, masks: Masks) {
+        let Some(class) = self.vacant_class() else { return };
+        let taken = &mut self.classes[class];
+        (taken.masks, taken.in_use, taken.asked) = (masks, true, self.searches);
+        self.in_use += 1;
+        let mut index = self.order.head();
+        while index != NIL {
+            self.file(class, index);
+            index = self.arena.next(ORDER, index);
+        }
+    }
+
+    /// A class that is not in use: one that is not, else a new one, else the one not asked for the longest.
+    fn vacant_class(&mut self) -> Option<usize> {
+        if let Some(unused) = self.classes.iter().position(|class| !class.in_use) {
+            return Some(unused);
+        }
+        if self.classes.len() < CLASSES {
+            self.classes.push(Class { masks: Masks::default(), in_use: false, asked: 0, bins: Bins::new() });
+            return Some(self.classes.len() - 1);
+        }
+        let (oldest, class) = self.classes.iter().enumerate().min_by_key(|(_, class)| class.asked)?;
+        if self.searches - class.asked < LATELY {
+            return None;
+        }
+        self.forget(oldest);
+        Some(oldest)
+    }
+
+    #[cold]
+    fn forget(&mut self, class: usize) {
+        if !self.classes[class].in_use {
+            return;
+        }
+        self.classes[class].in_use = false;
+        self.in_use -= 1;
+        let mut index = self.order.head();
+        while index != NIL {
+            self.unfile(class, index);
+            index = self.arena.next(ORDER, index);
+        }
+    }
+
+    /// How many entries the memory of this queue is for, which must not grow while no more of them wait.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.arena.places()
+    }
+}

@@ -1,0 +1,83 @@
+//! Endpoints: where operations are posted and messages arrive.
+//!
+//! An [`Endpoint`] is reliable-datagram (libfabric's `FI_EP_RDM`): it exchanges messages with any number of peers, each named by
+//! its [`PeerAddress`](crate::address::PeerAddress) in the endpoint's address vector; connections are made when they are first
+//! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
+//!
+//! * [`work`]: what can be posted; [`raw`]: posting it
+//! * [`safe`]: operations that own their buffers, to wait for or to await
+//! * [`matching`]: which receive takes which message
+//! * [`engine`]: the protocol
+
+mod access;
+mod automatic;
+mod builder;
+pub(crate) mod engine;
+pub(crate) mod matching;
+pub(crate) mod operations;
+mod raw;
+mod reactor;
+pub mod safe;
+mod spin;
+pub mod work;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use self::access::{Access, Owned, Shared};
+pub use self::builder::{BindError, EndpointBuilder};
+use crate::domain::Domain;
+
+/// A reliable-datagram endpoint. See the [module](self).
+#[derive(Debug)]
+pub struct Endpoint<A: Access = Owned> {
+    access: A,
+    /// The descriptor, reachable without the lock.
+    descriptor: Arc<std::os::fd::OwnedFd>,
+    /// Keeps the service thread.
+    _domain: Domain,
+}
+
+/// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
+pub type SharedEndpoint = Endpoint<Shared>;
+
+impl Clone for SharedEndpoint {
+    fn clone(&self) -> Self {
+        Self { access: self.access.clone(), descriptor: Arc::clone(&self.descriptor), _domain: self._domain.clone() }
+    }
+}
+
+impl<A: Access> Endpoint<A> {
+    /// The address that peers insert in their vectors to reach this endpoint.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.access.with(|engine| engine.address())
+    }
+
+    /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
+    /// False if `timeout` passed first (`None`: wait for ever).
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.access.wait_until(deadline, |engine| (!engine.core.queue.is_empty()).then_some(())).is_some()
+    }
+
+    /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in an event loop of the caller's: true if there is nothing
+    /// to do now and the descriptor will become readable when there is; false if there is something to do already (fi_trywait(3)).
+    pub fn try_wait(&self) -> bool {
+        self.access.with(|engine| engine.core.queue.is_empty() && engine.arm().is_some())
+    }
+
+    /// How each connected peer is reached and why so, in words: for people, not for programs.
+    #[must_use]
+    pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {
+        self.access.with(|engine| engine.describe())
+    }
+}
+
+impl<A: Access> AsFd for Endpoint<A> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,139 @@
+//! The raw face: operations on memory that the caller vouches for, results in completion queues.
+//!
+//! This is what a provider for another interface calls. It adds nothing to the engine: no buffer is owned, nothing is allocated,
+//! and refusals come back at once.
+
+#![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
+
+use super::access::Access;
+use super::engine::types::{Notify, Side};
+use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
+use super::Endpoint;
+use crate::address::PeerAddress;
+use crate::completion::entry::{Entry, ErrorEntry};
+use crate::completion::ring::ErrorAvailable;
+use crate::memory::volatile::Segments;
+
+impl<A: Access> Endpoint<A> {
+    /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done.
+    ///
+    /// # Safety
+    /// The segments' memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until
+    /// the call returns.
+    #[inline]
+    pub unsafe fn post_send(&self, work: &SendWork) -> Result<(), PostError> {
+        self.access.with(|engine| engine.post_raw_send(work))
+    }
+
+    /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards as its flags say.
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done.
+    ///
+    /// # Safety
+    /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
+    #[inline]
+    pub unsafe fn post_recv(&self, work: &ReceiveWork) -> Result<(), PostError> {
+        self.access.with(|engine| engine.post_raw_receive(work))
+    }
+
+    /// Sends up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns (fi_inject(3)).
+    /// There is no completion.
+    ///
+    /// # Errors
+    /// As [`PostError`] says.
+    #[inline]
+    pub fn inject(&self, peer: PeerAddress, bytes: &[u8]) -> Result<(), PostError> {
+        self.inject_with(peer, bytes, None, None)
+    }
+
+    /// As [`inject`](Self::inject), tagged (fi_tinject(3)).
+    ///
+    /// # Errors
+    /// As [`PostError`] says.
+    #[inline]
+    pub fn tagged_inject(&self, peer: PeerAddress, tag: u64, bytes: &[u8]) -> Result<(), PostError> {
+        self.inject_with(peer, bytes, Some(tag), None)
+    }
+
+    /// As [`inject`](Self::inject), with a tag, or remote completion data, or both (fi_injectdata(3), fi_tinjectdata(3)).
+    ///
+    /// # Errors
+    /// As [`PostError`] says.
+    #[inline]
+    pub fn inject_with(
+        &self,
+        peer: PeerAddress,
+        bytes: &[u8],
+        tag: Option<u64>,
+        data: Option<u64>,
+    ) -> Result<(), PostError> {
+        Segments::lend(bytes, |segments| {
+            let work = SendWork { peer, segments: *segments, tag, data, context: 0, flags: OpFlags::INJECT };
+            self.access.with(|engine| engine.post_raw_send(&work))
+        })
+    }
+
+    /// Cancels the operation posted with this context: a receive that has no message yet, or a send that its connection has
+    /// not taken yet (fi_cancel(3)). Says whether there was one; it completes with
+    /// [`ErrorCode::Canceled`](crate::completion::entry::ErrorCode::Canceled).
+    pub fn cancel(&self, context: u64) -> bool {
+        self.access.with(|engine| engine.core.cancel(context, false))
+    }
+
+    /// Makes progress, then reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many.
+    ///
+    /// # Errors
+    /// If the next result is an error: take it with [`read_error`](Self::read_error).
+    #[inline]
+    pub fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        self.access.with(|engine| {
+            engine.progress();
+            engine.core.queue.read(entries)
+        })
+    }
+
+    /// Takes the error that stands next in the endpoint's own completion queue (fi_cq_readerr(3)).
+    pub fn read_error(&self) -> Option<ErrorEntry> {
+        self.access.with(|engine| engine.core.queue.read_error())
+    }
+
+    /// Makes progress; says whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
+    /// between calls of this, [`poll`](Self::poll) and the waiting calls.
+    #[inline]
+    pub fn progress(&self) -> bool {
+        self.access.with(super::engine::Engine::progress)
+    }
+}
+
+impl super::engine::Engine {
+    /// A send whose result goes to a completion queue.
+    #[inline]
+    fn post_raw_send(&mut self, work: &SendWork) -> Result<(), PostError> {
+        let notify = Notify::from_flags(work.flags);
+        self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
+        let result = self.post_send(work, notify);
+        if result.is_err() {
+            self.core.unreserve(Side::Transmit, notify);
+        }
+        result
+    }
+
+    /// A receive whose result goes to a completion queue.
+    #[inline]
+    fn post_raw_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
+        let mut notify = Notify::from_flags(work.flags);
+        if work.flags.contains(OpFlags::MULTI_RECEIVE) && notify == Notify::Queue {
+            notify = Notify::Event;
+        }
+        self.core.reserve(Side::Receive, notify).map_err(|_| PostError::Again)?;
+        let result = self.post_receive(work, notify);
+        if result.is_err() {
+            self.core.unreserve(Side::Receive, notify);
+        }
+        result
+    }
+}

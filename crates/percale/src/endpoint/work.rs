@@ -1,0 +1,119 @@
+//! What is posted: one plain description for each kind of operation, used by the raw face and, underneath, the safe one.
+
+use bitflags::bitflags;
+
+use crate::address::PeerAddress;
+use crate::memory::volatile::Segments;
+
+bitflags! {
+    /// How one operation is to be done and reported (fi_msg(3), fi_tagged(3), fi_cq(3)).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OpFlags: u32 {
+        /// Report success in the completion queue. Errors are always reported; the counters count either way.
+        const COMPLETION = 1;
+        /// More operations follow at once: the transport may gather them (FI_MORE).
+        const MORE = 1 << 1;
+        /// Start only after every earlier operation to the same peer has completed (FI_FENCE).
+        const FENCE = 1 << 2;
+        /// The buffer may be reused when the call returns (FI_INJECT); at most [`INJECT_LIMIT`] bytes.
+        const INJECT = 1 << 3;
+        /// Complete when the peer's transport has the message (FI_TRANSMIT_COMPLETE). The default.
+        const TRANSMIT_COMPLETE = 1 << 4;
+        /// Complete when the message is in the peer application's buffer (FI_DELIVERY_COMPLETE).
+        const DELIVERY_COMPLETE = 1 << 5;
+        /// Complete when the peer has matched the message with a receive (FI_MATCH_COMPLETE).
+        const MATCH_COMPLETE = 1 << 6;
+        /// The receive takes messages until less than the endpoint's minimum is left of its buffer (FI_MULTI_RECV).
+        const MULTI_RECEIVE = 1 << 7;
+        /// Look whether such a message is here, without receiving it (FI_PEEK).
+        const PEEK = 1 << 8;
+        /// With `PEEK`: keep the message for a later receive with `CLAIM` and the same context (FI_CLAIM).
+        const CLAIM = 1 << 9;
+        /// With `PEEK` or `CLAIM`: throw the message away (FI_DISCARD).
+        const DISCARD = 1 << 10;
+    }
+}
+
+/// The longest message that may be sent with [`OpFlags::INJECT`], in bytes.
+pub const INJECT_LIMIT: usize = 2048;
+
+/// A send.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWork {
+    /// To whom.
+    pub peer: PeerAddress,
+    /// What.
+    pub segments: Segments,
+    /// The tag of a tagged message; `None` for an untagged one.
+    pub tag: Option<u64>,
+    /// Remote completion data: 8 bytes that the receiver's completion carries.
+    pub data: Option<u64>,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// How.
+    pub flags: OpFlags,
+}
+
+/// A receive.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveWork {
+    /// From whom; [`PeerAddress::UNSPECIFIED`] for anybody.
+    pub from: PeerAddress,
+    /// Where to.
+    pub segments: Segments,
+    /// Tag and ignore mask of a tagged receive (a bit set in the mask is not compared); `None` for an untagged one.
+    pub tag: Option<(u64, u64)>,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// How.
+    pub flags: OpFlags,
+}
+
+/// Why an operation was not posted. Nothing of it was done, and it will not complete.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// No room now: make progress, then post again.
+    #[error("no room for the operation now; make progress (poll) and post it again")]
+    Again,
+    /// The vector has no such address.
+    #[error("address {0} is not in the endpoint's address vector; insert the peer first")]
+    UnknownPeer(u64),
+    /// The endpoint was bound without an address vector.
+    #[error("the endpoint has no address vector; give one to the builder")]
+    NoVector,
+    /// An injected message is too long.
+    #[error("{0} bytes are too many to inject; at most {INJECT_LIMIT} are taken, send longer messages")]
+    InjectTooLong(usize),
+    /// The message is too long for any transport.
+    #[error("{0} bytes are more than one message carries")]
+    TooLong(usize),
+    /// The flags contradict each other or the operation.
+    #[error("{0}")]
+    Flags(&'static str),
+    /// No claimed message has this context.
+    #[error("no message was claimed with this context; peek with CLAIM first")]
+    NotClaimed,
+    /// The buffer cannot be written (it is shared or static).
+    #[error("this buffer cannot be received into: it is read-only")]
+    ReadOnly,
+    /// The process is a fork of the one that made the endpoint.
+    #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
+    Forked,
+}
+
+impl PostError {
+    /// The libfabric code.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Again => 11,                                      // EAGAIN
+            Self::UnknownPeer(_) | Self::Flags(_) => 22,            // EINVAL
+            Self::NoVector => 267,                                  // FI_ENOAV
+            Self::InjectTooLong(_) | Self::TooLong(_) => 90,        // EMSGSIZE
+            Self::NotClaimed => 42,                                 // ENOMSG
+            Self::ReadOnly => 13,                                   // EACCES
+            Self::Forked => 10,                                     // ECHILD
+        }
+    }
+}

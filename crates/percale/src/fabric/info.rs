@@ -1,0 +1,237 @@
+//! What is on this machine, and why something is not.
+//!
+//! Everything here is found out by trying it, not by reading version numbers: a container may forbid what its kernel can do.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::fd::AsFd;
+
+use super::TransportKind;
+use super::host::{self, Interface};
+use super::probe;
+use crate::domain::{DomainBuilder, OpenError};
+use crate::endpoint::work::INJECT_LIMIT;
+use crate::memory::mapping::{self, Mapping};
+use crate::memory::volatile::IOV_LIMIT;
+
+/// One transport, and whether it works here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportInfo {
+    /// Which.
+    pub kind: TransportKind,
+    /// Whether it can be used.
+    pub available: bool,
+    /// Why not; or, if it is available, what it can and cannot do here.
+    pub reason: String,
+}
+
+/// Something that moves or holds bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its name.
+    pub name: String,
+    /// What it is: `interface` or `memory`.
+    pub kind: &'static str,
+    /// Whether it can be used.
+    pub available: bool,
+    /// Its addresses, or why it cannot be used.
+    pub detail: String,
+}
+
+/// A limit of the machine or of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitInfo {
+    /// What is limited.
+    pub name: &'static str,
+    /// To how much; `None`: not limited.
+    pub value: Option<u64>,
+    /// What follows from it.
+    pub meaning: &'static str,
+}
+
+/// What is on this machine.
+#[derive(Clone, Debug)]
+pub struct Info {
+    transports: Vec<TransportInfo>,
+    devices: Vec<DeviceInfo>,
+    limits: Vec<LimitInfo>,
+    shm: bool,
+    tcp: bool,
+    cma: Result<(), String>,
+    interfaces: Vec<Interface>,
+}
+
+/// Why nothing could be found out.
+#[derive(Debug, thiserror::Error)]
+#[error("the machine's interfaces cannot be listed: {0}")]
+pub struct DiscoverError(#[from] io::Error);
+
+impl Info {
+    /// Tries everything out; takes about a millisecond.
+    ///
+    /// # Errors
+    /// If not even the network interfaces can be listed.
+    pub fn discover() -> Result<Self, DiscoverError> {
+        let interfaces = host::interfaces()?;
+        let cma = probe::cma();
+        let shm = shm_works(&cma);
+        let tcp = tcp_works(&interfaces);
+        let transports = vec![
+            TransportInfo {
+                kind: TransportKind::Loopback,
+                available: true,
+                reason: "an endpoint can always send to itself".into(),
+            },
+            transport(TransportKind::Shm, &shm),
+            transport(TransportKind::Tcp, &tcp),
+        ];
+        Ok(Self {
+            transports,
+            devices: devices(&interfaces),
+            limits: limits(),
+            shm: shm.is_ok(),
+            tcp: tcp.is_ok(),
+            cma,
+            interfaces,
+        })
+    }
+
+    /// Every transport, usable or not, best first.
+    #[must_use]
+    pub fn transports(&self) -> &[TransportInfo] {
+        &self.transports
+    }
+
+    /// Network interfaces and kinds of memory.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceInfo] {
+        &self.devices
+    }
+
+    /// Limits that an application may meet.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitInfo] {
+        &self.limits
+    }
+
+    /// The address that an endpoint bound to the wildcard of IPv4 would advertise, and why that one.
+    #[must_use]
+    pub fn advertised(&self) -> String {
+        match host::advertised(Ipv4Addr::UNSPECIFIED.into(), None, &self.interfaces) {
+            Ok((ip, why)) => format!("{ip} ({why})"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// A domain of whatever works here, to be adjusted before it is opened.
+    pub fn domain(&self) -> DomainBuilder {
+        let missing = self.transports.iter().filter(|one| !one.available);
+        let missing: Vec<String> = missing.map(|one| format!("{}: {}", one.kind, one.reason)).collect();
+        DomainBuilder::new(self.shm, self.tcp, self.cma.is_ok(), missing.join("; "))
+    }
+
+    /// A domain of everything that works here.
+    ///
+    /// # Errors
+    /// If no transport to other endpoints works; the message says why not.
+    pub fn best(&self) -> Result<DomainBuilder, OpenError> {
+        if self.shm || self.tcp {
+            return Ok(self.domain());
+        }
+        let reasons: Vec<&str> = self.transports.iter().map(|one| one.reason.as_str()).collect();
+        Err(OpenError::NoTransport(reasons.join("; ")))
+    }
+}
+
+fn transport(kind: TransportKind, works: &Result<String, String>) -> TransportInfo {
+    let (available, reason) = match works {
+        Ok(detail) => (true, detail.clone()),
+        Err(reason) => (false, reason.clone()),
+    };
+    TransportInfo { kind, available, reason }
+}
+
+/// Shared memory needs sealed memfds that can be mapped, and sockets that pass them on.
+fn shm_works(cma: &Result<(), String>) -> Result<String, String> {
+    let fd = mapping::sealed_memfd("percale-probe", 4096, 4096)
+        .map_err(|error| format!("sealed shared memory (memfd_create) does not work here: {error}"))?;
+    Mapping::of(fd.as_fd(), 4096).map_err(|error| format!("shared memory cannot be mapped: {error}"))?;
+    probe::abstract_socket().map_err(|error| format!("Unix sockets do not work here: {error}"))?;
+    Ok(match cma {
+        Ok(()) => "rings in sealed memory; long messages are copied directly between processes".into(),
+        Err(why) => format!(
+            "rings in sealed memory; long messages from ordinary memory go through the ring, since the kernel does not copy \
+             between processes here ({why})"
+        ),
+    })
+}
+
+/// TCP needs an interface that is up.
+fn tcp_works(interfaces: &[Interface]) -> Result<String, String> {
+    let v4 = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0));
+    let v6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0));
+    let running = |v4: bool| interfaces.iter().any(|one| one.running && one.ip.is_ipv4() == v4);
+    match (v4, v6) {
+        (Err(v4), Err(v6)) => Err(format!("no TCP socket can be opened (IPv4: {v4}; IPv6: {v6})")),
+        _ if interfaces.is_empty() => Err("no network interface has an address; is even lo down?".into()),
+        _ if !running(true) && !running(false) => Err("no network interface is up, not even lo".into()),
+        (Ok(_), Ok(_)) if running(true) && running(false) => Ok("IPv4 and IPv6".into()),
+        (Ok(_), Ok(_)) if running(true) => Ok("IPv4; no interface that is up has an IPv6 address".into()),
+        (Ok(_), Ok(_)) => Ok("IPv6; no interface that is up has an IPv4 address".into()),
+        (Ok(_), Err(error)) => Ok(format!("IPv4; IPv6 does not work here ({error})")),
+        (Err(error), Ok(_)) => Ok(format!("IPv6; IPv4 does not work here ({error})")),
+    }
+}
+
+fn devices(interfaces: &[Interface]) -> Vec<DeviceInfo> {
+    let mut all: Vec<DeviceInfo> = Vec::new();
+    for one in interfaces {
+        if let Some(known) = all.iter_mut().find(|device| device.name == one.name) {
+            known.detail = format!("{}, {}", known.detail, one.ip);
+        } else {
+            let available = one.running;
+            let detail = if available { one.ip.to_string() } else { format!("{} (down, or no carrier)", one.ip) };
+            all.push(DeviceInfo { name: one.name.clone(), kind: "interface", available, detail });
+        }
+    }
+    let detail = "ordinary memory, and memory that percale allocates for local peers to map".into();
+    all.push(DeviceInfo { name: "host".into(), kind: "memory", available: true, detail });
+    all
+}
+
+fn limits() -> Vec<LimitInfo> {
+    let rlimit = |resource| rustix::process::getrlimit(resource).current;
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    vec![
+        LimitInfo {
+            name: "cores",
+            value: Some(cores),
+            meaning: "with more busy processes than this, waits yield early",
+        },
+        LimitInfo {
+            name: "open files",
+            value: rlimit(rustix::process::Resource::Nofile),
+            meaning: "a peer takes 4 descriptors over shared memory, 1 over TCP (ulimit -n)",
+        },
+        LimitInfo {
+            name: "page size",
+            value: Some(rustix::param::page_size() as u64),
+            meaning: "what shared memory is made of, in bytes",
+        },
+        LimitInfo {
+            name: "segments",
+            value: Some(IOV_LIMIT as u64),
+            meaning: "pieces of memory that one operation gathers or scatters",
+        },
+        LimitInfo {
+            name: "inject size",
+            value: Some(INJECT_LIMIT as u64),
+            meaning: "longest message whose buffer is free when the call returns, in bytes",
+        },
+        LimitInfo {
+            name: "remote completion data",
+            value: Some(8),
+            meaning: "bytes that a message may add to its receiver's completion",
+        },
+    ]
+}

@@ -1,0 +1,56 @@
+//! The transports' names.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// An endpoint to itself.
+    Loopback,
+    /// Shared memory, between processes of one user on one machine.
+    Shm,
+    /// TCP.
+    Tcp,
+    /// The simulated network, for tests.
+    Sim,
+}
+
+impl TransportKind {
+    /// Its name, as in `PERCALE_TRANSPORT`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Sim => "sim",
+        }
+    }
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no transport has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no transport named {0:?}; there are loopback, shm and tcp")]
+pub struct UnknownTransport(pub String);
+
+impl FromStr for TransportKind {
+    type Err = UnknownTransport;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "loopback" => Ok(Self::Loopback),
+            "shm" => Ok(Self::Shm),
+            "tcp" => Ok(Self::Tcp),
+            "sim" => Ok(Self::Sim),
+            other => Err(UnknownTransport(other.into())),
+        }
+    }
+}

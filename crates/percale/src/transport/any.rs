@@ -1,0 +1,63 @@
+//! Any link, by a `match`: the hot path makes no virtual call.
+
+use super::loopback::LoopbackLink;
+use super::shm::ShmLink;
+use super::sim::SimLink;
+use super::tcp::TcpLink;
+use super::{Broken, Connection, Link, Refused, Sink};
+use crate::memory::volatile::{Segments, View};
+use crate::wire::head::{Head, Offer};
+
+/// One end of a connection, whatever carries it. Boxed, so that a table of many idle peers stays small.
+#[derive(Debug)]
+pub(crate) enum AnyLink {
+    /// To the endpoint itself.
+    Loopback(Box<LoopbackLink>),
+    /// Shared memory.
+    Shm(Box<ShmLink>),
+    /// A TCP socket.
+    Tcp(Box<TcpLink>),
+    /// The simulated network.
+    Sim(Box<SimLink>),
+}
+
+/// Calls the same method of whichever link it is.
+macro_rules! each {
+    ($any:expr, $link:ident => $call:expr) => {
+        match $any {
+            AnyLink::Loopback($link) => $call,
+            AnyLink::Shm($link) => $call,
+            AnyLink::Tcp($link) => $call,
+            AnyLink::Sim($link) => $call,
+        }
+    };
+}
+
+impl Link for AnyLink {
+    #[inline]
+    fn frame_limit(&self) -> usize {
+        each!(self, link => link.frame_limit())
+    }
+
+    #[inline]
+    fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        each!(self, link => link.send(head, payload, more))
+    }
+
+    #[inline]
+    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        each!(self, link => link.poll(me, sink))
+    }
+
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+        each!(self, link => link.pull(id, offer, into, token))
+    }
+
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+        each!(self, link => link.push(id, token, request, source))
+    }
+
+    fn is_idle(&self) -> bool {
+        each!(self, link => link.is_idle())
+    }
+}

@@ -1,0 +1,106 @@
+//! Why a connection could not be made.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::wire::hello::{Malformed, VERSION};
+
+/// Why a connection could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error("nobody listens at {0}: start the peer first, or correct its address")]
+    Refused(SocketAddr),
+    /// The network does not lead there.
+    #[error("{0} cannot be reached ({1}): check routes, firewalls and whether the interface is up")]
+    Unreachable(SocketAddr, String),
+    /// No connection came about in time.
+    #[error("{peer} did not complete the connection within {timeout:?}: see whether it makes progress, or wait longer")]
+    Timeout {
+        /// Who was to be reached.
+        peer: SocketAddr,
+        /// How long it was tried.
+        timeout: Duration,
+    },
+    /// The peer has another authorization key, or only one side has one.
+    #[error("the authorization keys do not match: give both sides the same key, or none")]
+    Authorization,
+    /// The peer speaks another version of the protocol.
+    #[error(
+        "the peer speaks version {theirs} of the protocol, this is version {VERSION}: run the same release on both"
+    )]
+    Version {
+        /// The peer's version.
+        theirs: u16,
+    },
+    /// No descriptors are left.
+    #[error("{} has no descriptors left: raise its limit (ulimit -n) or use fewer peers",
+        if *.peer { "the peer" } else { "this process" })]
+    Descriptors {
+        /// Whether it is the peer that has none; else it is this process.
+        peer: bool,
+    },
+    /// The two sides allow no common transport, or the only one does not work.
+    #[error("no transport leads to the peer ({0}): allow another one on both sides")]
+    NoTransport(String),
+    /// The peer closed the connection while it was being made.
+    #[error("{0} closed the connection while it was being made: see what the peer reports")]
+    Closed(SocketAddr),
+    /// The peer sent what no percale sends.
+    #[error("the peer broke the protocol ({0}): is that address really a percale endpoint?")]
+    Protocol(String),
+    /// The kernel refused something else.
+    #[error("the connection could not be made: {0}")]
+    System(String, i32),
+}
+
+impl ConnectError {
+    /// The error number that libfabric has for it.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Refused(_) => libc::ECONNREFUSED,
+            Self::Unreachable(..) => libc::EHOSTUNREACH,
+            Self::Timeout { .. } => libc::ETIMEDOUT,
+            Self::Authorization => libc::EKEYREJECTED,
+            Self::Version { .. } => libc::ENOPROTOOPT,
+            Self::Descriptors { .. } => libc::EMFILE,
+            Self::NoTransport(_) => libc::EOPNOTSUPP,
+            Self::Closed(_) => libc::ECONNRESET,
+            Self::Protocol(_) => libc::EREMOTEIO,
+            Self::System(_, errno) => *errno,
+        }
+    }
+
+    /// What the kernel said about a socket to `peer`.
+    pub(super) fn of_socket(errno: Errno, peer: SocketAddr, timeout: Duration) -> Self {
+        match errno {
+            Errno::CONNREFUSED => Self::Refused(peer),
+            Errno::TIMEDOUT => Self::Timeout { peer, timeout },
+            Errno::MFILE | Errno::NFILE => Self::Descriptors { peer: false },
+            Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => Self::Closed(peer),
+            Errno::NETUNREACH
+            | Errno::HOSTUNREACH
+            | Errno::NETDOWN
+            | Errno::HOSTDOWN
+            | Errno::ACCESS
+            | Errno::PERM
+            | Errno::ADDRNOTAVAIL
+            | Errno::AFNOSUPPORT
+            | Errno::INVAL => Self::Unreachable(peer, errno.to_string()),
+            other => Self::System(other.to_string(), other.raw_os_error()),
+        }
+    }
+}
+
+impl From<Malformed> for ConnectError {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::Version(theirs) => Self::Version { theirs },
+            other => Self::Protocol(other.to_string()),
+        }
+    }
+}

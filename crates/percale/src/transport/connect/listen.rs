@@ -1,0 +1,74 @@
+//! The sockets at which an endpoint is found, and the address that it tells its peers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::fabric::host;
+use crate::wire::hello::Incarnation;
+
+/// What sockets of this module are, all of them.
+pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// The kernel shortens it to net.core.somaxconn.
+const BACKLOG: i32 = 65_535;
+
+/// The listeners of one endpoint.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    /// The authority.
+    pub(super) tcp: OwnedFd,
+    /// Where local peers meet, if the endpoint allows shared memory and the kernel has such sockets.
+    pub(super) unix: Option<OwnedFd>,
+    /// What peers are told.
+    pub(super) address: SocketAddr,
+    /// Why that address.
+    pub(super) explanation: String,
+}
+
+impl Listeners {
+    /// Opens them. `unix` names the abstract socket, if there is to be one.
+    pub(super) fn open(bind: SocketAddr, interface: Option<&str>, unix: Option<&Incarnation>) -> io::Result<Self> {
+        let interfaces = if bind.ip().is_unspecified() { host::interfaces()? } else { Vec::new() };
+        let (ip, explanation) = host::advertised(bind.ip(), interface, &interfaces)?;
+        let tcp = tcp_socket(bind)?;
+        // A port is free again as soon as its listener is gone, whatever connections linger.
+        sockopt::set_socket_reuseaddr(&tcp, true)?;
+        if bind.is_ipv6() && bind.ip().is_unspecified() {
+            sockopt::set_ipv6_v6only(&tcp, false)?;
+        }
+        rustix::net::bind(&tcp, &bind)?;
+        rustix::net::listen(&tcp, BACKLOG)?;
+        let mut address = SocketAddr::try_from(rustix::net::getsockname(&tcp)?)?;
+        address.set_ip(ip);
+        let unix = unix.and_then(|incarnation| match unix_listener(incarnation) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::warn!(%error, "no Unix socket can be opened: local peers are reached over TCP");
+                None
+            }
+        });
+        Ok(Self { tcp, unix, address, explanation })
+    }
+}
+
+/// A non-blocking TCP socket of the family of `address`.
+pub(super) fn tcp_socket(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)
+}
+
+/// A socket for meetings, and the address of the one that `incarnation` listens at.
+pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(OwnedFd, SocketAddrUnix)> {
+    let address = SocketAddrUnix::new_abstract_name(incarnation.socket_name().as_bytes())?;
+    Ok((rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?, address))
+}
+
+fn unix_listener(incarnation: &Incarnation) -> io::Result<OwnedFd> {
+    let (socket, address) = unix_socket(incarnation)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}

@@ -1,0 +1,204 @@
+//! How the service thread tells an endpoint what happened.
+//!
+//! A mailbox is a locked list, a flag that its owner may look at for nothing, and an eventfd that wakes it. The flag is
+//! set after the push and cleared under the lock, so a notice is never overlooked, at most looked for in vain.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::ConnectError;
+use crate::wire::hello::Incarnation;
+
+/// Who the peer of a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// Which life of which endpoint.
+    pub incarnation: Incarnation,
+    /// The address that it advertises (where that is a loopback address of another machine: the address it called from).
+    pub address: SocketAddr,
+    /// Its process, as this process sees it; 0 if it does not. Known over shared memory only.
+    pub pid: i32,
+    /// Its user: over shared memory the kernel's word, else its own.
+    pub uid: u32,
+    /// Whether it says that it runs on this very kernel.
+    pub host_local: bool,
+}
+
+/// The local endpoint's doorbell, as far as connection set-up needs it.
+pub trait LocalBell: Send + Sync {
+    /// The sealed memory of the doorbell page.
+    fn memory(&self) -> BorrowedFd<'_>;
+    /// The eventfd that wakes the endpoint.
+    fn event(&self) -> BorrowedFd<'_>;
+    /// Reserves a bit for one peer; `None` if all are taken. The link gives it back when it is dropped.
+    fn allocate(&self) -> Option<u32>;
+    /// Gives back a bit that no link came to own.
+    fn release(&self, bit: u32);
+    /// Makes the sealed memory of a new pair.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn make_pair(&self) -> std::io::Result<OwnedFd>;
+    /// How large pair memory is, in bytes.
+    fn pair_bytes(&self) -> u64;
+    /// How large a doorbell page is, in bytes.
+    fn bell_bytes(&self) -> u64;
+}
+
+/// What a link over shared memory is made of.
+#[derive(Debug)]
+pub struct ShmParts {
+    /// 0 on the side that connected, 1 on the other.
+    pub side: usize,
+    /// The sealed memory with both rings.
+    pub pair: OwnedFd,
+    /// The bit of our doorbell that the peer sets; now the link's to give back.
+    pub my_bit: u32,
+    /// The sealed memory of the peer's doorbell page.
+    pub peer_bell: OwnedFd,
+    /// The eventfd that wakes the peer.
+    pub peer_event: OwnedFd,
+    /// The bit of the peer's doorbell that we set. Not checked against the page's size.
+    pub peer_bit: u32,
+    /// The Unix socket (SOCK_SEQPACKET, non-blocking).
+    pub control: OwnedFd,
+    /// The peer's process in our pid namespace; 0 if it is not visible there.
+    pub peer_pid: i32,
+    /// Where in the peer's memory a word lies, and its value, to find out whether its memory can be read.
+    pub peer_nonce: (u64, u64),
+    /// Whether the endpoint allows reading and writing the peer's memory directly.
+    pub cma: bool,
+}
+
+/// An established connection, still without its link.
+#[derive(Debug)]
+pub enum Made {
+    /// Over shared memory.
+    Shm(ShmParts),
+    /// Over TCP: non-blocking, without delay; the peer's first frame is the next to read.
+    Tcp(OwnedFd),
+}
+
+/// What happened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A connection stands.
+    Established {
+        /// The attempt that it settles, if there was one.
+        attempt: Option<u64>,
+        /// Names the connection for [`Registration::closed`](super::Registration::closed) and in [`Notice::Dead`].
+        serial: u64,
+        /// Whose it is.
+        identity: PeerIdentity,
+        /// What to make the link of.
+        link: Made,
+        /// Why this transport.
+        reason: String,
+    },
+    /// An attempt failed.
+    Failed {
+        /// Which.
+        attempt: u64,
+        /// Why.
+        error: ConnectError,
+    },
+    /// An attempt led to a peer that there is a connection to already, or to this endpoint itself.
+    Aliased {
+        /// Which attempt.
+        attempt: u64,
+        /// Whom it reached.
+        incarnation: Incarnation,
+    },
+    /// An established connection is over: its peer died, closed it, or lost it. What arrived before is still in it.
+    Dead {
+        /// Which connection.
+        serial: u64,
+        /// Whose.
+        incarnation: Incarnation,
+        /// Why.
+        reason: String,
+    },
+    /// Another incarnation was reached at the advertised address of a connection's peer, so that one is gone. Comes
+    /// before the new one's [`Notice::Established`].
+    Replaced {
+        /// The old connection.
+        serial: u64,
+        /// Whose it was.
+        old: Incarnation,
+        /// Who is there now.
+        new: Incarnation,
+    },
+    /// A stranger called and was turned away. Only the latest few are kept for an owner that does not look.
+    TurnedAway {
+        /// From where it called.
+        from: SocketAddr,
+        /// Why.
+        error: ConnectError,
+    },
+}
+
+/// How many strangers an unread mailbox remembers.
+const STRANGERS: usize = 64;
+
+/// Where an endpoint finds what happened.
+pub struct Mailbox {
+    flag: AtomicBool,
+    queue: Mutex<Vec<Notice>>,
+    wake: OwnedFd,
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("flag", &self.flag).finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    /// An empty one; `wake` is an eventfd (non-blocking) to which 1 is added whenever something arrives.
+    #[must_use]
+    pub fn new(wake: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { flag: AtomicBool::new(false), queue: Mutex::new(Vec::new()), wake })
+    }
+
+    /// Whether there may be something. Costs one relaxed load.
+    #[must_use]
+    #[inline]
+    pub fn has_notices(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// Everything that arrived, oldest first.
+    #[must_use]
+    pub fn take(&self) -> Vec<Notice> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.flag.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *queue)
+    }
+
+    /// Puts one in and wakes the owner.
+    pub(super) fn post(&self, notice: Notice) {
+        {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(notice, Notice::TurnedAway { .. }) {
+                let strangers = |old: &Notice| matches!(old, Notice::TurnedAway { .. });
+                if queue.iter().filter(|old| strangers(old)).count() >= STRANGERS
+                    && let Some(oldest) = queue.iter().position(strangers)
+                {
+                    queue.remove(oldest);
+                }
+            }
+            queue.push(notice);
+            self.flag.store(true, Ordering::Relaxed);
+        }
+        // EAGAIN means that the counter is full, and then the owner is as awake as it gets.
+        if let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes())
+            && error != rustix::io::Errno::AGAIN
+        {
+            tracing::error!(%error, "an endpoint could not be woken");
+        }
+    }
+}

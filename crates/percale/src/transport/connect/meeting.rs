@@ -1,0 +1,249 @@
+//! The meeting of two local endpoints over an abstract Unix socket: who is there, and what each needs of the other.
+//!
+//! The acceptor's socket is named by its incarnation; the initiator comes with the token that it was given over TCP.
+//! Each side opens a pidfd for the other *before* it sends its half, and the half carries a random challenge that the
+//! other has to return: whoever returns it lived after the pidfd was opened, so its number was not yet another's. All
+//! of it is non-blocking; whatever goes wrong is a [`Degraded`], and the connection goes on over TCP.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+
+use rustix::io::Errno;
+use zerocopy::little_endian::{U32, U64};
+
+use super::liveness::{self, Credentials, Watched};
+use super::mailbox::{LocalBell, ShmParts};
+use super::{listen, passing};
+use crate::wire::hello::{Answer, Confirm, Half, Incarnation, Offer, Token, Why, random};
+
+/// Why a pair that could have used shared memory does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Degraded {
+    pub(super) why: Why,
+    pub(super) errno: Errno,
+}
+
+impl From<Errno> for Degraded {
+    fn from(errno: Errno) -> Self {
+        let why = match errno {
+            Errno::MFILE | Errno::NFILE | Errno::TOOMANYREFS => Why::Descriptors,
+            Errno::CONNREFUSED => Why::SocketUnreachable,
+            _ => Why::MeetingFailed,
+        };
+        Self { why, errno }
+    }
+}
+
+impl From<std::io::Error> for Degraded {
+    fn from(error: std::io::Error) -> Self {
+        Errno::from_io_error(&error).unwrap_or(Errno::IO).into()
+    }
+}
+
+impl Degraded {
+    const fn because(why: Why) -> Self {
+        Self { why, errno: Errno::from_raw_os_error(0) }
+    }
+
+    /// The number as it travels.
+    pub(super) const fn number(&self) -> u32 {
+        self.errno.raw_os_error().cast_unsigned()
+    }
+}
+
+/// A word of this process for peers to try to read.
+static WORD: AtomicU64 = AtomicU64::new(0);
+static WORD_SET: Once = Once::new();
+
+/// A bit of our doorbell that no link owns yet.
+struct Bit {
+    bell: Arc<dyn LocalBell>,
+    bit: u32,
+    given: bool,
+}
+
+impl Bit {
+    fn of(bell: &Arc<dyn LocalBell>) -> Result<Self, Degraded> {
+        let bit = bell.allocate().ok_or(Degraded::because(Why::BellFull))?;
+        Ok(Self { bell: Arc::clone(bell), bit, given: false })
+    }
+
+    fn give(mut self) -> u32 {
+        self.given = true;
+        self.bit
+    }
+}
+
+impl Drop for Bit {
+    fn drop(&mut self) {
+        if !self.given {
+            self.bell.release(self.bit);
+        }
+    }
+}
+
+/// What the other side passed, checked.
+struct Passed {
+    half: Half,
+    bell: OwnedFd,
+    event: OwnedFd,
+}
+
+/// One side of a meeting.
+pub(super) struct Meeting {
+    side: usize,
+    control: OwnedFd,
+    watched: Watched,
+    who: Credentials,
+    bit: Bit,
+    ours: Half,
+    pair: OwnedFd,
+    passed: Option<Passed>,
+}
+
+impl Meeting {
+    fn new(
+        side: usize,
+        control: OwnedFd,
+        bell: &Arc<dyn LocalBell>,
+        pair: impl FnOnce() -> Result<OwnedFd, Degraded>,
+    ) -> Result<Self, (OwnedFd, Degraded)> {
+        let gathered = (|| {
+            let who = liveness::credentials(control.as_fd())?;
+            if who.uid != rustix::process::geteuid().as_raw() {
+                return Err(Degraded::because(Why::AnotherUser));
+            }
+            let pidfd = liveness::peer_pidfd(control.as_fd(), who.pid).map_err(Degraded::from).map_err(|error| {
+                if error.why == Why::Descriptors { error } else { Degraded { why: Why::PeerUnknown, ..error } }
+            })?;
+            let duplicate = rustix::io::fcntl_dupfd_cloexec(&control, 0)?;
+            let watched = Watched { pidfd, control: duplicate, pid: who.pid };
+            let bit = Bit::of(bell)?;
+            WORD_SET.call_once(|| {
+                let value = random().map_or(0x7065_7263_616c_6521, u64::from_ne_bytes);
+                WORD.store(value, Ordering::Relaxed);
+            });
+            let ours = Half {
+                bit: U32::new(bit.bit),
+                reserved: U32::new(0),
+                word_address: U64::new((&raw const WORD).addr() as u64),
+                word_value: U64::new(WORD.load(Ordering::Relaxed)),
+                challenge: U64::new(u64::from_ne_bytes(random()?)),
+            };
+            Ok((who, watched, bit, ours, pair()?))
+        })();
+        match gathered {
+            Ok((who, watched, bit, ours, pair)) => {
+                Ok(Self { side, control, watched, who, bit, ours, pair, passed: None })
+            }
+            Err(degraded) => Err((control, degraded)),
+        }
+    }
+
+    /// The initiator's start: goes to the acceptor's socket and makes the offer.
+    pub(super) fn call(bell: &Arc<dyn LocalBell>, acceptor: &Incarnation, token: Token) -> Result<Self, Degraded> {
+        let (control, address) = listen::unix_socket(acceptor)?;
+        rustix::net::connect(&control, &address)?;
+        let meeting = Self::new(0, control, bell, || {
+            let pair = bell.make_pair()?;
+            passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
+            Ok(pair)
+        })
+        .map_err(|(_, degraded)| degraded)?;
+        let descriptors = [meeting.pair.as_fd(), bell.memory(), bell.event()];
+        passing::send(meeting.control.as_fd(), &Offer::new(token, meeting.ours), &descriptors)?;
+        Ok(meeting)
+    }
+
+    /// The initiator's end: `true` once the answer is there and has been confirmed.
+    pub(super) fn read_answer(&mut self) -> Result<bool, Degraded> {
+        let Some((answer, descriptors)) = passing::receive::<Answer>(self.control.as_fd())? else { return Ok(false) };
+        let bad = Degraded::because(Why::BadResources);
+        let (why, errno) = answer.outcome().ok_or(bad)?;
+        if why != Why::SameHost {
+            return Err(Degraded { why, errno: Errno::from_raw_os_error(i32::try_from(errno).unwrap_or(0)) });
+        }
+        if answer.echo != self.ours.challenge {
+            return Err(Degraded::because(Why::PeerUnknown));
+        }
+        let [peer_bell, event] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| bad)?;
+        self.take(answer.half, peer_bell, event)?;
+        passing::send(self.control.as_fd(), &Confirm::new(answer.half.challenge), &[])?;
+        Ok(true)
+    }
+
+    /// The acceptor's answer to an offer. On failure it says so to the initiator, who then decides for TCP.
+    pub(super) fn answer(
+        bell: &Arc<dyn LocalBell>,
+        control: OwnedFd,
+        offer: &Offer,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Self, Degraded> {
+        let bad = Degraded::because(Why::BadResources);
+        let received = <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| bad);
+        let result = match received {
+            Ok([pair, peer_bell, event]) => Self::new(1, control, bell, || {
+                passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
+                Ok(pair)
+            })
+            .and_then(|mut meeting| match meeting.take(offer.half, peer_bell, event) {
+                Ok(()) => Ok(meeting),
+                Err(degraded) => Err((meeting.control, degraded)),
+            }),
+            Err(degraded) => Err((control, degraded)),
+        };
+        match result {
+            Ok(meeting) => {
+                let answer = Answer::new(Why::SameHost, 0, offer.half.challenge, meeting.ours);
+                passing::send(meeting.control.as_fd(), &answer, &[bell.memory(), bell.event()])?;
+                Ok(meeting)
+            }
+            Err((control, degraded)) => {
+                let answer = Answer::new(degraded.why, degraded.number(), offer.half.challenge, Half::default());
+                passing::send(control.as_fd(), &answer, &[])?;
+                Err(degraded)
+            }
+        }
+    }
+
+    /// The acceptor's end: `true` once the initiator has confirmed.
+    pub(super) fn read_confirm(&self) -> Result<bool, Degraded> {
+        let Some((confirm, descriptors)) = passing::receive::<Confirm>(self.control.as_fd())? else { return Ok(false) };
+        if !descriptors.is_empty() || confirm != Confirm::new(self.ours.challenge) {
+            return Err(Degraded::because(Why::PeerUnknown));
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self, half: Half, bell: OwnedFd, event: OwnedFd) -> Result<(), Degraded> {
+        passing::check_memory(bell.as_fd(), self.bit.bell.bell_bytes())?;
+        passing::check_event(&event)?;
+        self.passed = Some(Passed { half, bell, event });
+        Ok(())
+    }
+
+    /// The socket, to be watched for the other's packets.
+    pub(super) const fn control(&self) -> &OwnedFd {
+        &self.control
+    }
+
+    /// Ends the meeting: what the link is made of, what is watched from now on, and who the peer is. `None` if the
+    /// other side has passed nothing yet.
+    pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, Watched, Credentials)> {
+        let Passed { half, bell, event } = self.passed?;
+        let parts = ShmParts {
+            side: self.side,
+            pair: self.pair,
+            my_bit: self.bit.give(),
+            peer_bell: bell,
+            peer_event: event,
+            peer_bit: half.bit.get(),
+            control: self.control,
+            peer_pid: self.who.pid,
+            peer_nonce: (half.word_address.get(), half.word_value.get()),
+            cma,
+        };
+        Some((parts, self.watched, self.who))
+    }
+}

@@ -1,0 +1,42 @@
+//! Connection set-up: from an address to an established link, and from an established link to news of its end.
+//!
+//! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
+//! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
+//!
+//! * [`handshake`] is what is said over TCP, without I/O. TCP is the authority: it decides who the peer is, whether it
+//!   knows the key, and which transport is used.
+//! * [`arbiter`] decides which of several connections between two incarnations lives.
+//! * [`meeting`] passes descriptors over an abstract Unix socket, where both are on one host.
+//! * [`reactor`] drives them: sockets, timers, listeners; [`liveness`] watches local peers afterwards.
+//!
+//! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
+//! everything that a stranger starts. The initiator has the last word (over TCP `Commit`, at the meeting `Confirm`):
+//! with it the connection stands on both sides. Whatever fails at the meeting degrades to the TCP connection that is
+//! open already. Locks: a mailbox's and the command queue's, both held for a push or a swap and never together.
+//!
+//! Without an authorization key whoever reaches the port is believed what it says about itself; it may even make an
+//! endpoint drop a connection by posing as its peer. The key is for networks where that matters.
+
+mod arbiter;
+mod error;
+mod handshake;
+mod listen;
+mod liveness;
+mod mailbox;
+mod meeting;
+mod passing;
+mod reactor;
+mod service;
+mod setup;
+#[cfg(test)]
+mod tests;
+
+pub use error::ConnectError;
+pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
+pub use service::{EndpointOptions, Registration, Service, Transports};
+
+/// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_handshake(bytes: &[u8]) {
+    handshake::fuzz::drive(bytes);
+}

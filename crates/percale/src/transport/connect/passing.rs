@@ -1,0 +1,93 @@
+//! Packets with descriptors over a Unix socket, and the checks that received descriptors have to pass.
+//!
+//! A peer may pass anything. What is used afterwards is certain: as many descriptors as expected (all others are closed
+//! at once), memory that cannot change its size and can be mapped writable, wake-ups that cannot block.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::meeting::Degraded;
+use crate::wire::hello::Why;
+
+/// More descriptors than this are in no packet of ours.
+const MOST: usize = 3;
+
+/// Sends one packet.
+pub(super) fn send<T: IntoBytes + Immutable>(
+    socket: BorrowedFd<'_>,
+    packet: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Degraded> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Degraded::from(Errno::MSGSIZE));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(packet.as_bytes())], &mut control, flags)?;
+    if sent == size_of::<T>() { Ok(()) } else { Err(Degraded::from(Errno::MSGSIZE)) }
+}
+
+/// Receives one packet with the descriptors that came with it, close-on-exec. `None` if none is there yet.
+pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Result<Option<(T, Vec<OwnedFd>)>, Degraded> {
+    let mut packet = T::new_zeroed();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(packet.as_mut_bytes())], &mut control, flags) {
+        Ok(got) => got,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    if got.bytes == 0 && descriptors.is_empty() {
+        return Err(Degraded { why: Why::MeetingFailed, errno: Errno::CONNRESET });
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        // Either more came than belongs there, or we have no room for descriptors: find out which.
+        return Err(match rustix::io::fcntl_dupfd_cloexec(socket, 0) {
+            Err(errno) => errno.into(),
+            Ok(_) => Degraded { why: Why::BadResources, errno: Errno::MSGSIZE },
+        });
+    }
+    if got.bytes != size_of::<T>() || got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Degraded { why: Why::BadResources, errno: Errno::BADMSG });
+    }
+    Ok(Some((packet, descriptors)))
+}
+
+const BAD: Degraded = Degraded { why: Why::BadResources, errno: Errno::INVAL };
+
+/// Checks memory that a peer passed: a memfd of exactly `bytes`, of fixed size, writable.
+pub(super) fn check_memory(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Degraded> {
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| BAD)?;
+    let size = rustix::fs::fstat(fd).map_err(|_| BAD)?.st_size;
+    let mode = rustix::fs::fcntl_getfl(fd).map_err(|_| BAD)? & OFlags::ACCMODE;
+    let sound = seals.contains(SealFlags::SHRINK | SealFlags::GROW)
+        && !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)
+        && u64::try_from(size) == Ok(bytes)
+        && mode == OFlags::RDWR;
+    sound.then_some(()).ok_or(BAD)
+}
+
+/// Checks a wake-up that a peer passed: an eventfd that does not block.
+pub(super) fn check_event(fd: &OwnedFd) -> Result<(), Degraded> {
+    let kind = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).map_err(|_| BAD)?;
+    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).map_err(|_| BAD)?;
+    let sound = kind.as_bytes() == b"anon_inode:[eventfd]" && flags.contains(OFlags::NONBLOCK);
+    sound.then_some(()).ok_or(BAD)
+}

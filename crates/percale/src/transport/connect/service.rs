@@ -1,0 +1,268 @@
+//! The handles: a domain's service, an endpoint's registration with it, and the commands that go to its thread.
+//!
+//! Threads do not survive fork. In a forked child these handles do nothing: its parent's connections are not its own.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bitflags::bitflags;
+use rustix::event::EventfdFlags;
+
+use super::handshake::Key;
+use super::listen::Listeners;
+use super::mailbox::{LocalBell, Mailbox};
+use super::reactor::Reactor;
+use crate::fabric::host;
+use crate::wire::hello::{HelloFlags, Incarnation, Place};
+
+bitflags! {
+    /// Which transports an endpoint may use towards its peers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Transports: u8 {
+        /// Shared memory.
+        const SHM = 1;
+        /// TCP.
+        const TCP = 2;
+    }
+}
+
+/// How an endpoint wants to be found and to find others.
+pub struct EndpointOptions {
+    /// Where to listen; port 0 takes a free one, a wildcard address listens on all interfaces.
+    pub bind: SocketAddr,
+    /// With a wildcard: the interface whose address is advertised. Without: the best one.
+    pub interface: Option<String>,
+    /// This life of this endpoint.
+    pub incarnation: Incarnation,
+    /// What may be used.
+    pub transports: Transports,
+    /// Peers have to have the same one.
+    pub authorization_key: Option<Vec<u8>>,
+    /// How long a connection may take to come about, from [`Registration::connect`] to its notice.
+    pub connect_timeout: Duration,
+    /// Whether links may read and write peers' memory directly.
+    pub cma_allowed: bool,
+    /// The endpoint's doorbell; without one there is no shared memory.
+    pub bell: Option<Arc<dyn LocalBell>>,
+}
+
+impl fmt::Debug for EndpointOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointOptions")
+            .field("bind", &self.bind)
+            .field("interface", &self.interface)
+            .field("incarnation", &self.incarnation)
+            .field("transports", &self.transports)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EndpointOptions {
+    /// Every transport, no key, five seconds, no doorbell yet.
+    #[must_use]
+    pub const fn new(bind: SocketAddr, incarnation: Incarnation) -> Self {
+        Self {
+            bind,
+            interface: None,
+            incarnation,
+            transports: Transports::all(),
+            authorization_key: None,
+            connect_timeout: Duration::from_secs(5),
+            cma_allowed: true,
+            bell: None,
+        }
+    }
+}
+
+/// What the service thread knows of an endpoint from the start.
+pub(super) struct Opened {
+    pub(super) listeners: Listeners,
+    pub(super) flags: HelloFlags,
+    pub(super) place: Place,
+    pub(super) incarnation: Incarnation,
+    pub(super) key: Option<Key>,
+    pub(super) timeout: Duration,
+    pub(super) cma: bool,
+    pub(super) bell: Option<Arc<dyn LocalBell>>,
+    pub(super) mailbox: Arc<Mailbox>,
+}
+
+/// What endpoints ask of the thread.
+pub(super) enum Command {
+    Open(u64, Box<Opened>),
+    Connect { endpoint: u64, attempt: u64, peer: SocketAddr },
+    Closed { endpoint: u64, serial: u64 },
+    Close(u64, mpsc::SyncSender<()>),
+    Stop,
+}
+
+/// What both the handles and the thread hold.
+pub(super) struct Shared {
+    commands: Mutex<VecDeque<Command>>,
+    pub(super) wake: OwnedFd,
+    /// The process that the thread lives in.
+    process: u32,
+    /// Endpoints and everything else that the thread keeps are numbered from here.
+    next: AtomicU64,
+}
+
+impl Shared {
+    fn send(&self, command: Command) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        // The counter cannot be full: the thread empties it before it takes the commands.
+        if let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
+            tracing::error!(%error, "the connection service could not be woken");
+        }
+    }
+
+    pub(super) fn take(&self) -> VecDeque<Command> {
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this is the process that the thread lives in.
+    fn is_home(&self) -> bool {
+        std::process::id() == self.process
+    }
+}
+
+/// The service of one domain. Stops its thread when dropped; what its endpoints were doing is forgotten then.
+pub struct Service {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Service")
+    }
+}
+
+impl Service {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If there is no descriptor or no thread left.
+    pub fn start() -> io::Result<Arc<Self>> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared =
+            Arc::new(Shared { commands: Mutex::default(), wake, process: std::process::id(), next: AtomicU64::new(1) });
+        let mut reactor = Reactor::new(Arc::clone(&shared))?;
+        let thread = std::thread::Builder::new().name("percale-connect".to_owned()).spawn(move || reactor.run())?;
+        Ok(Arc::new(Self { shared, thread: Some(thread) }))
+    }
+
+    /// Opens the listeners of an endpoint; notices for it go to `mailbox`.
+    ///
+    /// # Errors
+    /// What `bind` says; `NotFound` if the interface asked for has no address.
+    pub fn open(self: &Arc<Self>, options: EndpointOptions, mailbox: &Arc<Mailbox>) -> io::Result<Registration> {
+        let shm = options.transports.contains(Transports::SHM) && options.bell.is_some();
+        let unix = shm.then_some(&options.incarnation);
+        let listeners = Listeners::open(options.bind, options.interface.as_deref(), unix)?;
+        let mut flags = HelloFlags::empty();
+        flags.set(HelloFlags::SHM, listeners.unix.is_some());
+        flags.set(HelloFlags::TCP, options.transports.contains(Transports::TCP));
+        flags.set(HelloFlags::AUTHORIZATION, options.authorization_key.is_some());
+        let (address, explanation) = (listeners.address, listeners.explanation.clone());
+        let id = self.shared.number();
+        self.shared.send(Command::Open(
+            id,
+            Box::new(Opened {
+                listeners,
+                flags,
+                place: host::place(),
+                incarnation: options.incarnation,
+                key: options.authorization_key.map(Key::new),
+                timeout: options.connect_timeout,
+                cma: options.cma_allowed,
+                bell: options.bell,
+                mailbox: Arc::clone(mailbox),
+            }),
+        ));
+        Ok(Registration { service: Arc::clone(self), id, address, explanation, incarnation: options.incarnation })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if !self.shared.is_home() {
+            // There is no such thread here; waiting for it would never end.
+            std::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.send(Command::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the connection service panicked");
+        }
+    }
+}
+
+/// An endpoint's place in the service. Dropping it closes the listeners and ends all attempts; when it returns, the
+/// port is free.
+#[derive(Debug)]
+pub struct Registration {
+    service: Arc<Service>,
+    id: u64,
+    address: SocketAddr,
+    explanation: String,
+    incarnation: Incarnation,
+}
+
+impl Registration {
+    /// The address that peers are told: one concrete address and the port.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Why that address.
+    #[must_use]
+    pub fn explanation(&self) -> &str {
+        &self.explanation
+    }
+
+    /// This life of this endpoint.
+    #[must_use]
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Starts a connection to `peer`. One notice about `attempt` follows: established, aliased or failed. The caller
+    /// chooses the number.
+    pub fn connect(&self, attempt: u64, peer: SocketAddr) {
+        self.service.shared.send(Command::Connect { endpoint: self.id, attempt, peer });
+    }
+
+    /// The endpoint has given up the connection `serial`: it is watched no longer, and the peer may connect again.
+    pub fn closed(&self, serial: u64) {
+        self.service.shared.send(Command::Closed { endpoint: self.id, serial });
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if !self.service.shared.is_home() {
+            return;
+        }
+        let (done, closed) = mpsc::sync_channel(1);
+        self.service.shared.send(Command::Close(self.id, done));
+        // An error means that the thread is gone, and with it the listeners.
+        if closed.recv().is_err() {
+            tracing::debug!("the connection service ended before an endpoint");
+        }
+    }
+}

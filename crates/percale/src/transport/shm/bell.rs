@@ -1,0 +1,314 @@
+//! The doorbell: how an endpoint learns that a ring which it does not watch has something, or that it should wake.
+//!
+//! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that they hold. In the page are
+//! * `asleep`: 1 while the endpoint sleeps (or is about to) on its event descriptor. Who swaps it to 0 writes the
+//!   descriptor, so that only one of many senders pays for the wake-up;
+//! * a bitmap, one bit for each inbound ring, set by the sender that finds its ring's *cold* mark (in the pair memory),
+//!   and over it a summary: bit `n` says that word `n` of the bitmap has bits.
+//!
+//! # Why nothing is lost
+//! Both questions ("is the ring cold?", "is the endpoint asleep?") are Dekker's pattern. The sender writes its mark,
+//! fences, and then looks at `cold` and `asleep`. The receiver writes `cold` (or `asleep`), fences, and then looks at
+//! the ring (at all its rings, and at the summary). Of two fences one comes first, and its side's write is seen by the
+//! other side's look: so either the sender sees that it must ring, or the receiver sees the frame and does not sleep.
+//! A sender that rings a cold ring sets the bit, then the summary's, then fences, then looks at `asleep`: the same
+//! pattern once more. The receiver takes a word's bits only after it has cleared the summary's bit.
+//!
+//! A sender that streams does without its fence: it registers for `membarrier`, writes `unfenced`, fences once, and from
+//! then on orders only its compiler. A receiver that finds `unfenced` set after it wrote `cold` or `asleep` fences for
+//! both ([`Bell::barrier`]): what the sender published before that moment is seen by the receiver's look, and whatever it
+//! looks at later it sees `cold` or `asleep`. A receiver that does not find `unfenced` fenced before the sender's
+//! announcement did, so the sender's later looks see its mark. Back to fences: the sender fences, then clears
+//! `unfenced` (Release); who reads that sees all that was published before. Loom knows no membarrier, so its model has
+//! only the fenced form.
+//!
+//! # Going to sleep
+//! ```text
+//! bell.arm();
+//! let barrier = links.fold(false, |any, link| link.prepare_sleep() | any);
+//! if barrier && !Bell::barrier() { bell.disarm(); return }          // spin on
+//! if poll_hot_links() || bell.take_rung(poll_that_link) > 0 { bell.disarm(); return }
+//! wait(bell.event_fd()); bell.disarm(); bell.drain();
+//! ```
+//! A peer that writes nonsense into the page can keep the endpoint from being woken by others: who sleeps does so with a
+//! timeout, and looks at all links now and then.
+
+#![expect(unsafe_code, reason = "a view of a shared page; the block states its reason")]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+
+use super::barrier;
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::memory::mapping::{Mapping, sealed_memfd};
+
+/// Rings that one bell can serve.
+pub const BELL_BITS: u32 = 4096;
+/// Bytes of a bell's page.
+pub const BELL_BYTES: usize = 4096;
+const WORDS: usize = BELL_BITS as usize / 64;
+
+/// What lies in the page.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Page {
+    asleep: AtomicU32,
+    pad: [u32; 15],
+    summary: AtomicU64,
+    pad2: [u64; 7],
+    words: [AtomicU64; WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
+
+impl Page {
+    /// A page of memory that nobody else has, for models.
+    #[cfg(loom)]
+    pub(super) fn for_model() -> Self {
+        Self {
+            asleep: AtomicU32::new(0),
+            pad: [0; 15],
+            summary: AtomicU64::new(0),
+            pad2: [0; 7],
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst) != 0
+    }
+
+    /// The receiver is about to sleep; its next looks come after everyone can see that.
+    pub(super) fn arm(&self) {
+        self.asleep.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&self) {
+        self.asleep.store(0, Ordering::Relaxed);
+    }
+
+    /// Sets a ring's bit. What follows comes after everyone can see that.
+    pub(super) fn ring(&self, bit: u32) {
+        let word = (bit / 64) as usize % WORDS;
+        self.words[word].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+        self.summary.fetch_or(1 << word, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// True for the one that has to write the event descriptor.
+    pub(super) fn must_wake(&self) -> bool {
+        self.is_asleep() && self.asleep.swap(0, Ordering::SeqCst) != 0
+    }
+
+    pub(super) fn take_rung(&self, mut rung: impl FnMut(u32)) -> usize {
+        if self.summary.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut summary = self.summary.swap(0, Ordering::SeqCst);
+        let mut count = 0;
+        while summary != 0 {
+            let word = summary.trailing_zeros();
+            summary &= summary - 1;
+            let mut bits = self.words[word as usize].swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                rung(word * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+/// A mapped page and the descriptor that goes with it.
+#[derive(Debug)]
+struct Mapped {
+    mapping: Mapping,
+    event: OwnedFd,
+}
+
+impl Mapped {
+    #[inline]
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; a page is atomics.
+        unsafe { &*self.mapping.as_ptr().cast::<Page>() }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.page().must_wake() {
+            self.write_event();
+        }
+    }
+
+    fn write_event(&self) {
+        // A full counter (EAGAIN) wakes as well as one more would.
+        if let Err(error) = rustix::io::write(&self.event, &1u64.to_ne_bytes())
+            && error != rustix::io::Errno::AGAIN
+        {
+            tracing::warn!(%error, "cannot wake the peer");
+        }
+    }
+}
+
+/// An endpoint's own doorbell.
+#[derive(Debug)]
+pub struct Bell {
+    mapped: Mapped,
+    memory: OwnedFd,
+}
+
+impl Bell {
+    /// Makes a bell.
+    ///
+    /// # Errors
+    /// What making a memfd, mapping it or making an eventfd says.
+    pub fn new() -> io::Result<Self> {
+        let memory = sealed_memfd("percale-bell", BELL_BYTES, BELL_BYTES)?;
+        let mapping = Mapping::of(memory.as_fd(), BELL_BYTES)?;
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { mapped: Mapped { mapping, event }, memory })
+    }
+
+    /// The page, to be passed to peers.
+    #[must_use]
+    pub fn memory_fd(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// What becomes readable when a peer wakes the endpoint; to be passed to peers as well.
+    #[must_use]
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.mapped.event.as_fd()
+    }
+
+    /// Says that the endpoint is about to sleep. It has to look at everything once more before it does.
+    pub fn arm(&self) {
+        self.mapped.page().arm();
+    }
+
+    /// Says that the endpoint is awake.
+    pub fn disarm(&self) {
+        self.mapped.page().disarm();
+    }
+
+    /// Makes the event descriptor unreadable again. One system call.
+    pub fn drain(&self) {
+        let mut count = [0; 8];
+        // Nothing to read (EAGAIN) is what this is for.
+        let _: Result<usize, rustix::io::Errno> = rustix::io::read(&self.mapped.event, &mut count);
+    }
+
+    /// Whether a cold ring was rung. One load.
+    #[must_use]
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.mapped.page().summary.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `rung` with the number of each ring that was rung since the last call; returns how many there were.
+    /// Numbers are what peers wrote: check them.
+    pub fn take_rung(&self, rung: impl FnMut(u32)) -> usize {
+        self.mapped.page().take_rung(rung)
+    }
+
+    /// Rings as a peer would: the ring `bit` is to be looked at, and the endpoint woken. For other threads of this
+    /// process.
+    pub fn ring(&self, bit: u32) {
+        self.mapped.page().ring(bit);
+        self.mapped.wake();
+    }
+
+    /// Wakes the endpoint if it sleeps. For other threads of this process.
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        self.mapped.wake();
+    }
+
+    /// Fences for senders that do not ([`prepare_sleep`](super::ShmLink::prepare_sleep) says whether any is there).
+    /// False if the system refuses: then do not sleep.
+    #[must_use]
+    pub fn barrier() -> bool {
+        barrier::everywhere()
+    }
+}
+
+/// A peer's doorbell, and which of its bits is ours.
+#[derive(Debug)]
+pub(super) struct PeerBell {
+    mapped: Mapped,
+    bit: u32,
+}
+
+impl PeerBell {
+    pub(super) fn new(memory: &OwnedFd, event: OwnedFd, bit: u32) -> io::Result<Self> {
+        if bit >= BELL_BITS {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer's bell has no such bit"));
+        }
+        Ok(Self { mapped: Mapped { mapping: Mapping::of(memory.as_fd(), BELL_BYTES)?, event }, bit })
+    }
+
+    #[inline]
+    pub(super) fn is_asleep(&self) -> bool {
+        self.mapped.page().is_asleep()
+    }
+
+    /// Rings (if the peer does not watch our ring) and wakes (if it sleeps).
+    #[cold]
+    pub(super) fn notify(&self, cold: bool) {
+        if cold {
+            self.mapped.page().ring(self.bit);
+        }
+        self.mapped.wake();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_that_is_rung_is_taken_once() {
+        let bell = Bell::new().unwrap();
+        let peer = |bit| {
+            let event = rustix::io::dup(bell.event_fd()).unwrap();
+            PeerBell::new(&rustix::io::dup(bell.memory_fd()).unwrap(), event, bit)
+        };
+        for bit in [0, 63, 64, 1023, BELL_BITS - 1] {
+            peer(bit).unwrap().notify(true);
+        }
+        peer(7).unwrap().notify(false);
+        assert!(peer(BELL_BITS).is_err());
+        let mut rung = Vec::new();
+        assert!(bell.is_rung());
+        assert_eq!(bell.take_rung(|bit| rung.push(bit)), 5);
+        assert_eq!(rung, [0, 63, 64, 1023, BELL_BITS - 1]);
+        assert!(!bell.is_rung());
+        assert_eq!(bell.take_rung(|_| ()), 0);
+    }
+
+    #[test]
+    fn only_a_sleeper_is_woken_and_only_once() {
+        let bell = Bell::new().unwrap();
+        let count = || {
+            let mut count = [0; 8];
+            rustix::io::read(bell.event_fd(), &mut count).map(|_| u64::from_ne_bytes(count))
+        };
+        bell.wake();
+        assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
+        bell.arm();
+        bell.wake();
+        bell.ring(3);
+        assert_eq!(count(), Ok(1));
+        assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
+        bell.arm();
+        bell.disarm();
+        bell.wake();
+        assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
+    }
+}

@@ -1,0 +1,110 @@
+//! Feeds arbitrary pair memory to a receiver, for the fuzz target and the tests.
+
+#![expect(unsafe_code, reason = "scribbles on shared memory; each block states its own reason")]
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
+use crate::memory::mapping::Mapping;
+use crate::memory::volatile::{Segment, Segments, View};
+use crate::transport::{Connection, Landing, Link, PullError, Sink};
+use crate::wire::head::{Head, Kind, Offer};
+
+/// Bytes of the control page; the lines of side 0 follow it.
+const CONTROL: usize = 4096;
+const LINES: usize = 64 * 64;
+/// Polls of one run.
+const POLLS: usize = 200;
+
+/// What the link gave us, to be answered after the poll.
+#[derive(Default)]
+struct Answers {
+    requests: Vec<(u32, u64, Vec<u8>)>,
+    offers: Vec<(u32, Offer)>,
+}
+
+impl Sink for Answers {
+    fn frame(&mut self, _: Connection, head: Head, payload: View<'_>) {
+        let bytes = payload.to_vec();
+        assert_eq!(bytes.len(), head.len as usize);
+        match head.kind {
+            Kind::Pull => self.requests.push((head.id, head.tag, bytes)),
+            Kind::MessageOffer | Kind::TaggedOffer => {
+                if let Some(offer) = payload.read::<Offer>(0) {
+                    self.offers.push((head.id, offer));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, _: Connection, _: Head) -> Landing {
+        Landing { token: 0, into: Segments::EMPTY }
+    }
+
+    fn landed(&mut self, _: Connection, _: u32) {}
+
+    fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
+
+    fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+}
+
+/// Runs a link on pair memory that holds `bytes`: an odd first byte puts them into the sender's first lines, with good
+/// marks, an even one anywhere from the control page on. It must neither panic nor hang, nor touch memory beyond its
+/// own.
+pub fn fuzz_ring(bytes: &[u8]) {
+    let Some((&mode, bytes)) = bytes.split_first() else { return };
+    let Ok((mut link, scribble)) = receiver() else { return };
+    let (at, room) = if mode & 1 == 1 { (CONTROL, PAIR_BYTES - CONTROL) } else { (0, PAIR_BYTES) };
+    let len = bytes.len().min(room);
+    // SAFETY: the range lies in the mapping; links expect others to write it.
+    unsafe { scribble.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), len) };
+    if mode & 1 == 1 {
+        for line in (0..LINES.min(len)).step_by(64) {
+            let mark = scribble.as_ptr().wrapping_add(CONTROL + line).cast::<u16>();
+            // SAFETY: within the mapping, aligned.
+            unsafe { mark.write(1) };
+        }
+    }
+    let mut bytes = vec![0u8; 64 << 10];
+    // SAFETY: the bytes are dropped after the link, and nobody else touches them.
+    let memory = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
+    let mut answers = Answers::default();
+    for _ in 0..POLLS {
+        if link.poll(0, &mut answers).is_err() {
+            break;
+        }
+        for (id, offer) in answers.offers.drain(..) {
+            let _: Result<(), crate::transport::Refused> = link.pull(id, &offer, &memory, id);
+        }
+        for (id, token, request) in answers.requests.drain(..) {
+            let _: Result<(), crate::transport::Refused> = link.push(id, token, View::of(&request), &memory);
+        }
+    }
+    drop(link);
+}
+
+/// A link whose peer is the caller.
+fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
+    let pair = pair_memory()?;
+    let scribble = Mapping::of(pair.as_fd(), PAIR_BYTES)?;
+    let bell = Arc::new(Bell::new()?);
+    let (control, _) = std::os::unix::net::UnixDatagram::pair()?;
+    let link = ShmLink::new(Parts {
+        side: 1,
+        pair,
+        peer_bell: rustix::io::dup(bell.memory_fd())?,
+        peer_event: rustix::io::dup(bell.event_fd())?,
+        my_bell: bell,
+        my_bit: 0,
+        peer_bit: 1,
+        control: control.into(),
+        peer_pid: 0,
+        peer_nonce: (0, 0),
+        // The peer would be ourselves, and its addresses nonsense.
+        cma: false,
+    })
+    .map_err(std::io::Error::other)?;
+    Ok((link, scribble))
+}

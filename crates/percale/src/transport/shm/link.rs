@@ -1,0 +1,398 @@
+//! One end of a shared-memory connection.
+
+#![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use zerocopy::IntoBytes;
+
+use super::barrier;
+use super::bell::{BELL_BITS, Bell, PeerBell};
+use super::death::Death;
+use super::pair::{Pair, Size};
+use super::ring::{Arrival, Consumer, INLINE_MAX};
+use super::sender::{GROW, SendError, Sender};
+use super::sync::{Ordering, fence};
+use super::transfer::{Cma, TransferError, Transfers};
+use crate::memory::volatile::{Segment, Segments, View};
+use crate::transport::{Broken, Connection, Link, Refused, Sink};
+use crate::wire::head::{Head, Kind, Offer};
+
+/// Frames that one poll takes at most, so that other links get their turn.
+const BATCH: usize = 64;
+/// Payloads longer than this are better offered than sent.
+const EAGER_MAX: usize = 8192;
+/// How long a link that breaks waits for copies that the peer has under way.
+const QUIESCE: Duration = Duration::from_millis(20);
+
+/// What a link is made of; the set-up exchanged it.
+#[derive(Debug)]
+pub struct Parts {
+    /// 0 for the side that connected and made the pair memory, 1 for the other.
+    pub side: u8,
+    /// The pair memory ([`pair_memory`](super::pair_memory)).
+    pub pair: OwnedFd,
+    /// Our endpoint's bell.
+    pub my_bell: Arc<Bell>,
+    /// The bit of it that stands for this link.
+    pub my_bit: u32,
+    /// The page of the peer's bell.
+    pub peer_bell: OwnedFd,
+    /// The event descriptor of the peer's bell.
+    pub peer_event: OwnedFd,
+    /// The bit of the peer's bell that stands for this link.
+    pub peer_bit: u32,
+    /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
+    pub control: OwnedFd,
+    /// The peer's process, in our namespace.
+    pub peer_pid: i32,
+    /// An address in the peer and what stands there (eight bytes), to try CMA with.
+    pub peer_nonce: (u64, u64),
+    /// Whether CMA may be used at all.
+    pub cma: bool,
+}
+
+/// Why a link could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetUpError {
+    /// The side is 0 or 1.
+    #[error("a pair has sides 0 and 1, not {0}")]
+    Side(u8),
+    /// A bit beyond the bell's.
+    #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
+    Bit(u32),
+    /// The pair memory is not what it should be, or cannot be mapped.
+    #[error("the memory of the pair cannot be used: {0}")]
+    Pair(#[source] io::Error),
+    /// The same of the peer's bell.
+    #[error("the peer's doorbell cannot be used: {0}")]
+    Bell(#[source] io::Error),
+}
+
+/// One end of a connection over shared memory.
+///
+/// Its endpoint polls *hot* links; a link that was silent for long can be made *cold* ([`set_cold`](Self::set_cold)):
+/// then the peer rings the endpoint's bell for each frame (or batch), and the endpoint polls the link when it did.
+#[derive(Debug)]
+pub struct ShmLink {
+    // First what points into the pair's memory, which the link, the sender and the transfers hold together.
+    rx: Consumer,
+    sender: Sender,
+    transfers: Transfers,
+    pair: Arc<Pair>,
+    side: usize,
+    rx_grown: bool,
+    cold: bool,
+    broken: Option<Broken>,
+    death: Arc<Death>,
+    cma: Result<(), String>,
+    scratch: [u8; INLINE_MAX],
+}
+
+impl ShmLink {
+    /// Makes our end of a link.
+    ///
+    /// # Errors
+    /// If what the peer handed over is not what it should be.
+    pub fn new(parts: Parts) -> Result<Self, SetUpError> {
+        if parts.side > 1 {
+            return Err(SetUpError::Side(parts.side));
+        }
+        if let Some(&bit) = [parts.my_bit, parts.peer_bit].iter().find(|bit| **bit >= BELL_BITS) {
+            return Err(SetUpError::Bit(bit));
+        }
+        let side = usize::from(parts.side);
+        let pair = Arc::new(Pair::new(parts.pair).map_err(SetUpError::Pair)?);
+        let bell = PeerBell::new(&parts.peer_bell, parts.peer_event, parts.peer_bit).map_err(SetUpError::Bell)?;
+        let cma = if parts.cma {
+            Cma::probe(parts.peer_pid, parts.peer_nonce)
+        } else {
+            Err("not allowed by configuration".to_owned())
+        };
+        let inbound = pair.direction(1 - side);
+        inbound.consumer.barrier.store(u32::from(barrier::available()), Ordering::Release);
+        Ok(Self {
+            rx: Consumer::new(pair.area(1 - side, Size::Idle)),
+            sender: Sender::new(Arc::clone(&pair), side, bell),
+            transfers: Transfers::new(Arc::clone(&pair), side, cma.as_ref().ok().copied(), parts.control),
+            pair,
+            side,
+            rx_grown: false,
+            cold: false,
+            broken: None,
+            death: Arc::new(Death::new(parts.my_bell, parts.my_bit)),
+            cma: cma.map(|_| ()),
+            scratch: [0; INLINE_MAX],
+        })
+    }
+
+    /// How whoever watches the peer's process tells this link that it is gone.
+    #[must_use]
+    pub fn death(&self) -> Arc<Death> {
+        Arc::clone(&self.death)
+    }
+
+    /// Why CMA is not used, if it is not.
+    #[must_use]
+    pub fn cma_reason(&self) -> Option<&str> {
+        self.cma.as_ref().err().map(String::as_str)
+    }
+
+    /// How large messages move, and why.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mapped = "memory that percale allocated: both sides copy through mappings";
+        match self.cma_reason() {
+            None => format!("{mapped}; other memory: both sides copy by process_vm_readv and process_vm_writev"),
+            Some(reason) => format!("{mapped}; other memory: two copies through the ring (no CMA: {reason})"),
+        }
+    }
+
+    /// Makes the link cold: from now on the peer rings. False if it stays hot, since something has arrived or is under
+    /// way.
+    pub fn set_cold(&mut self) -> bool {
+        if self.cold {
+            return true;
+        }
+        if !self.transfers.is_empty() {
+            return false;
+        }
+        self.sender.prepare_sleep();
+        let direction = self.pair.direction(1 - self.side);
+        direction.consumer.cold.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let unfenced = direction.producer.unfenced.load(Ordering::Acquire) != 0;
+        if (unfenced && !barrier::everywhere()) || !self.rx.is_empty() || self.death.is_dead() {
+            direction.consumer.cold.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.cold = true;
+        true
+    }
+
+    /// Makes the link hot again: it must be polled from now on.
+    pub fn set_hot(&mut self) {
+        self.cold = false;
+        self.pair.direction(1 - self.side).consumer.cold.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the link is cold: it need not be polled until its bit is rung.
+    #[must_use]
+    pub const fn is_cold(&self) -> bool {
+        self.cold
+    }
+
+    /// To be called on each hot link between [`Bell::arm`] and the last look before sleeping. True if the peer publishes
+    /// without fences, so that a [`Bell::barrier`] is needed before that look.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.sender.prepare_sleep();
+        self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
+    }
+
+    /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
+    /// back to their owners now.
+    #[cold]
+    fn break_with(&mut self, why: Broken) -> Broken {
+        if self.broken.is_none() {
+            self.broken = Some(why.clone());
+            self.quiesce();
+        }
+        why
+    }
+
+    fn quiesce(&mut self) {
+        if self.transfers.is_empty() {
+            return;
+        }
+        let until = Instant::now() + QUIESCE;
+        while !self.transfers.quiesce(&mut self.sender) && !self.death.is_dead() {
+            if Instant::now() > until {
+                tracing::warn!("a peer did not confirm that it stopped copying");
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn send_error(&mut self, error: SendError) -> Refused {
+        let why = match error {
+            SendError::Refused(refused) => return refused,
+            SendError::TooLong => "we sent a frame longer than the link takes",
+            SendError::BadCredits => "it claims to have received what was not sent",
+        };
+        self.break_with(Broken::Protocol(why.to_owned()));
+        Refused::Broken
+    }
+
+    fn transfer_error(&mut self, error: TransferError) -> Broken {
+        match error {
+            TransferError::Protocol(why) => self.break_with(Broken::Protocol(why.to_owned())),
+            TransferError::Send(error) => {
+                let why = Broken::Protocol(format!("a frame could not be sent: {error:?}"));
+                self.send_error(error);
+                self.broken.clone().unwrap_or(why)
+            }
+        }
+    }
+
+    #[cold]
+    fn send_offer(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        let Some(mut offer) = self.transfers.complete_offer(payload) else {
+            return self.sender.send(head, payload, more).map_err(|error| self.send_error(error));
+        };
+        let bytes = offer.as_mut_bytes();
+        // SAFETY: the offer outlives the call, after which nothing refers to it.
+        let payload = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
+        self.sender.send(head, &payload, more).map_err(|error| self.send_error(error))
+    }
+
+    /// A frame that is not simply the sink's.
+    fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
+        match arrival.head.kind {
+            Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
+                self.rx_grown = true;
+                if let Err(error) = self.pair.back_grown(1 - self.side) {
+                    return Err(self.break_with(Broken::Protocol(format!("no memory for a larger ring: {error}"))));
+                }
+                self.rx = Consumer::new(self.pair.area(1 - self.side, Size::Grown));
+                return Ok(());
+            }
+            Kind::Transport => {
+                return Err(self.break_with(Broken::Protocol("an unknown frame of the transport's own".to_owned())));
+            }
+            Kind::Data => {
+                // SAFETY: the frame is consumed only below.
+                let view = unsafe { arrival.view() };
+                if let Err(error) = self.transfers.data(&arrival.head, view) {
+                    return Err(self.transfer_error(error));
+                }
+            }
+            _ => {}
+        }
+        self.consume(arrival);
+        Ok(())
+    }
+
+    #[inline]
+    fn consume(&mut self, arrival: &Arrival) {
+        if self.rx.consume(arrival) {
+            self.sender.gave_room();
+        }
+    }
+
+    /// Gives what has arrived to `sink`. Whether there was anything.
+    #[inline]
+    fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let mut count = 0;
+        while count < BATCH {
+            match self.rx.peek(&mut self.scratch) {
+                Ok(Some(arrival)) => {
+                    count += 1;
+                    match arrival.head.kind {
+                        Kind::Data | Kind::Nothing | Kind::Transport => self.own_frame(&arrival)?,
+                        kind => {
+                            // SAFETY: the frame is consumed only after the sink has returned.
+                            sink.frame(me, arrival.head, unsafe { arrival.view() });
+                            self.consume(&arrival);
+                            if kind == Kind::Bye {
+                                self.break_with(Broken::Closed);
+                                return Ok(true);
+                            }
+                        }
+                    }
+                    self.sender.answered();
+                }
+                Ok(None) => break,
+                Err(why) => return Err(self.break_with(Broken::Protocol(why.to_owned()))),
+            }
+        }
+        Ok(count > 0)
+    }
+}
+
+impl Link for ShmLink {
+    #[inline]
+    fn frame_limit(&self) -> usize {
+        self.sender.limit().min(EAGER_MAX)
+    }
+
+    #[inline]
+    fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer) {
+            return self.send_offer(head, payload, more);
+        }
+        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
+    }
+
+    #[inline]
+    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        // Asked for first: whatever a dead peer sent is then seen below.
+        let dead = self.death.is_dead();
+        let mut moved = self.receive(me, sink)?;
+        self.sender.flush();
+        if !self.transfers.is_empty() && self.broken.is_none() {
+            match self.transfers.step(&mut self.sender, me, sink) {
+                Ok(stepped) => moved |= stepped,
+                Err(error) => return Err(self.transfer_error(error)),
+            }
+        }
+        if !moved {
+            self.sender.idle();
+            if dead {
+                let reason = self.death.reason().to_owned();
+                return Err(self.break_with(Broken::Died(reason)));
+            }
+        }
+        Ok(moved)
+    }
+
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        self.transfers.pull(id, offer, into, token);
+        match self.transfers.start_waiting(&mut self.sender) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.transfer_error(error);
+                Err(Refused::Broken)
+            }
+        }
+    }
+
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        self.transfers.push(id, token as u32, request, source, &mut self.sender).map_err(|error| {
+            self.transfer_error(error);
+            Refused::Broken
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        self.transfers.is_idle()
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        if self.broken.is_none() {
+            self.quiesce();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "link_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+//! The memory that the two ends of one connection share, and what lies where in it.
+//!
+//! One sealed memfd: a control page, then for each direction 64 lines and 4 KiB of byte ring (20 KiB, backed from the
+//! start: all that an idle pair costs), then for each direction a large ring whose pages come only when the sender
+//! finds the small one too small. "Direction `d`" is what side `d` sends.
+
+#![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::ring::{Area, Block, Credits, LINE, Line};
+use super::sync::{AtomicU32, AtomicU64};
+use crate::memory::mapping::{Mapping, back, sealed_memfd};
+
+const PAGE: usize = 4096;
+const IDLE_SHIFT: u32 = 6;
+const IDLE_LINES: usize = LINE << IDLE_SHIFT;
+const IDLE_BULK: usize = 4096;
+const IDLE: usize = IDLE_LINES + IDLE_BULK;
+const GROWN_SHIFT: u32 = 11;
+const GROWN_LINES: usize = LINE << GROWN_SHIFT;
+const GROWN_BULK: usize = 512 << 10;
+const GROWN: usize = GROWN_LINES + GROWN_BULK;
+/// What an idle pair uses.
+const BACKED: usize = PAGE + 2 * IDLE;
+/// The whole, most of which has no pages.
+pub const PAIR_BYTES: usize = BACKED + 2 * GROWN;
+
+/// The longest payload in the small ring.
+pub(super) const IDLE_MAX: usize = 2048;
+/// The longest payload in the large ring.
+pub(super) const GROWN_MAX: usize = 16 << 10;
+/// Pulls that one side may have under way at a time; more wait their turn.
+pub(super) const SLOTS: usize = 8;
+
+/// What the two ends of one direction tell each other besides frames. Each part has its own cache line.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Direction {
+    credits: CreditLine,
+    pub(super) consumer: ConsumerMarks,
+    pub(super) producer: ProducerMarks,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct CreditLine([Credits; 2]);
+
+/// Written by the consumer.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct ConsumerMarks {
+    /// The consumer does not watch this ring: ring its bell.
+    pub(super) cold: AtomicU32,
+    /// The consumer can fence for a producer that does not.
+    pub(super) barrier: AtomicU32,
+}
+
+/// Written by the producer.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct ProducerMarks {
+    /// The producer publishes without fences.
+    pub(super) unfenced: AtomicU32,
+    /// The producer found no room and may be asleep.
+    pub(super) wants_room: AtomicU32,
+}
+
+/// One large transfer. The puller owns the slot from when it sends its request until the pusher writes a closing state.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    /// The next chunk that nobody has claimed. Both add.
+    pub(super) next: AtomicU64,
+    pub(super) puller: Half,
+    pub(super) pusher: PusherHalf,
+}
+
+/// What one side says of a transfer.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Half {
+    /// Bytes that this side has copied.
+    pub(super) done: AtomicU64,
+    pub(super) state: AtomicU32,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct PusherHalf(pub(super) Half);
+
+#[derive(Debug)]
+#[repr(C)]
+struct Control {
+    directions: [Direction; 2],
+    /// By the side that pulls.
+    slots: [[Slot; SLOTS]; 2],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<Slot>() == 128);
+
+/// Which of a direction's two rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Idle,
+    Grown,
+}
+
+/// Makes the memory of a new pair. The side that connects does, and passes the descriptor to the other.
+///
+/// # Errors
+/// What making a memfd says.
+pub fn pair_memory() -> io::Result<OwnedFd> {
+    sealed_memfd("percale-pair", PAIR_BYTES, BACKED)
+}
+
+/// The mapped memory of a pair.
+#[derive(Debug)]
+pub(super) struct Pair {
+    mapping: Mapping,
+    memory: OwnedFd,
+}
+
+impl Pair {
+    pub(super) fn new(memory: OwnedFd) -> io::Result<Self> {
+        let mapping = Mapping::of(memory.as_fd(), PAIR_BYTES)?;
+        // Whoever made it should have: a page that cannot be had must be an error here, not a signal later.
+        back(memory.as_fd(), 0, BACKED)?;
+        Ok(Self { mapping, memory })
+    }
+
+    #[inline]
+    fn control(&self) -> &Control {
+        // SAFETY: the mapping is page-aligned, larger than a control page, and lives as long as this reference; the
+        // control page is atomics only.
+        unsafe { &*self.mapping.as_ptr().cast::<Control>() }
+    }
+
+    /// The marks of what `side` sends.
+    #[inline]
+    pub(super) fn direction(&self, side: usize) -> &Direction {
+        &self.control().directions[side]
+    }
+
+    /// A slot for what `side` pulls.
+    #[inline]
+    pub(super) fn slot(&self, side: usize, slot: usize) -> Option<&Slot> {
+        self.control().slots[side].get(slot)
+    }
+
+    const fn offset(side: usize, size: Size) -> usize {
+        match size {
+            Size::Idle => PAGE + side * IDLE,
+            Size::Grown => BACKED + side * GROWN,
+        }
+    }
+
+    /// Gives the large ring of what `side` sends its pages.
+    pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
+        back(self.memory.as_fd(), Self::offset(side, Size::Grown), GROWN)
+    }
+
+    /// The ring of what `side` sends. The caller's ends of it must not outlive this.
+    pub(super) fn area(&self, side: usize, size: Size) -> Area {
+        let (shift, lines, bulk, max) = match size {
+            Size::Idle => (IDLE_SHIFT, IDLE_LINES, IDLE_BULK, IDLE_MAX),
+            Size::Grown => (GROWN_SHIFT, GROWN_LINES, GROWN_BULK, GROWN_MAX),
+        };
+        let at = self.mapping.as_ptr().wrapping_add(Self::offset(side, size));
+        let credits = &raw const self.direction(side).credits.0[size as usize];
+        // SAFETY: the ranges lie within the mapping (PAIR_BYTES counts them), on page boundaries, and overlap nothing.
+        unsafe { Area::new(at.cast::<Line>(), shift, at.wrapping_add(lines).cast::<Block>(), bulk, credits, max) }
+    }
+
+    /// All of it, for tests that scribble.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn bytes(&self) -> (*mut u8, usize) {
+        (self.mapping.as_ptr(), self.mapping.len())
+    }
+}

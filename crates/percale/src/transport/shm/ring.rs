@@ -1,0 +1,552 @@
+//! One directed ring: 64-byte lines, and a ring of bytes for payloads that do not fit into lines.
+//!
+//! # Lines
+//! Word 0 of **every** line is a mark word: `{lap: u16, kind: u8, flags: u8, len: u32}` from the lowest bits up. It is
+//! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without end) of a ring
+//! of `n` lines carries the lap `p / n + 1` (mod 2^16); what stands there until it is written is the lap before, or
+//! zero in a new ring, so "is it there" is one load and one comparison. Since no other word of a line is ever read as
+//! a mark, old payload cannot be mistaken for one.
+//!
+//! After word 0 stand the tag (8), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then payload:
+//! * what fits stays in the line (48 bytes without extras);
+//! * up to [`INLINE_MAX`] goes on in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
+//!   so the receiver copies the first lines while the sender writes the last;
+//! * more goes through the byte ring, in one piece that starts on a cache line: where it does not fit before the end,
+//!   the rest is skipped. Both sides compute the place from the lengths alone; no offset of the peer's is ever used.
+//!
+//! # Credits
+//! The consumer publishes how many lines and bytes it is done with (Release), each quarter of the ring; the producer
+//! reads that (Acquire) only when what it knew is used up. A payload takes at most a quarter of a large byte ring and
+//! half of the small one, whose credits are returned with every payload: so an empty ring always has room for any frame
+//! that the producer takes. One line stays free for the frame that announces a larger ring.
+//!
+//! Nothing read from a ring is trusted: kind, flags, lengths and credits are checked where they are read, and a copy is
+//! used afterwards.
+
+#![expect(unsafe_code, reason = "copies to and from lines; each block states its own reason")]
+
+use super::cache::{prefetch_read, prefetch_write};
+use super::sync::{AtomicU64, Ordering, Shared, fence, publish_fenced};
+use crate::memory::volatile::{Segments, View};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Bytes in a line, and what payloads in the byte ring are aligned to.
+pub(super) const LINE: usize = 64;
+/// Payload and extras in a frame's first line.
+const FIRST: usize = 48;
+/// Payload in each line after a frame's first.
+const NEXT: usize = 56;
+/// The longest payload that travels in lines.
+pub(super) const INLINE_MAX: usize = 512;
+/// Prefetch for writing no further than this into the byte ring: beyond, the copy's own prefetching has caught up.
+const PREFETCH_MAX: usize = 8192;
+
+/// One line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line {
+    mark: AtomicU64,
+    body: Shared<[u64; 7]>,
+}
+
+/// 64 bytes of the byte ring.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Block(Shared<[u8; LINE]>);
+
+/// What the consumer is done with, counted from the ring's beginning.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Credits {
+    lines: AtomicU64,
+    bulk: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == LINE && size_of::<Block>() == LINE && size_of::<Credits>() == 16);
+
+/// Where a ring lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    lines: *const Line,
+    /// The number of lines is 2 to the power of this.
+    shift: u32,
+    bulk: *const Block,
+    bulk_bytes: u64,
+    credits: *const Credits,
+    /// The longest payload.
+    max: usize,
+}
+
+// SAFETY: an area is addresses of shared memory; its two users are one producer and one consumer on any threads.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// A ring of `2^shift` lines and `bulk_bytes` bytes (a power of two, at least four lines' worth).
+    ///
+    /// # Safety
+    /// All of it stays mapped while a [`Producer`] or [`Consumer`] of this area lives, and is used as a ring only.
+    pub(super) const unsafe fn new(
+        lines: *const Line,
+        shift: u32,
+        bulk: *const Block,
+        bulk_bytes: usize,
+        credits: *const Credits,
+        max: usize,
+    ) -> Self {
+        assert!(bulk_bytes.is_power_of_two() && shift < 32 && max <= bulk_bytes / 2);
+        Self { lines, shift, bulk, bulk_bytes: bulk_bytes as u64, credits, max }
+    }
+
+    #[inline]
+    const fn count(&self) -> u64 {
+        1 << self.shift
+    }
+
+    #[inline]
+    fn line(&self, position: u64) -> &Line {
+        let index = (position & (self.count() - 1)) as usize;
+        // SAFETY: the index is below the number of lines, which `new` was promised.
+        let line = unsafe { self.lines.add(index) };
+        // SAFETY: lines are atomics and cells, so a shared reference promises nothing about who writes them.
+        unsafe { &*line }
+    }
+
+    /// The mark of the line at `position`, without kind, flags and length.
+    #[inline]
+    const fn lap(&self, position: u64) -> u16 {
+        ((position >> self.shift) as u16).wrapping_add(1)
+    }
+
+    #[inline]
+    fn credits(&self) -> &Credits {
+        // SAFETY: promised to `new`; credits are atomics.
+        unsafe { &*self.credits }
+    }
+
+    /// Where `need` bytes (whole lines) start if the byte ring is used up to `at`.
+    #[inline]
+    const fn bulk_start(&self, at: u64, need: u64) -> u64 {
+        let rest = self.bulk_bytes - (at & (self.bulk_bytes - 1));
+        if need > rest { at + rest } else { at }
+    }
+
+    /// The bytes from `start` on, which `bulk_start` made contiguous.
+    #[inline]
+    fn bulk_ptr(&self, start: u64) -> *mut u8 {
+        let index = (start & (self.bulk_bytes - 1)) as usize / LINE;
+        // SAFETY: the index is below the number of blocks.
+        let block = unsafe { self.bulk.add(index) };
+        // SAFETY: blocks are cells: a shared reference promises nothing.
+        unsafe { &*block }.0.with(|bytes| bytes.cast_mut().cast())
+    }
+
+    /// Tells loom, which watches every cell, that these blocks are about to be read or written.
+    #[inline]
+    #[allow(unused_variables, reason = "only loom has anything to check here")]
+    fn watch(&self, start: u64, need: u64, write: bool) {
+        #[cfg(loom)]
+        for block in 0..need / LINE as u64 {
+            let index = ((start & (self.bulk_bytes - 1)) as usize) / LINE + block as usize;
+            // SAFETY: as in `bulk_ptr`.
+            let block = unsafe { self.bulk.add(index) };
+            // SAFETY: as in `bulk_ptr`.
+            let block = unsafe { &*block };
+            if write { block.0.with_mut(|_| ()) } else { block.0.with(|_| ()) }
+        }
+    }
+
+    /// After how many bytes consumed they are given back.
+    const fn bulk_quantum(&self) -> u64 {
+        if self.max as u64 > self.bulk_bytes / 4 { 1 } else { self.bulk_bytes / 4 }
+    }
+}
+
+/// Bytes of data and id in a frame's first line.
+#[inline]
+const fn extras(flags: Flags) -> usize {
+    (flags.contains(Flags::DATA) as usize + flags.contains(Flags::ID) as usize) * 8
+}
+
+/// Flags as they travel: `ACK` implies `ID`.
+#[inline]
+const fn complete(flags: Flags) -> Flags {
+    if flags.contains(Flags::ACK) { flags.union(Flags::ID) } else { flags }
+}
+
+#[inline]
+const fn word(lap: u16, kind: Kind, flags: Flags, len: u32) -> u64 {
+    lap as u64 | (kind as u64) << 16 | (flags.bits() as u64) << 24 | (len as u64) << 32
+}
+
+/// Why a frame was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// Not now.
+    Full,
+    /// Never in this ring.
+    TooLong,
+    /// The consumer claims to have consumed what was not sent.
+    BadCredits,
+}
+
+/// How a frame's last mark is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Publish {
+    /// A plain store; whoever needs a fence makes it later.
+    Plain,
+    /// Followed by a full fence.
+    Fenced,
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub(super) struct Producer {
+    area: Area,
+    /// The next line to write, and the first that must not be written yet.
+    at: u64,
+    limit: u64,
+    /// The same of the byte ring.
+    bulk_at: u64,
+    bulk_limit: u64,
+}
+
+impl Producer {
+    /// The sending end of a ring whose memory is all zero.
+    pub(super) const fn new(area: Area) -> Self {
+        Self { at: 0, limit: area.count() - 1, bulk_at: 0, bulk_limit: area.bulk_bytes, area }
+    }
+
+    /// The longest payload.
+    #[inline]
+    pub(super) const fn max(&self) -> usize {
+        self.area.max
+    }
+
+    /// Learns how far the consumer has come.
+    #[cold]
+    fn refresh(&mut self) -> Result<(), NoRoom> {
+        let credits = self.area.credits();
+        let lines = credits.lines.load(Ordering::Acquire);
+        let bulk = credits.bulk.load(Ordering::Acquire);
+        let (limit, bulk_limit) = (lines.wrapping_add(self.area.count() - 1), bulk.wrapping_add(self.area.bulk_bytes));
+        if lines > self.at || limit < self.limit || bulk > self.bulk_at || bulk_limit < self.bulk_limit {
+            return Err(NoRoom::BadCredits);
+        }
+        (self.limit, self.bulk_limit) = (limit, bulk_limit);
+        Ok(())
+    }
+
+    #[inline]
+    fn need_lines(&mut self, count: u64) -> Result<(), NoRoom> {
+        if self.at + count > self.limit {
+            self.refresh()?;
+            if self.at + count > self.limit {
+                return Err(NoRoom::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one frame; `payload` has `head.len` bytes.
+    #[inline]
+    pub(super) fn push(&mut self, head: &Head, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
+        let flags = complete(head.flags);
+        let len = payload.len();
+        debug_assert_eq!(len, head.len as usize, "the head and its payload differ in length");
+        let room = FIRST - extras(flags);
+        if len <= room {
+            self.need_lines(1)?;
+            self.first(head, flags, payload, len);
+            self.publish(self.at, head.kind, flags, len as u32, publish);
+            self.at += 1;
+            prefetch_write(self.area.line(self.at + 3).mark_ptr());
+            Ok(())
+        } else if len <= INLINE_MAX {
+            self.push_lines(head, flags, payload, room, publish)
+        } else {
+            self.push_bulk(head, flags, payload, publish)
+        }
+    }
+
+    /// Writes a frame without payload into the line that is kept free for it.
+    pub(super) fn push_reserved(&mut self, head: &Head) {
+        self.first(head, head.flags, &Segments::EMPTY, 0);
+        self.publish(self.at, head.kind, head.flags, 0, Publish::Plain);
+        self.at += 1;
+    }
+
+    /// Fills a frame's first line, all but the mark.
+    #[inline]
+    fn first(&self, head: &Head, flags: Flags, payload: &Segments, inline: usize) {
+        self.area.line(self.at).body.with_mut(|body| {
+            let mut to: *mut u64 = body.cast();
+            let mut put = |value: u64| {
+                // SAFETY: at most three of the seven words.
+                unsafe { to.write(value) };
+                to = to.wrapping_add(1);
+            };
+            put(head.tag);
+            if flags.contains(Flags::DATA) {
+                put(head.data);
+            }
+            if flags.contains(Flags::ID) {
+                put(u64::from(head.id));
+            }
+            // SAFETY: the caller left room for `inline` bytes behind the words just written.
+            unsafe { copy_out(payload, 0, to.cast(), inline) };
+        });
+    }
+
+    #[inline]
+    fn publish(&self, at: u64, kind: Kind, flags: Flags, len: u32, publish: Publish) {
+        let (mark, word) = (&self.area.line(at).mark, word(self.area.lap(at), kind, flags, len));
+        match publish {
+            Publish::Plain => mark.store(word, Ordering::Release),
+            Publish::Fenced => publish_fenced(mark, word),
+        }
+    }
+
+    fn push_lines(
+        &mut self,
+        head: &Head,
+        flags: Flags,
+        payload: &Segments,
+        room: usize,
+        publish: Publish,
+    ) -> Result<(), NoRoom> {
+        let len = payload.len();
+        let count = 1 + (len - room).div_ceil(NEXT) as u64;
+        self.need_lines(count)?;
+        self.first(head, flags, payload, room);
+        self.publish(self.at, head.kind, flags, len as u32, Publish::Plain);
+        let mut done = room;
+        for at in self.at + 1..self.at + count {
+            let piece = (len - done).min(NEXT);
+            self.area.line(at).body.with_mut(|body| {
+                // SAFETY: a line's body has 56 bytes, and `piece` is no more.
+                unsafe { copy_out(payload, done, body.cast(), piece) };
+            });
+            self.publish(at, head.kind, flags, piece as u32, Publish::Plain);
+            done += piece;
+        }
+        // The receiver that goes to sleep looks at the first line, not at the last: an exchange of the last mark would
+        // order only that one.
+        if publish == Publish::Fenced {
+            fence(Ordering::SeqCst);
+        }
+        self.at += count;
+        for ahead in 0..count.min(4) {
+            prefetch_write(self.area.line(self.at + ahead).mark_ptr());
+        }
+        Ok(())
+    }
+
+    fn push_bulk(&mut self, head: &Head, flags: Flags, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
+        let len = payload.len();
+        if len > self.area.max {
+            return Err(NoRoom::TooLong);
+        }
+        let need = len.next_multiple_of(LINE) as u64;
+        let start = self.area.bulk_start(self.bulk_at, need);
+        self.need_lines(1)?;
+        if start + need > self.bulk_limit {
+            self.refresh()?;
+            if start + need > self.bulk_limit {
+                return Err(NoRoom::Full);
+            }
+        }
+        self.area.watch(start, need, true);
+        let to = self.area.bulk_ptr(start);
+        // SAFETY: `bulk_start` left `need` contiguous bytes there, and the credits say that they are free.
+        unsafe { payload.copy_to_raw(0, to, len) };
+        self.first(head, flags, &Segments::EMPTY, 0);
+        self.publish(self.at, head.kind, flags, len as u32, publish);
+        self.at += 1;
+        self.bulk_at = start + need;
+        // The next payload is likely as long: take its lines from the receiver's cache while nobody waits.
+        let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));
+        for offset in (0..len.min(PREFETCH_MAX)).step_by(LINE) {
+            prefetch_write(next.wrapping_add(offset));
+        }
+        Ok(())
+    }
+}
+
+impl Line {
+    #[inline]
+    const fn mark_ptr(&self) -> *const u8 {
+        (&raw const self.mark).cast()
+    }
+}
+
+/// Copies a short piece of a payload; 8 bytes, the commonest of all, without a call.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes.
+#[inline]
+unsafe fn copy_out(payload: &Segments, offset: usize, to: *mut u8, len: usize) {
+    if let ([only], 8) = (payload.as_slice(), len) {
+        let from = only.slice(offset, 8);
+        if from.len() == 8 {
+            // SAFETY: eight bytes on both sides; the segment's maker promised that it can be read.
+            unsafe { to.copy_from_nonoverlapping(from.as_ptr(), 8) };
+            return;
+        }
+    }
+    if len > 0 {
+        // SAFETY: passed on.
+        unsafe { payload.copy_to_raw(offset, to, len) };
+    }
+}
+
+/// A frame at the head of a ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    /// Its head.
+    pub(super) head: Head,
+    payload: *const u8,
+    lines: u64,
+    bulk_end: u64,
+}
+
+impl Arrival {
+    /// The payload.
+    ///
+    /// # Safety
+    /// Only until the frame is consumed, and while the scratch memory that was given to `peek` stands.
+    #[inline]
+    pub(super) unsafe fn view<'a>(&self) -> View<'a> {
+        // SAFETY: `peek` checked the length against where the payload lies.
+        unsafe { View::new(self.payload, self.head.len as usize) }
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    area: Area,
+    at: u64,
+    published: u64,
+    bulk_at: u64,
+    bulk_published: u64,
+}
+
+impl Consumer {
+    /// The receiving end of a ring whose memory was all zero before its producer began.
+    pub(super) const fn new(area: Area) -> Self {
+        Self { area, at: 0, published: 0, bulk_at: 0, bulk_published: 0 }
+    }
+
+    /// Whether a frame has arrived, or has begun to.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.area.line(self.at).mark.load(Ordering::Acquire) as u16 != self.area.lap(self.at)
+    }
+
+    /// The next frame, if it is all there. A payload that spans lines is copied to `scratch`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[inline]
+    pub(super) fn peek(&self, scratch: &mut [u8; INLINE_MAX]) -> Result<Option<Arrival>, &'static str> {
+        let line = self.area.line(self.at);
+        let mark = line.mark.load(Ordering::Acquire);
+        if mark as u16 != self.area.lap(self.at) {
+            return Ok(None);
+        }
+        let kind = Kind::from_u8((mark >> 16) as u8).ok_or("a frame of no known kind")?;
+        let flags = Flags::from_bits((mark >> 24) as u8).ok_or("a frame with unknown flags")?;
+        if flags != complete(flags) {
+            return Err("a frame that asks for an answer and says not to what");
+        }
+        let mut arrival = line.body.with(|body| {
+            let mut from: *const u64 = body.cast();
+            let mut get = || {
+                // SAFETY: at most three of the seven words; the peer may write them, so they are read once, here.
+                let value = unsafe { from.read_volatile() };
+                from = from.wrapping_add(1);
+                value
+            };
+            let tag = get();
+            let data = if flags.contains(Flags::DATA) { get() } else { 0 };
+            let id = if flags.contains(Flags::ID) { get() as u32 } else { 0 };
+            let head = Head { kind, flags, len: (mark >> 32) as u32, tag, data, id };
+            Arrival { head, payload: from.cast(), lines: 1, bulk_end: self.bulk_at }
+        });
+        let (len, room) = (arrival.head.len as usize, FIRST - extras(flags));
+        if len <= room {
+            return Ok(Some(arrival));
+        }
+        if len <= INLINE_MAX {
+            return Ok(self.gather(&mut arrival, room, scratch).then_some(arrival));
+        }
+        if len > self.area.max {
+            return Err("a payload longer than its ring allows");
+        }
+        let need = len.next_multiple_of(LINE) as u64;
+        let start = self.area.bulk_start(self.bulk_at, need);
+        self.area.watch(start, need, false);
+        arrival.payload = self.area.bulk_ptr(start);
+        arrival.bulk_end = start + need;
+        for offset in (0..len.min(8 * LINE)).step_by(LINE) {
+            prefetch_read(arrival.payload.wrapping_add(offset));
+        }
+        Ok(Some(arrival))
+    }
+
+    /// Copies a payload that spans lines together; false if its last lines are not there yet.
+    fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut [u8; INLINE_MAX]) -> bool {
+        let len = arrival.head.len as usize;
+        let count = 1 + (len - room).div_ceil(NEXT) as u64;
+        for ahead in 1..count.min(5) {
+            prefetch_read(self.area.line(self.at + ahead).mark_ptr());
+        }
+        // SAFETY: `room` bytes lie in the first line behind its extras; the scratch memory is longer.
+        unsafe { scratch.as_mut_ptr().copy_from_nonoverlapping(arrival.payload, room) };
+        let mut done = room;
+        for at in self.at + 1..self.at + count {
+            let (line, lap) = (self.area.line(at), self.area.lap(at));
+            // The sender is just writing it: wait a moment, but only that (it may have been interrupted, or killed).
+            let mut patience = if cfg!(loom) { 0 } else { 64 };
+            while line.mark.load(Ordering::Acquire) as u16 != lap {
+                if patience == 0 {
+                    return false;
+                }
+                patience -= 1;
+                std::hint::spin_loop();
+            }
+            let piece = (len - done).min(NEXT);
+            line.body.with(|body| {
+                // SAFETY: a body has 56 bytes; `done + piece <= len <= INLINE_MAX`.
+                unsafe { scratch.as_mut_ptr().add(done).copy_from_nonoverlapping(body.cast(), piece) };
+            });
+            done += piece;
+        }
+        (arrival.payload, arrival.lines) = (scratch.as_ptr(), count);
+        true
+    }
+
+    /// Goes past a frame. Whether credits were published.
+    #[inline]
+    pub(super) fn consume(&mut self, arrival: &Arrival) -> bool {
+        self.at += arrival.lines;
+        self.bulk_at = arrival.bulk_end;
+        let mut published = false;
+        if self.at - self.published >= self.area.count() / 4 {
+            self.area.credits().lines.store(self.at, Ordering::Release);
+            self.published = self.at;
+            published = true;
+        }
+        if self.bulk_at - self.bulk_published >= self.area.bulk_quantum() {
+            self.area.credits().bulk.store(self.bulk_at, Ordering::Release);
+            self.bulk_published = self.bulk_at;
+            published = true;
+        }
+        published
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,225 @@
+//! Tests of the ring, and its loom model (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`).
+
+#![expect(unsafe_code, reason = "rings on private memory; each block states its own reason")]
+
+use super::*;
+use crate::memory::volatile::Segment;
+use crate::transport::shm::sync::AtomicU64;
+
+/// A ring on the heap.
+struct Heap {
+    lines: Vec<Line>,
+    bulk: Vec<Block>,
+    credits: Credits,
+}
+
+impl Heap {
+    fn new(shift: u32, bulk: usize) -> Self {
+        let line = || Line { mark: AtomicU64::new(0), body: Shared::new([0; 7]) };
+        Self {
+            lines: (0..1 << shift).map(|_| line()).collect(),
+            bulk: (0..bulk / LINE).map(|_| Block(Shared::new([0; LINE]))).collect(),
+            credits: Credits { lines: AtomicU64::new(0), bulk: AtomicU64::new(0) },
+        }
+    }
+
+    fn area(&self, max: usize) -> Area {
+        let (shift, bytes) = (self.lines.len().trailing_zeros(), self.bulk.len() * LINE);
+        // SAFETY: the tests keep the heap alive and in place longer than the area's ends.
+        unsafe { Area::new(self.lines.as_ptr(), shift, self.bulk.as_ptr(), bytes, &raw const self.credits, max) }
+    }
+}
+
+fn segments(bytes: &mut [u8]) -> Segments {
+    // SAFETY: the tests keep the bytes alive while they are used.
+    Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
+}
+
+fn head(len: usize, tag: u64) -> Head {
+    Head { kind: Kind::Tagged, len: len as u32, tag, ..Head::default() }
+}
+
+#[cfg(not(loom))]
+mod plain {
+    use super::*;
+
+    #[test]
+    fn frames_of_every_size_and_shape_arrive_as_sent() {
+        let heap = Heap::new(6, 4096);
+        let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
+        let mut scratch = [0; INLINE_MAX];
+        let mut tag = 0u64;
+        for round in 0..3 {
+            for len in (0..=600).chain([1000, 1024, 1500, 2047, 2048]) {
+                for flags in 0..8 {
+                    tag += 1;
+                    let flags = Flags::from_bits(flags).unwrap();
+                    let id = if complete(flags).contains(Flags::ID) { 77 + tag as u32 } else { 0 };
+                    let data = if flags.contains(Flags::DATA) { !tag } else { 0 };
+                    let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 7 + tag) as u8).collect();
+                    let kind = if round == 0 { Kind::Message } else { Kind::Data };
+                    let sent = Head { kind, flags, len: len as u32, tag, data, id };
+                    let how = if tag % 2 == 0 { Publish::Plain } else { Publish::Fenced };
+                    assert!(rx.is_empty());
+                    tx.push(&sent, &segments(&mut bytes), how).unwrap();
+                    assert!(!rx.is_empty());
+                    let arrival = rx.peek(&mut scratch).unwrap().expect("a frame");
+                    assert_eq!(arrival.head, Head { flags: complete(flags), ..sent });
+                    // SAFETY: it is consumed below.
+                    assert_eq!(unsafe { arrival.view() }.to_vec(), bytes);
+                    rx.consume(&arrival);
+                    assert!(rx.peek(&mut scratch).unwrap().is_none());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_goes_on_after_a_quarter() {
+        let heap = Heap::new(4, 4096);
+        let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
+        let (mut scratch, none) = ([0; INLINE_MAX], Segments::EMPTY);
+        let mut sent = 0;
+        while tx.push(&head(0, sent), &none, Publish::Plain).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent, 15, "one line stays free");
+        for expected in 0..4 {
+            assert_eq!(tx.push(&head(0, sent), &none, Publish::Plain), Err(NoRoom::Full));
+            let arrival = rx.peek(&mut scratch).unwrap().unwrap();
+            assert_eq!(arrival.head.tag, expected);
+            assert_eq!(rx.consume(&arrival), expected == 3);
+        }
+        for _ in 0..4 {
+            tx.push(&head(0, 0), &none, Publish::Plain).unwrap();
+        }
+        assert_eq!(tx.push(&head(0, 0), &none, Publish::Plain), Err(NoRoom::Full));
+    }
+
+    #[test]
+    fn an_empty_ring_takes_the_longest_payload_wherever_it_stands() {
+        for first in (513..=2048).step_by(61) {
+            let heap = Heap::new(6, 4096);
+            let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
+            let mut scratch = [0; INLINE_MAX];
+            for len in [first, 2048, first, 2048, 2048, first] {
+                let mut bytes = vec![len as u8; len];
+                tx.push(&head(len, 0), &segments(&mut bytes), Publish::Plain).unwrap();
+                let arrival = rx.peek(&mut scratch).unwrap().unwrap();
+                // SAFETY: it is consumed below.
+                assert_eq!(unsafe { arrival.view() }.to_vec(), bytes);
+                rx.consume(&arrival);
+            }
+        }
+        let heap = Heap::new(6, 4096);
+        let mut bytes = vec![0; 2049];
+        let mut tx = Producer::new(heap.area(2048));
+        assert_eq!(tx.push(&head(2049, 0), &segments(&mut bytes), Publish::Plain), Err(NoRoom::TooLong));
+    }
+
+    #[test]
+    fn half_a_frame_is_none() {
+        let heap = Heap::new(6, 4096);
+        let (mut tx, rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
+        let mut bytes = vec![1; 300];
+        tx.push(&head(300, 0), &segments(&mut bytes), Publish::Plain).unwrap();
+        let last = &heap.lines[5].mark;
+        let mark = last.swap(0, Ordering::Relaxed);
+        assert_ne!(mark, 0);
+        assert!(rx.peek(&mut [0; INLINE_MAX]).unwrap().is_none());
+        assert!(!rx.is_empty());
+        last.store(mark, Ordering::Relaxed);
+        assert!(rx.peek(&mut [0; INLINE_MAX]).unwrap().is_some());
+    }
+
+    #[test]
+    fn marks_go_round() {
+        let heap = Heap::new(2, 4096);
+        let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
+        let mut scratch = [0; INLINE_MAX];
+        for tag in 0..(1 << 18) + 9 {
+            assert!(rx.is_empty());
+            tx.push(&head(0, tag), &Segments::EMPTY, Publish::Plain).unwrap();
+            let arrival = rx.peek(&mut scratch).unwrap().unwrap();
+            assert_eq!(arrival.head.tag, tag);
+            rx.consume(&arrival);
+        }
+    }
+
+    #[test]
+    fn what_no_percale_writes_is_refused() {
+        let heap = Heap::new(2, 4096);
+        let mut rx = Consumer::new(heap.area(2048));
+        let mut try_mark = |mark: u64| {
+            heap.lines[0].mark.store(mark, Ordering::Relaxed);
+            rx.peek(&mut [0; INLINE_MAX]).map(|arrival| arrival.is_some())
+        };
+        assert_eq!(try_mark(2 | 1 << 16), Ok(false), "another lap");
+        assert!(try_mark(1).is_err(), "no kind");
+        assert!(try_mark(1 | 200 << 16).is_err(), "no such kind");
+        assert!(try_mark(1 | 1 << 16 | 0x80 << 24).is_err(), "no such flag");
+        assert!(try_mark(1 | 1 << 16 | 4 << 24).is_err(), "ACK without ID");
+        assert!(try_mark(1 | 1 << 16 | 2049 << 32).is_err(), "too long");
+        assert!(try_mark(1 | 1 << 16 | u64::MAX << 32).is_err(), "much too long");
+        assert_eq!(try_mark(1 | 1 << 16 | 2048 << 32), Ok(true));
+        let arrival = rx.peek(&mut [0; INLINE_MAX]).unwrap().unwrap();
+        rx.consume(&arrival);
+        for (lines, bulk) in [(9, 0), (u64::MAX, 0), (0, 64), (0, u64::MAX), (1 << 63, 0)] {
+            let mut tx = Producer::new(heap.area(2048));
+            heap.credits.lines.store(lines, Ordering::Relaxed);
+            heap.credits.bulk.store(bulk, Ordering::Relaxed);
+            let error = (0..9).find_map(|_| tx.push(&head(0, 0), &Segments::EMPTY, Publish::Plain).err());
+            assert_eq!(error, Some(NoRoom::BadCredits));
+        }
+    }
+}
+
+/// Publication and credits: a ring of 4 lines carries more frames than it has lines, in lines and in bytes; each
+/// arrives whole, and no cell is ever written while it is read.
+#[cfg(loom)]
+#[test]
+fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
+    use loom::sync::Arc;
+
+    struct Both(Heap);
+    // SAFETY: lines, blocks and credits are loom's cells and atomics, which check what is done with them.
+    unsafe impl Sync for Both {}
+    // SAFETY: as above.
+    unsafe impl Send for Both {}
+
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let heap = Arc::new(Both(Heap::new(2, 2048)));
+        let producer = {
+            let heap = Arc::clone(&heap);
+            loom::thread::spawn(move || {
+                let mut tx = Producer::new(heap.0.area(1024));
+                for tag in 0..5u64 {
+                    let len = [8, 600, 100, 0, 700][tag as usize];
+                    let mut bytes = vec![tag as u8; len];
+                    while tx.push(&head(len, tag), &segments(&mut bytes), Publish::Plain).is_err() {
+                        loom::thread::yield_now();
+                    }
+                }
+            })
+        };
+        let mut rx = Consumer::new(heap.0.area(1024));
+        let mut scratch = [0; INLINE_MAX];
+        let mut tag = 0;
+        while tag < 5 {
+            let Some(arrival) = rx.peek(&mut scratch).unwrap() else {
+                loom::thread::yield_now();
+                continue;
+            };
+            assert_eq!(arrival.head.tag, tag);
+            // SAFETY: it is consumed below.
+            let bytes = unsafe { arrival.view() }.to_vec();
+            assert_eq!(bytes.len(), [8, 600, 100, 0, 700][tag as usize]);
+            assert!(bytes.iter().all(|byte| *byte == tag as u8));
+            rx.consume(&arrival);
+            tag += 1;
+        }
+        producer.join().unwrap();
+    });
+}

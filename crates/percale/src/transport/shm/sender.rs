@@ -1,0 +1,262 @@
+//! The sending half of a link: the ring it writes, when it fences and looks whether the peer must be rung, and when the
+//! ring grows.
+//!
+//! After a lone frame the sender fences and looks at once; within a batch (`more`) the look is *due* and made by the
+//! last frame, by a refusal, or by the next poll. A sender that streams goes without fences (see `bell`): it does so
+//! after [`STREAMING`] frames with few answers, and stops when answers or silence come. The small ring is left for the
+//! large one when it was found full a few times, or at the first payload that it cannot take.
+
+use std::sync::Arc;
+
+use super::barrier;
+use super::bell::PeerBell;
+use super::pair::{GROWN_MAX, IDLE_MAX, Pair, Size};
+use super::ring::{NoRoom, Producer, Publish};
+use super::sync::{Ordering, compiler_barrier, fence};
+use crate::memory::volatile::Segments;
+use crate::transport::Refused;
+use crate::wire::head::{Head, Kind};
+
+/// What the tag of a `Kind::Transport` frame says: what follows is in the large ring.
+pub(super) const GROW: u64 = 1;
+/// Frames without an answer after which a sender streams.
+const STREAMING: u32 = 64;
+/// An answer counts for so many frames.
+const ANSWER: u32 = 4;
+/// Polls without a frame sent after which a sender does not stream any more.
+const SILENCE: u32 = 4096;
+/// How often the small ring may be found full.
+const PATIENCE: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    tx: Producer,
+    /// After `tx`, which points into it.
+    pair: Arc<Pair>,
+    side: usize,
+    bell: PeerBell,
+    /// Frames were published that the peer may have to be told of.
+    due: bool,
+    /// Published without fences, and said so in the pair memory.
+    unfenced: bool,
+    /// Goes up with frames sent, down with answers.
+    streak: u32,
+    silence: u32,
+    /// Found full, and the peer was asked to say when there is room.
+    wanting: bool,
+    found_full: u32,
+    growth: Growth,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    Possible,
+    Done,
+    /// No memory.
+    Failed,
+}
+
+impl Sender {
+    pub(super) fn new(pair: Arc<Pair>, side: usize, bell: PeerBell) -> Self {
+        Self {
+            tx: Producer::new(pair.area(side, Size::Idle)),
+            pair,
+            side,
+            bell,
+            due: false,
+            unfenced: false,
+            streak: 0,
+            silence: 0,
+            wanting: false,
+            found_full: 0,
+            growth: Growth::Possible,
+        }
+    }
+
+    /// The longest payload that can be sent, now or after growing.
+    #[inline]
+    pub(super) fn limit(&self) -> usize {
+        if self.growth == Growth::Failed { IDLE_MAX } else { GROWN_MAX }
+    }
+
+    /// Sends a frame.
+    #[inline]
+    pub(super) fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), SendError> {
+        let publish = if more | self.unfenced | self.due { Publish::Plain } else { Publish::Fenced };
+        match self.tx.push(head, payload, publish) {
+            Ok(()) => {
+                self.sent(more, publish);
+                Ok(())
+            }
+            Err(why) => self.retry(why, head, payload, more),
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, more: bool, publish: Publish) {
+        self.streak += 1;
+        self.silence = 0;
+        if self.streak >= STREAMING {
+            self.stream();
+        }
+        if more {
+            self.due = true;
+        } else if publish == Publish::Fenced {
+            self.look();
+        } else {
+            self.poke();
+        }
+    }
+
+    /// Looks whether the peer must be rung or woken, now that it can see what was published.
+    #[inline]
+    fn look(&self) {
+        let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
+        if cold | self.bell.is_asleep() {
+            self.bell.notify(cold);
+        }
+    }
+
+    /// Makes sure that the peer notices what was published or written to the pair memory.
+    #[inline]
+    pub(super) fn poke(&mut self) {
+        self.due = false;
+        if self.unfenced {
+            compiler_barrier();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        self.look();
+    }
+
+    /// The look that is due, if any.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        if self.due {
+            self.poke();
+        }
+    }
+
+    /// An answer came.
+    #[inline]
+    pub(super) fn answered(&mut self) {
+        self.streak = self.streak.saturating_sub(ANSWER);
+    }
+
+    /// A poll found nothing.
+    #[inline]
+    pub(super) fn idle(&mut self) {
+        self.silence = self.silence.saturating_add(1);
+        if self.unfenced && self.silence >= SILENCE {
+            self.fenced();
+        }
+    }
+
+    /// Streams, if both sides can.
+    #[cold]
+    fn stream(&mut self) {
+        // Stays below the threshold for a while, so that this is not asked for each frame.
+        self.streak = STREAMING - 16;
+        let marks = self.pair.direction(self.side);
+        if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::registered() {
+            return;
+        }
+        marks.producer.unfenced.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.unfenced = true;
+    }
+
+    /// Goes back to fences.
+    #[cold]
+    pub(super) fn fenced(&mut self) {
+        fence(Ordering::SeqCst);
+        self.pair.direction(self.side).producer.unfenced.store(0, Ordering::Release);
+        (self.unfenced, self.streak) = (false, 0);
+        self.look();
+    }
+
+    /// Before the owner sleeps.
+    pub(super) fn prepare_sleep(&mut self) {
+        if self.unfenced {
+            self.fenced();
+        }
+        self.flush();
+    }
+
+    #[cold]
+    fn retry(&mut self, why: NoRoom, head: &Head, payload: &Segments, more: bool) -> Result<(), SendError> {
+        match why {
+            NoRoom::BadCredits => return Err(SendError::BadCredits),
+            NoRoom::TooLong => {
+                if payload.len() > GROWN_MAX {
+                    return Err(SendError::TooLong);
+                }
+                if !self.grow() {
+                    self.flush();
+                    return Err(SendError::Refused(Refused::Full));
+                }
+            }
+            NoRoom::Full => {
+                self.found_full += u32::from(!self.wanting);
+                if self.found_full >= PATIENCE {
+                    self.grow();
+                }
+            }
+        }
+        // Dekker again: say that room is wanted, then look once more.
+        let wants_room = &self.pair.direction(self.side).producer.wants_room;
+        if !self.wanting {
+            wants_room.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            self.wanting = true;
+        }
+        match self.tx.push(head, payload, Publish::Plain) {
+            Ok(()) => {
+                wants_room.store(0, Ordering::Relaxed);
+                self.wanting = false;
+                self.due = true;
+                self.sent(more, Publish::Plain);
+                Ok(())
+            }
+            Err(NoRoom::BadCredits) => Err(SendError::BadCredits),
+            Err(NoRoom::Full | NoRoom::TooLong) => {
+                self.flush();
+                Err(SendError::Refused(Refused::Full))
+            }
+        }
+    }
+
+    /// Leaves the small ring for the large one.
+    fn grow(&mut self) -> bool {
+        if self.growth != Growth::Possible {
+            return false;
+        }
+        if let Err(error) = self.pair.back_grown(self.side) {
+            tracing::warn!(%error, "no memory for a larger ring; staying with the small one");
+            self.growth = Growth::Failed;
+            return false;
+        }
+        self.tx.push_reserved(&Head { kind: Kind::Transport, tag: GROW, ..Head::default() });
+        self.due = true;
+        self.tx = Producer::new(self.pair.area(self.side, Size::Grown));
+        self.growth = Growth::Done;
+        true
+    }
+
+    /// Credits were just published for the ring that the peer sends by: wakes it if it waits for them.
+    #[cold]
+    pub(super) fn gave_room(&self) {
+        fence(Ordering::SeqCst);
+        if self.pair.direction(1 - self.side).producer.wants_room.load(Ordering::SeqCst) != 0 {
+            self.look();
+        }
+    }
+}
+
+/// Why a frame was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendError {
+    Refused(Refused),
+    TooLong,
+    BadCredits,
+}

@@ -1,0 +1,265 @@
+//! Large payloads: copied once, from the sender's memory to the receiver's, by whoever can.
+//!
+//! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that names
+//! it. Both sides then claim chunks from the slot's counter and copy them: either can finish alone, so a side that is
+//! not running costs nothing. How each copies is a [`Way`]: through a mapping of the peer's sealed arena, or by CMA. If
+//! neither can, the sender (the *pusher*) sends `Data` frames.
+//!
+//! Which of them starts depends on where the source is warm. A source that was just written lies in the pusher's cache,
+//! so short transfers are the pusher's alone and the puller helps only after [`HELP_AFTER`]; long ones are shared from
+//! the start.
+//!
+//! # The slot's life
+//! ```text
+//! puller: clears the slot, sends Pull       OPEN
+//! pusher: engine calls push                 ACCEPTED | YOURS (I cannot copy) | BOUNCE* | GONE*
+//! either: claims, copies, adds to its done  (pusher may say FAULT, puller FAILED)
+//! pusher: all done, or the puller FINISHED or FAILED   CLOSED*
+//! ```
+//! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use
+//! the slot again. The puller reports success when the pusher accepted (so the operation was not cancelled) and the two
+//! counts reach what is wanted; it reports failure only when the pusher can have no copy under way. The pusher reports
+//! when the counts are full or the puller is done.
+//!
+//! A peer that lies in a slot harms its own transfer: chunks are checked against our own segments, each side's claims
+//! are bounded, and its own count is its own memory. A peer that dies holding a chunk is reported by the watcher; the
+//! link breaks, and with it the transfer ends.
+
+mod arenas;
+mod cma;
+mod locate;
+mod pull;
+mod push;
+mod request;
+mod way;
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zerocopy::IntoBytes;
+
+use self::arenas::Arenas;
+pub(super) use self::cma::Cma;
+use self::pull::{Pull, Waiting};
+use self::push::Push;
+use super::pair::{Pair, Slot};
+use super::sender::{SendError, Sender};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::{Connection, PullError, Sink};
+use crate::wire::head::{Head, Offer};
+
+#[cfg(test)]
+pub(super) use self::locate::add as add_arena;
+
+/// Chunks where one side copies through a mapping, and where both use the kernel.
+const MAPPED_CHUNK: u32 = 64 << 10;
+const CMA_CHUNK: u32 = 128 << 10;
+/// The puller copies from the start if there is more than this.
+const MAPPED_SHARED: u64 = 64 << 10;
+const CMA_SHARED: u64 = 512 << 10;
+/// Otherwise it helps when the pusher has not finished after this.
+const HELP_AFTER: Duration = Duration::from_micros(30);
+
+/// What the pusher says in a slot.
+mod pusher {
+    pub(super) const OPEN: u32 = 0;
+    pub(super) const ACCEPTED: u32 = 1;
+    pub(super) const YOURS: u32 = 2;
+    pub(super) const FAULT: u32 = 3;
+    pub(super) const BOUNCE: u32 = 4;
+    pub(super) const GONE: u32 = 5;
+    pub(super) const CLOSED: u32 = 6;
+}
+
+/// What the puller says in a slot.
+mod puller {
+    pub(super) const OPEN: u32 = 0;
+    pub(super) const FINISHED: u32 = 1;
+    pub(super) const FAILED: u32 = 2;
+}
+
+/// A transfer's end, to be reported.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Pulled(u32, Result<u64, PullError>),
+    Pushed(u32, Result<(), PullError>),
+}
+
+/// What a transfer did when it was its turn.
+enum Step {
+    /// Nothing.
+    Waits,
+    /// Something, and it goes on.
+    Moved,
+    /// Its last.
+    Ends(End),
+}
+
+/// Everything a link's transfers need.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    pair: Arc<Pair>,
+    side: usize,
+    cma: Option<Cma>,
+    arenas: Arenas,
+    /// Our slots that are free, and those whose pusher has still to close them: a bit each.
+    free: u32,
+    closing: u32,
+    pulls: Vec<Pull>,
+    pushes: Vec<Push>,
+    waiting: VecDeque<Waiting>,
+    ended: Vec<End>,
+}
+
+impl Transfers {
+    pub(super) fn new(pair: Arc<Pair>, side: usize, cma: Option<Cma>, control: OwnedFd) -> Self {
+        Self {
+            pair,
+            side,
+            cma,
+            arenas: Arenas::new(control),
+            free: (1 << super::pair::SLOTS) - 1,
+            closing: 0,
+            pulls: Vec::new(),
+            pushes: Vec::new(),
+            waiting: VecDeque::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing to do at all.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.pulls.is_empty() & self.pushes.is_empty() & self.waiting.is_empty() & self.ended.is_empty()
+    }
+
+    /// Whether nothing can be done before the peer does something (and rings).
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+            && self.ended.is_empty()
+            && self.pulls.iter().all(Pull::only_waits)
+            && self.pushes.iter().all(Push::only_waits)
+    }
+
+    /// Fills in where the offer's source lies, for peers that can map it.
+    pub(super) fn complete_offer(&mut self, payload: &Segments) -> Option<Offer> {
+        let mut offer = Offer::default();
+        if payload.len() != size_of::<Offer>() || payload.copy_to(0, offer.as_mut_bytes()) != size_of::<Offer>() {
+            return None;
+        }
+        let (mut arena, mut offset) = (0, 0);
+        if offer.pieces.get() == 1 && offer.address.get() != 0 {
+            let source = std::ptr::without_provenance(offer.address.get() as usize);
+            (arena, offset) = self.arenas.name_range(source, usize::try_from(offer.len.get()).ok()?);
+        }
+        (offer.arena, offer.offset) = (arena.into(), offset.into());
+        Some(offer)
+    }
+
+    /// Moves everything one step, and copies at most one chunk. Whether anything happened.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(super) fn step(
+        &mut self,
+        sender: &mut Sender,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<bool, TransferError> {
+        let mut moved = self.start_waiting(sender)?;
+        let mut may_copy = true;
+        for index in (0..self.pushes.len()).rev() {
+            let source = &mut self.pushes[index];
+            match source.step(&self.pair, 1 - self.side, sender, &mut may_copy)? {
+                Step::Waits => continue,
+                Step::Moved => {}
+                Step::Ends(end) => {
+                    self.pushes.remove(index);
+                    self.ended.push(end);
+                }
+            }
+            moved = true;
+        }
+        for index in 0..self.pulls.len() {
+            // The oldest first; what ended is taken out below, so that indices stand.
+            match self.pulls[index].step(&self.pair, self.side, sender, &mut may_copy)? {
+                Step::Waits => continue,
+                Step::Moved => {}
+                Step::Ends(end) => self.ended.push(end),
+            }
+            moved = true;
+        }
+        self.pulls.retain(|pull| {
+            if pull.is_over() {
+                self.closing |= pull.slot_bit();
+            }
+            !pull.is_over()
+        });
+        for end in self.ended.drain(..) {
+            moved = true;
+            match end {
+                End::Pulled(token, result) => sink.pulled(me, token, result),
+                End::Pushed(id, result) => sink.pushed(me, id, result),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// A slot of ours that nobody uses any more.
+    fn take_slot(&mut self) -> Option<(u8, &Slot)> {
+        if self.free == 0 {
+            let mut closing = self.closing;
+            while closing != 0 {
+                let index = closing.trailing_zeros();
+                closing &= closing - 1;
+                let slot = self.pair.slot(self.side, index as usize)?;
+                if pull::is_closed(slot) {
+                    self.closing &= !(1 << index);
+                    self.free |= 1 << index;
+                }
+            }
+        }
+        let index = self.free.trailing_zeros();
+        let slot = self.pair.slot(self.side, index as usize)?;
+        self.free &= !(1 << index);
+        Some((index as u8, slot))
+    }
+
+    /// A `Data` frame.
+    ///
+    /// # Errors
+    /// If it fits no pull of ours.
+    pub(super) fn data(&mut self, head: &Head, payload: View<'_>) -> Result<(), TransferError> {
+        let pull = self.pulls.iter_mut().find(|pull| pull.token() == head.id);
+        let pull = pull.ok_or(TransferError::Protocol("data that nobody asked for"))?;
+        pull.data(head.tag, payload)
+    }
+
+    /// Stops all transfers; true once the peer can have no copy into our memory under way.
+    pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
+        self.waiting.clear();
+        let mut quiet = true;
+        for pull in &mut self.pulls {
+            quiet &= pull.abandon(&self.pair, self.side);
+        }
+        sender.poke();
+        quiet
+    }
+}
+
+/// Why a transfer cannot go on, and the link with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TransferError {
+    /// The peer did wrong.
+    Protocol(&'static str),
+    /// A frame could not be sent, and not for want of room.
+    Send(SendError),
+}
+
+impl From<&'static str> for TransferError {
+    fn from(why: &'static str) -> Self {
+        Self::Protocol(why)
+    }
+}

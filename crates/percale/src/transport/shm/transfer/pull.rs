@@ -1,0 +1,283 @@
+//! The receiving side of a transfer.
+
+#![expect(unsafe_code, reason = "lends a request that lives on the stack; the block states its reason")]
+
+use std::time::Instant;
+
+use zerocopy::IntoBytes;
+
+use super::request::{NO_SLOT, Request};
+use super::way::Way;
+use super::{
+    CMA_CHUNK, CMA_SHARED, End, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair, PullError, Sender, Slot, Step,
+    TransferError, Transfers, puller, pusher,
+};
+use crate::memory::volatile::{Segment, Segments, View};
+use crate::transport::Refused;
+use crate::transport::shm::sender::SendError;
+use crate::transport::shm::sync::Ordering;
+use crate::wire::head::{Flags, Head, Kind, Offer};
+
+/// A pull that has no slot yet, or whose frame found no room.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    id: u32,
+    offer: Offer,
+    into: Segments,
+    token: u32,
+}
+
+/// A pull under way.
+#[derive(Debug)]
+pub(super) struct Pull {
+    token: u32,
+    slot: u8,
+    into: Segments,
+    wanted: u64,
+    chunk: u64,
+    way: Way,
+    /// Bytes that we copied, and chunks that we asked for.
+    copied: u64,
+    claims: u64,
+    /// Nothing is left to claim.
+    exhausted: bool,
+    /// Not before this; at once if `None`.
+    help_at: Option<Instant>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Copying,
+    /// We cannot go on, and wait until the pusher has let go.
+    Failed,
+    /// It comes as frames, of which so many bytes have come.
+    Bounce(u64),
+    Over,
+}
+
+/// Whether the pusher is done with this slot.
+pub(super) fn is_closed(slot: &Slot) -> bool {
+    is_closing(slot.pusher.0.state.load(Ordering::Acquire))
+}
+
+const fn is_closing(state: u32) -> bool {
+    matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
+}
+
+impl Transfers {
+    /// Starts a pull; it never fails, but may wait for its turn.
+    pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) {
+        self.waiting.push_back(Waiting { id, offer: *offer, into: *into, token });
+    }
+
+    /// Starts what waits, as far as there are slots and room. Whether anything was started.
+    pub(in super::super) fn start_waiting(&mut self, sender: &mut Sender) -> Result<bool, TransferError> {
+        let mut started = false;
+        while let Some(waiting) = self.waiting.pop_front() {
+            match self.start(&waiting, sender) {
+                Ok(()) => started = true,
+                Err(TransferError::Send(SendError::Refused(_))) => {
+                    self.waiting.push_front(waiting);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(started)
+    }
+
+    fn start(&mut self, waiting: &Waiting, sender: &mut Sender) -> Result<(), TransferError> {
+        let Waiting { id, offer, into, token } = waiting;
+        let wanted = offer.len.get().min(into.len() as u64);
+        let mut request = Request {
+            slot: NO_SLOT,
+            puller_copies: 0,
+            pieces: into.as_slice().len() as u8,
+            reserved: 0,
+            chunk: CMA_CHUNK.into(),
+            wanted: wanted.into(),
+            address: 0.into(),
+            arena: 0.into(),
+            reserved2: 0.into(),
+            offset: 0.into(),
+        };
+        let head = Head { kind: Kind::Pull, flags: Flags::ID, len: 40, tag: u64::from(*token), data: 0, id: *id };
+        if wanted == 0 {
+            send(sender, &head, &mut request)?;
+            self.ended.push(End::Pulled(*token, Ok(0)));
+            return Ok(());
+        }
+        let way = if offer.pieces.get() != 1 {
+            Way::None
+        } else if let Some(remote) = self.arenas.find(offer.arena.get(), offer.offset.get(), wanted)? {
+            Way::Mapped(remote)
+        } else {
+            match (self.cma, offer.address.get()) {
+                (None, _) | (_, 0) => Way::None,
+                (Some(cma), address) => Way::Cma(cma, address),
+            }
+        };
+        let (arena, offset) = self.arenas.name(&into.slice(0, wanted as usize));
+        let mapped = way.is_mapped() || arena != 0;
+        if let [only] = into.as_slice() {
+            request.address = (only.as_ptr().expose_provenance() as u64).into();
+        }
+        let chunk = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
+        (request.chunk, request.arena, request.offset) = (chunk.into(), arena.into(), offset.into());
+        request.puller_copies = u8::from(way.exists());
+        let Some((index, slot)) = self.take_slot() else {
+            return Err(TransferError::Send(SendError::Refused(Refused::Full)));
+        };
+        slot.next.store(0, Ordering::Relaxed);
+        slot.puller.done.store(0, Ordering::Relaxed);
+        slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
+        slot.pusher.0.done.store(0, Ordering::Relaxed);
+        slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
+        request.slot = index;
+        if let Err(error) = send(sender, &head, &mut request) {
+            self.free |= 1 << index;
+            return Err(error);
+        }
+        let at_once = wanted > if way.is_mapped() { MAPPED_SHARED } else { CMA_SHARED };
+        self.pulls.push(Pull {
+            token: *token,
+            slot: index,
+            into: into.slice(0, wanted as usize),
+            wanted,
+            chunk: u64::from(chunk),
+            copied: 0,
+            claims: 0,
+            exhausted: !way.exists(),
+            help_at: (!at_once).then(|| Instant::now() + HELP_AFTER),
+            way,
+            phase: Phase::Copying,
+        });
+        Ok(())
+    }
+}
+
+fn send(sender: &mut Sender, head: &Head, request: &mut Request) -> Result<(), TransferError> {
+    let bytes = request.as_mut_bytes();
+    // SAFETY: the request outlives the call, after which nothing refers to it.
+    let payload = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
+    sender.send(head, &payload, false).map_err(TransferError::Send)
+}
+
+impl Pull {
+    pub(super) const fn token(&self) -> u32 {
+        self.token
+    }
+
+    pub(super) const fn slot_bit(&self) -> u32 {
+        1 << self.slot
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    pub(super) fn only_waits(&self) -> bool {
+        self.exhausted || self.phase != Phase::Copying
+    }
+
+    fn slot<'a>(&self, pair: &'a Pair, side: usize) -> Result<&'a Slot, TransferError> {
+        pair.slot(side, usize::from(self.slot)).ok_or(TransferError::Protocol("no such slot"))
+    }
+
+    fn ends(&mut self, result: Result<u64, PullError>) -> Step {
+        self.phase = Phase::Over;
+        Step::Ends(End::Pulled(self.token, result))
+    }
+
+    pub(super) fn step(
+        &mut self,
+        pair: &Pair,
+        side: usize,
+        sender: &mut Sender,
+        may_copy: &mut bool,
+    ) -> Result<Step, TransferError> {
+        if let Phase::Bounce(arrived) = self.phase {
+            return Ok(if arrived == self.wanted { self.ends(Ok(arrived)) } else { Step::Waits });
+        }
+        let slot = self.slot(pair, side)?;
+        let state = slot.pusher.0.state.load(Ordering::Acquire);
+        let theirs = slot.pusher.0.done.load(Ordering::Acquire);
+        if self.phase == Phase::Failed {
+            let free = is_closing(state) || state == pusher::FAULT;
+            return Ok(if free { self.ends(Err(PullError::Fault)) } else { Step::Waits });
+        }
+        match state {
+            pusher::OPEN | pusher::ACCEPTED | pusher::CLOSED => {}
+            pusher::YOURS => self.help_at = None,
+            pusher::GONE => return Ok(self.ends(Err(PullError::Gone))),
+            pusher::FAULT => {
+                slot.puller.state.store(puller::FAILED, Ordering::Release);
+                sender.poke();
+                return Ok(self.ends(Err(PullError::Fault)));
+            }
+            pusher::BOUNCE if !self.way.exists() => {
+                self.phase = Phase::Bounce(0);
+                return Ok(Step::Moved);
+            }
+            _ => return Err("a transfer in a state that does not exist".into()),
+        }
+        if state != pusher::OPEN && self.copied.saturating_add(theirs) >= self.wanted {
+            slot.puller.state.store(puller::FINISHED, Ordering::Release);
+            sender.poke();
+            return Ok(self.ends(Ok(self.wanted)));
+        }
+        if self.exhausted || !*may_copy || self.help_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(Step::Waits);
+        }
+        self.copy(slot, sender, may_copy);
+        Ok(Step::Moved)
+    }
+
+    /// Claims a chunk and copies it.
+    fn copy(&mut self, slot: &Slot, sender: &mut Sender, may_copy: &mut bool) {
+        let offset = slot.next.fetch_add(1, Ordering::AcqRel).saturating_mul(self.chunk);
+        self.claims += 1;
+        if offset >= self.wanted || self.claims > self.wanted.div_ceil(self.chunk) {
+            self.exhausted = true;
+            return;
+        }
+        *may_copy = false;
+        let len = self.chunk.min(self.wanted - offset);
+        match self.way.fetch(&self.into, offset as usize, len as usize) {
+            Ok(()) => {
+                self.copied += len;
+                slot.puller.done.store(self.copied, Ordering::Release);
+            }
+            Err(_) => {
+                self.phase = Phase::Failed;
+                slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
+            }
+        }
+        sender.poke();
+    }
+
+    /// Bytes at `offset` that came in a frame.
+    pub(super) fn data(&mut self, offset: u64, payload: View<'_>) -> Result<(), TransferError> {
+        let arrived = match self.phase {
+            Phase::Bounce(arrived) => arrived,
+            Phase::Copying if !self.way.exists() => 0,
+            _ => return Err("data for a pull that copies".into()),
+        };
+        let len = payload.len() as u64;
+        if offset != arrived || len == 0 || len > self.wanted - arrived {
+            return Err("data out of place".into());
+        }
+        payload.copy_into(&self.into, offset as usize);
+        self.phase = Phase::Bounce(arrived + len);
+        Ok(())
+    }
+
+    /// Stops; true once the pusher has let go.
+    pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> bool {
+        let Ok(slot) = self.slot(pair, side) else { return true };
+        slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
+        let state = slot.pusher.0.state.load(Ordering::SeqCst);
+        is_closing(state) || state == pusher::FAULT || matches!(self.phase, Phase::Bounce(_) | Phase::Over)
+    }
+}

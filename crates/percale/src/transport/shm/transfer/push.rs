@@ -1,0 +1,220 @@
+//! The sending side of a transfer.
+
+use super::request::{NO_SLOT, Request};
+use super::way::Way;
+use super::{End, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::Refused;
+use crate::transport::shm::sender::SendError;
+use crate::transport::shm::sync::Ordering;
+use crate::wire::head::{Flags, Head, Kind};
+
+/// The smallest chunk that a peer may ask for, so that one cannot make us work for nothing.
+const CHUNK_MIN: u32 = 4096;
+
+/// A push under way.
+#[derive(Debug)]
+pub(super) struct Push {
+    id: u32,
+    slot: u8,
+    source: Segments,
+    wanted: u64,
+    chunk: u64,
+    way: Way,
+    copied: u64,
+    claims: u64,
+    exhausted: bool,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Copying,
+    /// We cannot go on, and wait until the puller has seen it.
+    Failed,
+    /// It goes as frames with this id, of which so many bytes are gone.
+    Bounce(u32, u64),
+}
+
+impl Transfers {
+    /// Serves the peer's pull of our operation `id` from `source`. A source that is shorter than what is wanted says
+    /// that the operation is gone; nothing is then reported here.
+    ///
+    /// # Errors
+    /// If the request is not one.
+    pub(in super::super) fn push(
+        &mut self,
+        id: u32,
+        token: u32,
+        request: View<'_>,
+        source: &Segments,
+        sender: &mut Sender,
+    ) -> Result<(), TransferError> {
+        let short = TransferError::Protocol("a pull without its request");
+        let request: Request = request.read(0).ok_or(short)?;
+        let (wanted, chunk) = (request.wanted.get(), request.chunk.get());
+        if request.slot == NO_SLOT {
+            if wanted != 0 {
+                return Err("a pull without a slot".into());
+            }
+            self.ended.push(End::Pushed(id, Ok(())));
+            return Ok(());
+        }
+        let theirs = 1 - self.side;
+        let slot = self.pair.slot(theirs, usize::from(request.slot)).ok_or("a slot that does not exist")?;
+        if wanted == 0 || chunk < CHUNK_MIN || self.pushes.iter().any(|push| push.holds_slot(request.slot)) {
+            return Err("a malformed pull".into());
+        }
+        if wanted > source.len() as u64 {
+            slot.pusher.0.state.store(pusher::GONE, Ordering::Release);
+            sender.poke();
+            return Ok(());
+        }
+        let way = if request.pieces != 1 {
+            Way::None
+        } else if let Some(remote) = self.arenas.find(request.arena.get(), request.offset.get(), wanted)? {
+            Way::Mapped(remote)
+        } else {
+            match (self.cma, request.address.get()) {
+                (None, _) | (_, 0) => Way::None,
+                (Some(cma), address) => Way::Cma(cma, address),
+            }
+        };
+        let (state, phase) = match (way.exists(), request.puller_copies != 0) {
+            (true, _) => (pusher::ACCEPTED, Phase::Copying),
+            (false, true) => (pusher::YOURS, Phase::Copying),
+            (false, false) => (pusher::BOUNCE, Phase::Bounce(token, 0)),
+        };
+        slot.pusher.0.state.store(state, Ordering::SeqCst);
+        let mut push = Push {
+            id,
+            slot: request.slot,
+            source: source.slice(0, wanted as usize),
+            wanted,
+            chunk: u64::from(chunk),
+            exhausted: !way.exists(),
+            way,
+            copied: 0,
+            claims: 0,
+            phase,
+        };
+        if !push.exhausted {
+            // The peer waits: the first chunk at once. (Not poked yet: the step does it.)
+            match push.step(&self.pair, theirs, sender, &mut true)? {
+                Step::Ends(end) => {
+                    self.ended.push(end);
+                    return Ok(());
+                }
+                Step::Moved | Step::Waits => {}
+            }
+        } else {
+            sender.poke();
+        }
+        self.pushes.push(push);
+        Ok(())
+    }
+}
+
+impl Push {
+    fn holds_slot(&self, slot: u8) -> bool {
+        self.slot == slot && !matches!(self.phase, Phase::Bounce(..))
+    }
+
+    pub(super) fn only_waits(&self) -> bool {
+        match self.phase {
+            Phase::Copying => self.exhausted,
+            Phase::Failed => true,
+            Phase::Bounce(..) => false,
+        }
+    }
+
+    pub(super) fn step(
+        &mut self,
+        pair: &Pair,
+        theirs: usize,
+        sender: &mut Sender,
+        may_copy: &mut bool,
+    ) -> Result<Step, TransferError> {
+        if let Phase::Bounce(token, gone) = self.phase {
+            return self.bounce(token, gone, sender);
+        }
+        let slot = pair.slot(theirs, usize::from(self.slot)).ok_or("no such slot")?;
+        let copied = self.copy(slot, may_copy);
+        if let Some(result) = self.close(slot) {
+            sender.poke();
+            return Ok(Step::Ends(End::Pushed(self.id, result)));
+        }
+        if !copied {
+            return Ok(Step::Waits);
+        }
+        sender.poke();
+        Ok(Step::Moved)
+    }
+
+    /// Claims a chunk and copies it, if it is our turn. Whether it tried.
+    fn copy(&mut self, slot: &Slot, may_copy: &mut bool) -> bool {
+        if self.exhausted
+            || self.phase == Phase::Failed
+            || !*may_copy
+            || slot.puller.state.load(Ordering::SeqCst) != puller::OPEN
+        {
+            return false;
+        }
+        let offset = slot.next.fetch_add(1, Ordering::AcqRel).saturating_mul(self.chunk);
+        self.claims += 1;
+        if offset >= self.wanted || self.claims > self.wanted.div_ceil(self.chunk) {
+            self.exhausted = true;
+            return false;
+        }
+        *may_copy = false;
+        let len = self.chunk.min(self.wanted - offset);
+        match self.way.store(&self.source, offset as usize, len as usize) {
+            Ok(()) => {
+                self.copied += len;
+                slot.pusher.0.done.store(self.copied, Ordering::Release);
+            }
+            Err(_) => {
+                self.phase = Phase::Failed;
+                slot.pusher.0.state.store(pusher::FAULT, Ordering::Release);
+            }
+        }
+        true
+    }
+
+    /// Lets go of the slot if the transfer is over; then how it ended.
+    fn close(&self, slot: &Slot) -> Option<Result<(), PullError>> {
+        let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
+            (puller::OPEN, Phase::Failed) => return None,
+            (puller::FAILED, _) | (_, Phase::Failed) => Err(PullError::Fault),
+            (puller::FINISHED, _) => Ok(()),
+            _ if self.copied.saturating_add(slot.puller.done.load(Ordering::Acquire)) >= self.wanted => Ok(()),
+            _ => return None,
+        };
+        slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);
+        Some(result)
+    }
+
+    /// Sends frames while there is room.
+    fn bounce(&mut self, token: u32, from: u64, sender: &mut Sender) -> Result<Step, TransferError> {
+        let mut gone = from;
+        while gone < self.wanted {
+            let len = (self.wanted - gone).min(sender.limit() as u64);
+            let head = Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag: gone, data: 0, id: token };
+            match sender.send(&head, &self.source.slice(gone as usize, len as usize), gone + len < self.wanted) {
+                Ok(()) => gone += len,
+                Err(SendError::Refused(Refused::Full)) => break,
+                Err(error) => return Err(TransferError::Send(error)),
+            }
+            // A few at a time: others want to be served as well.
+            if gone - from >= self.chunk {
+                break;
+            }
+        }
+        self.phase = Phase::Bounce(token, gone);
+        Ok(match gone {
+            gone if gone == self.wanted => Step::Ends(End::Pushed(self.id, Ok(()))),
+            gone if gone == from => Step::Waits,
+            _ => Step::Moved,
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! How one side of a transfer copies: through a mapping of the other's arena, by the kernel, or not at all.
+
+#![expect(unsafe_code, reason = "copies to and from mapped arenas; each block states its own reason")]
+
+use super::arenas::Remote;
+use super::cma::{Cma, Direction};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::PullError;
+
+/// The other side's end of a transfer, as far as we can reach it.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    /// Not at all.
+    None,
+    /// It lies in an arena that we have mapped.
+    Mapped(Remote),
+    /// It is at this address of the peer's.
+    Cma(Cma, u64),
+}
+
+impl Way {
+    pub(super) const fn exists(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    pub(super) const fn is_mapped(&self) -> bool {
+        matches!(self, Self::Mapped(_))
+    }
+
+    /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination). Both ends were
+    /// checked to be at least `offset + len` long.
+    pub(super) fn fetch(&self, into: &Segments, offset: usize, len: usize) -> Result<(), PullError> {
+        match self {
+            Self::None => Err(PullError::Fault),
+            Self::Mapped(remote) => {
+                // SAFETY: the arena stays mapped while `remote` lives; `find` checked the range.
+                let view: View<'_> = unsafe { View::new(remote.as_ptr().wrapping_add(offset), len) };
+                view.copy_into(into, offset);
+                Ok(())
+            }
+            Self::Cma(cma, address) => cma
+                .copy(Direction::Read, &into.slice(offset, len), address.wrapping_add(offset as u64))
+                .map_err(|error| fault("process_vm_readv", &error)),
+        }
+    }
+
+    /// Copies `len` bytes at `offset` of the transfer from `source` (the whole) to the peer. Checked as in `fetch`.
+    pub(super) fn store(&self, source: &Segments, offset: usize, len: usize) -> Result<(), PullError> {
+        match self {
+            Self::None => Err(PullError::Fault),
+            Self::Mapped(remote) => {
+                // SAFETY: the arena stays mapped while `remote` lives; `find` checked the range. The source is our own
+                // memory and that mapping the peer's.
+                unsafe { source.copy_to_raw(offset, remote.as_ptr().wrapping_add(offset), len) };
+                Ok(())
+            }
+            Self::Cma(cma, address) => cma
+                .copy(Direction::Write, &source.slice(offset, len), address.wrapping_add(offset as u64))
+                .map_err(|error| fault("process_vm_writev", &error)),
+        }
+    }
+}
+
+fn fault(call: &str, error: &std::io::Error) -> PullError {
+    tracing::debug!(%error, call, "a transfer failed");
+    PullError::Fault
+}

@@ -1,0 +1,63 @@
+//! The receiving half, fed with arbitrary bytes.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use rustix::io::Errno;
+
+use super::buffers::with_scratch;
+use super::inbound::Inbound;
+use super::socket::Stream;
+use crate::transport::Broken;
+use crate::transport::stream::Pulls;
+use crate::transport::testing::{Lent, Notes};
+use crate::wire::head::Offer;
+
+/// Bytes that arrive in pieces of these lengths, again and again.
+struct Pieces<'a> {
+    bytes: &'a [u8],
+    lengths: &'a [u8],
+    turn: usize,
+}
+
+impl Stream for Pieces<'_> {
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        if self.bytes.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        let length = usize::from(self.lengths[self.turn % self.lengths.len()]) + 1;
+        self.turn += 1;
+        let mut done = 0;
+        for piece in into {
+            let n = piece.len().min(length - done).min(self.bytes.len());
+            piece[..n].copy_from_slice(&self.bytes[..n]);
+            self.bytes = &self.bytes[n..];
+            done += n;
+        }
+        Ok(done)
+    }
+
+    fn write(&mut self, _from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+}
+
+/// Receives arbitrary bytes, in pieces whose lengths the first two bytes choose, while pulls 0 and 1 are under way.
+/// Whatever they are, the link ends broken or waits for more, and what it tells its sink makes sense.
+pub fn fuzz_stream(bytes: &[u8]) {
+    receive(bytes, &mut Notes::keeping(300)).ok();
+}
+
+/// Receives everything; says why it ended, if it did before the last byte.
+pub(super) fn receive(bytes: &[u8], notes: &mut Notes) -> Result<(), Broken> {
+    let Some((lengths, bytes)) = bytes.split_at_checked(2) else { return Ok(()) };
+    let targets = [Lent::new(vec![0; 100]), Lent::new(vec![0; 5_000])];
+    let (mut inbound, mut pulls) = (Inbound::new(), Pulls::default());
+    for (token, target) in targets.iter().enumerate() {
+        let offer = Offer { len: 4_000.into(), ..Offer::default() };
+        pulls.start(&offer, &target.cut(&[10, 60]), token as u32);
+    }
+    let mut pieces = Pieces { bytes, lengths, turn: 0 };
+    while with_scratch(|scratch| inbound.poll(&mut pieces, scratch, &mut pulls, 0, notes))? {}
+    assert!(pieces.bytes.is_empty(), "a link that waits has taken everything");
+    Ok(())
+}

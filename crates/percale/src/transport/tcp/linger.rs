@@ -1,0 +1,86 @@
+//! The orderly end of a connection.
+//!
+//! Closing a socket with unread bytes in it resets the connection and drops what it has not sent yet. So: write what
+//! waits, end the sending side, and wait until the peer's kernel has acknowledged everything, throwing away what comes.
+
+#![expect(unsafe_code, reason = "an ioctl that rustix does not wrap; the block states its own reason")]
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+use super::buffers::with_scratch;
+use super::outbound::Outbound;
+use super::socket::Socket;
+
+/// How long to sleep between two looks at what is unacknowledged, which the kernel announces in no other way.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Writes what waits, ends the stream, and waits until all of it was acknowledged. Returns whether that happened.
+pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Duration) -> bool {
+    let deadline = Instant::now() + at_most;
+    while !outbound.is_empty() {
+        outbound.poll(socket);
+        if outbound.failed.is_some() || discard(socket).is_err() {
+            return false;
+        }
+        if !outbound.is_empty() && !wait(socket, PollFlags::IN | PollFlags::OUT, deadline, at_most) {
+            return false;
+        }
+    }
+    if rustix::net::shutdown(&*socket, Shutdown::Write).is_err() {
+        return false;
+    }
+    loop {
+        match unacknowledged(socket) {
+            Ok(0) => return true,
+            Err(_) => return false,
+            Ok(_) if discard(socket).is_err() => return unacknowledged(socket) == Ok(0),
+            Ok(_) => {}
+        }
+        if !wait(socket, PollFlags::IN, deadline, LOOK_AGAIN) {
+            return false;
+        }
+    }
+}
+
+/// Sleeps until something can be done, for `at_most` or until the deadline; returns whether that has not passed yet.
+fn wait(socket: &Socket, flags: PollFlags, deadline: Instant, at_most: Duration) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return false;
+    }
+    let timeout = Timespec::try_from(left.min(at_most)).ok();
+    // An interrupted or failed wait only means to look again.
+    rustix::event::poll(&mut [PollFd::new(socket, flags)], timeout.as_ref()).ok();
+    true
+}
+
+/// Throws away what came; fails at the end of the stream.
+fn discard(socket: &Socket) -> Result<(), Errno> {
+    with_scratch(|scratch| {
+        loop {
+            match rustix::net::recv(socket, &mut scratch[..], rustix::net::RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(Errno::PIPE),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    })
+}
+
+/// Bytes written that the peer's kernel has not acknowledged.
+fn unacknowledged(socket: &Socket) -> Result<i32, Errno> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ (SIOCOUTQ for a socket) writes one int, to `bytes`, and keeps no pointer.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 {
+        Ok(bytes)
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}

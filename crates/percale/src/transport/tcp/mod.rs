@@ -1,0 +1,172 @@
+//! A link over a connected TCP socket.
+//!
+//! The stream is a sequence of frames, each a head of 32 bytes and its payload. [`TcpLink`] joins its two halves:
+//! `outbound` decides what is written when, `inbound` parses what comes. `stream`, shared with the simulated network,
+//! keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received into it; a link
+//! that has nothing to do owns no buffer.
+//!
+//! The endpoint decides when a link is polled; a poll costs one `recv` if nothing waits.
+//!
+//! **Liveness.** A reset or an end without a goodbye is [`Broken::Died`], after a goodbye [`Broken::Closed`]; a peer or
+//! network that goes silent is [`Broken::Timeout`], found by keepalive probes and TCP_USER_TIMEOUT
+//! ([`TcpOptions::timeout`]). Whatever came before is delivered first.
+
+mod buffers;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
+mod inbound;
+mod linger;
+mod outbound;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+#[cfg(any(test, fuzzing))]
+pub use fuzz::fuzz_stream;
+use inbound::Inbound;
+use outbound::Outbound;
+use socket::Socket;
+
+use super::stream::{Pulls, pull_bytes};
+use super::{Broken, Connection, Link, Refused, Sink};
+use crate::memory::volatile::{Segments, View};
+use crate::wire::head::{Head, Kind, Offer};
+
+/// The longest payload of one `Data` frame; other frames may go between two of them.
+const DATA_LIMIT: usize = 256 << 10;
+
+/// How a link's socket is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpOptions {
+    /// The kernel's send buffer in bytes; `None` leaves it to the kernel to choose and to grow it.
+    pub send_buffer: Option<usize>,
+    /// The kernel's receive buffer in bytes; `None` as above.
+    pub receive_buffer: Option<usize>,
+    /// How long a peer may leave bytes unacknowledged, or probes of an idle connection unanswered (to the second),
+    /// until it counts as dead. The kernel also counts the time for which a peer that is alive but receives nothing has
+    /// its buffer full: choose longer than an application goes without making progress. Zero: the kernel's defaults.
+    pub timeout: Duration,
+}
+
+impl Default for TcpOptions {
+    /// Buffers for long messages between two processes of one machine or one room; a timeout of two minutes.
+    fn default() -> Self {
+        Self { send_buffer: Some(512 << 10), receive_buffer: Some(512 << 10), timeout: Duration::from_secs(120) }
+    }
+}
+
+/// One end of a connection over TCP.
+#[derive(Debug)]
+pub struct TcpLink {
+    socket: Socket,
+    outbound: Outbound,
+    inbound: Inbound,
+    pulls: Pulls,
+    broken: Option<Broken>,
+}
+
+impl TcpLink {
+    /// The longest payload that is sent with its message; above, an offer and the pull that answers it are faster,
+    /// since nothing then is copied but by the kernel.
+    pub const EAGER_LIMIT: usize = 256 << 10;
+
+    /// Makes a link of a connected socket.
+    ///
+    /// # Errors
+    /// What the kernel says to the options.
+    pub fn new(socket: OwnedFd, options: TcpOptions) -> std::io::Result<Self> {
+        Ok(Self {
+            socket: Socket::new(socket, &options)?,
+            outbound: Outbound::new(),
+            inbound: Inbound::new(),
+            pulls: Pulls::default(),
+            broken: None,
+        })
+    }
+
+    /// Whether there is something to write: whoever sleeps on the socket must also wait for room in it.
+    #[must_use]
+    pub fn wants_to_write(&self) -> bool {
+        !self.outbound.is_empty()
+    }
+
+    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's kernel, or after
+    /// `at_most`, whichever comes first. Blocks. What arrives meanwhile is thrown away. Returns whether all left.
+    pub fn linger(mut self, at_most: Duration) -> bool {
+        self.broken.is_none() && linger::linger(&mut self.socket, &mut self.outbound, at_most)
+    }
+}
+
+impl AsFd for TcpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Link for TcpLink {
+    #[inline]
+    fn frame_limit(&self) -> usize {
+        Self::EAGER_LIMIT
+    }
+
+    #[inline]
+    fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        self.outbound.send(&mut self.socket, head, payload, more)
+    }
+
+    #[inline]
+    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        let sent = self.outbound.poll(&mut self.socket);
+        while let Some((id, result)) = self.outbound.pushes.next_ended() {
+            sink.pushed(me, id, result);
+        }
+        let received =
+            buffers::with_scratch(|scratch| self.inbound.poll(&mut self.socket, scratch, &mut self.pulls, me, sink));
+        let broken = match (received, &self.outbound.failed) {
+            (Ok(received), None) => return Ok(sent | received),
+            // There may be more to deliver.
+            (Ok(true), Some(_)) => return Ok(true),
+            // Once an error was told to a write, the reading side only sees the end.
+            (Ok(false) | Err(Broken::Died(_)), Some(failed)) => failed.clone(),
+            (Err(broken), _) => broken,
+        };
+        self.broken = Some(broken.clone());
+        Err(broken)
+    }
+
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        let frame = pull_bytes(id, offer, into, token);
+        self.outbound.send_small(&mut self.socket, Kind::Pull, &frame, false)?;
+        self.pulls.start(offer, into, token);
+        Ok(())
+    }
+
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+        if self.broken.is_some() || self.outbound.failed.is_some() {
+            return Err(Refused::Broken);
+        }
+        if let Err(broken) = self.outbound.pushes.start(id, token, request, source) {
+            self.broken = Some(broken);
+            return Err(Refused::Broken);
+        }
+        self.outbound.push_started(&mut self.socket);
+        Ok(())
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.outbound.is_empty() && self.outbound.pushes.is_idle()
+    }
+}

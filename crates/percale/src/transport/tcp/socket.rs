@@ -1,0 +1,92 @@
+//! The socket under a link: its options, and its errors in the words of [`Broken`].
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+
+use super::TcpOptions;
+use crate::transport::Broken;
+
+/// A byte stream that never blocks.
+pub(super) trait Stream {
+    /// Receives what is there, 0 at its end; `AGAIN` if nothing is.
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno>;
+
+    /// Sends as much as there is room for; `AGAIN` if there is none.
+    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno>;
+
+    /// The same for a single range.
+    fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        self.write(&[IoSlice::new(from)])
+    }
+}
+
+/// A connected TCP socket.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl Socket {
+    /// Sets the options of a connected socket.
+    pub(super) fn new(fd: OwnedFd, options: &TcpOptions) -> rustix::io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        if let Some(bytes) = options.send_buffer {
+            sockopt::set_socket_send_buffer_size(&fd, bytes)?;
+        }
+        if let Some(bytes) = options.receive_buffer {
+            sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
+        }
+        if !options.timeout.is_zero() {
+            // Probes of an idle connection count in whole seconds; three unanswered ones make up the timeout.
+            let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
+            sockopt::set_socket_keepalive(&fd, true)?;
+            sockopt::set_tcp_keepidle(&fd, third)?;
+            sockopt::set_tcp_keepintvl(&fd, third)?;
+            sockopt::set_tcp_keepcnt(&fd, 2)?;
+            let millis = u32::try_from(options.timeout.as_millis()).unwrap_or(i32::MAX as u32).min(i32::MAX as u32);
+            sockopt::set_tcp_user_timeout(&fd, millis.max(1))?;
+        }
+        Ok(Self(fd))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Stream for Socket {
+    #[inline]
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        match into {
+            [only] => rustix::net::recv(&self.0, &mut **only, rustix::net::RecvFlags::DONTWAIT).map(|(n, _)| n),
+            several => rustix::io::readv(&self.0, several),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        // Not writev: in a program that is not ours SIGPIPE may be deadly.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.0, from, &mut SendAncillaryBuffer::default(), flags)
+    }
+
+    #[inline]
+    fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        rustix::net::send(&self.0, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+}
+
+/// What an error of the socket says about the peer.
+pub(super) fn broken(error: Errno) -> Broken {
+    match error {
+        Errno::TIMEDOUT => Broken::Timeout("the connection's timeout passed without an answer".into()),
+        Errno::CONNRESET | Errno::PIPE => Broken::Died("its socket was reset".into()),
+        Errno::FAULT => Broken::Died("a local operation's memory cannot be accessed; is it still mapped?".into()),
+        other => Broken::Died(format!("its socket failed: {other}")),
+    }
+}

@@ -1,0 +1,111 @@
+//! What the transports' tests share: memory to lend, and a sink that writes down what it is told.
+
+#![expect(unsafe_code, reason = "tests lend memory to links; each block states its own reason")]
+
+use std::collections::HashMap;
+
+use super::{Connection, Landing, PullError, Sink};
+use crate::memory::volatile::{Segment, Segments, View};
+use crate::wire::head::Head;
+
+/// Memory that is lent to links. It is never freed while lent: it lives as long as this value, which its test keeps
+/// until its links are gone.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl Lent {
+    /// Memory with this content.
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        let bytes = bytes.into_boxed_slice();
+        let len = bytes.len();
+        Self { ptr: Box::into_raw(bytes).cast(), len }
+    }
+
+    /// All of it as one segment.
+    pub(crate) fn whole(&self) -> Segments {
+        self.cut(&[])
+    }
+
+    /// All of it, cut at these offsets (at most three).
+    pub(crate) fn cut(&self, at: &[usize]) -> Segments {
+        let mut at: Vec<usize> = at.iter().map(|cut| cut.min(&self.len)).copied().collect();
+        at.sort_unstable();
+        at.insert(0, 0);
+        at.push(self.len);
+        // SAFETY: the memory is ours until `self` is dropped, and only read through segments until then.
+        let whole = unsafe { Segment::new(self.ptr, self.len) };
+        let pieces: Vec<Segment> = at.windows(2).map(|ends| whole.slice(ends[0], ends[1] - ends[0])).collect();
+        Segments::new(&pieces).expect("at most three cuts")
+    }
+
+    /// A copy of its content.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.whole().to_vec()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw` in `new` from a slice of this length, and nobody else frees it.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.ptr, self.len)) });
+    }
+}
+
+/// What a link told its sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// A whole frame, at once or in pieces; at most `keep` bytes of it.
+    Frame(Head, Vec<u8>),
+    Pulled(u32, Result<u64, PullError>),
+    Pushed(u32, Result<(), PullError>),
+}
+
+/// A sink that writes down what it is told. Payloads that come in pieces land in `keep` bytes of new memory each.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    pub(crate) told: Vec<Told>,
+    pub(crate) keep: usize,
+    landing: HashMap<u32, (Head, Lent)>,
+    next: u32,
+    pub(crate) begun: usize,
+}
+
+impl Notes {
+    pub(crate) fn keeping(keep: usize) -> Self {
+        Self { told: Vec::new(), keep, landing: HashMap::new(), next: 0, begun: 0 }
+    }
+}
+
+impl Sink for Notes {
+    fn frame(&mut self, _from: Connection, head: Head, payload: View<'_>) {
+        assert_eq!(head.len as usize, payload.len());
+        let mut bytes = payload.to_vec();
+        bytes.truncate(self.keep);
+        self.told.push(Told::Frame(head, bytes));
+    }
+
+    fn begin(&mut self, _from: Connection, head: Head) -> Landing {
+        self.next += 1;
+        self.begun += 1;
+        let lent = Lent::new(vec![0; self.keep.min(head.len as usize)]);
+        let into = lent.cut(&[lent.len / 3]);
+        self.landing.insert(self.next, (head, lent));
+        Landing { token: self.next, into }
+    }
+
+    fn landed(&mut self, _from: Connection, token: u32) {
+        let (head, lent) = self.landing.remove(&token).expect("what lands was begun");
+        self.told.push(Told::Frame(head, lent.bytes()));
+    }
+
+    fn pulled(&mut self, _from: Connection, token: u32, result: Result<u64, PullError>) {
+        self.told.push(Told::Pulled(token, result));
+    }
+
+    fn pushed(&mut self, _from: Connection, id: u32, result: Result<(), PullError>) {
+        self.told.push(Told::Pushed(id, result));
+    }
+}

@@ -1,0 +1,616 @@
+//! What two endpoints say to each other before a connection stands.
+//!
+//! Over TCP, the authority: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
+//! `Commit` → unless the two met over shared memory. At the meeting, on an abstract Unix socket (one packet each):
+//! `Offer` →, ← `Answer`, `Confirm` →; the last one commits.
+//!
+//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows.
+//! The first [`PREFIX_BYTES`] of a hello keep their place in every version: two versions can tell each other so.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use bitflags::bitflags;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The version of everything that peers say to each other.
+pub const VERSION: u16 = 1;
+
+/// Stands first in every hello.
+const MAGIC: [u8; 8] = *b"percale\0";
+
+/// Stands first in every packet of a meeting.
+const MEETING: U32 = U32::new(0x6d65_6574);
+
+/// One life of one endpoint: 128 random bits, made when it opens. Whoever has another incarnation is another peer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub [u8; 16]);
+
+impl Incarnation {
+    /// A new one.
+    ///
+    /// # Errors
+    /// If the kernel has no random bytes to give.
+    pub fn random() -> std::io::Result<Self> {
+        random().map(Self)
+    }
+
+    /// The name of the abstract Unix socket at which this endpoint meets local peers.
+    #[must_use]
+    pub fn socket_name(&self) -> String {
+        format!("percale-{self}")
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Incarnation({self})")
+    }
+}
+
+/// Random bytes.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// Names one connection: made by whoever accepts it, presented at the meeting, and what a reset refers to.
+pub type Token = [u8; 16];
+
+bitflags! {
+    /// What an endpoint can and wants to do.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct HelloFlags: u32 {
+        /// It may speak over shared memory.
+        const SHM = 1;
+        /// It may speak over TCP.
+        const TCP = 2;
+        /// It has an authorization key and demands one.
+        const AUTHORIZATION = 4;
+        /// It no longer has the connection that `reset` names: the peer is to drop that one.
+        const RESET = 8;
+    }
+}
+
+/// What does not change from version to version.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Prefix {
+    magic: [u8; 8],
+    version: U16,
+    size: U16,
+    flags: U32,
+}
+
+/// Bytes of a [`Prefix`].
+pub const PREFIX_BYTES: usize = size_of::<Prefix>();
+
+/// A hello as it travels.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HelloBytes {
+    prefix: Prefix,
+    boot: [u8; 16],
+    namespace_device: U64,
+    namespace_inode: U64,
+    user: U32,
+    family: U16,
+    port: U16,
+    ip: [u8; 16],
+    incarnation: [u8; 16],
+    reset: Token,
+    nonce: [u8; 32],
+}
+
+/// Bytes of a hello of this version.
+pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
+
+/// Why something that arrived is no frame of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Another protocol, or none.
+    #[error("it does not speak percale's protocol")]
+    Magic,
+    /// Another version of this protocol.
+    #[error("it speaks version {0} of the protocol, this is version {VERSION}")]
+    Version(u16),
+    /// A field has a value that nobody may send.
+    #[error("{0}")]
+    Field(&'static str),
+}
+
+impl Prefix {
+    /// Checks what stands first in a hello, and says which flags it carries.
+    ///
+    /// # Errors
+    /// If another protocol or version wrote it.
+    pub fn check(&self) -> Result<HelloFlags, Malformed> {
+        if self.magic != MAGIC {
+            return Err(Malformed::Magic);
+        }
+        if self.version.get() != VERSION {
+            return Err(Malformed::Version(self.version.get()));
+        }
+        if usize::from(self.size.get()) != HELLO_BYTES {
+            return Err(Malformed::Field("the hello has a wrong size"));
+        }
+        HelloFlags::from_bits(self.flags.get()).ok_or(Malformed::Field("the hello has unknown flags"))
+    }
+}
+
+/// Which host, network namespace and user an endpoint lives in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The kernel's boot id; all zero if unknown, and then equal to nobody's.
+    pub boot: [u8; 16],
+    /// Device and inode of the network namespace.
+    pub namespace: (u64, u64),
+    /// The effective user, as that process sees itself.
+    pub user: u32,
+}
+
+impl Place {
+    /// Whether both are on one running kernel.
+    #[must_use]
+    pub fn same_host(&self, other: &Self) -> bool {
+        self.boot == other.boot && self.boot != [0; 16]
+    }
+
+    /// Whether both are on one running kernel and in one network namespace.
+    #[must_use]
+    pub fn same_network(&self, other: &Self) -> bool {
+        self.same_host(other) && self.namespace == other.namespace && self.namespace != (0, 0)
+    }
+}
+
+/// Who an endpoint is, as plain values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What it can and wants.
+    pub flags: HelloFlags,
+    /// Where it lives.
+    pub place: Place,
+    /// The address that it advertises.
+    pub address: SocketAddr,
+    /// Which life of which endpoint it is.
+    pub incarnation: Incarnation,
+    /// With [`HelloFlags::RESET`]: the connection that it has no more.
+    pub reset: Token,
+    /// Makes the proofs of this connection good for no other.
+    pub nonce: [u8; 32],
+}
+
+impl Hello {
+    /// The hello as it travels.
+    #[must_use]
+    pub fn to_bytes(&self) -> HelloBytes {
+        let (family, ip) = match self.address.ip() {
+            IpAddr::V4(ip) => (4, ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => (6, ip.octets()),
+        };
+        HelloBytes {
+            prefix: Prefix {
+                magic: MAGIC,
+                version: U16::new(VERSION),
+                size: U16::new(HELLO_BYTES as u16),
+                flags: U32::new(self.flags.bits()),
+            },
+            boot: self.place.boot,
+            namespace_device: U64::new(self.place.namespace.0),
+            namespace_inode: U64::new(self.place.namespace.1),
+            user: U32::new(self.place.user),
+            family: U16::new(family),
+            port: U16::new(self.address.port()),
+            ip,
+            incarnation: self.incarnation.0,
+            reset: self.reset,
+            nonce: self.nonce,
+        }
+    }
+
+    /// Parses what travelled.
+    ///
+    /// # Errors
+    /// If a field has a value that nobody may send.
+    pub fn from_bytes(bytes: &HelloBytes) -> Result<Self, Malformed> {
+        let flags = bytes.prefix.check()?;
+        let wide = Ipv6Addr::from(bytes.ip);
+        let ip = match bytes.family.get() {
+            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is no IPv4 address"))?),
+            6 => IpAddr::V6(wide),
+            _ => return Err(Malformed::Field("the address is neither IPv4 nor IPv6")),
+        };
+        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) || bytes.port.get() == 0 {
+            return Err(Malformed::Field("the advertised address cannot be connected to"));
+        }
+        Ok(Self {
+            flags,
+            place: Place {
+                boot: bytes.boot,
+                namespace: (bytes.namespace_device.get(), bytes.namespace_inode.get()),
+                user: bytes.user.get(),
+            },
+            address: SocketAddr::new(ip, bytes.port.get()),
+            incarnation: Incarnation(bytes.incarnation),
+            reset: bytes.reset,
+            nonce: bytes.nonce,
+        })
+    }
+}
+
+/// The initiator's proof that it knows the authorization key.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Proof {
+    /// HMAC-SHA-256 over role and both hellos.
+    pub mac: [u8; 32],
+}
+
+/// Why a connection uses the transport that it uses, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Why {
+    /// Same kernel, namespace and user.
+    SameHost = 1,
+    /// Another kernel.
+    AnotherHost = 2,
+    /// The same kernel, another network namespace.
+    AnotherNamespace = 3,
+    /// The same kernel and namespace, another user.
+    AnotherUser = 4,
+    /// One side does not allow shared memory.
+    ShmNotAllowed = 5,
+    /// The meeting over shared memory failed.
+    MeetingFailed = 6,
+    /// Nobody answered at the Unix socket.
+    SocketUnreachable = 7,
+    /// A descriptor limit was reached.
+    Descriptors = 8,
+    /// What was passed at the meeting was not what belongs there.
+    BadResources = 9,
+    /// The authorization keys do not match.
+    Authorization = 10,
+    /// The two sides allow no common transport.
+    NoTransport = 11,
+    /// The process behind the Unix socket could not be made sure of.
+    PeerUnknown = 12,
+    /// All places of one side's doorbell are taken.
+    BellFull = 13,
+}
+
+impl Why {
+    const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::SameHost,
+            2 => Self::AnotherHost,
+            3 => Self::AnotherNamespace,
+            4 => Self::AnotherUser,
+            5 => Self::ShmNotAllowed,
+            6 => Self::MeetingFailed,
+            7 => Self::SocketUnreachable,
+            8 => Self::Descriptors,
+            9 => Self::BadResources,
+            10 => Self::Authorization,
+            11 => Self::NoTransport,
+            12 => Self::PeerUnknown,
+            13 => Self::BellFull,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SameHost => "same host, network namespace and user",
+            Self::AnotherHost => "another host",
+            Self::AnotherNamespace => "another network namespace",
+            Self::AnotherUser => "another user",
+            Self::ShmNotAllowed => "shared memory is not allowed by one side",
+            Self::MeetingFailed => "the meeting over shared memory failed",
+            Self::SocketUnreachable => "the peer's Unix socket cannot be reached",
+            Self::Descriptors => "one side has no descriptors left",
+            Self::BadResources => "the peer passed wrong descriptors for shared memory",
+            Self::Authorization => "the authorization keys do not match",
+            Self::NoTransport => "the two sides allow no common transport",
+            Self::PeerUnknown => "the process behind the Unix socket could not be made sure of",
+            Self::BellFull => "all places of a doorbell are taken",
+        })
+    }
+}
+
+/// What the acceptor says to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// Go on, over this very socket.
+    Tcp,
+    /// Go on, and meet at the Unix socket named by the acceptor's incarnation.
+    Shm,
+    /// The token names the connection that the acceptor already has with this incarnation.
+    Duplicate,
+    /// Another connection between the two is being made: wait for it.
+    Busy,
+    /// No.
+    Refuse,
+}
+
+/// The acceptor's verdict, as plain values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What it is.
+    pub ruling: Ruling,
+    /// Why.
+    pub why: Why,
+    /// The connection's name.
+    pub token: Token,
+}
+
+/// A verdict as it travels. The MAC covers both hellos and the verdict itself; it is zero where no key is used.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct VerdictBytes {
+    ruling: u8,
+    why: u8,
+    reserved: [u8; 6],
+    token: Token,
+    /// HMAC-SHA-256 over role, both hellos and [`VerdictBytes::covered`].
+    pub mac: [u8; 32],
+}
+
+impl VerdictBytes {
+    /// The bytes that the MAC covers.
+    #[must_use]
+    pub fn covered(&self) -> &[u8] {
+        &self.as_bytes()[..24]
+    }
+}
+
+impl Verdict {
+    /// The verdict as it travels, its MAC still empty.
+    #[must_use]
+    pub fn to_bytes(&self) -> VerdictBytes {
+        let ruling = match self.ruling {
+            Ruling::Tcp => 1,
+            Ruling::Shm => 2,
+            Ruling::Duplicate => 3,
+            Ruling::Busy => 4,
+            Ruling::Refuse => 5,
+        };
+        VerdictBytes { ruling, why: self.why as u8, reserved: [0; 6], token: self.token, mac: [0; 32] }
+    }
+
+    /// Parses what travelled (not the MAC).
+    ///
+    /// # Errors
+    /// If a field has a value that nobody may send.
+    pub fn from_bytes(bytes: &VerdictBytes) -> Result<Self, Malformed> {
+        let ruling = match bytes.ruling {
+            1 => Ruling::Tcp,
+            2 => Ruling::Shm,
+            3 => Ruling::Duplicate,
+            4 => Ruling::Busy,
+            5 => Ruling::Refuse,
+            _ => return Err(Malformed::Field("the verdict is unknown")),
+        };
+        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the verdict's reason is unknown"))?;
+        if bytes.reserved != [0; 6] {
+            return Err(Malformed::Field("the verdict has bytes where none belong"));
+        }
+        Ok(Self { ruling, why, token: bytes.token })
+    }
+}
+
+/// The initiator's last word over TCP: the connection is this socket (sent unless the meeting succeeded).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CommitBytes {
+    tcp: u8,
+    why: u8,
+    reserved: [u8; 2],
+    errno: U32,
+}
+
+/// The initiator's last word over TCP, as plain values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Whether this socket is the connection from now on; else there is none.
+    pub tcp: bool,
+    /// Why.
+    pub why: Why,
+    /// What the kernel said, or 0.
+    pub errno: u32,
+}
+
+impl Commit {
+    /// As it travels.
+    #[must_use]
+    pub fn to_bytes(&self) -> CommitBytes {
+        CommitBytes { tcp: self.tcp.into(), why: self.why as u8, reserved: [0; 2], errno: U32::new(self.errno) }
+    }
+
+    /// Parses what travelled.
+    ///
+    /// # Errors
+    /// If a field has a value that nobody may send.
+    pub fn from_bytes(bytes: &CommitBytes) -> Result<Self, Malformed> {
+        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the commit's reason is unknown"))?;
+        if bytes.tcp > 1 || bytes.reserved != [0; 2] {
+            return Err(Malformed::Field("the commit has bytes where none belong"));
+        }
+        Ok(Self { tcp: bytes.tcp == 1, why, errno: bytes.errno.get() })
+    }
+}
+
+/// One side's half of a meeting, passed with its descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Half {
+    /// The bit of its doorbell that the other is to set.
+    pub bit: U32,
+    /// Always 0.
+    pub reserved: U32,
+    /// Where in its memory a word lies that the other may try to read.
+    pub word_address: U64,
+    /// The value of that word.
+    pub word_value: U64,
+    /// A random number that the other has to return: proof that it lived after its pidfd was opened.
+    pub challenge: U64,
+}
+
+/// The initiator's packet: with the pair memory, its doorbell page and its eventfd.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Offer {
+    magic: U32,
+    reserved: U32,
+    /// The token from the verdict.
+    pub token: Token,
+    /// Its half.
+    pub half: Half,
+}
+
+impl Offer {
+    /// The packet for this connection.
+    #[must_use]
+    pub const fn new(token: Token, half: Half) -> Self {
+        Self { magic: MEETING, reserved: U32::new(0), token, half }
+    }
+
+    /// Whether every fixed field is as it should be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.magic == MEETING && self.reserved.get() == 0 && self.half.reserved.get() == 0
+    }
+}
+
+/// The acceptor's packet: with its doorbell page and its eventfd, or with nothing and the reason.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Answer {
+    magic: U32,
+    why: u8,
+    reserved: [u8; 3],
+    errno: U32,
+    reserved_too: U32,
+    /// What the offer's challenge was.
+    pub echo: U64,
+    /// Its half.
+    pub half: Half,
+}
+
+impl Answer {
+    /// A packet that says what became of the meeting.
+    #[must_use]
+    pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
+        let (errno, reserved_too) = (U32::new(errno), U32::new(0));
+        Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
+    }
+
+    /// What became of it: [`Why::SameHost`] if all is well, and what the kernel said; `None` if malformed.
+    #[must_use]
+    pub fn outcome(&self) -> Option<(Why, u32)> {
+        let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
+        if sound { Some((Why::from_u8(self.why)?, self.errno.get())) } else { None }
+    }
+}
+
+/// The initiator's last packet: from here on the pair speaks shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Confirm {
+    magic: U32,
+    reserved: U32,
+    /// What the answer's challenge was.
+    pub echo: U64,
+}
+
+impl Confirm {
+    /// The packet that answers this challenge.
+    #[must_use]
+    pub const fn new(echo: U64) -> Self {
+        Self { magic: MEETING, reserved: U32::new(0), echo }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address() -> impl Strategy<Value = SocketAddr> {
+        let ip = prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)];
+        (ip, 1..u16::MAX).prop_filter_map("cannot be connected to", |(ip, port)| {
+            let usable = !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST);
+            usable.then(|| SocketAddr::new(ip, port))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_hello_survives_the_journey(
+            flags in 0u32..16, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(),
+            incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
+        ) {
+            let hello = Hello {
+                flags: HelloFlags::from_bits_retain(flags),
+                place: Place { boot, namespace, user },
+                address,
+                incarnation: Incarnation(incarnation),
+                reset,
+                nonce,
+            };
+            prop_assert_eq!(Hello::from_bytes(&hello.to_bytes()), Ok(hello));
+        }
+
+        #[test]
+        fn a_damaged_hello_is_refused_or_means_what_it_says(at in 0..HELLO_BYTES, value: u8) {
+            let hello = Hello {
+                flags: HelloFlags::TCP,
+                place: Place { boot: [1; 16], namespace: (2, 3), user: 4 },
+                address: "127.0.0.1:7471".parse().unwrap(),
+                incarnation: Incarnation([5; 16]),
+                reset: [0; 16],
+                nonce: [6; 32],
+            };
+            let mut bytes = hello.to_bytes();
+            bytes.as_mut_bytes()[at] = value;
+            if let Ok(read) = Hello::from_bytes(&bytes) {
+                let written = read.to_bytes();
+                prop_assert_eq!(written.as_bytes(), bytes.as_bytes());
+            }
+        }
+
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+            if let Ok((verdict, _)) = VerdictBytes::read_from_prefix(&bytes)
+                && let Ok(read) = Verdict::from_bytes(&verdict)
+            {
+                let written = read.to_bytes();
+                prop_assert_eq!(written.covered(), verdict.covered());
+            }
+            if let Ok((commit, _)) = CommitBytes::read_from_prefix(&bytes)
+                && let Ok(read) = Commit::from_bytes(&commit)
+            {
+                let written = read.to_bytes();
+                prop_assert_eq!(written.as_bytes(), commit.as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn another_protocol_and_another_version_are_told_apart() {
+        let mut prefix = Prefix { magic: MAGIC, version: U16::new(9), size: U16::new(3), flags: U32::new(!0) };
+        assert_eq!(prefix.check(), Err(Malformed::Version(9)));
+        prefix.magic = *b"SSH-2.0-";
+        assert_eq!(prefix.check(), Err(Malformed::Magic));
+    }
+}
