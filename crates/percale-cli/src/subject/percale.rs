@@ -183,7 +183,7 @@ impl Percale {
             }
             self.into.complete(slot);
             let wanted = self.into.segments[slot].len();
-            if entry.len != wanted {
+            if entry.len != wanted as u64 {
                 return Err(Failure::Data(format!("{} bytes arrived instead of {wanted}", entry.len)));
             }
         }
