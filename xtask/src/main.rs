@@ -1,2 +1,78 @@
-//! The command.
-fn main() {}
+//! The project's own chores, one file each: `cargo xtask --help` lists them.
+//!
+//! A chore runs other programs and reads what they print. It holds no state but what it leaves under the target
+//! directory (`percale-results.json`, `bench/`, `tools/`), and it needs nothing that cargo does not bring, or says by
+//! name what it misses.
+
+mod budget;
+mod coverage;
+mod failure;
+mod fuzz;
+mod libtest;
+mod machine;
+mod packages;
+mod peers;
+mod perf;
+mod place;
+mod processes;
+mod program;
+mod report;
+mod requirements;
+mod results;
+mod steps;
+mod table;
+mod test;
+
+use clap::{Parser, Subcommand};
+use failure::Outcome;
+use place::Place;
+use std::process::ExitCode;
+
+/// percale's chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything that must hold: lints, tests, loom models, examples, a run of the command, budgets, documents
+    Test(test::Arguments),
+    /// Which requirements are proved by tests that ran and passed, by area, transport and face
+    Coverage(coverage::Arguments),
+    /// Instructions per operation (valgrind) against their checked-in ceilings
+    Budget(budget::Arguments),
+    /// Runs the fuzz targets
+    Fuzz(fuzz::Arguments),
+    /// percale beside Debian's UCX and libfabric, interleaved, on this machine
+    Peers(peers::Arguments),
+    /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
+    Report(report::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.chore) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a chore. `Ok(false)`: it ran, printed its findings, and they are not good.
+fn run(chore: &Chore) -> Outcome<bool> {
+    let place = Place::find()?;
+    match chore {
+        Chore::Test(arguments) => test::run(&place, arguments),
+        Chore::Coverage(arguments) => coverage::run(&place, arguments),
+        Chore::Budget(arguments) => budget::run(&place, arguments),
+        Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
+        Chore::Peers(arguments) => peers::run(&place, arguments),
+        Chore::Report(arguments) => report::run(&place, arguments),
+    }
+}

@@ -1,1 +1,604 @@
+//! Two links of one process, each with its thread.
 
+#![expect(unsafe_code, reason = "lends buffers and maps arenas; each block states its own reason")]
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::*;
+use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::transport::shm::fuzz_ring;
+use crate::transport::shm::pair::{PAIR_BYTES, pair_memory};
+use crate::transport::shm::transfer::add_arena;
+use crate::transport::{Landing, PullError};
+use crate::wire::head::Flags;
+
+/// An endpoint with one link, which answers offers and pulls as an engine would.
+struct Peer {
+    link: ShmLink,
+    bell: Arc<Bell>,
+    seen: Seen,
+    /// Sources of our offers, by id.
+    sources: HashMap<u32, Memory>,
+    /// Destinations of our pulls, by token.
+    targets: HashMap<u32, (Memory, u64)>,
+    how: How,
+    next: u32,
+}
+
+#[derive(Default)]
+struct Seen {
+    messages: VecDeque<(Head, Vec<u8>)>,
+    offers: Vec<(Head, Offer)>,
+    requests: Vec<(Head, Vec<u8>)>,
+    pulled: Vec<(u32, Result<u64, PullError>)>,
+    pushed: Vec<(u32, Result<(), PullError>)>,
+}
+
+/// What memory the large ones are sent from and to.
+#[derive(Clone, Copy, PartialEq)]
+struct How {
+    source: Kept,
+    target: Kept,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kept {
+    Heap,
+    Arena,
+    /// In three pieces.
+    Pieces,
+}
+
+/// Memory for one message.
+struct Memory {
+    heap: Vec<u8>,
+    /// An arena stays: the registry of the tests knows its address.
+    arena: Option<Segment>,
+    pieces: bool,
+}
+
+static NEXT_ARENA: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+
+/// One arena for each thread and kind of use, never unmapped.
+fn arena(len: usize) -> Segment {
+    thread_local!(static ARENA: std::cell::RefCell<Option<(usize, usize)>> = const { std::cell::RefCell::new(None) });
+    const SIZE: usize = 8 << 20;
+    let (start, used) = ARENA.with_borrow_mut(|arena| {
+        let (start, used) = arena.get_or_insert_with(|| {
+            let fd = sealed_memfd("percale-test", SIZE, 0).unwrap();
+            let mapping = Mapping::of(fd.as_fd(), SIZE).unwrap();
+            let start = mapping.as_ptr();
+            std::mem::forget(mapping);
+            add_arena(start, SIZE, NEXT_ARENA.fetch_add(1, Ordering::Relaxed), fd);
+            (start.expose_provenance(), 0)
+        });
+        if *used + len > SIZE {
+            *used = 0;
+        }
+        let at = *used;
+        *used += len.next_multiple_of(64) + 64;
+        (*start, at)
+    });
+    // SAFETY: the arena stays mapped for ever, and eight megabytes are more than is under way at a time.
+    unsafe { Segment::new(std::ptr::with_exposed_provenance_mut::<u8>(start).add(used), len) }
+}
+
+impl Memory {
+    fn new(len: usize, kept: Kept) -> Self {
+        let in_arena = kept == Kept::Arena;
+        Self {
+            heap: if in_arena { Vec::new() } else { vec![0; len] },
+            arena: in_arena.then(|| arena(len)),
+            pieces: kept == Kept::Pieces,
+        }
+    }
+
+    fn segments(&mut self) -> Segments {
+        if let Some(arena) = self.arena {
+            return Segments::one(arena);
+        }
+        // SAFETY: the vector outlives the transfer that uses it (it is kept in a table).
+        let all = Segments::one(unsafe { Segment::new(self.heap.as_mut_ptr(), self.heap.len()) });
+        if !self.pieces {
+            return all;
+        }
+        let third = self.heap.len() / 3;
+        let piece = |at: usize, len: usize| all.slice(at, len).as_slice().first().copied().unwrap_or(Segment::EMPTY);
+        Segments::new(&[piece(0, third), piece(third, 7), piece(third + 7, usize::MAX)]).unwrap()
+    }
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// A size that is as likely small as large.
+fn size(seed: u64, max: usize) -> usize {
+    let bits = pattern(seed, 9);
+    let word = u64::from_le_bytes(bits[..8].try_into().unwrap()) as usize;
+    (word % (1 << (usize::from(bits[8]) % 21))).min(max)
+}
+
+static NONCE: u64 = 0x1234_5678_9ABC_DEF0;
+
+fn parts(cma: bool) -> [Parts; 2] {
+    let pair = pair_memory().unwrap();
+    let bells = [Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap())];
+    let (a, b) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let mut sockets = [Some(a), Some(b)];
+    [0usize, 1].map(|side| Parts {
+        side: side as u8,
+        pair: rustix::io::dup(&pair).unwrap(),
+        my_bell: Arc::clone(&bells[side]),
+        my_bit: 5 + side as u32,
+        peer_bell: rustix::io::dup(bells[1 - side].memory_fd()).unwrap(),
+        peer_event: rustix::io::dup(bells[1 - side].event_fd()).unwrap(),
+        peer_bit: 6 - side as u32,
+        control: sockets[side].take().unwrap(),
+        peer_pid: std::process::id() as i32,
+        peer_nonce: ((&raw const NONCE).expose_provenance() as u64, NONCE),
+        cma,
+    })
+}
+
+fn peers(cma: bool, how: How) -> [Peer; 2] {
+    parts(cma).map(|parts| {
+        let bell = Arc::clone(&parts.my_bell);
+        let link = ShmLink::new(parts).unwrap();
+        assert_eq!(link.cma_reason().is_none(), cma, "{:?}", link.cma_reason());
+        let (sources, targets) = (HashMap::new(), HashMap::new());
+        Peer { link, bell, seen: Seen::default(), sources, targets, how, next: 0 }
+    })
+}
+
+impl Sink for Seen {
+    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
+        assert_eq!(from, 9);
+        match head.kind {
+            Kind::MessageOffer => self.offers.push((head, payload.read(0).unwrap())),
+            Kind::Pull => self.requests.push((head, payload.to_vec())),
+            _ => self.messages.push_back((head, payload.to_vec())),
+        }
+    }
+
+    fn begin(&mut self, _: Connection, _: Head) -> Landing {
+        unreachable!("payloads arrive whole")
+    }
+
+    fn landed(&mut self, _: Connection, _: u32) {
+        unreachable!("payloads arrive whole")
+    }
+
+    fn pulled(&mut self, _: Connection, token: u32, result: Result<u64, PullError>) {
+        self.pulled.push((token, result));
+    }
+
+    fn pushed(&mut self, _: Connection, id: u32, result: Result<(), PullError>) {
+        self.pushed.push((id, result));
+    }
+}
+
+impl Peer {
+    fn poll(&mut self) -> Result<bool, Broken> {
+        let moved = self.link.poll(9, &mut self.seen)?;
+        for (head, offer) in std::mem::take(&mut self.seen.offers) {
+            self.next += 1;
+            let mut memory = Memory::new(offer.len.get() as usize, self.how.target);
+            let into = memory.segments();
+            self.targets.insert(self.next, (memory, head.tag));
+            self.link.pull(head.id, &offer, &into, self.next).unwrap();
+        }
+        for (head, request) in std::mem::take(&mut self.seen.requests) {
+            let source = self.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments);
+            self.link.push(head.id, head.tag, View::of(&request), &source).unwrap();
+        }
+        for (token, result) in std::mem::take(&mut self.seen.pulled) {
+            let (mut memory, tag) = self.targets.remove(&token).unwrap();
+            let bytes = memory.segments().to_vec();
+            assert_eq!(result, Ok(bytes.len() as u64));
+            let head = Head { kind: Kind::Message, len: bytes.len() as u32, tag, ..Head::default() };
+            self.seen.messages.push_back((head, bytes));
+        }
+        for (id, result) in std::mem::take(&mut self.seen.pushed) {
+            assert_eq!(result, Ok(()));
+            self.sources.remove(&id).unwrap();
+        }
+        Ok(moved)
+    }
+
+    /// One message of whatever length; `Full` says to try again.
+    fn send(&mut self, tag: u64, bytes: &[u8], more: bool) -> Result<(), Refused> {
+        if bytes.len() <= self.link.frame_limit() {
+            let mut bytes = bytes.to_vec();
+            let head = Head { kind: Kind::Message, len: bytes.len() as u32, tag, ..Head::default() };
+            // SAFETY: the vector lives until `send` returns.
+            let payload = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
+            return self.link.send(&head, &payload, more);
+        }
+        let id = tag as u32;
+        let mut memory = Memory::new(bytes.len(), self.how.source);
+        let source = memory.segments();
+        View::of(bytes).copy_into(&source, 0);
+        let first = source.as_slice()[0].as_ptr().expose_provenance() as u64;
+        let mut offer = Offer {
+            len: (bytes.len() as u64).into(),
+            address: first.into(),
+            pieces: (source.as_slice().len() as u32).into(),
+            ..Offer::default()
+        };
+        let head = Head {
+            kind: Kind::MessageOffer,
+            flags: Flags::ID,
+            len: size_of::<Offer>() as u32,
+            tag,
+            id,
+            ..Head::default()
+        };
+        let payload = offer.as_mut_bytes();
+        // SAFETY: the offer lives until `send` returns.
+        let payload = Segments::one(unsafe { Segment::new(payload.as_mut_ptr(), payload.len()) });
+        self.link.send(&head, &payload, more)?;
+        self.sources.insert(id, memory);
+        Ok(())
+    }
+}
+
+/// Both sides send `count` messages of random sizes and check what they get. Large and small may overtake each other.
+fn exchange(mut peers: [Peer; 2], count: u64, max: usize) -> [Peer; 2] {
+    std::thread::scope(|scope| {
+        let threads = peers.each_mut().map(|peer| {
+            scope.spawn(move || {
+                let side = peer.link.side as u64;
+                let (mut sent, mut got) = (0, 0);
+                let deadline = Instant::now() + Duration::from_secs(60);
+                while sent < count || got < count || !peer.sources.is_empty() || !peer.link.transfers.is_empty() {
+                    assert!(Instant::now() < deadline, "stuck at {sent} sent, {got} received");
+                    let seed = sent * 2 + side;
+                    if sent < count
+                        && peer.targets.len() < 20
+                        && peer.send(sent, &pattern(seed, size(seed, max)), sent % 3 == 0).is_ok()
+                    {
+                        sent += 1;
+                    }
+                    if !peer.poll().unwrap() {
+                        std::thread::yield_now();
+                    }
+                    while let Some((head, bytes)) = peer.seen.messages.pop_front() {
+                        let seed = head.tag * 2 + 1 - side;
+                        assert_eq!(head.len as usize, size(seed, max));
+                        assert!(bytes == pattern(seed, bytes.len()), "message {} is damaged", head.tag);
+                        got += 1;
+                    }
+                }
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    assert!(peers.iter().all(|peer| peer.sources.is_empty() && peer.targets.is_empty()));
+    peers
+}
+
+const HEAP: How = How { source: Kept::Heap, target: Kept::Heap };
+
+#[test]
+fn messages_of_all_sizes_arrive_by_cma() {
+    exchange(peers(true, HEAP), 400, 1 << 20);
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_without_cma() {
+    exchange(peers(false, HEAP), 400, 1 << 20);
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_through_arenas() {
+    let kinds = [Kept::Heap, Kept::Arena, Kept::Pieces];
+    for (source, target) in kinds.into_iter().flat_map(|source| kinds.map(|target| (source, target))) {
+        for cma in [true, false] {
+            let [a, b] = exchange(peers(cma, How { source, target }), 60, 1 << 20);
+            assert!(a.link.broken.is_none() && b.link.broken.is_none());
+        }
+    }
+}
+
+#[test]
+fn small_messages_stream_through_growing_rings_and_sleepers() {
+    exchange(peers(true, HEAP), 20_000, 3000);
+}
+
+/// Side 1 sleeps whenever it can, and makes its link cold; nothing may be lost.
+#[test]
+fn a_sleeping_receiver_misses_nothing() {
+    let [mut a, mut b] = peers(true, HEAP);
+    const COUNT: u64 = 30_000;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut sent = 0;
+            while sent < COUNT {
+                // Bursts, so that it streams at times, and silence.
+                if a.send(sent, &sent.to_le_bytes(), sent % 5 == 1).is_ok() {
+                    sent += 1;
+                    if sent % 3000 == 0 {
+                        a.poll().unwrap();
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                } else {
+                    a.poll().unwrap();
+                }
+            }
+            a.poll().unwrap();
+            while a.seen.messages.is_empty() {
+                a.poll().unwrap();
+                std::thread::yield_now();
+            }
+        });
+        let (mut got, mut sleeps) = (0u64, 0);
+        let mut done = false;
+        while !done {
+            let moved = (!b.link.is_cold() || b.bell.take_rung(|bit| assert_eq!(bit, 6)) > 0) && {
+                b.link.set_hot();
+                b.poll().unwrap()
+            };
+            for (head, bytes) in b.seen.messages.drain(..) {
+                assert_eq!((head.tag, &bytes[..]), (got, &got.to_le_bytes()[..]));
+                got += 1;
+            }
+            done = got == COUNT;
+            if moved || done || (got % 2 == 0 && !b.link.set_cold()) {
+                continue;
+            }
+            b.bell.arm();
+            let barrier = b.link.prepare_sleep();
+            assert!(!barrier || Bell::barrier());
+            let arrived = if b.link.is_cold() { b.bell.is_rung() } else { !b.link.rx.is_empty() };
+            if !arrived {
+                sleeps += 1;
+                let mut fds =
+                    [rustix::event::PollFd::from_borrowed_fd(b.bell.event_fd(), rustix::event::PollFlags::IN)];
+                let timeout = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+                let woken = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
+                assert_eq!(woken, 1, "slept for ever at {got}");
+            }
+            b.bell.disarm();
+            b.bell.drain();
+        }
+        assert!(sleeps > 0);
+        b.send(0, &[], false).unwrap();
+    });
+}
+
+#[test]
+fn what_was_sent_before_death_or_goodbye_arrives_first() {
+    let [mut a, mut b] = peers(false, HEAP);
+    for tag in 0..40 {
+        a.send(tag, b"last words", false).unwrap();
+    }
+    b.link.death().set_dead("killed");
+    assert!(b.bell.is_rung());
+    assert_eq!(b.poll(), Ok(true));
+    assert_eq!(b.seen.messages.len(), 40);
+    assert_eq!(b.poll(), Err(Broken::Died("killed".to_owned())));
+    assert_eq!(b.send(0, &[], false), Err(Refused::Broken));
+
+    let [mut a, mut b] = peers(false, HEAP);
+    a.send(0, b"so long", false).unwrap();
+    let bye = Head { kind: Kind::Bye, ..Head::default() };
+    a.link.send(&bye, &Segments::EMPTY, false).unwrap();
+    assert_eq!(b.poll(), Ok(true));
+    assert_eq!(b.seen.messages.len(), 2);
+    assert_eq!(b.poll(), Err(Broken::Closed));
+}
+
+/// Polls both in turn until `done`.
+fn run(peers: &mut [Peer; 2], mut done: impl FnMut(&mut [Peer; 2]) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done(peers) {
+        assert!(Instant::now() < deadline, "stuck");
+        for peer in peers.iter_mut() {
+            peer.link.poll(9, &mut peer.seen).unwrap();
+        }
+    }
+}
+
+#[test]
+fn unreadable_memory_is_an_error_on_both_sides_and_the_link_goes_on() {
+    let mut both = peers(true, HEAP);
+    // Nothing is mapped at the first page; the lengths make one side or both copy.
+    for (round, len) in [100_000u64, 4 << 20].into_iter().enumerate() {
+        // SAFETY: nobody follows these but the kernel, which refuses.
+        let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(64), len as usize) };
+        let offer = Offer { len: len.into(), address: 64.into(), pieces: 1.into(), ..Offer::default() };
+        let token = round as u32 + 1;
+        let mut memory = Memory::new(len as usize, Kept::Heap);
+        both[1].link.pull(3, &offer, &memory.segments(), token).unwrap();
+        run(&mut both, |both| !both[0].seen.requests.is_empty());
+        let (head, request) = both[0].seen.requests.remove(0);
+        both[0].link.push(head.id, head.tag, View::of(&request), &Segments::one(nowhere)).unwrap();
+        run(&mut both, |both| !both[1].seen.pulled.is_empty() && !both[0].seen.pushed.is_empty());
+        assert_eq!(both[1].seen.pulled.pop(), Some((token, Err(PullError::Fault))));
+        assert_eq!(both[0].seen.pushed.pop(), Some((3, Err(PullError::Fault))));
+    }
+    exchange(both, 100, 1 << 20);
+}
+
+#[test]
+fn an_operation_that_is_gone_is_not_pulled() {
+    let mut both = peers(true, HEAP);
+    let mut memory = Memory::new(50_000, Kept::Heap);
+    let address = (memory.heap.as_ptr().expose_provenance() as u64).into();
+    let offer = Offer { len: 50_000.into(), address, pieces: 1.into(), ..Offer::default() };
+    let mut target = Memory::new(50_000, Kept::Heap);
+    both[1].link.pull(3, &offer, &target.segments(), 8).unwrap();
+    // Long enough for the puller to help itself.
+    let start = Instant::now();
+    run(&mut both, |_| start.elapsed() > Duration::from_millis(2));
+    assert!(both[1].seen.pulled.is_empty(), "nobody said yet that the operation exists");
+    let (head, request) = both[0].seen.requests.remove(0);
+    both[0].link.push(head.id, head.tag, View::of(&request), &Segments::EMPTY).unwrap();
+    run(&mut both, |both| !both[1].seen.pulled.is_empty());
+    assert_eq!(both[1].seen.pulled, [(8, Err(PullError::Gone))]);
+    assert!(both[0].seen.pushed.is_empty());
+    // A pull of nothing ends well on both sides.
+    both[1].link.pull(4, &offer, &Segments::EMPTY, 9).unwrap();
+    run(&mut both, |both| !both[0].seen.requests.is_empty());
+    let (head, request) = both[0].seen.requests.remove(0);
+    both[0].link.push(head.id, head.tag, View::of(&request), &memory.segments()).unwrap();
+    run(&mut both, |both| both[1].seen.pulled.len() == 2 && both[0].seen.pushed.len() == 1);
+    assert_eq!(both[1].seen.pulled[1], (9, Ok(0)));
+    assert_eq!(both[0].seen.pushed, [(4, Ok(()))]);
+}
+
+#[test]
+fn what_the_set_up_hands_over_is_checked() {
+    let [good, _] = parts(true);
+    assert!(matches!(ShmLink::new(Parts { side: 2, ..good }), Err(SetUpError::Side(2))));
+    let [good, _] = parts(true);
+    assert!(matches!(ShmLink::new(Parts { peer_bit: BELL_BITS, ..good }), Err(SetUpError::Bit(BELL_BITS))));
+    let [good, _] = parts(true);
+    let small = sealed_memfd("percale-test", PAIR_BYTES - 4096, 0).unwrap();
+    assert!(matches!(ShmLink::new(Parts { pair: small, ..good }), Err(SetUpError::Pair(_))));
+    let [good, _] = parts(true);
+    let bell = sealed_memfd("percale-test", 100, 0).unwrap();
+    assert!(matches!(ShmLink::new(Parts { peer_bell: bell, ..good }), Err(SetUpError::Bell(_))));
+    let [good, _] = parts(true);
+    let link = ShmLink::new(Parts { peer_nonce: (good.peer_nonce.0, 1), ..good }).unwrap();
+    assert!(link.cma_reason().unwrap().contains("not the peer"));
+    assert!(link.describe().contains("not the peer"));
+    let [good, _] = parts(true);
+    let link = ShmLink::new(Parts { peer_nonce: (8, 1), ..good }).unwrap();
+    assert!(link.cma_reason().unwrap().contains("process_vm_readv"));
+}
+
+#[test]
+fn arbitrary_pair_memory_harms_nobody() {
+    for seed in 0..1500u64 {
+        let mut bytes = pattern(seed, [200, 4200, 9000, 30_000][(seed % 4) as usize]);
+        if seed % 3 == 0 {
+            // Plausible marks: a kind that exists, no flags but known ones, short lengths.
+            for at in (1..bytes.len().saturating_sub(8)).step_by(64) {
+                bytes[at + 2] = bytes[at + 2] % 12 + 1;
+                bytes[at + 3] %= 4;
+                bytes[at + 5] %= 12;
+                bytes[at + 6] = 0;
+                bytes[at + 7] = 0;
+            }
+        }
+        fuzz_ring(&bytes);
+    }
+}
+
+/// Somebody scribbles all over the pair while messages go both ways.
+#[test]
+fn scribbling_while_messages_move_breaks_only_the_link() {
+    for seed in 0..40u64 {
+        let parts = parts(false);
+        let scribble = Mapping::of(parts[0].pair.as_fd(), PAIR_BYTES).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (stop, scribble) = (&stop, &scribble);
+            let sides = parts.map(|parts| {
+                scope.spawn(move || {
+                    let bell = Arc::clone(&parts.my_bell);
+                    let link = ShmLink::new(parts).unwrap();
+                    let mut seen = Scribbled::default();
+                    let mut peer = Peer {
+                        link,
+                        bell,
+                        seen: Seen::default(),
+                        sources: HashMap::new(),
+                        targets: HashMap::new(),
+                        how: HEAP,
+                        next: 0,
+                    };
+                    for tag in 0..4000 {
+                        let bytes = vec![1; size(tag, 100_000)];
+                        if peer.send(tag, &bytes, false) == Err(Refused::Broken)
+                            || peer.link.poll(9, &mut seen).is_err()
+                        {
+                            break;
+                        }
+                        seen.answer(&mut peer);
+                    }
+                })
+            });
+            scope.spawn(move || {
+                let mut round = seed << 20;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    round += 1;
+                    let dice = pattern(round, 12);
+                    let word = u32::from_le_bytes(dice[..4].try_into().unwrap()) as usize;
+                    // Mostly where it hurts: the control page and the first rings.
+                    let at = word % if dice[4] % 8 == 0 { PAIR_BYTES - 8 } else { 20 << 10 };
+                    for (index, byte) in dice[5..].iter().enumerate().take(1 + usize::from(dice[4] % 7)) {
+                        // SAFETY: within the mapping; links expect others to write it.
+                        unsafe { scribble.as_ptr().add(at + index).write_volatile(*byte) };
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            for side in sides {
+                side.join().unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+}
+
+/// An engine that believes nothing.
+#[derive(Default)]
+struct Scribbled {
+    offers: Vec<(Head, Offer)>,
+    requests: Vec<(Head, Vec<u8>)>,
+    /// Buffers are kept to the end: nobody says reliably when a transfer is over.
+    kept: Vec<Memory>,
+}
+
+impl Scribbled {
+    fn answer(&mut self, peer: &mut Peer) {
+        for (head, offer) in self.offers.drain(..) {
+            let mut memory = Memory::new((offer.len.get() as usize).min(100_000), Kept::Heap);
+            let _: Result<(), Refused> = peer.link.pull(head.id, &offer, &memory.segments(), head.id);
+            self.kept.push(memory);
+        }
+        for (head, request) in self.requests.drain(..) {
+            let source = peer.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments);
+            let _: Result<(), Refused> = peer.link.push(head.id, head.tag, View::of(&request), &source);
+        }
+    }
+}
+
+impl Sink for Scribbled {
+    fn frame(&mut self, _: Connection, head: Head, payload: View<'_>) {
+        match head.kind {
+            Kind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (head, offer))),
+            Kind::Pull => self.requests.push((head, payload.to_vec())),
+            _ => assert_eq!(payload.to_vec().len(), head.len as usize),
+        }
+    }
+
+    fn begin(&mut self, _: Connection, _: Head) -> Landing {
+        unreachable!("payloads arrive whole")
+    }
+
+    fn landed(&mut self, _: Connection, _: u32) {
+        unreachable!("payloads arrive whole")
+    }
+
+    fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
+
+    fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+}

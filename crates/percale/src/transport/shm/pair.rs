@@ -173,10 +173,4 @@ impl Pair {
         // SAFETY: the ranges lie within the mapping (PAIR_BYTES counts them), on page boundaries, and overlap nothing.
         unsafe { Area::new(at.cast::<Line>(), shift, at.wrapping_add(lines).cast::<Block>(), bulk, credits, max) }
     }
-
-    /// All of it, for tests that scribble.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn bytes(&self) -> (*mut u8, usize) {
-        (self.mapping.as_ptr(), self.mapping.len())
-    }
 }

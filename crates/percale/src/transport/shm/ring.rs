@@ -217,12 +217,6 @@ impl Producer {
         Self { at: 0, limit: area.count() - 1, bulk_at: 0, bulk_limit: area.bulk_bytes, area }
     }
 
-    /// The longest payload.
-    #[inline]
-    pub(super) const fn max(&self) -> usize {
-        self.area.max
-    }
-
     /// Learns how far the consumer has come.
     #[cold]
     fn refresh(&mut self) -> Result<(), NoRoom> {

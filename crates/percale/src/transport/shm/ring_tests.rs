@@ -150,7 +150,7 @@ mod plain {
     fn what_no_percale_writes_is_refused() {
         let heap = Heap::new(2, 4096);
         let mut rx = Consumer::new(heap.area(2048));
-        let mut try_mark = |mark: u64| {
+        let try_mark = |mark: u64| {
             heap.lines[0].mark.store(mark, Ordering::Relaxed);
             rx.peek(&mut [0; INLINE_MAX]).map(|arrival| arrival.is_some())
         };

@@ -1,0 +1,208 @@
+//! Instruction budgets: what an operation costs, counted and not timed, so that a later feature cannot spend what an
+//! earlier one saved.
+//!
+//! The benchmark `budget` of the library runs each operation under valgrind by gungraun; crates/percale/benches/
+//! budget.toml holds the ceilings, one `"name" = instructions` a line. A benchmark without a ceiling, a ceiling
+//! without a benchmark and a count above its ceiling all fail.
+
+use crate::failure::{Failure, Outcome};
+use crate::packages::{self, VALGRIND};
+use crate::place::Place;
+use crate::program::{Program, on_path};
+use crate::steps::{Findings, Steps};
+use crate::table::table;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Sets the ceilings to what is counted now and 3 % more: review the difference before you commit it
+    #[arg(long)]
+    update: bool,
+    /// Prints the counts as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const BENCHMARK: &str = "budget";
+const RUNNER: &str = "gungraun-runner";
+const CEILINGS: &str = "crates/percale/benches/budget.toml";
+
+/// Room above the count when a ceiling is set: compilers and C libraries differ a little.
+const ROOM: f64 = 1.03;
+
+type Counts = BTreeMap<String, u64>;
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    if arguments.update || arguments.json {
+        packages::ensure(&[VALGRIND])?;
+        let counts = count(place)?;
+        if arguments.json {
+            println!("{}", serde_json::to_string_pretty(&counts)?);
+        }
+        if arguments.update {
+            write(place, &counts)?;
+        }
+        return Ok(true);
+    }
+    let mut steps = Steps::new(1);
+    steps.run("budgets", "instructions per operation", || check(place));
+    Ok(steps.finish())
+}
+
+/// Counts and compares.
+pub(crate) fn check(place: &Place) -> Outcome<Findings> {
+    if !place.targets("percale", "bench").contains(&BENCHMARK) {
+        return Ok(Findings::skipped(format!("crates/percale has no benchmark named {BENCHMARK}")));
+    }
+    if let Err(why) = packages::ensure(&[VALGRIND]) {
+        return Ok(Findings::skipped(format!("valgrind is {why}")));
+    }
+    let counts = count(place)?;
+    let text = fs::read_to_string(place.root.join(CEILINGS)).map_err(Failure::during(format!("reading {CEILINGS}")))?;
+    let ceilings = parse(&text)?;
+    let mut shown = table(["operation", "instructions", "ceiling", ""], 1);
+    let mut failed = 0;
+    let names: BTreeSet<&String> = counts.keys().chain(ceilings.keys()).collect();
+    for &name in &names {
+        let (count, ceiling) = (counts.get(name).copied(), ceilings.get(name).copied());
+        let verdict = verdict(count, ceiling);
+        failed += usize::from(verdict != "ok");
+        let figure = |value: Option<u64>| value.map_or("–".to_owned(), |value| value.to_string());
+        shown.add_row([name.clone(), figure(count), figure(ceiling), verdict.to_owned()]);
+    }
+    println!("{shown}");
+    Ok(Findings::new(names.len() - failed, failed, ""))
+}
+
+fn verdict(count: Option<u64>, ceiling: Option<u64>) -> &'static str {
+    match (count, ceiling) {
+        (Some(count), Some(ceiling)) if count <= ceiling => "ok",
+        (Some(_), Some(_)) => "above its ceiling",
+        (Some(_), None) => "has no ceiling: cargo xtask budget --update",
+        (None, _) => "was not counted",
+    }
+}
+
+/// Runs the benchmark and reads the instructions of each operation.
+fn count(place: &Place) -> Outcome<Counts> {
+    let runner = runner(place)?;
+    // Earlier runs would be compared with, which is not asked for here.
+    fs::remove_dir_all(place.target.join("gungraun")).ok();
+    let program = place.cargo().args(["bench", "--quiet", "-p", "percale", "--bench", BENCHMARK]);
+    let program = program.args(["--", "--output-format=json"]).env("GUNGRAUN_RUNNER", &runner);
+    let output = program.env("PATH", path_with(&runner)).limit(Duration::from_secs(20 * 60)).output()?;
+    let counts: Counts = serde_json::Deserializer::from_str(output.success()?)
+        .into_iter::<Value>()
+        .map(|value| counted(&value?).ok_or_else(|| Failure::new("gungraun printed something unknown")))
+        .collect::<Outcome<_>>()?;
+    if counts.is_empty() { Err(Failure::new("no operation was counted")) } else { Ok(counts) }
+}
+
+/// One benchmark's name (`ring::send.8`) and instructions, from gungraun's summary (version 7 of its layout).
+fn counted(summary: &Value) -> Option<(String, u64)> {
+    let path = summary["module_path"].as_str()?;
+    let path = path.split_once("::").map_or(path, |(_file, path)| path);
+    let name = match summary["id"].as_str() {
+        Some(id) => format!("{path}.{id}"),
+        None => path.to_owned(),
+    };
+    let profile = summary["profiles"].as_array()?.iter().find(|profile| profile["tool"] == "Callgrind")?;
+    let instructions = profile["data"]["total"]["metrics"]["Ir"]["values"]["new"].as_u64()?;
+    Some((name, instructions))
+}
+
+/// The runner must be of the library's own version: Cargo.lock says which.
+fn runner(place: &Place) -> Outcome<PathBuf> {
+    let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
+    let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;
+    let tools = place.target.join("tools");
+    let runner = tools.join("bin").join(RUNNER);
+    let says = |path: &PathBuf| Some(Program::new(path).arg("--version").output().ok()?.stdout.contains(&version));
+    if let Some(found) = on_path(RUNNER).filter(|path| says(path) == Some(true)) {
+        return Ok(found);
+    }
+    if !runner.is_file() || says(&runner) != Some(true) {
+        println!("  installing {RUNNER} {version} into the target directory");
+        let program = place.cargo().args(["install", "--quiet", "--locked", "--force", RUNNER]);
+        program.args(["--version", &format!("={version}"), "--root"]).arg(&tools).passed()?;
+    }
+    Ok(runner)
+}
+
+fn version_in(lock: &str, package: &str) -> Option<String> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines().skip_while(|line| *line != name);
+    Some(lines.nth(1)?.strip_prefix("version = \"")?.strip_suffix('"')?.to_owned())
+}
+
+fn path_with(runner: &std::path::Path) -> std::ffi::OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = runner.parent().map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
+    std::env::join_paths(places).unwrap_or(path)
+}
+
+fn parse(text: &str) -> Outcome<Counts> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| entry(line).ok_or_else(|| Failure::new(format!("{CEILINGS}: `{line}`")))).collect()
+}
+
+fn entry(line: &str) -> Option<(String, u64)> {
+    let (name, ceiling) = line.split_once('=')?;
+    let name = name.trim().strip_prefix('"')?.strip_suffix('"')?;
+    Some((name.to_owned(), ceiling.trim().replace('_', "").parse().ok()?))
+}
+
+fn write(place: &Place, counts: &Counts) -> Outcome {
+    let mut text = "# Instructions each operation may take: `cargo xtask budget --update` sets them.\n".to_owned();
+    for (name, count) in counts {
+        let ceiling = (*count as f64 * ROOM).ceil() as u64;
+        writeln!(text, "\"{name}\" = {ceiling}").map_err(Failure::during("writing ceilings"))?;
+    }
+    fs::write(place.root.join(CEILINGS), text)?;
+    println!("wrote {CEILINGS}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{counted, parse, verdict, version_in};
+    use serde_json::json;
+
+    #[test]
+    fn ceilings_are_read() {
+        let read = parse("# why\n\"ring::send.8\" = 1_234\n\n\"poll\"=7\n").unwrap();
+        assert_eq!(read["ring::send.8"], 1234);
+        assert_eq!(read["poll"], 7);
+        assert!(parse("ring = 7").is_err());
+        assert!(parse("\"ring\" = seven").is_err());
+    }
+
+    #[test]
+    fn a_summary_gives_its_count() {
+        let summary = json!({"module_path": "budget::ring::send", "id": "8", "profiles": [{"tool": "Callgrind",
+            "data": {"total": {"metrics": {"Ir": {"values": {"new": 60}}}}}}]});
+        assert_eq!(counted(&summary), Some(("ring::send.8".to_owned(), 60)));
+        assert_eq!(counted(&json!({"module_path": "x"})), None);
+    }
+
+    #[test]
+    fn every_mismatch_is_named() {
+        assert_eq!(verdict(Some(5), Some(5)), "ok");
+        assert_ne!(verdict(Some(6), Some(5)), "ok");
+        assert_ne!(verdict(Some(6), None), "ok");
+        assert_ne!(verdict(None, Some(5)), "ok");
+    }
+
+    #[test]
+    fn the_lock_file_says_the_version() {
+        let lock = "[[package]]\nname = \"gungraun-common\"\nversion = \"0.1.0\"\n\n\
+            [[package]]\nname = \"gungraun\"\nversion = \"0.20.0\"\n";
+        assert_eq!(version_in(lock, "gungraun").as_deref(), Some("0.20.0"));
+        assert_eq!(version_in(lock, "other"), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! Requirement coverage: which requirements are proved by tests that ran and passed.
+//!
+//! A requirement is proved, in one cell of the table, if a test there carries its mark and passed, and none that
+//! carries it failed. A cell is a transport and a face (`shm/rust`), read from the test's module path; a test whose
+//! path names no transport proves its requirement as such, which the column `any` counts. `proved` is the requirement
+//! proved in any cell.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::requirements::{self, Requirements, TRANSPORTS};
+use crate::results::{Ending, Results, TestResult};
+use crate::table::table;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only this area (MSG, AV, ...)
+    #[arg(long)]
+    area: Option<String>,
+    /// Lists the requirements that are not proved
+    #[arg(long)]
+    missing: bool,
+    /// With --missing: those not proved in this cell, such as shm/rust
+    #[arg(long, requires = "missing")]
+    cell: Option<String>,
+    /// Prints everything as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const ANY: &str = "any";
+const FACES: [&str; 2] = ["rust", "c"];
+
+/// What the tests of one cell showed: the requirements with a pass and those with a failure.
+#[derive(Default)]
+struct Cell {
+    passed: BTreeSet<String>,
+    failed: BTreeSet<String>,
+}
+
+impl Cell {
+    fn proves(&self, id: &str) -> bool {
+        self.passed.contains(id) && !self.failed.contains(id)
+    }
+}
+
+/// Everything known after reading the results.
+struct Proofs {
+    cells: BTreeMap<String, Cell>,
+    /// Marks of requirements that the document lacks, with a test that carries them.
+    unknown: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+struct Count {
+    proved: usize,
+    total: usize,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    commit: &'a str,
+    areas: BTreeMap<&'a str, BTreeMap<&'a str, Count>>,
+    missing: Vec<&'a str>,
+    unknown: &'a BTreeMap<String, String>,
+}
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    let mut all = requirements::load(place)?;
+    let results = Results::load(place)?
+        .ok_or_else(|| Failure::new("there are no results: run `cargo xtask test --only tests` first"))?;
+    let proofs = Proofs::read(&all, &results.tests);
+    if let Some(area) = &arguments.area {
+        let area = area.to_ascii_uppercase();
+        all.retain(|_, requirement| requirement.area == area);
+        if all.is_empty() {
+            return Err(Failure::new(format!("docs/requirements.md has no area {area}")));
+        }
+    }
+    let missing = proofs.missing(&all, arguments.cell.as_deref())?;
+    if arguments.json {
+        let areas = proofs.count(&all);
+        let report = Report { commit: &results.commit, areas, missing, unknown: &proofs.unknown };
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(proofs.unknown.is_empty());
+    }
+    print_table(&proofs, &all);
+    if arguments.missing {
+        println!("\nnot proved{}:", arguments.cell.iter().map(|cell| format!(" in {cell}")).collect::<String>());
+        missing.iter().for_each(|id| println!("  {id} {}", all[*id].text));
+    }
+    let here = crate::machine::commit(place);
+    if results.commit != here || here.ends_with('+') {
+        println!("\nresults of {}; the tree is at {here}: `cargo xtask test` brings them up to date", results.commit);
+    }
+    for (id, test) in &proofs.unknown {
+        println!("\n{test} is marked {id}, which docs/requirements.md does not have");
+    }
+    Ok(proofs.unknown.is_empty())
+}
+
+impl Proofs {
+    fn read(all: &Requirements, tests: &[TestResult]) -> Self {
+        let mut proofs = Self { cells: BTreeMap::from([(ANY.to_owned(), Cell::default())]), unknown: BTreeMap::new() };
+        let areas: BTreeSet<&str> = all.values().map(|requirement| requirement.area.as_str()).collect();
+        let is_known = |id: &str| id.split('-').next().is_some_and(|area| areas.contains(area));
+        for test in tests {
+            let function = test.name.rsplit("::").next().unwrap_or_default();
+            for id in requirements::marks(function).into_iter().filter(|id| is_known(id)) {
+                if !all.contains_key(&id) {
+                    proofs.unknown.insert(id, format!("{}: {}", test.program, test.name));
+                    continue;
+                }
+                let cell = proofs.cells.entry(cell_of(&test.name)).or_default();
+                match test.ending {
+                    Ending::Passed => cell.passed.insert(id),
+                    Ending::Failed => cell.failed.insert(id),
+                    Ending::Ignored => continue,
+                };
+            }
+        }
+        proofs
+    }
+
+    /// Proved somewhere, and failed nowhere.
+    fn proves(&self, id: &str) -> bool {
+        self.cells.values().any(|cell| cell.proves(id)) && !self.cells.values().any(|cell| cell.failed.contains(id))
+    }
+
+    fn missing<'a>(&self, all: &'a Requirements, cell: Option<&str>) -> Outcome<Vec<&'a str>> {
+        let ids = all.keys().map(String::as_str);
+        let Some(name) = cell else {
+            return Ok(ids.filter(|id| !self.proves(id)).collect());
+        };
+        let cell = self.cells.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.cells.keys().map(String::as_str).collect();
+            Failure::new(format!("no test ran in cell {name}; there are: {}", known.join(", ")))
+        })?;
+        Ok(ids.filter(|id| is_counted(all, id, name) && !cell.proves(id)).collect())
+    }
+
+    /// By area and column: the cells, and `proved` for all of them together.
+    fn count<'a>(&'a self, all: &'a Requirements) -> BTreeMap<&'a str, BTreeMap<&'a str, Count>> {
+        let mut areas: BTreeMap<&str, BTreeMap<&str, Count>> = BTreeMap::new();
+        for (id, requirement) in all {
+            let area = areas.entry(&requirement.area).or_default();
+            let mut add = |column, proved: bool| {
+                let count = area.entry(column).or_insert(Count { proved: 0, total: 0 });
+                count.proved += usize::from(proved);
+                count.total += 1;
+            };
+            add("proved", self.proves(id));
+            for (name, cell) in self.cells.iter().filter(|(name, _)| is_counted(all, id, name)) {
+                add(name, cell.proves(id));
+            }
+        }
+        areas
+    }
+}
+
+/// Whether a requirement is about the transport of a cell.
+fn is_counted(all: &Requirements, id: &str, cell: &str) -> bool {
+    let transport = cell.split('/').next().unwrap_or_default();
+    cell == ANY || all[id].is_about(transport)
+}
+
+/// The cell of a test: the first transport and the first face that its path names. Tests of this workspace are in Rust,
+/// so a path with a transport and no face is of the Rust face.
+fn cell_of(path: &str) -> String {
+    let modules = || path.split("::").take(path.matches("::").count());
+    let Some(transport) = modules().find(|module| TRANSPORTS.contains(module)) else { return ANY.to_owned() };
+    let face = modules().find(|module| FACES.contains(module)).unwrap_or(FACES[0]);
+    format!("{transport}/{face}")
+}
+
+fn print_table(proofs: &Proofs, all: &Requirements) {
+    let cells: Vec<&str> = proofs.cells.keys().map(String::as_str).collect();
+    let columns = || std::iter::once("proved").chain(cells.iter().copied());
+    let mut shown = table(std::iter::once("area").chain(columns()), 1);
+    let areas = proofs.count(all);
+    let row = |name: &str, of: &dyn Fn(&str) -> (usize, usize)| {
+        let counts = columns().map(|column| match of(column) {
+            (_, 0) => "–".to_owned(),
+            (proved, total) => format!("{proved}/{total}"),
+        });
+        std::iter::once(name.to_owned()).chain(counts).collect::<Vec<_>>()
+    };
+    for (name, area) in &areas {
+        shown.add_row(row(name, &|column| area.get(column).map_or((0, 0), |count| (count.proved, count.total))));
+    }
+    if areas.len() > 1 {
+        shown.add_row(row("all", &|column| {
+            let counts = areas.values().filter_map(|area| area.get(column));
+            counts.fold((0, 0), |(proved, total), count| (proved + count.proved, total + count.total))
+        }));
+    }
+    println!("{shown}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Proofs, cell_of};
+    use crate::requirements::Requirements;
+    use crate::results::{Ending, TestResult};
+
+    fn test(name: &str, ending: Ending) -> TestResult {
+        TestResult { step: "tests".into(), program: "conformance".into(), name: name.into(), ending }
+    }
+
+    fn document() -> Requirements {
+        let requirement = |transports: &[&str]| crate::requirements::Requirement::for_test("MSG", transports);
+        Requirements::from([
+            ("MSG-001".to_owned(), requirement(&[])),
+            ("MSG-002".to_owned(), requirement(&["shm"])),
+            ("MSG-003".to_owned(), requirement(&[])),
+        ])
+    }
+
+    #[test]
+    fn a_path_names_its_cell() {
+        assert_eq!(cell_of("conformance::shm::rust::msg_001_x"), "shm/rust");
+        assert_eq!(cell_of("tcp::c::msg_001_x"), "tcp/c");
+        assert_eq!(cell_of("transport::shm::ring::tests::res_001_x"), "shm/rust");
+        assert_eq!(cell_of("matching::tests::tag_001_x"), "any");
+        assert_eq!(cell_of("shm"), "any");
+    }
+
+    #[test]
+    fn only_a_pass_without_a_failure_proves() {
+        let all = document();
+        let proofs = Proofs::read(
+            &all,
+            &[
+                test("shm::rust::msg_001_a", Ending::Passed),
+                test("tcp::rust::msg_001_a", Ending::Ignored),
+                test("shm::rust::msg_002_msg_003_b", Ending::Passed),
+                test("shm::rust::msg_003_c", Ending::Failed),
+            ],
+        );
+        assert_eq!(proofs.missing(&all, None).unwrap(), ["MSG-003"]);
+        assert_eq!(proofs.missing(&all, Some("shm/rust")).unwrap(), ["MSG-003"]);
+        assert_eq!(proofs.missing(&all, Some("tcp/rust")).unwrap(), ["MSG-001", "MSG-003"]);
+        assert!(proofs.missing(&all, Some("sim/rust")).is_err());
+        let count = &proofs.count(&all)["MSG"];
+        assert_eq!((count["proved"].proved, count["proved"].total), (2, 3));
+        assert_eq!((count["tcp/rust"].proved, count["tcp/rust"].total), (0, 2));
+    }
+
+    #[test]
+    fn an_unknown_mark_is_reported() {
+        let proofs = Proofs::read(
+            &document(),
+            &[test("shm::msg_999_x", Ending::Passed), test("shm::sends_100_messages", Ending::Passed)],
+        );
+        assert_eq!(proofs.unknown.keys().collect::<Vec<_>>(), ["MSG-999"]);
+    }
+}

@@ -1,0 +1,175 @@
+//! Reads what `cargo test` prints.
+//!
+//! Stable Rust prints no machine-readable results, so the lines for people are read. A test that writes past the
+//! harness can break a line, so what was read is counted against the totals that the harness prints for each
+//! program; a difference is a failure and never a silent loss.
+
+use crate::results::{Ending, TestResult};
+
+/// Reads lines one by one.
+pub(crate) struct Reader {
+    step: &'static str,
+    program: String,
+    /// Where this program's tests begin in `tests`.
+    first: usize,
+    pub(crate) tests: Vec<TestResult>,
+    /// Test programs whose totals do not agree with the lines read, and programs that ended without totals.
+    pub(crate) unread: Vec<String>,
+    is_open: bool,
+}
+
+/// What a line said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// A test program starts.
+    Program,
+    /// One test ended.
+    Test(Ending),
+    /// A program's totals.
+    Totals,
+    /// Something else: a compiler's message, a failed test's output.
+    Other,
+}
+
+impl Reader {
+    pub(crate) fn new(step: &'static str) -> Self {
+        Self { step, program: String::new(), first: 0, tests: Vec::new(), unread: Vec::new(), is_open: false }
+    }
+
+    pub(crate) fn read(&mut self, line: &str) -> Line {
+        let trimmed = line.trim_start();
+        if let Some(program) = program_in(trimmed) {
+            self.close();
+            self.program = program;
+            self.first = self.tests.len();
+            self.is_open = true;
+            return Line::Program;
+        }
+        if let Some((passed, failed, ignored)) = totals_in(trimmed) {
+            let of = |ending| self.tests[self.first..].iter().filter(|test| test.ending == ending).count();
+            if (of(Ending::Passed), of(Ending::Failed), of(Ending::Ignored)) != (passed, failed, ignored) {
+                self.unread.push(format!("{}: the lines read disagree with \"{trimmed}\"", self.program));
+            }
+            // A program of documentation tests may print several totals, one for each run.
+            self.first = self.tests.len();
+            self.is_open = false;
+            return Line::Totals;
+        }
+        let Some((name, ending)) = test_in(line) else { return Line::Other };
+        let (step, program, name) = (self.step.into(), self.program.clone(), name.into());
+        self.tests.push(TestResult { step, program, name, ending });
+        Line::Test(ending)
+    }
+
+    /// Says that no more lines come.
+    pub(crate) fn close(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.unread.push(format!("{}: ended before its tests did", self.program));
+        }
+    }
+
+    /// The program that is running.
+    pub(crate) fn program(&self) -> &str {
+        &self.program
+    }
+
+    pub(crate) fn count(&self, ending: Ending) -> usize {
+        self.tests.iter().filter(|test| test.ending == ending).count()
+    }
+}
+
+/// The program in "Running unittests src/lib.rs (target/debug/deps/percale-3f1c)", "Running tests/conformance.rs (...)"
+/// and "Doc-tests percale".
+fn program_in(line: &str) -> Option<String> {
+    if let Some(package) = line.strip_prefix("Doc-tests ") {
+        return Some(format!("{package} (documentation)"));
+    }
+    let (source, file) = line.strip_prefix("Running ")?.split_once(" (")?;
+    let file = file.strip_suffix(')')?.rsplit('/').next()?;
+    let (name, _hash) = file.rsplit_once('-')?;
+    let source = source.strip_prefix("unittests ").unwrap_or(source);
+    Some(format!("{name} ({source})"))
+}
+
+/// The counts in "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s".
+fn totals_in(line: &str) -> Option<(usize, usize, usize)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut counts = counts.split("; ").map(|count| count.split(' ').next().unwrap_or_default().parse().ok());
+    Some((counts.next()??, counts.next()??, counts.next()??))
+}
+
+/// The test in "test a::b ... ok", "... FAILED", "... ignored, needs root".
+fn test_in(line: &str) -> Option<(&str, Ending)> {
+    let (name, ending) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let ending = match ending {
+        "ok" => Ending::Passed,
+        "FAILED" => Ending::Failed,
+        other if other.starts_with("ignored") => Ending::Ignored,
+        _ => return None,
+    };
+    Some((name.strip_suffix(" - should panic").unwrap_or(name), ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, Reader};
+    use crate::results::Ending;
+
+    fn read(text: &str) -> Reader {
+        let mut reader = Reader::new("tests");
+        for line in text.lines() {
+            reader.read(line);
+        }
+        reader.close();
+        reader
+    }
+
+    #[test]
+    fn tests_are_read_with_their_program() {
+        let reader = read(
+            "   Compiling percale v0.1.0
+     Running unittests src/lib.rs (target/debug/deps/percale-0123456789abcdef)
+running 3 tests
+test ring::wraps ... ok
+test ring::overflows - should panic ... ok
+test ring::needs_root ... ignored, needs root
+test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+     Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+test shm::rust::msg_001_arrives ... FAILED
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+",
+        );
+        assert_eq!(reader.unread, Vec::<String>::new());
+        assert_eq!(reader.tests.len(), 4);
+        assert_eq!(reader.tests[0].program, "percale (src/lib.rs)");
+        assert_eq!(reader.tests[1].name, "ring::overflows");
+        assert_eq!(reader.tests[3].program, "two (tests/two.rs)");
+        assert_eq!(reader.count(Ending::Failed), 1);
+    }
+
+    #[test]
+    fn a_broken_line_is_noticed() {
+        let reader = read(
+            "Running unittests src/lib.rs (target/debug/deps/percale-01)
+test a ... something printed by a child
+ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        );
+        assert_eq!(reader.unread.len(), 1);
+    }
+
+    #[test]
+    fn a_program_that_died_is_noticed() {
+        let reader = read("Running unittests src/lib.rs (target/debug/deps/percale-01)\ntest a ... ok");
+        assert_eq!(reader.unread.len(), 1);
+        assert_eq!(reader.count(Ending::Passed), 1);
+    }
+
+    #[test]
+    fn other_lines_are_left_alone() {
+        let mut reader = Reader::new("tests");
+        assert_eq!(reader.read("test this is prose"), Line::Other);
+        assert_eq!(reader.read("warning: unused variable"), Line::Other);
+        assert_eq!(reader.read("Running `target/debug/thing`"), Line::Other);
+    }
+}

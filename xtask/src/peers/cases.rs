@@ -1,0 +1,216 @@
+//! What is compared: operations, sizes and transports, and the aims that percale has set itself.
+
+use super::Side;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is measured. percale's command and this chore use the same names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Op {
+    /// Half a round trip of a tagged message.
+    TaggedLatency,
+    /// Tagged messages per second, one way.
+    TaggedRate,
+    /// Bytes per second, one way.
+    Bandwidth,
+}
+
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::TaggedLatency => "tagged-latency",
+            Self::TaggedRate => "tagged-rate",
+            Self::Bandwidth => "bandwidth",
+        }
+    }
+
+    /// Whether less is better.
+    pub(crate) fn is_time(self) -> bool {
+        self == Self::TaggedLatency
+    }
+}
+
+/// One thing measured on all sides.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) transport: &'static str,
+    pub(crate) op: Op,
+    pub(crate) bytes: u64,
+}
+
+/// One of percale's ways to do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Variant {
+    /// The buffers are allocated by percale, so that a local peer can map them.
+    pub(crate) is_percales_memory: bool,
+    /// The source is written before each send. The peers' programs never do.
+    pub(crate) is_dirty: bool,
+}
+
+/// percale beside one peer, in one case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Comparison {
+    pub(crate) transport: String,
+    pub(crate) op: Op,
+    pub(crate) bytes: u64,
+    /// "UCX" or "libfabric".
+    pub(crate) peer: String,
+    /// "p50", "mean" or "rate": what the peer's figure is. percale's is a p50 or a rate.
+    pub(crate) peer_figure: String,
+    pub(crate) variant: Option<Variant>,
+    /// Nanoseconds one way, messages per second or bytes per second: the median of the rounds.
+    pub(crate) peer_value: Option<f64>,
+    pub(crate) percale_value: Option<f64>,
+    pub(crate) peer_rounds: Vec<f64>,
+    pub(crate) percale_rounds: Vec<f64>,
+    /// percale's by the peer's.
+    pub(crate) ratio: Option<f64>,
+    /// The ratio aimed at: at most this for times, at least this for rates.
+    pub(crate) aim: Option<f64>,
+}
+
+impl Case {
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for transport in ["shm", "tcp"] {
+            all.extend([8, 4 << 10, 64 << 10, 1 << 20].map(|bytes| Self { transport, op: Op::TaggedLatency, bytes }));
+            all.push(Self { transport, op: Op::TaggedRate, bytes: 8 });
+            all.extend([4 << 10, 64 << 10, 1 << 20].map(|bytes| Self { transport, op: Op::Bandwidth, bytes }));
+        }
+        all
+    }
+
+    /// Whose memory it is matters only where a peer can map it, and only to messages that are not copied through a
+    /// ring.
+    pub(crate) fn variants(&self) -> Vec<Variant> {
+        let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
+        let owners = if self.transport == "shm" && self.bytes > 4 << 10 { &[true, false][..] } else { &[false][..] };
+        let variants = owners.iter().flat_map(|&is_percales_memory| {
+            dirts.iter().map(move |&is_dirty| Variant { is_percales_memory, is_dirty })
+        });
+        variants.collect()
+    }
+
+    /// What percale aims at against UCX. A dirty source is held against the peer's clean one.
+    fn aim(&self, variant: Variant) -> Option<f64> {
+        Some(match (self.transport, self.op, self.bytes) {
+            ("shm", Op::TaggedLatency, 8 | 4096) => 0.70,
+            ("shm", Op::TaggedLatency, 65536) if !variant.is_percales_memory => 1.0,
+            ("shm", Op::TaggedLatency, 65536 | 1048576) => 0.75,
+            ("shm", Op::TaggedRate, 8) => 1.5,
+            ("tcp", Op::TaggedRate, 8) => 3.0,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {} {}", self.transport, self.op.name(), crate::table::size(self.bytes))
+    }
+}
+
+/// One row for each peer and each of percale's variants; a row for each peer alone where percale was left out.
+pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Comparison> {
+    let mut rows = Vec::new();
+    for (side, peer_rounds) in sides {
+        let (peer, peer_figure) = match (side, case.op.is_time()) {
+            (Side::Percale(_), _) => continue,
+            (Side::Ucx, true) => ("UCX", "p50"),
+            (Side::Ucx, false) => ("UCX", "rate"),
+            (Side::Libfabric, _) => ("libfabric", "mean"),
+        };
+        let row = |variant: Option<Variant>, percale_rounds: &[f64]| {
+            let (peer_value, percale_value) = (median(peer_rounds), median(percale_rounds));
+            let ratio = percale_value.zip(peer_value).map(|(percale, peer)| percale / peer);
+            let aim = variant.filter(|_| peer == "UCX").and_then(|variant| case.aim(variant));
+            Comparison {
+                transport: case.transport.into(),
+                op: case.op,
+                bytes: case.bytes,
+                peer: peer.into(),
+                peer_figure: peer_figure.into(),
+                variant,
+                peer_value,
+                percale_value,
+                peer_rounds: peer_rounds.clone(),
+                percale_rounds: percale_rounds.to_vec(),
+                ratio,
+                aim,
+            }
+        };
+        let before = rows.len();
+        rows.extend(sides.iter().filter_map(|(side, rounds)| match side {
+            Side::Percale(variant) => Some(row(Some(*variant), rounds)),
+            _ => None,
+        }));
+        if rows.len() == before {
+            rows.push(row(None, &[]));
+        }
+    }
+    rows
+}
+
+impl Comparison {
+    /// Whether the peer is better.
+    pub(crate) fn is_loss(&self) -> bool {
+        self.ratio.is_some_and(|ratio| if self.op.is_time() { ratio > 1.0 } else { ratio < 1.0 })
+    }
+
+    /// Whether the aim is missed.
+    pub(crate) fn is_short(&self) -> bool {
+        let of = |ratio: f64, aim: f64| if self.op.is_time() { ratio > aim } else { ratio < aim };
+        self.ratio.zip(self.aim).is_some_and(|(ratio, aim)| of(ratio, aim))
+    }
+}
+
+fn median(figures: &[f64]) -> Option<f64> {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Case, Op, Variant, comparisons, median};
+    use crate::peers::Side;
+
+    #[test]
+    fn the_median_stands_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn each_variant_meets_each_peer() {
+        let case = Case { transport: "shm", op: Op::TaggedLatency, bytes: 8 };
+        let variant = |is_dirty| Variant { is_percales_memory: false, is_dirty };
+        let sides = [
+            (Side::Ucx, vec![200.0]),
+            (Side::Libfabric, vec![800.0]),
+            (Side::Percale(variant(false)), vec![150.0]),
+            (Side::Percale(variant(true)), vec![]),
+        ];
+        let rows = comparisons(&case, &sides);
+        assert_eq!(rows.len(), 4);
+        assert_eq!(rows[0].ratio, Some(0.75));
+        assert!(rows[0].is_short() && !rows[0].is_loss());
+        assert_eq!((rows[1].ratio, rows[1].is_loss()), (None, false));
+        assert_eq!((rows[2].peer.as_str(), rows[2].aim), ("libfabric", None));
+    }
+
+    #[test]
+    fn more_is_better_for_rates() {
+        let case = Case { transport: "tcp", op: Op::TaggedRate, bytes: 8 };
+        let variant = Variant { is_percales_memory: false, is_dirty: false };
+        let rows = comparisons(&case, &[(Side::Ucx, vec![1e6]), (Side::Percale(variant), vec![2e6])]);
+        assert!(!rows[0].is_loss() && rows[0].is_short());
+    }
+}

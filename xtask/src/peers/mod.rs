@@ -1,0 +1,159 @@
+//! percale beside the libraries it is measured against, as Debian ships them: UCX and libfabric.
+//!
+//! Every figure is taken in rounds, and each round runs all sides of a case one after the other, the order turned
+//! around every time: whatever else the machine does hits all of them alike. The median of the rounds counts. All
+//! programs have their two processes pinned to the first two cores (`percale perf` does so by itself).
+
+mod cases;
+mod libfabric;
+mod pair;
+mod percale;
+mod show;
+mod ucx;
+
+pub(crate) use cases::{Comparison, Op};
+pub(crate) use show::comparison as show_comparison;
+
+use crate::failure::{Failure, Outcome};
+use crate::packages::{self, LIBFABRIC, UCX};
+use crate::perf::Perf;
+use crate::place::Place;
+use cases::{Case, Variant};
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// Where the last run is kept, under the target directory.
+pub(crate) const FILE: &str = "bench/peers.json";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How often each side of each case is run
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Only this transport: shm or tcp
+    #[arg(long)]
+    transport: Option<String>,
+    /// Only this operation
+    #[arg(long, value_enum)]
+    op: Option<Op>,
+    /// Only this size in bytes
+    #[arg(long)]
+    size: Option<u64>,
+    /// Only the peers, without percale
+    #[arg(long)]
+    without_percale: bool,
+    /// Prints the run as JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    /// What the report wants: everything.
+    pub(crate) fn all(rounds: usize) -> Self {
+        Self { rounds, transport: None, op: None, size: None, without_percale: false, json: false }
+    }
+
+    fn wants(&self, case: &Case) -> bool {
+        self.transport.as_deref().is_none_or(|its| its == case.transport)
+            && self.op.is_none_or(|its| its == case.op)
+            && self.size.is_none_or(|its| its == case.bytes)
+    }
+}
+
+/// A finished run.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) date: String,
+    pub(crate) commit: String,
+    pub(crate) rounds: usize,
+    /// The peers' own words on their versions.
+    pub(crate) versions: Vec<String>,
+    pub(crate) rows: Vec<Comparison>,
+    /// What could not be measured, and why.
+    pub(crate) problems: Vec<String>,
+}
+
+/// One program that can measure a case.
+enum Side {
+    Ucx,
+    Libfabric,
+    Percale(Variant),
+}
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    let run = measure(place, arguments)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&run)?);
+    } else {
+        show::run(&run);
+    }
+    Ok(run.problems.is_empty())
+}
+
+/// Measures all cases that the arguments name, and keeps the run if they name all.
+pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
+    if arguments.rounds == 0 {
+        return Err(Failure::new("--rounds 0 measures nothing"));
+    }
+    packages::ensure(&[UCX, LIBFABRIC])?;
+    let perf = if arguments.without_percale { None } else { Some(Perf::build(place)?) };
+    let cases: Vec<Case> = Case::all().into_iter().filter(|case| arguments.wants(case)).collect();
+    let (mut rows, mut problems) = (Vec::new(), Vec::new());
+    for (number, case) in cases.iter().enumerate() {
+        let start = Instant::now();
+        eprint!("[{}/{}] {case} ... ", number + 1, cases.len());
+        rows.extend(compare(case, perf.as_ref(), arguments.rounds, &mut problems));
+        eprintln!("{:.1} s", start.elapsed().as_secs_f64());
+    }
+    if rows.is_empty() && problems.is_empty() {
+        return Err(Failure::new("no case matches"));
+    }
+    let run = Run {
+        date: crate::machine::date(),
+        commit: crate::machine::commit(place),
+        rounds: arguments.rounds,
+        versions: [ucx::version(), libfabric::version()].into_iter().flatten().collect(),
+        rows,
+        problems,
+    };
+    if cases.len() == Case::all().len() && perf.is_some() {
+        place.save(FILE, &run)?;
+    }
+    Ok(run)
+}
+
+/// All sides of one case, in rounds: one comparison for each peer and each variant of percale's.
+fn compare(case: &Case, perf: Option<&Perf>, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
+    let mut sides = vec![(Side::Ucx, Vec::new())];
+    if libfabric::measures(case) {
+        sides.push((Side::Libfabric, Vec::new()));
+    }
+    if perf.is_some() {
+        sides.extend(case.variants().into_iter().map(|variant| (Side::Percale(variant), Vec::new())));
+    }
+    for _ in 0..rounds {
+        for (side, figures) in &mut sides {
+            let figure = match (&*side, perf) {
+                (Side::Ucx, _) => ucx::measure(case),
+                (Side::Libfabric, _) => libfabric::measure(case),
+                (Side::Percale(variant), Some(perf)) => percale::measure(perf, case, *variant),
+                (Side::Percale(_), None) => continue,
+            };
+            match figure {
+                Ok(figure) => figures.push(figure),
+                Err(failure) => {
+                    let problem = format!("{case}: {failure}");
+                    if !problems.contains(&problem) {
+                        problems.push(problem);
+                    }
+                }
+            }
+        }
+        sides.reverse();
+    }
+    // An odd number of rounds leaves them turned around.
+    if rounds % 2 == 1 {
+        sides.reverse();
+    }
+    cases::comparisons(case, &sides)
+}

@@ -1,0 +1,36 @@
+//! A program that measures with a server and a client: one of each on this machine, each pinned to its core.
+
+use crate::failure::{Failure, Outcome};
+use crate::processes;
+use crate::program::Program;
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SERVER_CORE: &str = "0";
+const CLIENT_CORE: &str = "1";
+
+/// Longer than any case takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs the server, waits until it listens, runs the client and returns what that printed. Both are made by `program`,
+/// which gets the program to complete, the port, and whether it is the client.
+pub(super) fn run(name: &str, complete: impl Fn(Program, u16, bool) -> Program) -> Outcome<String> {
+    let port = free_port()?;
+    let pinned = |core| Program::new("taskset").args(["-c", core, name]);
+    let mut server = complete(pinned(SERVER_CORE), port, false).background()?;
+    let start = Instant::now();
+    while !processes::listens_on(port) {
+        if server.has_ended() || start.elapsed() > Duration::from_secs(20) {
+            return Err(Failure::new(format!("the server of {name} did not start")));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let client = complete(pinned(CLIENT_CORE), port, true).limit(LIMIT).output()?;
+    client.success().map(str::to_owned)
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Outcome<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}

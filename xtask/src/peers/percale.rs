@@ -1,0 +1,38 @@
+//! percale's own figures, by `percale perf`.
+
+use super::cases::{Case, Op, Variant};
+use crate::failure::{Failure, Outcome};
+use crate::perf::Perf;
+use std::time::Duration;
+
+/// About as long as the peers' programs take.
+const SECONDS: &str = "0.5";
+
+/// One way in nanoseconds (p50), messages per second, or bytes per second.
+pub(super) fn measure(perf: &Perf, case: &Case, variant: Variant) -> Outcome<f64> {
+    let bytes = case.bytes.to_string();
+    let memory = if variant.is_percales_memory { "percale" } else { "ordinary" };
+    let mut arguments = vec!["--transport", case.transport, "--op", case.op.name(), "--size", &bytes];
+    arguments.extend(["--memory", memory, "--seconds", SECONDS]);
+    if variant.is_dirty {
+        arguments.push("--dirty");
+    }
+    let rows = perf.run(&arguments, Duration::from_secs(120))?;
+    let is_it = |row: &&crate::perf::Row| {
+        row.transport == case.transport
+            && row.op == case.op.name()
+            && row.bytes == case.bytes
+            && row.dirty == variant.is_dirty
+            && row.memory == memory
+    };
+    let row = rows.iter().find(is_it).ok_or_else(|| Failure::new("percale perf did not measure what was asked"))?;
+    if let Some(why) = row.nonsense() {
+        return Err(Failure::new(format!("percale perf: {why}")));
+    }
+    let figure = match case.op {
+        Op::TaggedLatency => row.p50_ns,
+        Op::TaggedRate => row.rate,
+        Op::Bandwidth => row.bytes_per_s,
+    };
+    figure.ok_or_else(|| Failure::new(format!("percale perf gave no figure for {}", case.op.name())))
+}

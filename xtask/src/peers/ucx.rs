@@ -1,0 +1,82 @@
+//! UCX's figures, by its own benchmark `ucx_perftest`.
+
+use super::cases::{Case, Op};
+use super::pair;
+use crate::failure::{Failure, Outcome};
+use crate::program::Program;
+
+const NAME: &str = "ucx_perftest";
+
+/// One way in nanoseconds (p50), messages per second, or bytes per second.
+pub(super) fn measure(case: &Case) -> Outcome<f64> {
+    let tls = if case.transport == "shm" { "posix,cma" } else { "tcp" };
+    let test = if case.op.is_time() { "tag_lat" } else { "tag_bw" };
+    let iterations = iterations(case);
+    let printed = pair::run(NAME, |program, port, is_client| {
+        let program = program.env("UCX_TLS", tls).env("UCX_NET_DEVICES", "lo").env("UCX_WARN_UNUSED_ENV_VARS", "n");
+        let program = program.args(["-p", &port.to_string()]);
+        if !is_client {
+            return program;
+        }
+        let (bytes, warmup) = (case.bytes.to_string(), (iterations / 5).max(100).to_string());
+        let program = program.args(["127.0.0.1", "-t", test, "-s", &bytes]);
+        program.args(["-n", &iterations.to_string(), "-w", &warmup, "-v", "-f"])
+    })?;
+    let column = |name| column(&printed, name);
+    let figure = match case.op {
+        Op::TaggedLatency => column("50.0_percentile_lat").map(|us| us * 1e3),
+        Op::TaggedRate => column("overall_mr"),
+        // Its own megabytes are of 2^20 bytes: count messages instead.
+        Op::Bandwidth => column("overall_mr").map(|rate| rate * case.bytes as f64),
+    };
+    figure
+        .filter(|value| *value > 0.0)
+        .ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
+}
+
+/// Enough for about half a second.
+fn iterations(case: &Case) -> u64 {
+    match (case.transport, case.op, case.bytes) {
+        ("shm", Op::TaggedRate, _) => 5_000_000,
+        ("shm", _, ..=1024) => 1_000_000,
+        ("shm", _, ..=8192) => 300_000,
+        ("shm", _, ..=131_072) => 60_000,
+        ("shm", ..) => 5_000,
+        (_, Op::TaggedRate, _) => 500_000,
+        (_, _, ..=8192) => 80_000,
+        (_, _, ..=131_072) => 15_000,
+        _ => 1_000,
+    }
+}
+
+/// A figure of the last row of the CSV that it prints (`-v`), by its column's name: columns differ between versions.
+fn column(printed: &str, name: &str) -> Option<f64> {
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with("iterations,"));
+    let heads: Vec<&str> = lines.next()?.split(',').map(str::trim).collect();
+    let row = lines.filter(|line| line.split(',').count() == heads.len()).last()?;
+    let position = heads.iter().position(|head| *head == name)?;
+    row.split(',').nth(position)?.trim().parse().ok()
+}
+
+/// Its version, for the document.
+pub(super) fn version() -> Option<String> {
+    let output = Program::new("ucx_info").arg("-v").output().ok()?;
+    let line = output.stdout.lines().find(|line| line.contains("ersion"))?;
+    Some(format!("UCX {}", line.split_whitespace().last()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::column;
+
+    #[test]
+    fn columns_are_found_by_name() {
+        let printed = "some warning\n\
+            iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+            200000,0.403,0.495,0.495,15.42,15.42,2020711,2020712\n";
+        assert_eq!(column(printed, "50.0_percentile_lat"), Some(0.403));
+        assert_eq!(column(printed, "overall_mr"), Some(2_020_712.0));
+        assert_eq!(column(printed, "other"), None);
+        assert_eq!(column("iterations,a\n", "a"), None);
+    }
+}

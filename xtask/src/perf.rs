@@ -1,0 +1,116 @@
+//! `percale perf`, as chores run it: one JSON object a row on standard output.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::program::Program;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One measured row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) transport: String,
+    pub(crate) op: String,
+    pub(crate) bytes: u64,
+    /// One way, nanoseconds; rates may have none.
+    pub(crate) p50_ns: Option<f64>,
+    pub(crate) p99_ns: Option<f64>,
+    /// Messages per second.
+    pub(crate) rate: Option<f64>,
+    pub(crate) bytes_per_s: Option<f64>,
+    /// What a plain program reaches on this machine in the same run.
+    pub(crate) limit_p50_ns: Option<f64>,
+    /// "percale" (allocated by the library) or "ordinary".
+    #[serde(default)]
+    pub(crate) memory: String,
+    /// Whether the source was written before each send.
+    #[serde(default)]
+    pub(crate) dirty: bool,
+}
+
+/// The built command.
+pub(crate) struct Perf(PathBuf);
+
+impl Perf {
+    /// Builds the command with optimizations.
+    pub(crate) fn build(place: &Place) -> Outcome<Self> {
+        place.cargo().args(["build", "--release", "--quiet", "-p", "percale-cli"]).passed()?;
+        Ok(Self(place.target.join("release").join("percale")))
+    }
+
+    /// Runs `percale perf --json` with more arguments.
+    pub(crate) fn run(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<Row>> {
+        let program = Program::new(&self.0).args(["perf", "--json"]).args(arguments).limit(limit);
+        let shown = program.shown();
+        let output = program.output()?;
+        rows(output.success()?).map_err(Failure::during(format!("reading what `{shown}` printed")))
+    }
+}
+
+/// Rows as JSON objects one after the other, or as arrays of them.
+fn rows(text: &str) -> Outcome<Vec<Row>> {
+    let mut found = Vec::new();
+    for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+        match value? {
+            Value::Array(values) => {
+                for value in values {
+                    found.push(serde_json::from_value(value)?);
+                }
+            }
+            value => found.push(serde_json::from_value(value)?),
+        }
+    }
+    if found.is_empty() { Err(Failure::new("it holds no row")) } else { Ok(found) }
+}
+
+impl Row {
+    /// What cannot be true of this row, whatever the machine. Times are never judged.
+    pub(crate) fn nonsense(&self) -> Option<&'static str> {
+        let is_good = |figure: Option<f64>| figure.is_none_or(|value| value.is_finite() && value > 0.0);
+        let figures = [self.p50_ns, self.p99_ns, self.rate, self.bytes_per_s, self.limit_p50_ns];
+        if !figures.into_iter().all(is_good) {
+            Some("a figure is zero, negative or infinite")
+        } else if self.transport.is_empty() || self.op.is_empty() {
+            Some("it does not say what was measured")
+        } else if self.p50_ns.is_none() && self.rate.is_none() {
+            Some("it has neither a time nor a rate")
+        } else if matches!((self.p50_ns, self.p99_ns), (Some(p50), Some(p99)) if p50 > p99) {
+            Some("p50 is above p99")
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows;
+
+    const LINE: &str = r#"{"transport":"shm","op":"tagged-latency","bytes":8,"p50_ns":152.0,"p99_ns":310.0,
+        "rate":6.5e6,"bytes_per_s":5.2e7,"limit_p50_ns":146.0,"memory":"percale","dirty":false,"verified":true}"#;
+
+    #[test]
+    fn rows_are_read_from_lines_and_from_arrays() {
+        assert_eq!(rows(&format!("{LINE}\n{LINE}\n")).unwrap().len(), 2);
+        assert_eq!(rows(&format!("[{LINE},{LINE}]")).unwrap().len(), 2);
+        assert!(rows("").is_err());
+        assert!(rows("percale 0.1").is_err());
+    }
+
+    #[test]
+    fn nonsense_is_noticed() {
+        let row = rows(LINE).unwrap().remove(0);
+        assert_eq!(row.nonsense(), None);
+        let mut wrong = row.clone();
+        wrong.p99_ns = Some(1.0);
+        assert!(wrong.nonsense().is_some());
+        wrong = row.clone();
+        wrong.rate = Some(0.0);
+        assert!(wrong.nonsense().is_some());
+        wrong = row;
+        (wrong.p50_ns, wrong.rate) = (None, None);
+        assert!(wrong.nonsense().is_some());
+    }
+}

@@ -1,0 +1,81 @@
+//! Where things are: the repository, its target directory, and what cargo says of the workspace.
+
+use crate::failure::{Failure, Outcome};
+use crate::program::Program;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The repository as cargo sees it.
+pub(crate) struct Place {
+    pub(crate) root: PathBuf,
+    pub(crate) target: PathBuf,
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+impl Place {
+    pub(crate) fn find() -> Outcome<Self> {
+        let own =
+            std::env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| Failure::new("run me by cargo: cargo xtask ..."))?;
+        let answer = Program::cargo(Path::new(&own))
+            .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
+            .output()?;
+        let metadata: Metadata = serde_json::from_str(answer.success()?)?;
+        Ok(Self { root: metadata.workspace_root, target: metadata.target_directory, packages: metadata.packages })
+    }
+
+    /// Cargo, run in the repository's root.
+    pub(crate) fn cargo(&self) -> Program {
+        Program::cargo(&self.root)
+    }
+
+    /// The names of a package's targets of one kind: "example", "bench".
+    pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<&str> {
+        let packages = self.packages.iter().filter(|p| p.name == package);
+        let targets = packages.flat_map(|p| &p.targets).filter(|t| t.kind.iter().any(|k| k == kind));
+        targets.map(|t| t.name.as_str()).collect()
+    }
+
+    /// Writes JSON to a file under the target directory, through a temporary one: whoever reads sees all or nothing.
+    pub(crate) fn save(&self, file: &str, value: &impl serde::Serialize) -> Outcome<PathBuf> {
+        let path = self.target.join(file);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, serde_json::to_string_pretty(value)? + "\n")?;
+        fs::rename(&fresh, &path)?;
+        Ok(path)
+    }
+
+    /// Reads what `save` wrote; `None` if there is no such file.
+    pub(crate) fn load<T: DeserializeOwned>(&self, file: &str) -> Outcome<Option<T>> {
+        let path = self.target.join(file);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path)?;
+        let value = serde_json::from_str(&text).map_err(Failure::during(format!("reading {}", path.display())))?;
+        Ok(Some(value))
+    }
+}

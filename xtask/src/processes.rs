@@ -1,0 +1,69 @@
+//! The processes of this machine, as /proc shows them.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+
+/// Ends a process and everything it started, children first found, parents first ended, so that no parent starts a
+/// child anew.
+pub(crate) fn end_with_children(id: u32) {
+    let mut doomed = vec![id];
+    let all = parents();
+    let mut next = 0;
+    while let Some(&parent) = doomed.get(next) {
+        doomed.extend(all.iter().filter(|(_, its)| *its == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    for id in doomed {
+        if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+            // It may have ended meanwhile, which is what is wanted.
+            kill_process(pid, Signal::KILL).ok();
+        }
+    }
+}
+
+/// Every process with its parent.
+fn parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.filter_map(|id| Some((id, parent_in(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?))).collect()
+}
+
+/// The parent in a line of /proc/ID/stat: the second field after the name, which stands in parentheses and may hold
+/// anything.
+fn parent_in(stat: &str) -> Option<u32> {
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether some process listens on this TCP port (IPv4 or IPv6).
+pub(crate) fn listens_on(port: u16) -> bool {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|file| fs::read_to_string(file).unwrap_or_default());
+    tables.iter().any(|table| table.lines().skip(1).any(|line| is_listener(line, port)))
+}
+
+fn is_listener(line: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let mut fields = line.split_whitespace().skip(1);
+    let (Some(local), Some(_), Some(state)) = (fields.next(), fields.next(), fields.next()) else { return false };
+    let Some((_, its)) = local.rsplit_once(':') else { return false };
+    state == LISTEN && u16::from_str_radix(its, 16) == Ok(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_listener, parent_in};
+
+    #[test]
+    fn a_parent_is_found_behind_any_name() {
+        assert_eq!(parent_in("17 (a) b) (c) S 4 17 17 0"), Some(4));
+        assert_eq!(parent_in("17 nothing"), None);
+    }
+
+    #[test]
+    fn only_listeners_on_that_port_count() {
+        let listening = "   0: 0100007F:36B1 00000000:0000 0A 00000000:00000000 00:00000000";
+        assert!(is_listener(listening, 14001));
+        assert!(!is_listener(listening, 14002));
+        assert!(!is_listener(&listening.replace(" 0A ", " 01 "), 14001));
+    }
+}

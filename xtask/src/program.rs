@@ -1,0 +1,221 @@
+//! Running one other program: with a time limit, its output passed through, gathered, or read line by line.
+//!
+//! A program that runs past its limit is ended with all its children; nothing is left behind.
+
+use crate::failure::{Failure, Outcome};
+use crate::processes;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Longer than any step takes on a slow machine, shorter than anyone's patience.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// A program about to run.
+pub(crate) struct Program {
+    command: Command,
+    limit: Duration,
+}
+
+/// What a program printed and how it ended.
+pub(crate) struct Output {
+    pub(crate) shown: String,
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Program {
+    pub(crate) fn new(name: impl AsRef<OsStr>) -> Self {
+        Self { command: Command::new(name), limit: DEFAULT_LIMIT }
+    }
+
+    pub(crate) fn cargo(directory: &Path) -> Self {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut program = Self::new(cargo);
+        program.command.current_dir(directory);
+        program
+    }
+
+    pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub(crate) fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The command line, for people.
+    pub(crate) fn shown(&self) -> String {
+        let name = Path::new(self.command.get_program()).file_name().unwrap_or_default();
+        let words = std::iter::once(name).chain(self.command.get_args());
+        words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs it with its output passed through.
+    ///
+    /// # Errors
+    /// If it cannot be started, runs too long, or ends in failure.
+    pub(crate) fn passed(mut self) -> Outcome {
+        let shown = self.shown();
+        self.command.stdin(Stdio::null());
+        let (mut child, watch) = self.start()?;
+        let status = child.wait()?;
+        watch.end()?;
+        if status.success() { Ok(()) } else { Err(Failure::new(format!("`{shown}` failed ({status})"))) }
+    }
+
+    /// Runs it and gives each line it prints, on either stream, in the order printed.
+    pub(crate) fn lines(mut self, mut each: impl FnMut(&str)) -> Outcome<ExitStatus> {
+        let (reader, writer) = std::io::pipe()?;
+        self.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let (mut child, watch) = self.start()?;
+        // The command holds copies of the pipe's writing end: without this the pipe never ends.
+        drop(self);
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            each(String::from_utf8_lossy(&line).trim_end());
+            line.clear();
+        }
+        let status = child.wait()?;
+        watch.end()?;
+        Ok(status)
+    }
+
+    /// Runs it and gathers what it prints.
+    pub(crate) fn output(mut self) -> Outcome<Output> {
+        let shown = self.shown();
+        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut child, watch) = self.start()?;
+        let errors = gather(child.stderr.take());
+        let printed = gather(child.stdout.take());
+        let status = child.wait()?;
+        let (stdout, stderr) = (join(printed), join(errors));
+        watch.end()?;
+        Ok(Output { shown, status, stdout, stderr })
+    }
+
+    /// Starts it in the background, its output thrown away; it is ended when the returned value is dropped.
+    pub(crate) fn background(mut self) -> Outcome<Background> {
+        self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let shown = self.shown();
+        let child = self.command.spawn().map_err(Failure::during(format!("starting `{shown}`")))?;
+        Ok(Background(child))
+    }
+
+    fn start(&mut self) -> Outcome<(Child, Watch)> {
+        let shown = self.shown();
+        let child = self.command.spawn().map_err(Failure::during(format!("starting `{shown}`")))?;
+        let watch = Watch::over(child.id(), self.limit, shown);
+        Ok((child, watch))
+    }
+}
+
+impl Output {
+    /// What it printed on standard output.
+    ///
+    /// # Errors
+    /// If it ended in failure: with the end of what it said.
+    pub(crate) fn success(&self) -> Outcome<&str> {
+        if self.status.success() {
+            return Ok(&self.stdout);
+        }
+        let said = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
+        let lines: Vec<&str> = said.lines().collect();
+        let last = lines[lines.len().saturating_sub(6)..].join("\n  ");
+        Err(Failure::new(format!("`{}` failed ({}):\n  {last}", self.shown, self.status)))
+    }
+}
+
+/// A program in the background; ended with all its children when dropped.
+pub(crate) struct Background(Child);
+
+impl Background {
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            processes::end_with_children(self.0.id());
+        }
+        // Takes the ended process off the system's table; there is nobody to tell if that fails.
+        self.0.wait().ok();
+    }
+}
+
+/// Ends a program that runs past its limit.
+struct Watch {
+    done: mpsc::Sender<()>,
+    thread: JoinHandle<bool>,
+    limit: Duration,
+    shown: String,
+}
+
+impl Watch {
+    fn over(id: u32, limit: Duration, shown: String) -> Self {
+        let (done, ended) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let too_long = ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            if too_long {
+                processes::end_with_children(id);
+            }
+            too_long
+        });
+        Self { done, thread, limit, shown }
+    }
+
+    fn end(self) -> Outcome {
+        drop(self.done);
+        match self.thread.join() {
+            Ok(true) => {
+                Err(Failure::new(format!("`{}` ran longer than {} s: ended", self.shown, self.limit.as_secs())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn gather(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What was read before an error is what there is to show.
+            stream.read_to_end(&mut bytes).ok();
+        }
+        bytes
+    })
+}
+
+fn join(thread: JoinHandle<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&thread.join().unwrap_or_default()).into_owned()
+}
+
+/// Where a program of this name is, if it is on the search path.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    // Debian keeps `ip` here, which is not on an ordinary user's search path.
+    places.push("/usr/sbin".into());
+    places.into_iter().map(|directory| directory.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,58 @@
+//! What the tests did: target/percale-results.json, written by `cargo xtask test`, read by `cargo xtask coverage`.
+//!
+//! Each step that runs tests replaces its own results and keeps the others', so that a single step can be run again.
+
+use crate::failure::Outcome;
+use crate::place::Place;
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "percale-results.json";
+
+/// How one test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Ending {
+    Passed,
+    Failed,
+    Ignored,
+}
+
+/// One test that cargo ran, or was told to ignore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TestResult {
+    /// The step that ran it: "tests", "loom".
+    pub(crate) step: String,
+    /// The test program: "conformance", "percale (src/lib.rs)".
+    pub(crate) program: String,
+    /// The test's path within its program: "shm::rust::msg_001_a_message_arrives_whole".
+    pub(crate) name: String,
+    pub(crate) ending: Ending,
+}
+
+/// All of them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Results {
+    /// The commit they were run on, with a mark if the tree had changes besides.
+    pub(crate) commit: String,
+    pub(crate) tests: Vec<TestResult>,
+}
+
+impl Results {
+    pub(crate) fn load(place: &Place) -> Outcome<Option<Self>> {
+        place.load(FILE)
+    }
+
+    /// Replaces the results of one step.
+    pub(crate) fn replace(place: &Place, step: &str, fresh: &[TestResult]) -> Outcome {
+        let mut results = Self::load(place)?.unwrap_or_default();
+        let commit = crate::machine::commit(place);
+        if results.commit != commit {
+            // Results of other sources prove nothing about these.
+            results.tests.clear();
+        }
+        results.commit = commit;
+        results.tests.retain(|test| test.step != step);
+        results.tests.extend_from_slice(fresh);
+        place.save(FILE, &results).map(drop)
+    }
+}

@@ -1,0 +1,110 @@
+//! A chore's steps: run one after the other, each timed, with a summary at the end.
+//!
+//! A step that fails does not stop those after it: one run shows everything that is wrong. What cannot be checked here
+//! is skipped with its reason, and the summary says so.
+
+use crate::failure::Outcome;
+use crate::table::table;
+use std::time::{Duration, Instant};
+
+/// What a step found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Tests (or examples, models, rows) that are as they should be.
+    pub(crate) passed: usize,
+    /// Those that are not.
+    pub(crate) failed: usize,
+    /// A few words for the summary.
+    pub(crate) note: String,
+    is_skipped: bool,
+}
+
+impl Findings {
+    pub(crate) fn new(passed: usize, failed: usize, note: impl Into<String>) -> Self {
+        Self { passed, failed, note: note.into(), is_skipped: false }
+    }
+
+    /// Nothing could be checked, and why.
+    pub(crate) fn skipped(why: impl Into<String>) -> Self {
+        Self { note: why.into(), is_skipped: true, ..Self::default() }
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Self { is_skipped: true, .. } => "SKIPPED",
+            Self { failed: 0, .. } => "ok",
+            _ => "FAILED",
+        }
+    }
+}
+
+/// Steps that have run.
+pub(crate) struct Steps {
+    total: usize,
+    done: Vec<(&'static str, Findings, Duration)>,
+}
+
+impl Steps {
+    /// `total` steps are about to run.
+    pub(crate) fn new(total: usize) -> Self {
+        Self { total, done: Vec::new() }
+    }
+
+    /// Runs one. An error is one failure.
+    pub(crate) fn run(&mut self, name: &'static str, about: &str, step: impl FnOnce() -> Outcome<Findings>) {
+        println!("[{}/{}] {name}: {about}", self.done.len() + 1, self.total);
+        let start = Instant::now();
+        let findings = step().unwrap_or_else(|failure| {
+            println!("  {failure}");
+            let first = failure.to_string().lines().next().unwrap_or_default().to_owned();
+            Findings::new(0, 1, first)
+        });
+        let elapsed = start.elapsed();
+        println!("  {} in {:.1} s  {}", findings.word(), elapsed.as_secs_f64(), findings.note);
+        self.done.push((name, findings, elapsed));
+    }
+
+    /// Prints the summary and, alone on the last line, the totals. Returns whether nothing failed.
+    pub(crate) fn finish(self) -> bool {
+        let mut shown = table(["step", "", "passed", "failed", "seconds", "note"], 2);
+        if let Some(column) = shown.column_mut(5) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Left);
+        }
+        for (name, findings, elapsed) in &self.done {
+            let (passed, failed) = (findings.passed.to_string(), findings.failed.to_string());
+            let seconds = format!("{:.1}", elapsed.as_secs_f64());
+            shown.add_row([*name, findings.word(), &passed, &failed, &seconds, &findings.note]);
+        }
+        println!("\n{shown}");
+        for (name, findings, _) in self.done.iter().filter(|(_, findings, _)| findings.is_skipped) {
+            println!("SKIPPED {name}: {}", findings.note);
+        }
+        let sum = |of: fn(&Findings) -> usize| self.done.iter().map(|(_, findings, _)| of(findings)).sum::<usize>();
+        let (passed, failed) = (sum(|findings| findings.passed), sum(|findings| findings.failed));
+        println!("\n{passed} passed, {failed} failed");
+        failed == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Findings, Steps};
+    use crate::failure::Failure;
+
+    #[test]
+    fn an_error_is_a_failure_and_the_rest_still_runs() {
+        let mut steps = Steps::new(2);
+        steps.run("first", "fails", || Err(Failure::new("no such thing")));
+        steps.run("second", "passes", || Ok(Findings::new(3, 0, "")));
+        assert_eq!(steps.done.len(), 2);
+        assert!(!steps.finish());
+    }
+
+    #[test]
+    fn a_skipped_step_is_no_failure() {
+        let mut steps = Steps::new(1);
+        steps.run("one", "is skipped", || Ok(Findings::skipped("not root")));
+        assert_eq!(steps.done[0].1.word(), "SKIPPED");
+        assert!(steps.finish());
+    }
+}

@@ -1,0 +1,29 @@
+//! The steps that read the source and run nothing of it.
+
+use crate::failure::Outcome;
+use crate::place::Place;
+use crate::program::on_path;
+use crate::steps::Findings;
+
+pub(super) fn format(place: &Place) -> Outcome<Findings> {
+    if on_path("rustfmt").is_none() {
+        return Ok(Findings::skipped("rustfmt is not here: rustup component add rustfmt"));
+    }
+    place.cargo().args(["fmt", "--all", "--check"]).passed()?;
+    Ok(Findings::default())
+}
+
+pub(super) fn clippy(place: &Place) -> Outcome<Findings> {
+    if on_path("cargo-clippy").is_none() {
+        return Ok(Findings::skipped("clippy is not here: rustup component add clippy"));
+    }
+    place.cargo().args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]).passed()?;
+    Ok(Findings::default())
+}
+
+/// Libraries only: the command and the library share a name, and so would their pages.
+pub(super) fn docs(place: &Place) -> Outcome<Findings> {
+    let program = place.cargo().args(["doc", "--quiet", "--workspace", "--no-deps", "--lib"]);
+    program.env("RUSTDOCFLAGS", "-D warnings").passed()?;
+    Ok(Findings::default())
+}

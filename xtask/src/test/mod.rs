@@ -1,0 +1,93 @@
+//! `cargo xtask test`: everything that must hold before a change is merged, in one command.
+//!
+//! Steps are independent of each other and can be run alone (`--only`). Their order puts what fails soonest first.
+
+mod commands;
+mod lint;
+mod suite;
+
+use crate::failure::Outcome;
+use crate::packages;
+use crate::place::Place;
+use crate::steps::{Findings, Steps};
+use clap::ValueEnum;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only these steps
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Step>,
+    /// Leaves out the slow steps: loom models, the run of the command, budgets
+    #[arg(long)]
+    quick: bool,
+    /// Only tests whose path contains this
+    #[arg(long)]
+    filter: Option<String>,
+}
+
+/// A step of the chore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// The source is formatted
+    Format,
+    /// Clippy has nothing to say
+    Clippy,
+    /// System packages that some tests want
+    Packages,
+    /// Unit, integration and documentation tests
+    Tests,
+    /// Loom models: every interleaving of the lock-free parts
+    Loom,
+    /// Each example runs and ends well
+    Examples,
+    /// The command measures something on shm and tcp
+    Perf,
+    /// Instructions per operation stay below their ceilings
+    Budgets,
+    /// The documents of the code build without a warning
+    Docs,
+}
+
+impl Step {
+    fn is_slow(self) -> bool {
+        matches!(self, Self::Loom | Self::Perf | Self::Budgets)
+    }
+
+    fn run(self, place: &Place, arguments: &Arguments, steps: &mut Steps) {
+        match self {
+            Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
+            Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
+            Self::Packages => steps.run("packages", "what some tests want besides Rust", needed),
+            Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
+                suite::tests(place, arguments.filter.as_deref())
+            }),
+            Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
+            Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
+            Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
+            Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
+            Self::Docs => steps.run("docs", "the documents of the code", || lint::docs(place)),
+        }
+    }
+}
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    let wanted = |step: &Step| {
+        let is_named = arguments.only.is_empty() || arguments.only.contains(step);
+        is_named && !(arguments.quick && step.is_slow())
+    };
+    let chosen: Vec<Step> = Step::value_variants().iter().copied().filter(wanted).collect();
+    let mut steps = Steps::new(chosen.len());
+    for step in chosen {
+        step.run(place, arguments, &mut steps);
+    }
+    Ok(steps.finish())
+}
+
+/// Tests that want one of these say so and do nothing where it is missing, so this is no failure, but it is said.
+fn needed() -> Outcome<Findings> {
+    let wanted = [packages::IP, packages::STRACE, packages::VALGRIND];
+    Ok(match packages::ensure(&wanted) {
+        Ok(()) => Findings::new(0, 0, wanted.map(|needed| needed.package).join(", ")),
+        Err(why) => Findings::skipped(why.to_string()),
+    })
+}

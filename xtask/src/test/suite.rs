@@ -1,0 +1,82 @@
+//! The steps that run tests under Rust's harness and keep each test's result.
+
+use crate::failure::{Failure, Outcome};
+use crate::libtest::{Line, Reader};
+use crate::place::Place;
+use crate::program::Program;
+use crate::results::{Ending, Results, TestResult};
+use crate::steps::Findings;
+use std::time::{Duration, Instant};
+
+/// All tests of the workspace. With a filter the results are shown but not kept: they would pass for all of them.
+pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
+    let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
+    let found = harness("tests", program)?;
+    if filter.is_none() {
+        Results::replace(place, "tests", &found)?;
+    }
+    Ok(findings(&found, "no test matches"))
+}
+
+/// The loom models are unit tests of the library whose names begin with `loom_`; they are built apart, with loom's
+/// types in the place of the standard library's.
+pub(super) fn loom(place: &Place) -> Outcome<Findings> {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
+    let program = place.cargo().args(["test", "--release", "-p", "percale", "--lib"]);
+    let program = program.arg("--target-dir").arg(place.target.join("loom")).arg("loom_");
+    let found = harness("loom", program.env("RUSTFLAGS", flags.trim()))?;
+    Results::replace(place, "loom", &found)?;
+    Ok(findings(&found, "no model ran"))
+}
+
+fn findings(found: &[TestResult], none: &str) -> Findings {
+    let count = |ending| found.iter().filter(|test| test.ending == ending).count();
+    let (passed, failed) = (count(Ending::Passed), count(Ending::Failed));
+    if found.is_empty() {
+        // A check that checked nothing has not passed.
+        return Findings::new(0, 1, none);
+    }
+    let note = match count(Ending::Ignored) {
+        0 => String::new(),
+        ignored => format!("{ignored} ignored"),
+    };
+    Findings::new(passed, failed, note)
+}
+
+/// Runs `cargo test` and reads every test's result; shows each program's counts, and whatever is not about a test
+/// that passed.
+fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
+    let mut reader = Reader::new(step);
+    let mut start = Instant::now();
+    let mut before = 0;
+    let program = program.env("CARGO_TERM_COLOR", "never").limit(Duration::from_secs(45 * 60));
+    let status = program.lines(|line| match reader.read(line) {
+        Line::Program => (start, before) = (Instant::now(), reader.tests.len()),
+        Line::Totals => {
+            let (tests, seconds) = (reader.tests.len() - before, start.elapsed().as_secs_f64());
+            if tests > 0 {
+                println!("  {:<44} {tests:>5} tests {seconds:>7.1} s", reader.program());
+            }
+        }
+        Line::Test(Ending::Passed) => {}
+        Line::Test(_) => println!("  {line}"),
+        Line::Other if is_chatter(line) => {}
+        Line::Other => println!("  {line}"),
+    })?;
+    reader.close();
+    if let Some(what) = reader.unread.first() {
+        return Err(Failure::new(format!("{what} ({status})")));
+    }
+    if !status.success() && reader.count(Ending::Failed) == 0 {
+        return Err(Failure::new(format!("cargo test ended with {status}")));
+    }
+    Ok(reader.tests)
+}
+
+/// Lines of every run that say nothing new.
+fn is_chatter(line: &str) -> bool {
+    let line = line.trim_start();
+    let begins =
+        ["running ", "Finished ", "Compiling ", "Fresh ", "Downloaded ", "Downloading ", "Blocking ", "Locking "];
+    line.is_empty() || begins.iter().any(|beginning| line.starts_with(beginning))
+}
