@@ -13,7 +13,7 @@ pub use self::builder::{DomainBuilder, OpenError};
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::fabric::TransportKind;
-use crate::memory::sealed::{self, Allocation, AllocateError};
+use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 

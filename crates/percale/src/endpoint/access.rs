@@ -159,7 +159,8 @@ impl Shared {
         let mut state = self.lock();
         if state.led {
             state.followers += 1;
-            let patience = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            let patience =
+                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
             let (mut state, _) =
                 self.inner.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
             state.followers -= 1;

@@ -202,8 +202,7 @@ impl<'d> EndpointBuilder<'d> {
             cma_allowed: settings.cma,
             bell: Some(Arc::clone(&doorbell) as _),
         };
-        let registration =
-            service.open(options, &mailbox).map_err(|error| BindError::Bind { address: bind, error })?;
+        let registration = service.open(options, &mailbox).map_err(|error| BindError::Bind { address: bind, error })?;
         let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
         let mut tcp = TcpOptions { timeout: settings.peer_timeout, ..TcpOptions::default() };
         if let Some(bytes) = settings.socket_buffers {

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use crate::completion::entry::{Entry, CompletionFlags, ErrorEntry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
 use crate::memory::buffer::Buffer;
 
 /// One operation.

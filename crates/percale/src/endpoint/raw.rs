@@ -5,10 +5,10 @@
 
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
+use super::Endpoint;
 use super::access::Access;
 use super::engine::types::{Notify, Side};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
-use super::Endpoint;
 use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;

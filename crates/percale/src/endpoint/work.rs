@@ -107,13 +107,13 @@ impl PostError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Again => 11,                                      // EAGAIN
-            Self::UnknownPeer(_) | Self::Flags(_) => 22,            // EINVAL
-            Self::NoVector => 267,                                  // FI_ENOAV
-            Self::InjectTooLong(_) | Self::TooLong(_) => 90,        // EMSGSIZE
-            Self::NotClaimed => 42,                                 // ENOMSG
-            Self::ReadOnly => 13,                                   // EACCES
-            Self::Forked => 10,                                     // ECHILD
+            Self::Again => 11,                               // EAGAIN
+            Self::UnknownPeer(_) | Self::Flags(_) => 22,     // EINVAL
+            Self::NoVector => 267,                           // FI_ENOAV
+            Self::InjectTooLong(_) | Self::TooLong(_) => 90, // EMSGSIZE
+            Self::NotClaimed => 42,                          // ENOMSG
+            Self::ReadOnly => 13,                            // EACCES
+            Self::Forked => 10,                              // ECHILD
         }
     }
 }

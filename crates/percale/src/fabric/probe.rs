@@ -31,8 +31,7 @@ pub(super) fn cma() -> Result<(), String> {
 
 /// Whether abstract Unix sockets work.
 pub(super) fn abstract_socket() -> io::Result<()> {
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut name = *b"percale-probe-0000000000000000";
     let number = format!("{:016x}", u64::from(std::process::id()) << 32 | std::ptr::from_ref(&name).addr() as u64 >> 4);
     name[14..].copy_from_slice(&number.as_bytes()[..16]);

@@ -74,8 +74,7 @@ impl Core {
     /// Keeps a message until its receive is posted.
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
         let tagged = is_tagged(message.head.kind);
-        let envelope =
-            Envelope { tag: if tagged { message.head.tag } else { 0 }, source: u64::from(message.from) };
+        let envelope = Envelope { tag: if tagged { message.head.tag } else { 0 }, source: u64::from(message.from) };
         self.table(tagged).hold(envelope, message)
     }
 
@@ -213,7 +212,9 @@ impl Sink for Core {
 /// How a failed pull is reported.
 fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
     match error {
-        PullError::Fault => (ErrorCode::Fault, "the source or the destination is not memory that can be read or written"),
+        PullError::Fault => {
+            (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
+        }
         PullError::Gone => (ErrorCode::Canceled, "the sender gave the message up"),
     }
 }

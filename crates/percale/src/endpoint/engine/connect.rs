@@ -15,13 +15,13 @@ use super::poller::Poller;
 use super::{BELL, Doorbell, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
+use crate::fabric::TransportKind;
 use crate::memory::forked::Process;
 use crate::transport::any::AnyLink;
-use crate::fabric::TransportKind;
-use crate::transport::connect::{ConnectError, LocalBell, Mailbox, Made, Notice, PeerIdentity, Registration, ShmParts};
+use crate::transport::connect::{ConnectError, LocalBell, Made, Mailbox, Notice, PeerIdentity, Registration, ShmParts};
 use crate::transport::loopback::LoopbackLink;
-use crate::transport::sim::SimNotice;
 use crate::transport::shm::{Bell, Parts, ShmLink};
+use crate::transport::sim::SimNotice;
 use crate::transport::tcp::{TcpLink, TcpOptions};
 use crate::transport::{Broken, Connection, Link};
 use crate::wire::head::{Head, Kind};
@@ -181,14 +181,7 @@ impl Engine {
         }
     }
 
-    fn established(
-        &mut self,
-        attempt: Option<u64>,
-        serial: u64,
-        identity: &PeerIdentity,
-        made: Made,
-        reason: &str,
-    ) {
+    fn established(&mut self, attempt: Option<u64>, serial: u64, identity: &PeerIdentity, made: Made, reason: &str) {
         let slot = match attempt.and_then(|attempt| self.attempts.remove(&attempt)) {
             Some(slot) => {
                 self.core.peers.also_known_as(slot, identity.address);
@@ -227,7 +220,9 @@ impl Engine {
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
             Made::Tcp(socket) => {
-                let Connector::Service { tcp, .. } = &self.connector else { unreachable!("sockets come from services") };
+                let Connector::Service { tcp, .. } = &self.connector else {
+                    unreachable!("sockets come from services")
+                };
                 let link = TcpLink::new(socket, *tcp)?;
                 Ok((TransportKind::Tcp, AnyLink::Tcp(Box::new(link))))
             }

@@ -15,7 +15,7 @@ use slab::Slab;
 use super::peers::Peers;
 use super::types::{Action, Arrival, Body, Multi, Notify, Pull, Receive, Send, Side, Unexpected};
 use crate::completion::counter::Counter;
-use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
@@ -185,7 +185,8 @@ impl Core {
     #[inline]
     pub(crate) fn received_entry(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> Entry {
         let tagged = is_tagged(head.kind);
-        let mut flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+        let mut flags =
+            CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         if head.flags.contains(Flags::DATA) {
             flags |= CompletionFlags::REMOTE_DATA;
         }
@@ -212,7 +213,14 @@ impl Core {
     }
 
     /// A receive that had been matched will get no message: its peer died, or the payload could not be fetched.
-    pub(crate) fn receive_failed(&mut self, from: Connection, head: &Head, receive: &Receive, error: ErrorCode, why: &str) {
+    pub(crate) fn receive_failed(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        receive: &Receive,
+        error: ErrorCode,
+        why: &str,
+    ) {
         let mut entry = self.received_entry(from, head, 0, receive);
         if let Some(multi) = receive.multi {
             entry.flags |= self.multi_done(multi);
@@ -314,8 +322,11 @@ impl Core {
     /// Accounts for unexpected bytes held here, and tells senders when the cap is passed, either way.
     pub(crate) fn account(&mut self, more: usize, less: usize) {
         self.unexpected = self.unexpected + more - less;
-        let offers_only =
-            if self.offers_only { self.unexpected > self.unexpected_cap / 2 } else { self.unexpected > self.unexpected_cap };
+        let offers_only = if self.offers_only {
+            self.unexpected > self.unexpected_cap / 2
+        } else {
+            self.unexpected > self.unexpected_cap
+        };
         if offers_only != self.offers_only {
             self.offers_only = offers_only;
             let up: Vec<Connection> = self.peers.up().collect();

@@ -12,8 +12,8 @@
 
 mod arrive;
 mod connect;
-mod doorbell;
 pub(crate) mod core;
+mod doorbell;
 pub(crate) mod peers;
 mod poller;
 mod receive;

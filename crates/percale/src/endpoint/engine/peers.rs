@@ -70,7 +70,14 @@ impl Peers {
     /// No peers yet.
     pub(crate) fn new(vector: Option<AddressVector>) -> Self {
         let generation = vector.as_ref().map_or(0, AddressVector::generation);
-        Self { list: Vec::new(), by_socket: HashMap::new(), by_address: Vec::new(), vector, generation, any_accused: false }
+        Self {
+            list: Vec::new(),
+            by_socket: HashMap::new(),
+            by_address: Vec::new(),
+            vector,
+            generation,
+            any_accused: false,
+        }
     }
 
     /// The slot of a vector's address, following aliases.

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::peers::Unresolved;
 use super::types::{Body, Multi, Notify, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
-use crate::completion::entry::{Entry, CompletionFlags, ErrorCode, ErrorEntry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::wire::head::{Flags, Kind};
@@ -85,7 +85,8 @@ impl Core {
     /// FI_PEEK: reports the first message that the pattern matches, or that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
         let Some(held) = self.table(tagged).find(pattern) else {
-            let flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+            let flags =
+                CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
             let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
             let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no such message is here");
             self.fail(Side::Receive, notify, error);
@@ -173,7 +174,8 @@ impl Core {
         for tagged in [false, true] {
             let wanted = |receive: &Receive| receive.context == context && ours(receive.notify);
             if let Some(receive) = self.table(tagged).cancel_where(wanted) {
-                let mut flags = CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+                let mut flags =
+                    CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
                 if let Some(multi) = receive.multi {
                     self.multis[multi as usize].closed = true;
                     if self.multis[multi as usize].in_flight > 0 {

@@ -2,11 +2,11 @@
 
 use zerocopy::IntoBytes;
 
+use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::receive::unresolved;
 use super::types::{Notify, Pending, Send, Side};
-use super::Engine;
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::sealed;

@@ -17,7 +17,7 @@ use crate::wire::hello::Incarnation;
 pub struct PeerIdentity {
     /// Which life of which endpoint.
     pub incarnation: Incarnation,
-    /// The address that it advertises (where that is a loopback address of another machine: the address it called from).
+    /// The address that it advertises; where that is another machine's loopback address, the one it called from.
     pub address: SocketAddr,
     /// Its process, as this process sees it; 0 if it does not. Known over shared memory only.
     pub pid: i32,

@@ -21,7 +21,8 @@ use crate::wire::hello::{Answer, Confirm, Half, Incarnation, Offer, Token, Why, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Degraded {
     pub(super) why: Why,
-    pub(super) errno: Errno,
+    /// What the kernel said (here or at the peer), or 0.
+    pub(super) errno: i32,
 }
 
 impl From<Errno> for Degraded {
@@ -31,7 +32,7 @@ impl From<Errno> for Degraded {
             Errno::CONNREFUSED => Why::SocketUnreachable,
             _ => Why::MeetingFailed,
         };
-        Self { why, errno }
+        Self { why, errno: errno.raw_os_error() }
     }
 }
 
@@ -42,13 +43,13 @@ impl From<std::io::Error> for Degraded {
 }
 
 impl Degraded {
-    const fn because(why: Why) -> Self {
-        Self { why, errno: Errno::from_raw_os_error(0) }
+    pub(super) const fn because(why: Why) -> Self {
+        Self { why, errno: 0 }
     }
 
     /// The number as it travels.
     pub(super) const fn number(&self) -> u32 {
-        self.errno.raw_os_error().cast_unsigned()
+        self.errno.cast_unsigned()
     }
 }
 
@@ -162,7 +163,7 @@ impl Meeting {
         let bad = Degraded::because(Why::BadResources);
         let (why, errno) = answer.outcome().ok_or(bad)?;
         if why != Why::SameHost {
-            return Err(Degraded { why, errno: Errno::from_raw_os_error(i32::try_from(errno).unwrap_or(0)) });
+            return Err(Degraded { why, errno: errno.cast_signed() });
         }
         if answer.echo != self.ours.challenge {
             return Err(Degraded::because(Why::PeerUnknown));

@@ -3,11 +3,12 @@
 //! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
 //! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
 //!
-//! * [`handshake`] is what is said over TCP, without I/O. TCP is the authority: it decides who the peer is, whether it
+//! * `handshake` is what is said over TCP, without I/O. TCP is the authority: it decides who the peer is, whether it
 //!   knows the key, and which transport is used.
-//! * [`arbiter`] decides which of several connections between two incarnations lives.
-//! * [`meeting`] passes descriptors over an abstract Unix socket, where both are on one host.
-//! * [`reactor`] drives them: sockets, timers, listeners; [`liveness`] watches local peers afterwards.
+//! * `arbiter` decides which of several connections between two incarnations lives.
+//! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host.
+//! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` goes on with
+//!   it and `settle` says what becomes of it. `liveness` watches local peers afterwards.
 //!
 //! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
 //! everything that a stranger starts. The initiator has the last word (over TCP `Commit`, at the meeting `Confirm`):
@@ -18,6 +19,7 @@
 //! endpoint drop a connection by posing as its peer. The key is for networks where that matters.
 
 mod arbiter;
+mod drive;
 mod error;
 mod handshake;
 mod listen;
@@ -27,6 +29,7 @@ mod meeting;
 mod passing;
 mod reactor;
 mod service;
+mod settle;
 mod setup;
 #[cfg(test)]
 mod tests;

@@ -55,22 +55,22 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
         }
     }
     if got.bytes == 0 && descriptors.is_empty() {
-        return Err(Degraded { why: Why::MeetingFailed, errno: Errno::CONNRESET });
+        return Err(Degraded { why: Why::MeetingFailed, errno: Errno::CONNRESET.raw_os_error() });
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
         // Either more came than belongs there, or we have no room for descriptors: find out which.
         return Err(match rustix::io::fcntl_dupfd_cloexec(socket, 0) {
             Err(errno) => errno.into(),
-            Ok(_) => Degraded { why: Why::BadResources, errno: Errno::MSGSIZE },
+            Ok(_) => Degraded { why: Why::BadResources, errno: Errno::MSGSIZE.raw_os_error() },
         });
     }
     if got.bytes != size_of::<T>() || got.flags.contains(ReturnFlags::TRUNC) {
-        return Err(Degraded { why: Why::BadResources, errno: Errno::BADMSG });
+        return Err(Degraded { why: Why::BadResources, errno: Errno::BADMSG.raw_os_error() });
     }
     Ok(Some((packet, descriptors)))
 }
 
-const BAD: Degraded = Degraded { why: Why::BadResources, errno: Errno::INVAL };
+const BAD: Degraded = Degraded { why: Why::BadResources, errno: Errno::INVAL.raw_os_error() };
 
 /// Checks memory that a peer passed: a memfd of exactly `bytes`, of fixed size, writable.
 pub(super) fn check_memory(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Degraded> {

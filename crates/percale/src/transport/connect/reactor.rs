@@ -260,7 +260,9 @@ impl Reactor {
     fn rest(&mut self, id: u64) {
         let due = Instant::now() + REST;
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
-        endpoint.resting = Some(due);
+        if endpoint.resting.replace(due).is_some() {
+            return;
+        }
         let listeners = &endpoint.opened.listeners;
         for socket in std::iter::once(&listeners.tcp).chain(&listeners.unix) {
             if let Err(error) = epoll::delete(&self.epoll, socket) {
@@ -305,8 +307,13 @@ impl Reactor {
                     }
                     return None;
                 }
-                // The caller is gone already, or was never really there.
-                Err(error) => tracing::debug!(%error, "a call ended before it was taken"),
+                // The caller is gone already.
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::PERM) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no calls can be taken for a moment");
+                    self.rest(id);
+                    return None;
+                }
             }
         }
     }
@@ -425,7 +432,7 @@ impl Reactor {
 
     /// Ends the watch, and the connection with it: the peer sees a hang-up even if a forked child of this process
     /// still has the socket.
-    fn unwatch(&mut self, serial: u64) {
+    pub(super) fn unwatch(&mut self, serial: u64) {
         if let Some(Watch { watched, .. }) = self.watches.remove(&serial)
             && let Err(error) = rustix::net::shutdown(&watched.control, rustix::net::Shutdown::Both)
         {

@@ -106,7 +106,8 @@ pub(super) enum Command {
 
 /// What both the handles and the thread hold.
 pub(super) struct Shared {
-    commands: Mutex<VecDeque<Command>>,
+    /// `None` once the thread has ended: whatever is asked then is dropped, so that nobody waits for an answer.
+    commands: Mutex<Option<VecDeque<Command>>>,
     pub(super) wake: OwnedFd,
     /// The process that the thread lives in.
     process: u32,
@@ -116,7 +117,10 @@ pub(super) struct Shared {
 
 impl Shared {
     fn send(&self, command: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        match &mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(queue) => queue.push_back(command),
+            None => return,
+        }
         // The counter cannot be full: the thread empties it before it takes the commands.
         if let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
             tracing::error!(%error, "the connection service could not be woken");
@@ -124,7 +128,8 @@ impl Shared {
     }
 
     pub(super) fn take(&self) -> VecDeque<Command> {
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -134,6 +139,15 @@ impl Shared {
     /// Whether this is the process that the thread lives in.
     fn is_home(&self) -> bool {
         std::process::id() == self.process
+    }
+}
+
+/// Lives as long as the thread does, however that ends.
+struct Running(Arc<Shared>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -156,10 +170,20 @@ impl Service {
     /// If there is no descriptor or no thread left.
     pub fn start() -> io::Result<Arc<Self>> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared =
-            Arc::new(Shared { commands: Mutex::default(), wake, process: std::process::id(), next: AtomicU64::new(1) });
+        let shared = Arc::new(Shared {
+            commands: Mutex::new(Some(VecDeque::new())),
+            wake,
+            process: std::process::id(),
+            next: AtomicU64::new(1),
+        });
         let mut reactor = Reactor::new(Arc::clone(&shared))?;
-        let thread = std::thread::Builder::new().name("percale-connect".to_owned()).spawn(move || reactor.run())?;
+        let running = Running(Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("percale-connect".to_owned()).spawn(move || {
+            reactor.run();
+            // The sockets are closed before anybody is told that the thread has ended.
+            drop(reactor);
+            drop(running);
+        })?;
         Ok(Arc::new(Self { shared, thread: Some(thread) }))
     }
 

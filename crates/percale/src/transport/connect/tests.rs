@@ -537,3 +537,35 @@ fn strangers_at_the_unix_socket_get_nothing() {
     a.registration.connect(1, b.address());
     assert!(matches!(a.up().link, Made::Shm(_)));
 }
+
+#[test]
+fn a_crowd_of_silent_strangers_keeps_nobody_out() {
+    let [one, two] = services();
+    let long = |options: &mut EndpointOptions| {
+        options.connect_timeout = Duration::from_secs(600);
+        options.transports = Transports::TCP;
+    };
+    let (a, b) = (Peer::with(&one, long), Peer::with(&two, long));
+    let strangers: Vec<TcpStream> = (0..1100).map(|_| TcpStream::connect(b.address()).unwrap()).collect();
+    a.registration.connect(1, b.address());
+    a.up();
+    b.up();
+    let gone = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        matches!(stream.read(&mut [0]), Ok(0))
+    };
+    assert!(strangers.iter().filter(|stream| gone(stream)).count() >= 1100 - 1024, "the oldest had to go");
+}
+
+#[test]
+fn an_unread_mailbox_forgets_old_strangers_only() {
+    let mailbox = Mailbox::new(eventfd());
+    let from = "127.0.0.1:1".parse().unwrap();
+    mailbox.post(Notice::Failed { attempt: 1, error: ConnectError::Authorization });
+    (0..1000).for_each(|_| mailbox.post(Notice::TurnedAway { from, error: ConnectError::Authorization }));
+    assert!(mailbox.has_notices());
+    let notices = mailbox.take();
+    assert_eq!(notices.len(), 65);
+    assert!(matches!(notices[0], Notice::Failed { .. }));
+    assert!(!mailbox.has_notices());
+}

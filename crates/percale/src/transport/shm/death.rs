@@ -22,7 +22,7 @@ impl Death {
     /// The peer is gone, and why one thinks so. The link's endpoint is rung and woken, as a frame would do it.
     pub fn set_dead(&self, reason: impl Into<String>) {
         // The first reason stands.
-        let _: Result<(), String> = self.reason.set(reason.into());
+        self.reason.set(reason.into()).ok();
         self.dead.store(true, Ordering::Release);
         self.bell.ring(self.bit);
     }

@@ -9,9 +9,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
 use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::memory::sealed::{Allocation, allocate};
 use crate::transport::shm::fuzz_ring;
 use crate::transport::shm::pair::{PAIR_BYTES, pair_memory};
-use crate::transport::shm::transfer::add_arena;
 use crate::transport::{Landing, PullError};
 use crate::wire::head::Flags;
 
@@ -55,35 +55,8 @@ enum Kept {
 /// Memory for one message.
 struct Memory {
     heap: Vec<u8>,
-    /// An arena stays: the registry of the tests knows its address.
-    arena: Option<Segment>,
+    arena: Option<Allocation>,
     pieces: bool,
-}
-
-static NEXT_ARENA: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
-
-/// One arena for each thread and kind of use, never unmapped.
-fn arena(len: usize) -> Segment {
-    thread_local!(static ARENA: std::cell::RefCell<Option<(usize, usize)>> = const { std::cell::RefCell::new(None) });
-    const SIZE: usize = 8 << 20;
-    let (start, used) = ARENA.with_borrow_mut(|arena| {
-        let (start, used) = arena.get_or_insert_with(|| {
-            let fd = sealed_memfd("percale-test", SIZE, 0).unwrap();
-            let mapping = Mapping::of(fd.as_fd(), SIZE).unwrap();
-            let start = mapping.as_ptr();
-            std::mem::forget(mapping);
-            add_arena(start, SIZE, NEXT_ARENA.fetch_add(1, Ordering::Relaxed), fd);
-            (start.expose_provenance(), 0)
-        });
-        if *used + len > SIZE {
-            *used = 0;
-        }
-        let at = *used;
-        *used += len.next_multiple_of(64) + 64;
-        (*start, at)
-    });
-    // SAFETY: the arena stays mapped for ever, and eight megabytes are more than is under way at a time.
-    unsafe { Segment::new(std::ptr::with_exposed_provenance_mut::<u8>(start).add(used), len) }
 }
 
 impl Memory {
@@ -91,14 +64,14 @@ impl Memory {
         let in_arena = kept == Kept::Arena;
         Self {
             heap: if in_arena { Vec::new() } else { vec![0; len] },
-            arena: in_arena.then(|| arena(len)),
+            arena: in_arena.then(|| allocate(len).unwrap()),
             pieces: kept == Kept::Pieces,
         }
     }
 
     fn segments(&mut self) -> Segments {
-        if let Some(arena) = self.arena {
-            return Segments::one(arena);
+        if let Some(arena) = &self.arena {
+            return Segments::one(arena.segment());
         }
         // SAFETY: the vector outlives the transfer that uses it (it is kept in a table).
         let all = Segments::one(unsafe { Segment::new(self.heap.as_mut_ptr(), self.heap.len()) });
@@ -268,7 +241,7 @@ fn exchange(mut peers: [Peer; 2], count: u64, max: usize) -> [Peer; 2] {
                     let seed = sent * 2 + side;
                     if sent < count
                         && peer.targets.len() < 20
-                        && peer.send(sent, &pattern(seed, size(seed, max)), sent % 3 == 0).is_ok()
+                        && peer.send(sent, &pattern(seed, size(seed, max)), sent.is_multiple_of(3)).is_ok()
                     {
                         sent += 1;
                     }
@@ -542,10 +515,10 @@ fn scribbling_while_messages_move_breaks_only_the_link() {
                     let dice = pattern(round, 12);
                     let word = u32::from_le_bytes(dice[..4].try_into().unwrap()) as usize;
                     // Mostly where it hurts: the control page and the first rings.
-                    let at = word % if dice[4] % 8 == 0 { PAIR_BYTES - 8 } else { 20 << 10 };
+                    let at = word % if dice[4].is_multiple_of(8) { PAIR_BYTES - 8 } else { 20 << 10 };
                     for (index, byte) in dice[5..].iter().enumerate().take(1 + usize::from(dice[4] % 7)) {
                         // SAFETY: within the mapping; links expect others to write it.
-                        unsafe { scribble.as_ptr().add(at + index).write_volatile(*byte) };
+                        unsafe { scribble.as_ptr().wrapping_add(at + index).write_volatile(*byte) };
                     }
                     std::thread::yield_now();
                 }
@@ -571,12 +544,12 @@ impl Scribbled {
     fn answer(&mut self, peer: &mut Peer) {
         for (head, offer) in self.offers.drain(..) {
             let mut memory = Memory::new((offer.len.get() as usize).min(100_000), Kept::Heap);
-            let _: Result<(), Refused> = peer.link.pull(head.id, &offer, &memory.segments(), head.id);
+            peer.link.pull(head.id, &offer, &memory.segments(), head.id).ok();
             self.kept.push(memory);
         }
         for (head, request) in self.requests.drain(..) {
             let source = peer.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments);
-            let _: Result<(), Refused> = peer.link.push(head.id, head.tag, View::of(&request), &source);
+            peer.link.push(head.id, head.tag, View::of(&request), &source).ok();
         }
     }
 }

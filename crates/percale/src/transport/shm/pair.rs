@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::ring::{Area, Block, Credits, LINE, Line};
+use super::ring::{Area, Credits, LINE, Line};
 use super::sync::{AtomicU32, AtomicU64};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 
@@ -171,6 +171,6 @@ impl Pair {
         let at = self.mapping.as_ptr().wrapping_add(Self::offset(side, size));
         let credits = &raw const self.direction(side).credits.0[size as usize];
         // SAFETY: the ranges lie within the mapping (PAIR_BYTES counts them), on page boundaries, and overlap nothing.
-        unsafe { Area::new(at.cast::<Line>(), shift, at.wrapping_add(lines).cast::<Block>(), bulk, credits, max) }
+        unsafe { Area::new(at.cast::<Line>(), shift, at.wrapping_add(lines), bulk, credits, max) }
     }
 }

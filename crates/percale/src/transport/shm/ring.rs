@@ -49,11 +49,6 @@ pub(super) struct Line {
     body: Shared<[u64; 7]>,
 }
 
-/// 64 bytes of the byte ring.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(super) struct Block(Shared<[u8; LINE]>);
-
 /// What the consumer is done with, counted from the ring's beginning.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -63,7 +58,7 @@ pub(super) struct Credits {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == LINE && size_of::<Block>() == LINE && size_of::<Credits>() == 16);
+const _: () = assert!(size_of::<Line>() == LINE && size_of::<Credits>() == 16);
 
 /// Where a ring lies.
 #[derive(Clone, Copy, Debug)]
@@ -71,11 +66,14 @@ pub(super) struct Area {
     lines: *const Line,
     /// The number of lines is 2 to the power of this.
     shift: u32,
-    bulk: *const Block,
+    bulk: *mut u8,
     bulk_bytes: u64,
     credits: *const Credits,
     /// The longest payload.
     max: usize,
+    /// A cell for each line of the byte ring: loom watches those, not bytes.
+    #[cfg(loom)]
+    pub(super) cells: *const Shared<()>,
 }
 
 // SAFETY: an area is addresses of shared memory; its two users are one producer and one consumer on any threads.
@@ -89,13 +87,22 @@ impl Area {
     pub(super) const unsafe fn new(
         lines: *const Line,
         shift: u32,
-        bulk: *const Block,
+        bulk: *mut u8,
         bulk_bytes: usize,
         credits: *const Credits,
         max: usize,
     ) -> Self {
         assert!(bulk_bytes.is_power_of_two() && shift < 32 && max <= bulk_bytes / 2);
-        Self { lines, shift, bulk, bulk_bytes: bulk_bytes as u64, credits, max }
+        Self {
+            lines,
+            shift,
+            bulk,
+            bulk_bytes: bulk_bytes as u64,
+            credits,
+            max,
+            #[cfg(loom)]
+            cells: std::ptr::null(),
+        }
     }
 
     #[inline]
@@ -133,26 +140,22 @@ impl Area {
 
     /// The bytes from `start` on, which `bulk_start` made contiguous.
     #[inline]
-    fn bulk_ptr(&self, start: u64) -> *mut u8 {
-        let index = (start & (self.bulk_bytes - 1)) as usize / LINE;
-        // SAFETY: the index is below the number of blocks.
-        let block = unsafe { self.bulk.add(index) };
-        // SAFETY: blocks are cells: a shared reference promises nothing.
-        unsafe { &*block }.0.with(|bytes| bytes.cast_mut().cast())
+    const fn bulk_ptr(&self, start: u64) -> *mut u8 {
+        self.bulk.wrapping_add((start & (self.bulk_bytes - 1)) as usize)
     }
 
-    /// Tells loom, which watches every cell, that these blocks are about to be read or written.
+    /// Tells loom that these bytes are about to be read or written.
     #[inline]
-    #[allow(unused_variables, reason = "only loom has anything to check here")]
+    #[cfg_attr(not(loom), expect(unused_variables, clippy::unused_self, reason = "only loom has anything to check"))]
     fn watch(&self, start: u64, need: u64, write: bool) {
         #[cfg(loom)]
-        for block in 0..need / LINE as u64 {
-            let index = ((start & (self.bulk_bytes - 1)) as usize) / LINE + block as usize;
-            // SAFETY: as in `bulk_ptr`.
-            let block = unsafe { self.bulk.add(index) };
-            // SAFETY: as in `bulk_ptr`.
-            let block = unsafe { &*block };
-            if write { block.0.with_mut(|_| ()) } else { block.0.with(|_| ()) }
+        for line in 0..need as usize / LINE {
+            let index = (start & (self.bulk_bytes - 1)) as usize / LINE + line;
+            // SAFETY: the model made a cell for each line of the byte ring.
+            let cell = unsafe { self.cells.add(index) };
+            // SAFETY: as above; it outlives the ring's ends.
+            let cell = unsafe { &*cell };
+            if write { cell.with_mut(|_| ()) } else { cell.with(|_| ()) }
         }
     }
 
@@ -513,7 +516,7 @@ impl Consumer {
             let piece = (len - done).min(NEXT);
             line.body.with(|body| {
                 // SAFETY: a body has 56 bytes; `done + piece <= len <= INLINE_MAX`.
-                unsafe { scratch.as_mut_ptr().add(done).copy_from_nonoverlapping(body.cast(), piece) };
+                unsafe { scratch.as_mut_ptr().wrapping_add(done).copy_from_nonoverlapping(body.cast(), piece) };
             });
             done += piece;
         }

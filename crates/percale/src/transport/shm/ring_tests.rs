@@ -9,7 +9,9 @@ use crate::transport::shm::sync::AtomicU64;
 /// A ring on the heap.
 struct Heap {
     lines: Vec<Line>,
-    bulk: Vec<Block>,
+    bulk: Vec<std::cell::UnsafeCell<u64>>,
+    #[cfg(loom)]
+    cells: Vec<Shared<()>>,
     credits: Credits,
 }
 
@@ -18,15 +20,21 @@ impl Heap {
         let line = || Line { mark: AtomicU64::new(0), body: Shared::new([0; 7]) };
         Self {
             lines: (0..1 << shift).map(|_| line()).collect(),
-            bulk: (0..bulk / LINE).map(|_| Block(Shared::new([0; LINE]))).collect(),
+            bulk: (0..bulk / 8).map(|_| 0.into()).collect(),
+            #[cfg(loom)]
+            cells: (0..bulk / LINE).map(|_| Shared::new(())).collect(),
             credits: Credits { lines: AtomicU64::new(0), bulk: AtomicU64::new(0) },
         }
     }
 
     fn area(&self, max: usize) -> Area {
-        let (shift, bytes) = (self.lines.len().trailing_zeros(), self.bulk.len() * LINE);
+        let (shift, bytes) = (self.lines.len().trailing_zeros(), self.bulk.len() * 8);
+        let bulk = self.bulk.as_ptr().cast_mut().cast();
         // SAFETY: the tests keep the heap alive and in place longer than the area's ends.
-        unsafe { Area::new(self.lines.as_ptr(), shift, self.bulk.as_ptr(), bytes, &raw const self.credits, max) }
+        let area = unsafe { Area::new(self.lines.as_ptr(), shift, bulk, bytes, &raw const self.credits, max) };
+        #[cfg(loom)]
+        let area = Area { cells: self.cells.as_ptr(), ..area };
+        area
     }
 }
 
@@ -59,7 +67,7 @@ mod plain {
                     let mut bytes: Vec<u8> = (0..len).map(|i| (i as u64 * 7 + tag) as u8).collect();
                     let kind = if round == 0 { Kind::Message } else { Kind::Data };
                     let sent = Head { kind, flags, len: len as u32, tag, data, id };
-                    let how = if tag % 2 == 0 { Publish::Plain } else { Publish::Fenced };
+                    let how = if tag.is_multiple_of(2) { Publish::Plain } else { Publish::Fenced };
                     assert!(rx.is_empty());
                     tx.push(&sent, &segments(&mut bytes), how).unwrap();
                     assert!(!rx.is_empty());

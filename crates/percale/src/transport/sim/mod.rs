@@ -125,7 +125,14 @@ impl Network {
     /// A network in which everything follows from `seed`.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
-        let state = State { directory: port::Directory::default(), seed, options, now: 0, wires: Vec::new(), trace: Vec::new() };
+        let state = State {
+            directory: port::Directory::default(),
+            seed,
+            options,
+            now: 0,
+            wires: Vec::new(),
+            trace: Vec::new(),
+        };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 

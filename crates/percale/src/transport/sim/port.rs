@@ -106,7 +106,8 @@ impl Port {
     pub(crate) fn connect(&self, attempt: u64, peer: SocketAddr) {
         let mut state = self.network.lock();
         let directory = &mut state.directory;
-        let Some((incarnation, inbox)) = directory.ports.get(&peer).map(|(who, inbox)| (*who, Arc::clone(inbox))) else {
+        let Some((incarnation, inbox)) = directory.ports.get(&peer).map(|(who, inbox)| (*who, Arc::clone(inbox)))
+        else {
             drop(state);
             return self.inbox.push(SimNotice::Failed { attempt, peer });
         };

@@ -31,6 +31,9 @@ const CARRY_BYTES: usize = HEAD_BYTES + CONTROL_LIMIT;
 /// payload, which would have to be copied.
 const TAIL_BYTES: usize = 4 << 10;
 
+/// Payloads from this length on are worth a system call of their own, to be read into place rather than copied.
+const LONG_BYTES: usize = 16 << 10;
+
 /// Bytes received by one `poll`, so that receiving never keeps it from sending.
 const TURN_BYTES: usize = 1 << 20;
 
@@ -40,6 +43,8 @@ pub(super) struct Inbound {
     carry: [u8; CARRY_BYTES],
     carried: usize,
     body: Option<Body>,
+    /// The last frame was long: the next one may be, too, so little of it is received into the scratch.
+    long: bool,
     said_bye: bool,
 }
 
@@ -55,7 +60,7 @@ struct Body {
 
 impl Inbound {
     pub(super) const fn new() -> Self {
-        Self { carry: [0; CARRY_BYTES], carried: 0, body: None, said_bye: false }
+        Self { carry: [0; CARRY_BYTES], carried: 0, body: None, long: false, said_bye: false }
     }
 
     /// Receives what is there and tells the sink; returns whether anything was.
@@ -73,8 +78,8 @@ impl Inbound {
             let (result, asked) = if self.body.is_some() {
                 self.read_body(from, scratch)
             } else {
-                // Where a pull is under way, long payloads are to be expected: leave them to be read into place.
-                let room = if pulls.is_empty() { SCRATCH_BYTES } else { TAIL_BYTES };
+                // Where long payloads are to be expected leave them to be read into place.
+                let room = if pulls.is_empty() && !self.long { SCRATCH_BYTES } else { TAIL_BYTES };
                 let into = &mut scratch[self.carried..room];
                 let asked = into.len();
                 (from.read(&mut [IoSliceMut::new(into)]), asked)
@@ -145,6 +150,7 @@ impl Inbound {
         while let Some((head, rest)) = parse(bytes)? {
             let len = head.len as usize;
             if let Some((payload, next)) = rest.split_at_checked(len) {
+                self.long = len >= LONG_BYTES;
                 self.whole(&head, payload, pulls, me, sink)?;
                 bytes = next;
             } else if HEAD_BYTES + len <= CARRY_BYTES {
@@ -195,6 +201,7 @@ impl Inbound {
         me: Connection,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
+        self.long = head.len as usize >= LONG_BYTES;
         let (token, into) = if head.kind == Kind::Data {
             match pulls.data(head)? {
                 Data::Bytes(into) => (head.id, into),

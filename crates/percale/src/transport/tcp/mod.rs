@@ -69,9 +69,9 @@ pub struct TcpLink {
 }
 
 impl TcpLink {
-    /// The longest payload that is sent with its message; above, an offer and the pull that answers it are faster,
-    /// since nothing then is copied but by the kernel.
-    pub const EAGER_LIMIT: usize = 256 << 10;
+    /// The longest payload that is sent with its message: about what a socket's buffers hold. Above, the round trip of
+    /// an offer and its pull costs little, and nothing is copied but by the kernel, however late the receiver comes.
+    pub const EAGER_LIMIT: usize = 512 << 10;
 
     /// Makes a link of a connected socket.
     ///

@@ -42,8 +42,11 @@ const RESERVE: usize = TcpLink::EAGER_LIMIT + (64 << 10);
 /// Frames up to this length are put together before they are sent or queued.
 const SMALL_BYTES: usize = 256;
 
-/// Bytes of a large frame that are written at once: the receiver copies out the first ones meanwhile.
-const PIECE_BYTES: usize = 256 << 10;
+/// Bytes of a large frame that are written at once, so that the receiver copies out the first ones meanwhile: a half of
+/// what is short, and no more of what is long than keeps the cost of the calls small.
+const fn piece_bytes(payload: usize) -> usize {
+    if payload <= 96 << 10 { 32 << 10 } else { 256 << 10 }
+}
 
 /// Bytes written by one `poll`, so that sending never keeps it from receiving.
 const TURN_BYTES: usize = 1 << 20;
@@ -276,7 +279,7 @@ impl Outbound {
         while sent < total && !self.blocked && self.failed.is_none() {
             let offset = sent.saturating_sub(prefix.len());
             let prefix = &prefix[sent.min(prefix.len())..];
-            let piece = payload.slice(offset, PIECE_BYTES);
+            let piece = payload.slice(offset, piece_bytes(payload.len()));
             let result = piece.with_io_slices(prefix, 0, |vectors| to.write(vectors));
             sent += self.account(result, prefix.len() + piece.len());
         }

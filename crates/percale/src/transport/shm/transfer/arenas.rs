@@ -2,12 +2,13 @@
 //!
 //! An arena's descriptor goes over the control socket (SCM_RIGHTS) before the first frame that names it, so who reads
 //! that frame finds the descriptor waiting. A descriptor is mapped only if it is sealed against resizing and as large as
-//! announced: then no access within it can fault.
+//! announced: then no access within it can fault. Before a new arena, those that were freed meanwhile are taken back, so
+//! that a peer keeps their pages no longer than that.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -16,14 +17,14 @@ use rustix::net::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::locate::locate;
 use crate::memory::mapping::Mapping;
+use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
 
-/// How many arenas a peer may hand us.
+/// How many arenas each side hands out at a time; memory in more than that goes another way.
 const LIMIT: usize = 1024;
 
-/// What stands beside a descriptor.
+/// What stands beside a descriptor; without one, and with a size of 0, the arena is taken back.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Announcement {
@@ -36,7 +37,7 @@ struct Announcement {
 #[derive(Debug)]
 pub(super) struct Arenas {
     control: OwnedFd,
-    given: Vec<u32>,
+    given: Vec<(u32, Weak<OwnedFd>)>,
     /// `None`: it could not be mapped; other ways must do.
     mapped: Vec<(u32, Option<Arc<Mapping>>)>,
 }
@@ -69,27 +70,49 @@ impl Arenas {
     /// As [`name`](Self::name).
     pub(super) fn name_range(&mut self, ptr: *const u8, len: usize) -> (u32, u64) {
         let Some(located) = locate(ptr, len) else { return (0, 0) };
-        if !self.given.contains(&located.arena) {
-            let announcement = Announcement {
-                arena: U32::new(located.arena),
-                reserved: U32::ZERO,
-                size: U64::new(located.size as u64),
-            };
-            let fds = [located.fd.as_fd()];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            control.push(SendAncillaryMessage::ScmRights(&fds));
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            if let Err(error) =
-                rustix::net::sendmsg(&self.control, &[IoSlice::new(announcement.as_bytes())], &mut control, flags)
-            {
+        if !self.given.iter().any(|(given, _)| *given == located.arena) {
+            self.take_back();
+            if self.given.len() >= LIMIT {
+                return (0, 0);
+            }
+            if let Err(error) = self.announce(located.arena, located.size as u64, Some(located.fd.as_fd())) {
                 // The next offer tries again; this one goes another way.
                 tracing::debug!(%error, arena = located.arena, "cannot hand out an arena");
                 return (0, 0);
             }
-            self.given.push(located.arena);
+            self.given.push((located.arena, Arc::downgrade(&located.fd)));
         }
         (located.arena, located.offset)
+    }
+
+    /// Tells the peer which of the arenas that it was given are no more.
+    fn take_back(&mut self) {
+        let mut gone = Vec::new();
+        self.given.retain(|(arena, fd)| {
+            let stands = fd.strong_count() > 0;
+            if !stands {
+                gone.push(*arena);
+            }
+            stands
+        });
+        for arena in gone {
+            if let Err(error) = self.announce(arena, 0, None) {
+                // The peer keeps it until the link ends.
+                tracing::debug!(%error, arena, "cannot take an arena back");
+            }
+        }
+    }
+
+    fn announce(&self, arena: u32, size: u64, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
+        let announcement = Announcement { arena: arena.into(), reserved: U32::ZERO, size: size.into() };
+        let fds = fd.as_slice();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&self.control, &[IoSlice::new(announcement.as_bytes())], &mut control, flags)
     }
 
     /// `len` bytes from `offset` in the peer's arena, if we can map that.
@@ -144,8 +167,15 @@ impl Arenas {
                 return Ok(());
             }
             let arena = announcement.arena.get();
-            if bytes != size_of::<Announcement>() || arena == 0 || self.known(arena).is_some() {
+            if bytes != size_of::<Announcement>() || arena == 0 {
                 return Err("a malformed message about an arena");
+            }
+            if announcement.size.get() == 0 {
+                self.mapped.retain(|(known, _)| *known != arena);
+                continue;
+            }
+            if self.known(arena).is_some() {
+                return Err("an arena that was handed over twice");
             }
             if self.mapped.len() == LIMIT {
                 return Err("more arenas than anyone has");

@@ -27,7 +27,6 @@
 
 mod arenas;
 mod cma;
-mod locate;
 mod pull;
 mod push;
 mod request;
@@ -49,9 +48,6 @@ use super::sender::{SendError, Sender};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
-
-#[cfg(test)]
-pub(super) use self::locate::add as add_arena;
 
 /// Chunks where one side copies through a mapping, and where both use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;

@@ -1,0 +1,187 @@
+//! What becomes of a connection being made: it stands, fails, waits, or was never needed; and who is told.
+
+use std::time::{Duration, Instant};
+
+use super::ConnectError;
+use super::mailbox::{Made, Notice, PeerIdentity};
+use super::reactor::{Held, Reactor};
+use super::setup::{Next, Setup, Side, Stage, drain, reason};
+use crate::wire::hello::{Incarnation, random};
+
+/// How long a refusal may take to arrive.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// Pauses between tries double from the first to the second of these.
+pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(256));
+
+/// How often a connection that the peer closes is tried again.
+const CLOSED_TRIES: u32 = 3;
+
+impl Reactor {
+    /// Carries out what became of a set-up.
+    pub(super) fn settle(&mut self, id: u64, mut setup: Setup, next: Next) {
+        let (endpoint, peer) = (setup.endpoint, setup.incarnation());
+        let next = match next {
+            Next::Tcp(..) | Next::Shm if !self.is_new(&setup) => Next::Drop,
+            next => next,
+        };
+        match next {
+            Next::Stay => {
+                self.setups.insert(id, setup);
+                return;
+            }
+            Next::Drop => {}
+            Next::Drain(error) => {
+                if let Some(error) = error {
+                    self.turned_away(&setup, error);
+                }
+                setup.stage = Stage::Draining;
+                setup.due = Instant::now() + DRAIN;
+                self.wake_at(setup.due, id);
+                if matches!(drain(&mut setup), Next::Stay) {
+                    self.setups.insert(id, setup);
+                    return;
+                }
+            }
+            Next::Fail(error) => {
+                if let Side::Initiator(attempt) = &mut setup.side {
+                    if matches!(error, ConnectError::Closed(_)) && attempt.closed < CLOSED_TRIES {
+                        attempt.closed += 1;
+                        self.settle(id, setup, Next::Again { pause: true });
+                        return;
+                    }
+                    let attempt = attempt.number;
+                    drop(setup);
+                    if let Some(owner) = self.endpoints.get(&endpoint) {
+                        owner.post(Notice::Failed { attempt, error });
+                    }
+                } else {
+                    self.turned_away(&setup, error);
+                }
+            }
+            Next::Again { pause } => {
+                let Side::Initiator(attempt) = &mut setup.side else { return };
+                (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
+                attempt.claimed = false;
+                if !pause {
+                    self.restart(id, setup);
+                    return;
+                }
+                // Half of it by chance, so that two who wait for each other do not meet again and again.
+                let chance = f64::from(random::<1>().map_or(0, |[byte]| byte)) / 512.0;
+                setup.due = (Instant::now() + attempt.pause.mul_f64(0.5 + chance)).min(attempt.deadline);
+                attempt.pause = (attempt.pause * 2).min(PAUSE.1);
+                self.wake_at(setup.due, id);
+                self.setups.insert(id, setup);
+                return;
+            }
+            Next::Aliased(incarnation) => {
+                if let (Side::Initiator(attempt), Some(owner)) = (&setup.side, self.endpoints.get(&endpoint)) {
+                    owner.post(Notice::Aliased { attempt: attempt.number, incarnation });
+                }
+            }
+            Next::Tcp(why, errno) => {
+                if let Some(socket) = setup.tcp.take() {
+                    self.unregister(&socket);
+                    let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
+                    self.establish(setup, Made::Tcp(socket), (0, uid), reason("tcp", why, errno));
+                }
+            }
+            Next::Shm => {
+                let cma = self.endpoints.get(&endpoint).is_some_and(|owner| owner.opened.cma);
+                if let Some(meeting) = setup.meeting.take() {
+                    self.unregister(meeting.control());
+                    if let Some((parts, watched, who)) = meeting.into_parts(cma) {
+                        let text = reason("shared memory", setup.why, 0);
+                        let serial = self.establish(setup, Made::Shm(parts), (who.pid, who.uid), text);
+                        if let (Some(serial), Some(peer)) = (serial, peer) {
+                            self.watch(endpoint, serial, peer, watched);
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(peer) = peer {
+            self.release(endpoint, peer);
+        }
+    }
+
+    /// Whether there is no connection with its peer yet. (No percale brings about a second one.)
+    fn is_new(&self, setup: &Setup) -> bool {
+        let owner = self.endpoints.get(&setup.endpoint);
+        setup.incarnation().is_some_and(|peer| owner.is_some_and(|owner| !owner.held.contains_key(&peer)))
+    }
+
+    fn turned_away(&self, setup: &Setup, error: ConnectError) {
+        // Who merely hangs up has lost interest: a connection given up for another one, or a port scanner.
+        if matches!(setup.side, Side::Acceptor { .. })
+            && !matches!(error, ConnectError::Closed(_))
+            && let Some(owner) = self.endpoints.get(&setup.endpoint)
+        {
+            tracing::warn!(from = %setup.remote, %error, "a call was turned away");
+            owner.post(Notice::TurnedAway { from: setup.remote, error });
+        }
+    }
+
+    /// A connection stands: tells its owner, and gives its serial.
+    fn establish(&mut self, setup: Setup, link: Made, (pid, uid): (i32, u32), reason: String) -> Option<u64> {
+        let serial = self.number();
+        let hello = setup.peer.as_ref()?;
+        let peer = hello.incarnation;
+        let identity = PeerIdentity {
+            incarnation: peer,
+            address: setup.peer_address(hello),
+            pid,
+            uid,
+            host_local: hello.place.same_host(&setup.ours.place),
+        };
+        let (mut replaced, mut gone) = (Vec::new(), Vec::new());
+        let owner = self.endpoints.get_mut(&setup.endpoint)?;
+        // Who answers at an address is the one that lives there; who only claims it is believed nothing about others.
+        let attempt = match &setup.side {
+            Side::Initiator(attempt) => {
+                let address = identity.address;
+                let old = owner.held.iter().filter(|(_, held)| held.address == address && setup.remote == address);
+                replaced.extend(old.map(|(old, held)| (*old, held.serial)));
+                Some(attempt.number)
+            }
+            Side::Acceptor { .. } => {
+                let waiting = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
+                let same = |other: &Setup| other.endpoint == setup.endpoint && waiting(other);
+                let found = self.setups.iter().filter(|(_, other)| same(other)).map(|(id, _)| *id).min();
+                found.and_then(|id| self.setups.remove(&id)).and_then(|other| match other.side {
+                    Side::Initiator(attempt) => Some(attempt.number),
+                    Side::Acceptor { .. } => None,
+                })
+            }
+        };
+        owner.held.insert(peer, Held { serial, token: setup.token, address: identity.address });
+        for (old, serial) in replaced {
+            owner.held.remove(&old);
+            owner.post(Notice::Replaced { serial, old, new: peer });
+            gone.push(serial);
+        }
+        owner.post(Notice::Established { attempt, serial, identity, link, reason });
+        gone.into_iter().for_each(|serial| self.unwatch(serial));
+        Some(serial)
+    }
+
+    /// A set-up with `peer` is over: if a connection stands now, whoever waited for it is told. Else its timer runs.
+    fn release(&mut self, endpoint: u64, peer: Incarnation) {
+        let waits = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
+        let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));
+        let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+        let Some(owner) = self.endpoints.get(&endpoint) else { return };
+        let stands = owner.held.contains_key(&peer);
+        for id in waiting {
+            let Some(setup) = self.setups.remove(&id) else { continue };
+            if let (true, Side::Initiator(attempt)) = (stands, &setup.side) {
+                if let Some(owner) = self.endpoints.get(&endpoint) {
+                    owner.post(Notice::Aliased { attempt: attempt.number, incarnation: peer });
+                }
+            } else {
+                self.setups.insert(id, setup);
+            }
+        }
+    }
+}

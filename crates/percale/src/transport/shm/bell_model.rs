@@ -1,0 +1,117 @@
+//! The doorbell's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). Take away any of
+//! the fences (`publish_fenced`, `arm`, the one in `going_cold` here, `ring`) and they fail.
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::Page;
+use crate::transport::shm::sync::publish_fenced;
+
+/// A page, an event descriptor, and rings of one line.
+struct Shared {
+    page: Page,
+    event: AtomicBool,
+    marks: [AtomicU64; 2],
+    cold: [AtomicU32; 2],
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            page: Page::for_model(),
+            event: AtomicBool::new(false),
+            marks: [AtomicU64::new(0), AtomicU64::new(0)],
+            cold: [AtomicU32::new(0), AtomicU32::new(0)],
+        })
+    }
+
+    /// As `Sender::send` and `PeerBell::notify`.
+    fn send(&self, ring: usize) {
+        publish_fenced(&self.marks[ring], 1);
+        let cold = self.cold[ring].load(Ordering::SeqCst) != 0;
+        if cold | self.page.is_asleep() {
+            if cold {
+                self.page.ring(ring as u32);
+            }
+            if self.page.must_wake() {
+                assert!(!self.event.swap(true, Ordering::Relaxed), "two woke one sleeper");
+            }
+        }
+    }
+
+    fn arrived(&self, ring: usize) -> bool {
+        self.marks[ring].load(Ordering::Acquire) != 0
+    }
+
+    /// As `ShmLink::set_cold`: false if something arrived.
+    fn going_cold(&self, ring: usize) -> bool {
+        self.cold[ring].store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        !self.arrived(ring)
+    }
+}
+
+#[test]
+fn loom_a_sleeper_that_watches_is_woken() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let sender = {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || shared.send(0))
+        };
+        shared.page.arm();
+        let sleeps = !shared.arrived(0);
+        sender.join().unwrap();
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+    });
+}
+
+#[test]
+fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let sender = {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || shared.send(1))
+        };
+        let cold = shared.going_cold(1);
+        shared.page.arm();
+        let mut rung = Vec::new();
+        shared.page.take_rung(|bit| rung.push(bit));
+        let sleeps = cold && rung.is_empty();
+        sender.join().unwrap();
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+        shared.page.take_rung(|bit| rung.push(bit));
+        assert!(!cold || rung == [1], "a frame that nobody looks for");
+    });
+}
+
+#[test]
+fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Shared::new();
+        let senders = [0, 1].map(|ring| {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || shared.send(ring))
+        });
+        let mut seen = [false; 2];
+        for ring in [0, 1] {
+            seen[ring] = !shared.going_cold(ring);
+        }
+        // Ring 0 is hot again; ring 1 stays cold.
+        shared.cold[0].store(0, Ordering::Relaxed);
+        shared.page.arm();
+        seen[0] |= shared.arrived(0);
+        shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
+        let sleeps = !seen[0] & !seen[1];
+        for sender in senders {
+            sender.join().unwrap();
+        }
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
+        // Awake: what was rung, and what is watched.
+        shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
+        assert!(seen[1], "a frame that nobody looks for");
+    });
+}

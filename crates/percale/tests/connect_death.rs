@@ -1,0 +1,118 @@
+//! A local peer's process is killed while a child that it forked lives on and holds all of its descriptors.
+
+#![expect(unsafe_code, reason = "fork: the child must inherit descriptors that no exec would leave open")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use percale::memory::mapping::sealed_memfd;
+use percale::transport::connect::{EndpointOptions, LocalBell, Made, Mailbox, Notice, Registration, Service};
+use percale::wire::hello::Incarnation;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+struct Bell {
+    memory: OwnedFd,
+    event: OwnedFd,
+    next: AtomicU32,
+}
+
+impl LocalBell for Bell {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+    fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+    fn allocate(&self) -> Option<u32> {
+        Some(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+    fn release(&self, _: u32) {}
+    fn make_pair(&self) -> std::io::Result<OwnedFd> {
+        sealed_memfd("percale-test", 8192, 0)
+    }
+    fn pair_bytes(&self) -> u64 {
+        8192
+    }
+    fn bell_bytes(&self) -> u64 {
+        4096
+    }
+}
+
+fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn open(service: &Arc<Service>) -> (Registration, Arc<Mailbox>, OwnedFd) {
+    let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
+    let memory = sealed_memfd("percale-test", 4096, 4096).unwrap();
+    options.bell = Some(Arc::new(Bell { memory, event: eventfd(), next: AtomicU32::new(0) }));
+    let wake = eventfd();
+    let mailbox = Mailbox::new(wake.try_clone().unwrap());
+    (service.open(options, &mailbox).unwrap(), mailbox, wake)
+}
+
+fn wait(mailbox: &Mailbox, wake: &OwnedFd) -> Notice {
+    loop {
+        if let Some(notice) = mailbox.take().pop() {
+            return notice;
+        }
+        let mut fds = [PollFd::new(wake, PollFlags::IN)];
+        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1, "no notice came");
+        rustix::io::read(wake, &mut [0u8; 8]).unwrap();
+    }
+}
+
+const PEER: &str = "PERCALE_TEST_PEER";
+
+/// Not a test of its own: what the child process of the test below runs.
+#[test]
+fn peer_process() {
+    let Ok(address) = std::env::var(PEER) else { return };
+    let service = Service::start().unwrap();
+    let (registration, mailbox, wake) = open(&service);
+    registration.connect(1, address.parse::<SocketAddr>().unwrap());
+    let Notice::Established { link: Made::Shm(_parts), .. } = wait(&mailbox, &wake) else { panic!() };
+    // SAFETY: the child only sleeps and exits, which is allowed after fork in a process with threads.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: sleeping touches no memory of ours.
+        unsafe { libc::sleep(60) };
+        // SAFETY: ends the child at once, without running anything of its parent's.
+        unsafe { libc::_exit(0) };
+    }
+    println!("forked {child}");
+    std::io::stdout().flush().unwrap();
+    // SAFETY: waits for the signal that ends this process.
+    unsafe { libc::pause() };
+}
+
+#[test]
+fn a_forked_child_does_not_hide_its_parents_death() {
+    let service = Service::start().unwrap();
+    let (registration, mailbox, wake) = open(&service);
+    let mut peer = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "peer_process", "--nocapture", "--test-threads=1"])
+        .env(PEER, registration.address().to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let Notice::Established { serial, identity, link: Made::Shm(_parts), .. } = wait(&mailbox, &wake) else { panic!() };
+    assert_eq!(identity.pid, peer.id().cast_signed());
+    let orphan: i32 = BufReader::new(peer.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| line.split_once("forked ").and_then(|(_, pid)| pid.trim().parse().ok()))
+        .expect("the peer forks");
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    let Notice::Dead { serial: dead, reason, .. } = wait(&mailbox, &wake) else { panic!() };
+    assert_eq!((dead, reason), (serial, format!("process {} ended", peer.id())));
+    let orphan = rustix::process::Pid::from_raw(orphan).unwrap();
+    rustix::process::kill_process(orphan, rustix::process::Signal::KILL).expect("it outlived its parent");
+}

@@ -1,0 +1,72 @@
+//! Connection set-up when a process runs out of descriptors. A binary of its own: the limit is the whole process's.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale::transport::connect::{ConnectError, EndpointOptions, Mailbox, Notice, Registration, Service, Transports};
+use percale::wire::hello::Incarnation;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::process::{Resource, Rlimit};
+
+struct Peer {
+    registration: Registration,
+    mailbox: Arc<Mailbox>,
+    wake: OwnedFd,
+}
+
+fn peer(service: &Arc<Service>) -> Peer {
+    let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
+    options.transports = Transports::TCP;
+    options.connect_timeout = Duration::from_secs(1);
+    let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let mailbox = Mailbox::new(wake.try_clone().unwrap());
+    Peer { registration: service.open(options, &mailbox).unwrap(), mailbox, wake }
+}
+
+impl Peer {
+    fn wait(&self) -> Notice {
+        loop {
+            if let Some(notice) = self.mailbox.take().pop() {
+                return notice;
+            }
+            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+            let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1, "no notice came");
+            rustix::io::read(&self.wake, &mut [0u8; 8]).unwrap();
+        }
+    }
+}
+
+/// Opens files until no more can be opened.
+fn exhaust() -> Vec<File> {
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
+#[test]
+fn exhausted_descriptors_are_an_error_and_not_the_end() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(128), ..limit }).unwrap();
+    let service = Service::start().unwrap();
+    let (a, b) = (peer(&service), peer(&service));
+
+    // Not one left: the caller cannot even call.
+    let mut files = exhaust();
+    a.registration.connect(1, b.registration.address());
+    let Notice::Failed { attempt: 1, error } = a.wait() else { panic!() };
+    assert_eq!(error, ConnectError::Descriptors { peer: false });
+    assert!(error.to_string().contains("ulimit"), "{error}");
+
+    // One left, for the caller: the acceptor has none and says so, each time it is tried again.
+    files.pop();
+    a.registration.connect(2, b.registration.address());
+    let Notice::Failed { attempt: 2, error } = a.wait() else { panic!() };
+    assert_eq!(error, ConnectError::Descriptors { peer: true });
+
+    // Callers who were in the queue meanwhile get through once there are descriptors again.
+    a.registration.connect(3, b.registration.address());
+    drop(files);
+    let Notice::Established { attempt: Some(3), .. } = a.wait() else { panic!() };
+    assert!(matches!(b.wait(), Notice::Established { attempt: None, .. }));
+}
