@@ -309,7 +309,7 @@ impl Engine {
         }
         self.bell.drain();
         self.bell.arm();
-        self.fence_hot();
+        let fenced = self.fence_hot();
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
         any |= self.progress();
@@ -317,21 +317,20 @@ impl Engine {
             self.bell.disarm();
             return None;
         }
-        let working = !self.core.outbox.is_empty() || self.poller.is_working(&self.links);
+        let working = !fenced || !self.core.outbox.is_empty() || self.poller.is_working(&self.links);
         Some(Armed { epoll: Arc::clone(&self.epoll), at_most: working.then_some(NAP) })
     }
 
     /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
-    fn fence_hot(&mut self) {
+    /// False if that could not be done.
+    fn fence_hot(&mut self) -> bool {
         let mut barrier = false;
         for &slot in &self.poller.hot {
             if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
                 barrier |= link.prepare_sleep();
             }
         }
-        if barrier && !Bell::barrier() {
-            tracing::error!("a membarrier that worked before failed; a wake-up may come late");
-        }
+        !barrier || Bell::barrier()
     }
 
     /// Awake again: peers need not ring.
