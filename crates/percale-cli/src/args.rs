@@ -79,7 +79,7 @@ pub(crate) struct PerfArgs {
     /// Timed messages of each row
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8 << 20))]
     pub(crate) iterations: Option<u64>,
-    /// Seconds for each row [default: 1]
+    /// Seconds for each row [default: 0.8]
     #[arg(long, value_name = "S", conflicts_with = "iterations", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
     /// Neither write nor check data

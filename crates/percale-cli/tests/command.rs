@@ -94,6 +94,67 @@ fn without_verification_the_table_says_so() {
     assert!(text(&output.stdout).contains("The data was not checked."), "{}", text(&output.stderr));
 }
 
+fn rows(output: &Output) -> Vec<Value> {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn percale_is_measured_beside_its_limit_on_both_transports() {
+    let quick = ["perf", "--seconds", "0.01", "--json"];
+    let latency = ["--op", "tagged-latency", "--size", "8,64K"];
+    // Two latencies of two sizes, a rate, a bandwidth; over shm the large ones from both memories.
+    let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1);
+    for (more, count) in [
+        (["--size", "8,64K"].as_slice(), all),
+        (&[latency.as_slice(), &["--dirty"]].concat(), 5),
+        (&[latency.as_slice(), &["--no-verify"]].concat(), 5),
+    ] {
+        let rows = rows(&percale(&[quick.as_slice(), more].concat()));
+        assert_eq!(rows.len(), count);
+        for row in &rows {
+            for number in ["p50_ns", "p99_ns", "rate", "bytes_per_s", "limit_p50_ns", "limit_rate", "ratio"] {
+                assert!(row[number].as_f64().unwrap() > 0.0, "{number}: {row}");
+            }
+            assert_eq!(row["verified"].as_u64().unwrap() > 0, !more.contains(&"--no-verify"), "{row}");
+            assert_eq!(row["dirty"].as_bool().unwrap(), more.contains(&"--dirty"), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_listening_process_serves_one_measurement_after_another() {
+    let mut listening = Command::new(env!("CARGO_BIN_EXE_percale"))
+        .args(["perf", "--listen", "127.0.0.1:0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(listening.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_once(';').unwrap().0.rsplit_once(' ').unwrap().1.to_owned();
+    for _ in 0..2 {
+        let rows = rows(&percale(&["perf", &address, "--size", "8,64K", "--seconds", "0.02", "--json"]));
+        assert_eq!(rows.len(), 2 * 2 + 1 + 1);
+        for row in &rows {
+            assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["verified"].as_u64().unwrap() > 0, "{row}");
+            assert!(row["limit_p50_ns"].is_null(), "{row}");
+        }
+    }
+    listening.kill().unwrap();
+    listening.wait().unwrap();
+}
+
+#[test]
+fn info_says_what_is_here_and_why() {
+    let lines = rows(&percale(&["info", "--json"]));
+    for kind in ["transport", "device", "limit", "address"] {
+        assert!(lines.iter().any(|line| line["is"] == kind), "no {kind}");
+    }
+    let tcp = lines.iter().find(|line| line["name"] == "tcp").unwrap();
+    assert!(tcp["available"].is_boolean() && !tcp["reason"].as_str().unwrap().is_empty(), "{tcp}");
+    assert!(text(&percale(&["info"]).stdout).contains("transport"));
+}
+
 /// The processes whose parent is `parent`.
 fn children(parent: u32) -> Vec<u32> {
     let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();

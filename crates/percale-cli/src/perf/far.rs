@@ -83,18 +83,25 @@ pub(crate) fn listen(address: &str) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(Failure::system(format!("listening on {address}")))?;
     let here = listener.local_addr().map_err(Failure::system("asking for the address"))?;
     let processors = processors::allowed()?;
-    if let Some(&first) = processors.first() {
-        processors::pin(first)?;
+    // The last one: should the other process be on this machine after all, it takes the first.
+    if let Some(&last) = processors.last() {
+        processors::pin(last)?;
     }
-    eprintln!("Waiting on {here}; on the other machine: percale perf HOST:{}", here.port());
+    say(&format!("Waiting on {here}; on the other machine: percale perf HOST:{}", here.port()));
     loop {
         let (stream, peer) = listener.accept().map_err(Failure::system("accepting a connection"))?;
-        eprintln!("Measuring with {peer}");
+        say(&format!("Measuring with {peer}"));
         let local = stream.local_addr().map_err(Failure::system("asking for the address"))?;
         let mut watch = Watch::new(Control::remote(stream)?, false);
         match serve(&mut watch, &subject::Place::Remote(SocketAddr::new(local.ip(), 0))) {
-            Ok(()) => eprintln!("Done with {peer}"),
-            Err(error) => eprintln!("Failed with {peer}: {error}"),
+            Ok(()) => say(&format!("Done with {peer}")),
+            Err(error) => say(&format!("Failed with {peer}: {error}")),
         }
     }
+}
+
+/// Prints to standard error; whether anybody reads it is no concern of the measurement.
+fn say(text: &str) {
+    use std::io::Write;
+    let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");
 }

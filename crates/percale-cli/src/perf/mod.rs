@@ -24,7 +24,7 @@ pub(crate) mod session;
 pub(crate) mod watch;
 
 /// Seconds a row, unless told.
-const SECONDS: f64 = 1.0;
+const SECONDS: f64 = 0.8;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &PerfArgs) -> Result<()> {
