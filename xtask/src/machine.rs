@@ -3,6 +3,8 @@
 use crate::place::Place;
 use crate::program::Program;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 /// The machine's processor, cores and kernel, in one line each.
 pub(crate) fn description() -> Vec<String> {
@@ -37,6 +39,31 @@ pub(crate) fn commit(place: &Place) -> String {
     if changes.is_empty() { commit } else { commit + "+" }
 }
 
+/// How much of the machine others use now, from 0 to 1: looks for a fifth of a second. Call it while nothing of one's
+/// own runs.
+pub(crate) fn busy() -> f64 {
+    let before = ticks();
+    thread::sleep(Duration::from_millis(200));
+    let after = ticks();
+    let (worked, passed) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
+    if passed == 0 { 0.0 } else { worked as f64 / passed as f64 }
+}
+
+/// Time that all cores have worked, and all time, since the machine started.
+fn ticks() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    ticks_in(text.lines().next().unwrap_or_default())
+}
+
+/// The first line of /proc/stat: user, nice, system, idle, waiting for disks, interrupts (two), stolen; guests' time
+/// after that is counted as user's already.
+fn ticks_in(line: &str) -> (u64, u64) {
+    let fields: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
+    let all: u64 = fields.iter().sum();
+    let idle: u64 = fields.iter().skip(3).take(2).sum();
+    (all - idle, all)
+}
+
 fn memory_gib() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
@@ -46,4 +73,15 @@ fn memory_gib() -> u64 {
 fn said(program: Program) -> Option<String> {
     let output = program.output().ok()?;
     Some(output.success().ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ticks_in;
+
+    #[test]
+    fn idle_time_is_no_work() {
+        assert_eq!(ticks_in("cpu  10 1 5 100 20 2 3 4 50 0"), (25, 145));
+        assert_eq!(ticks_in(""), (0, 0));
+    }
 }

@@ -96,6 +96,10 @@ fn document(perf: &Measured, peers: &peers::Run) -> Result<String, std::fmt::Err
     let compared = peers.rows.iter().filter(|row| row.ratio.is_some()).count();
     writeln!(text, "\n## Beside its peers\n\n{compared} comparisons; the peer is better in {losses}, marked LOSS.\n")?;
     writeln!(text, "{}", peers_table(peers))?;
+    if peers.busy > peers::BUSY {
+        let percent = peers.busy * 100.0;
+        writeln!(text, "\nOthers used up to {percent:.0} % of the machine meanwhile: these figures are poor.")?;
+    }
     for problem in &peers.problems {
         writeln!(text, "\nNot measured: {}", problem.lines().next().unwrap_or_default())?;
     }
@@ -205,10 +209,12 @@ mod tests {
             aim: Some(0.7),
         };
         let (date, commit, problems) = ("2026-01-31".into(), "0123".into(), vec!["tcp: no loopback".into()]);
-        let peers = Run { date, commit, rounds: 1, versions: vec!["UCX 1.13".into()], rows: vec![loss], problems };
+        let peers =
+            Run { date, commit, rounds: 1, busy: 0.5, versions: vec!["UCX 1.13".into()], rows: vec![loss], problems };
         let text = document(&perf, &peers).unwrap();
         assert!(text.contains("| **LOSS** |") && text.contains("better in 1"), "{text}");
         assert!(text.contains("**far**") && text.contains(" 2.00 |"), "{text}");
+        assert!(text.contains("up to 50 % of the machine"), "{text}");
         assert!(text.contains("Not measured: tcp: no loopback"), "{text}");
     }
 }

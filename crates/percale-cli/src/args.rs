@@ -18,6 +18,12 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
+    /// Show which transports, devices and limits are here, and why others are not
+    Info {
+        /// Print one JSON object for each line
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure how fast messages are here, beside what the machine could do at best
     Perf(PerfArgs),
     /// The second process of a measurement

@@ -1,4 +1,4 @@
-//! `percale info`: which transports are here, and why the others are not.
+//! `percale info`: which transports, devices and limits are here, and why others are not.
 
 use comfy_table::Table;
 use percale::Info;
@@ -6,44 +6,100 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 use crate::perf::print_line;
-use crate::table::{RULED, left};
+use crate::table::{RULED, left, right};
+use crate::units;
 
 /// A line of the result, also that of `--json`.
 #[derive(Debug, Serialize)]
-struct Line {
-    transport: String,
-    available: bool,
-    /// Why, or why not.
-    reason: String,
+#[serde(tag = "is", rename_all = "kebab-case")]
+enum Line {
+    Transport {
+        name: String,
+        available: bool,
+        /// Why not, or what it can do here.
+        reason: String,
+    },
+    Device {
+        name: String,
+        kind: String,
+        available: bool,
+        /// Why not, or where it is reached.
+        reason: String,
+    },
+    Limit {
+        name: String,
+        /// Absent: not limited.
+        value: Option<u64>,
+        /// What follows from it.
+        meaning: String,
+    },
+    /// Where an endpoint bound to any address says it is reached, and why there.
+    Address { advertised: String },
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(json: bool) -> Result<()> {
-    let refused = |error: percale::InfoError| Failure::Percale { what: "looking what is here", why: error.to_string() };
-    let info = Info::discover().map_err(refused)?;
-    let lines = info.transports().iter().map(|transport| Line {
-        transport: transport.kind.to_string(),
-        available: transport.available,
-        reason: transport.reason.clone(),
-    });
-    if json {
-        for line in lines {
-            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
-        }
-        return Ok(());
+    let info =
+        Info::discover().map_err(|error| Failure::Percale { what: "looking what is here", why: error.to_string() })?;
+    let lines = lines(&info);
+    if !json {
+        return print_line(&text(&lines));
     }
-    print_line(&table(lines))
+    for line in lines {
+        print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+    }
+    Ok(())
 }
 
-fn table(lines: impl Iterator<Item = Line>) -> String {
-    let mut table = Table::new();
-    table.load_style(RULED);
-    table.set_header(["transport", "here", "because"].map(left));
+fn lines(info: &Info) -> Vec<Line> {
+    let transports = info.transports().iter().map(|one| Line::Transport {
+        name: one.kind.to_string(),
+        available: one.available,
+        reason: one.reason.clone(),
+    });
+    let devices = info.devices().iter().map(|one| Line::Device {
+        name: one.name.clone(),
+        kind: one.kind.into(),
+        available: one.available,
+        reason: one.detail.clone(),
+    });
+    let limits = info.limits().iter().map(|one| Line::Limit {
+        name: one.name.into(),
+        value: one.value,
+        meaning: one.meaning.into(),
+    });
+    let address = Line::Address { advertised: info.advertised() };
+    transports.chain(devices).chain(limits).chain([address]).collect()
+}
+
+fn text(lines: &[Line]) -> String {
+    let table = |head: [&str; 3]| {
+        let mut table = Table::new();
+        table.load_style(RULED);
+        table.set_header(head.map(left));
+        table
+    };
+    let mut transports = table(["transport", "here", "because"]);
+    let mut devices = table(["device", "here", "because"]);
+    let mut limits = table(["limit", "value", "meaning"]);
+    let mut address = "";
+    let here = |available: bool| left(if available { "yes" } else { "no" });
     for line in lines {
-        let here = if line.available { "yes" } else { "no" };
-        table.add_row([left(line.transport), left(here), left(line.reason)]);
+        match line {
+            Line::Transport { name, available, reason } => {
+                transports.add_row([left(name), here(*available), left(reason)]);
+            }
+            Line::Device { name, kind, available, reason } => {
+                devices.add_row([left(format!("{name} ({kind})")), here(*available), left(reason)]);
+            }
+            Line::Limit { name, value, meaning } => {
+                let value = value.map_or_else(|| "none".into(), units::count);
+                limits.add_row([left(name), right(value), left(meaning)]);
+            }
+            Line::Address { advertised } => address = advertised,
+        }
     }
-    table.to_string()
+    format!("{transports}\n\n{devices}\n\n{limits}\n\nAn endpoint bound to any address is reached at {address}.")
 }
 
 #[cfg(test)]
@@ -52,13 +108,29 @@ mod tests {
 
     #[test]
     fn what_is_not_here_says_why() {
-        let line = |transport: &str, available, reason: &str| Line {
-            transport: transport.into(),
-            available,
-            reason: reason.into(),
-        };
-        let lines = [line("shm", true, "shared memory works"), line("verbs", false, "no device")];
-        let text = table(lines.into_iter());
-        assert!(text.contains("yes") && text.contains("no device"), "{text}");
+        let text = text(&[
+            Line::Transport { name: "shm".into(), available: true, reason: "mapped".into() },
+            Line::Device { name: "cuda0".into(), kind: "memory".into(), available: false, reason: "no driver".into() },
+            Line::Limit { name: "open files".into(), value: Some(1_048_576), meaning: "two a peer".into() },
+            Line::Limit { name: "locked memory".into(), value: None, meaning: "regions".into() },
+            Line::Address { advertised: "10.0.0.1 (the default route)".into() },
+        ]);
+        for part in ["mapped", "cuda0 (memory)", "no driver", "1,048,576", "none", "10.0.0.1 (the default route)"] {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_transports_each_with_a_reason() {
+        let lines = lines(&Info::discover().unwrap());
+        let reasons = lines.iter().filter_map(|line| match line {
+            Line::Transport { reason, .. } => Some(reason),
+            _ => None,
+        });
+        assert!(reasons.clone().count() >= 3 && reasons.clone().all(|reason| !reason.is_empty()));
+        for line in &lines {
+            let value = serde_json::to_value(line).unwrap();
+            assert!(value["is"].is_string(), "{value}");
+        }
     }
 }

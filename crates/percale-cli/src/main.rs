@@ -9,6 +9,7 @@ use args::{Args, Subcommand};
 mod args;
 mod clock;
 mod failure;
+mod info;
 mod limits;
 mod pattern;
 mod perf;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     // Bad usage ends here, with clap's message and exit code 2.
     let args = Args::parse();
     let done = match &args.subcommand {
+        Subcommand::Info { json } => info::run(*json),
         Subcommand::Perf(args) => perf::run(args),
         // Whatever fails here was reported to the process that measures; that one prints it.
         Subcommand::SecondProcess { processor } => {

@@ -79,7 +79,7 @@ pub(crate) fn left(text: impl ToString) -> Cell {
     Cell::new(text)
 }
 
-fn right(text: impl ToString) -> Cell {
+pub(crate) fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 

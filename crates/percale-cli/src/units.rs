@@ -28,6 +28,19 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
+/// A number with its thousands apart: `1,048,576`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A time: `152 ns`, `3.05 µs`, `1.20 ms`.
 pub(crate) fn time(nanoseconds: f64) -> String {
     scaled(nanoseconds, &["ns", "µs", "ms", "s"])
@@ -87,5 +100,8 @@ mod tests {
         assert_eq!(rate(18.7e6), "18.7 M/s");
         assert_eq!(bandwidth(5.2e9), "5.20 GB/s");
         assert_eq!(bandwidth(2e15), "2000 TB/s");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1000), "1,000");
+        assert_eq!(count(1_048_576), "1,048,576");
     }
 }

@@ -60,12 +60,17 @@ impl Arguments {
     }
 }
 
+/// Others' use of the machine from which figures are poor: rates and means suffer first.
+pub(crate) const BUSY: f64 = 0.1;
+
 /// A finished run.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) date: String,
     pub(crate) commit: String,
     pub(crate) rounds: usize,
+    /// The largest share of the machine that others used, looked at before each case: from 0 to 1.
+    pub(crate) busy: f64,
     /// The peers' own words on their versions.
     pub(crate) versions: Vec<String>,
     pub(crate) rows: Vec<Comparison>,
@@ -99,7 +104,9 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
     let perf = if arguments.without_percale { None } else { Some(Perf::build(place)?) };
     let cases: Vec<Case> = Case::all().into_iter().filter(|case| arguments.wants(case)).collect();
     let (mut rows, mut problems) = (Vec::new(), Vec::new());
+    let mut busy = 0_f64;
     for (number, case) in cases.iter().enumerate() {
+        busy = busy.max(crate::machine::busy());
         let start = Instant::now();
         eprint!("[{}/{}] {case} ... ", number + 1, cases.len());
         rows.extend(compare(case, perf.as_ref(), arguments.rounds, &mut problems));
@@ -112,6 +119,7 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
         date: crate::machine::date(),
         commit: crate::machine::commit(place),
         rounds: arguments.rounds,
+        busy,
         versions: [ucx::version(), libfabric::version()].into_iter().flatten().collect(),
         rows,
         problems,

@@ -1,7 +1,7 @@
 //! A run of comparisons on the terminal; its figures and verdicts are the report's too.
 
-use super::Run;
 use super::cases::{Comparison, Op, Variant};
+use super::{BUSY, Run};
 use crate::table;
 
 /// Prints a run.
@@ -17,6 +17,9 @@ pub(super) fn run(run: &Run) {
         run.rounds,
         run.versions.join(", ")
     );
+    if run.busy > BUSY {
+        println!("others used up to {:.0} % of the machine: measure again when it is quiet", run.busy * 100.0);
+    }
     for problem in &run.problems {
         println!("not measured: {problem}");
     }

@@ -16,11 +16,12 @@ use crate::subject::{self, Bench, Kind};
 
 /// Serves one measurement until the other side closes the channel.
 pub(crate) fn serve(watch: &mut Watch, place: &subject::Place) -> Result<()> {
-    let served = greet_and_serve(watch, place);
-    match served {
+    let mut open = HashMap::new();
+    match greet_and_serve(watch, place, &mut open) {
         // The end of the measurement, whichever way it came: there is nobody to tell.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
+            // Told before anything is taken down, which may take long after a failure.
             let told = watch.control.send(&Reply::Failed { why: error.to_string() });
             told.and(Err(error))
         }
@@ -28,9 +29,12 @@ pub(crate) fn serve(watch: &mut Watch, place: &subject::Place) -> Result<()> {
     }
 }
 
-fn greet_and_serve(watch: &mut Watch, place: &subject::Place) -> Result<std::convert::Infallible> {
+fn greet_and_serve(
+    watch: &mut Watch,
+    place: &subject::Place,
+    open: &mut HashMap<Kind, Box<dyn Bench>>,
+) -> Result<std::convert::Infallible> {
     watch.control.send(&Reply::Hello { version: env!("CARGO_PKG_VERSION").into() })?;
-    let mut open: HashMap<Kind, Box<dyn Bench>> = HashMap::new();
     loop {
         let request = watch.control.next(None, || open.values_mut().try_for_each(|bench| bench.progress()))?;
         match request {
@@ -40,11 +44,11 @@ fn greet_and_serve(watch: &mut Watch, place: &subject::Place) -> Result<std::con
                 watch.control.send(&Reply::Opened { address })?;
             }
             Request::Prepare { kind, shape } => {
-                find(&mut open, kind)?.prepare(&shape)?;
+                find(open, kind)?.prepare(&shape)?;
                 watch.control.send(&Reply::Ready)?;
             }
             Request::Round { kind, round } => {
-                let bench = find(&mut open, kind)?;
+                let bench = find(open, kind)?;
                 watch.control.send(&Reply::Ready)?;
                 bench.far(&round, watch)?;
                 watch.control.send(&Reply::Done { verified: round.verified() })?;

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::PerfArgs;
 use crate::failure::{Failure, Result};
+use crate::row::Row;
 use crate::{plot, table};
 use session::Session;
 
@@ -43,18 +44,14 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
         None => Session::local(longest)?,
         Some(address) => Session::remote(address)?,
     };
-    let bar = progress_bar(rows.len() as u64 * measure::STEPS)?;
-    let mut best = measure::Best::new();
-    let mut measured = Vec::new();
-    for planned in &rows {
-        bar.set_message(format!("{} {} {}", planned.transport.name(), planned.op.name(), planned.bytes));
-        let row = measure::row(&mut session, planned, &options, &mut best, || bar.inc(1))?;
-        if args.json {
-            print_line(&serde_json::to_string(&row).map_err(Failure::system("writing JSON"))?)?;
+    let measured = match measure_all(&mut session, &rows, &options, args.json) {
+        Ok(measured) => measured,
+        Err(error) => {
+            // We end, and with us the channel, and with that the second process: after a failure nothing is waited for.
+            std::mem::forget(session);
+            return Err(error);
         }
-        measured.push(row);
-    }
-    bar.finish_and_clear();
+    };
     if !args.json {
         print_line(&table::perf(&measured))?;
     }
@@ -63,6 +60,28 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
         std::fs::write(file, picture).map_err(Failure::system(format!("writing {}", file.display())))?;
     }
     Ok(())
+}
+
+/// Measures all rows; prints each at once if it goes out as JSON.
+fn measure_all(
+    session: &mut Session,
+    rows: &[plan::Planned],
+    options: &measure::Options,
+    json: bool,
+) -> Result<Vec<Row>> {
+    let bar = progress_bar(rows.len() as u64 * measure::STEPS)?;
+    let mut best = measure::Best::new();
+    let mut measured = Vec::new();
+    for planned in rows {
+        bar.set_message(format!("{} {} {}", planned.transport.name(), planned.op.name(), planned.bytes));
+        let row = measure::row(session, planned, options, &mut best, || bar.inc(1))?;
+        if json {
+            print_line(&serde_json::to_string(&row).map_err(Failure::system("writing JSON"))?)?;
+        }
+        measured.push(row);
+    }
+    bar.finish_and_clear();
+    Ok(measured)
 }
 
 /// Prints to standard output; unlike `println!` it survives a reader that has gone.

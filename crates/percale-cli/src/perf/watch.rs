@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use crate::failure::{Failure, Result};
 
-/// How many turns go by between two looks (a millisecond or so).
-const LOOK: u32 = 1 << 16;
+/// How many turns go by between two readings of the clock. Few, since a turn may be slow where processors are short.
+const GLANCE: u32 = 64;
+
+/// How much time goes by between two looks.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// How long nothing may arrive from a process that lives.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,7 +33,8 @@ impl Watch {
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     turns: u32,
-    since: Option<Instant>,
+    /// When the clock was read first, and when the other process was looked after last.
+    times: Option<(Instant, Instant)>,
 }
 
 impl Spin {
@@ -41,23 +45,26 @@ impl Spin {
     #[inline]
     pub(crate) fn turn(&mut self, watch: &mut Watch) -> Result<()> {
         self.turns = self.turns.wrapping_add(1);
-        if watch.yielding || self.turns.is_multiple_of(LOOK) {
-            return self.look(watch);
+        if watch.yielding {
+            std::thread::yield_now();
+        }
+        if self.turns.is_multiple_of(GLANCE) {
+            return self.glance(watch);
         }
         std::hint::spin_loop();
         Ok(())
     }
 
     #[cold]
-    fn look(&mut self, watch: &mut Watch) -> Result<()> {
-        if watch.yielding {
-            std::thread::yield_now();
-            if !self.turns.is_multiple_of(1 << 10) {
-                return Ok(());
-            }
+    fn glance(&mut self, watch: &mut Watch) -> Result<()> {
+        let now = Instant::now();
+        let (first, last) = self.times.get_or_insert((now, now));
+        if now.duration_since(*last) < LOOK {
+            return Ok(());
         }
+        *last = now;
         watch.control.check()?;
-        if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if now.duration_since(*first) > PATIENCE {
             return Err(Failure::Stalled(PATIENCE.as_secs()));
         }
         Ok(())

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
+use self::percale::Percale;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::limits::copy::Copy;
@@ -17,6 +18,8 @@ use crate::perf::round::{self, Round, Shape};
 use crate::perf::watch::Watch;
 use crate::row::Transport;
 use crate::statistics::Samples;
+
+mod percale;
 
 /// Which subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -173,11 +176,8 @@ impl Place {
     }
 }
 
-/// What a build without percale answers.
-const NOT_YET: &str = "this build measures only the machine's limits: add --limits-only";
-
 /// Opens a subject in the process that answers; `address` is where the other is reached. Returns where this is.
-pub(crate) fn open_far(kind: Kind, _address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
+pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
     Ok(match kind {
         Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
         Kind::Copy => (Box::new(Copy::new(place.shared()?, Side::Far)), None),
@@ -185,7 +185,12 @@ pub(crate) fn open_far(kind: Kind, _address: Option<&str>, place: &Place) -> Res
             let (sockets, address) = Sockets::listening()?;
             (Box::new(Runner::new(sockets)), Some(address))
         }
-        Kind::Percale(_) => return Err(Failure::Usage(NOT_YET.into())),
+        Kind::Percale(transport) => {
+            let mut percale = Percale::open(transport, place)?;
+            percale.meet(address)?;
+            let here = percale.address().to_string();
+            (Box::new(Runner::new(percale)), Some(here))
+        }
     })
 }
 
@@ -209,6 +214,11 @@ pub(crate) fn open_near(
             let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
             Box::new(Runner::new(Sockets::connected(&address)?))
         }
-        Kind::Percale(_) => return Err(Failure::Usage(NOT_YET.into())),
+        Kind::Percale(transport) => {
+            let mut percale = Percale::open(transport, place)?;
+            let there = exchange(Some(percale.address().to_string()))?;
+            percale.meet(there.as_deref())?;
+            Box::new(Runner::new(percale))
+        }
     })
 }

@@ -37,10 +37,10 @@ const fn stride(bytes: usize) -> usize {
     bytes.next_multiple_of(if bytes < 4096 { 64 } else { 4096 })
 }
 
-/// Memory of messages.
+/// Memory of messages: kept, and reached by the segments only.
 enum Store {
-    Ordinary(Vec<u8>),
-    Percale(Allocation),
+    Ordinary { _bytes: Vec<u8> },
+    Percale { _allocation: Allocation },
 }
 
 impl Store {
@@ -53,12 +53,12 @@ impl Store {
                 let mut bytes = vec![0_u8; len + 4096];
                 let skip = bytes.as_ptr().align_offset(4096);
                 let base = bytes.as_mut_ptr().wrapping_add(skip);
-                (Self::Ordinary(bytes), base)
+                (Self::Ordinary { _bytes: bytes }, base)
             }
             Memory::Percale => {
                 let allocation = domain.allocate(len).map_err(percale("allocating memory"))?;
                 let base = allocation.as_ptr();
-                (Self::Percale(allocation), base)
+                (Self::Percale { _allocation: allocation }, base)
             }
         };
         let slot = |slot: usize| {
@@ -183,7 +183,7 @@ impl Percale {
             }
             self.into.complete(slot);
             let wanted = self.into.segments[slot].len();
-            if entry.len != wanted {
+            if entry.len != wanted as u64 {
                 return Err(Failure::Data(format!("{} bytes arrived instead of {wanted}", entry.len)));
             }
         }

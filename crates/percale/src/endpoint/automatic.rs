@@ -27,7 +27,8 @@ impl Progress for Driver {
     }
 
     fn arm(&self) -> bool {
-        self.endpoint.upgrade().is_none_or(|endpoint| endpoint.with(|engine| engine.arm().is_some()))
+        let endpoint = self.endpoint.upgrade();
+        endpoint.is_none_or(|endpoint| endpoint.with(|engine| engine.arm().is_some_and(|armed| !armed.is_nap())))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -74,12 +75,12 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>, waits: Waits)
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Starts the thread that makes progress on an endpoint until nobody else holds it.
-pub(super) fn start(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
-    let (weak, descriptor) = (endpoint.downgrade(), Arc::clone(descriptor));
-    std::thread::Builder::new().name("percale-progress".into()).spawn(move || run(&weak, &descriptor)).map(drop)
+pub(super) fn start(endpoint: &Shared) -> io::Result<()> {
+    let weak = endpoint.downgrade();
+    std::thread::Builder::new().name("percale-progress".into()).spawn(move || run(&weak)).map(drop)
 }
 
-fn run(endpoint: &WeakShared, descriptor: &OwnedFd) {
+fn run(endpoint: &WeakShared) {
     let mut idle_since: Option<Instant> = None;
     loop {
         let Some(shared) = endpoint.upgrade() else { return };
@@ -93,15 +94,11 @@ fn run(endpoint: &WeakShared, descriptor: &OwnedFd) {
             std::thread::yield_now();
             continue;
         }
-        let armed = shared.with(Engine::arm).is_some();
+        let armed = shared.with(Engine::arm);
         drop(shared);
-        if armed {
-            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-            let mut fds = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
-            match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => idle_since = None,
-                Err(error) => return tracing::error!(%error, "the progress thread cannot sleep and ends"),
-            }
+        if let Some(armed) = armed {
+            armed.sleep(Some(Instant::now() + LOOK));
+            idle_since = None;
         }
     }
 }

@@ -149,7 +149,7 @@ impl<'d> EndpointBuilder<'d> {
         let access = Shared::new(engine);
         let driver = automatic::attach(&access, &descriptor, waits)?;
         if domain.inner.settings.progress == Progress::Automatic {
-            automatic::start(&access, &descriptor)?;
+            automatic::start(&access)?;
         }
         access.keep(driver);
         Ok(Endpoint { access, descriptor, _domain: domain })

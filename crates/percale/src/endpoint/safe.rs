@@ -334,7 +334,7 @@ impl<A: Access> UnderWay<'_, A> {
             }
             match engine.arm() {
                 None => take(engine).ok_or(false),
-                Some(_) => take(engine).ok_or(true),
+                Some(armed) => take(engine).ok_or(!armed.is_nap()),
             }
         });
         match found {

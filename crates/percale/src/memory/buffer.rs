@@ -14,12 +14,23 @@ use super::volatile::Segment;
 
 /// Memory for one operation. Anything that owns its bytes becomes one: `Vec<u8>`, `Box<[u8]>`, `String`, an
 /// [`Allocation`]; for sending, `&'static [u8]`, `&'static str` and `Arc<[u8]>` as well.
-#[derive(Debug)]
 pub struct Buffer {
     memory: Memory,
 }
 
-#[derive(Debug)]
+impl std::fmt::Debug for Buffer {
+    /// What it is and how long, never what it holds: a message may be large, or secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match &self.memory {
+            Memory::Heap(_) => "heap",
+            Memory::Sealed(_) => "sealed",
+            Memory::Static(_) => "static",
+            Memory::Shared(_) => "shared",
+        };
+        write!(f, "Buffer({kind}, {} bytes)", self.len())
+    }
+}
+
 enum Memory {
     /// A boxed slice too: a vector's address survives moves in the eyes of the compiler, a box's does not.
     Heap(Vec<u8>),

@@ -25,7 +25,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
@@ -60,6 +60,8 @@ pub(crate) struct Engine {
     doorbell: Arc<Doorbell>,
     /// The descriptor that becomes readable when there is something to do, once armed: the bell's event and every socket.
     epoll: Arc<OwnedFd>,
+    /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
+    ticks: Option<OwnedFd>,
     process: Process,
     /// The address that peers know.
     address: SocketAddr,
@@ -67,15 +69,29 @@ pub(crate) struct Engine {
     id: u64,
 }
 
+impl Armed {
+    /// Whether whoever sleeps has to look again soon by itself.
+    pub(crate) const fn is_nap(&self) -> bool {
+        self.at_most.is_some()
+    }
+}
+
 /// A promise that the endpoint's descriptor will become readable; sleep on it.
 #[derive(Debug)]
 pub(crate) struct Armed {
     epoll: Arc<OwnedFd>,
+    /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
+    at_most: Option<Duration>,
 }
+
+/// How long to sleep while a link waits for its peer's progress.
+const NAP: Duration = Duration::from_micros(500);
 
 impl Armed {
     /// Sleeps until the descriptor is readable or the deadline has passed.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) {
+        let nap = self.at_most.map(|nap| Instant::now() + nap);
+        let deadline = deadline.into_iter().chain(nap).min();
         let timeout = deadline.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             rustix::time::Timespec { tv_sec: left.as_secs().min(1 << 40) as i64, tv_nsec: left.subsec_nanos().into() }
@@ -195,6 +211,10 @@ impl Engine {
             if slot == BELL {
                 continue; // Emptied when the endpoint is next armed.
             }
+            if slot == TICKS {
+                self.tick();
+                continue;
+            }
             if self.poll_link(slot as Connection) {
                 self.poller.hot_socket = Some(slot as Connection);
                 any = true;
@@ -293,11 +313,12 @@ impl Engine {
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
         any |= self.progress();
-        if any || !self.core.outbox.is_empty() || self.poller.is_working(&self.links) {
+        if any {
             self.bell.disarm();
             return None;
         }
-        Some(Armed { epoll: Arc::clone(&self.epoll) })
+        let working = !self.core.outbox.is_empty() || self.poller.is_working(&self.links);
+        Some(Armed { epoll: Arc::clone(&self.epoll), at_most: working.then_some(NAP) })
     }
 
     /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
@@ -363,3 +384,6 @@ impl Engine {
 
 /// The bell's event in the endpoint's epoll; links have their connection numbers.
 const BELL: u64 = u64::MAX;
+
+/// The ticks in the endpoint's epoll.
+const TICKS: u64 = u64::MAX - 1;

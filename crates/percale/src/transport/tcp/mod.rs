@@ -20,6 +20,7 @@ mod outbound;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod unanswered;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -45,9 +46,9 @@ pub struct TcpOptions {
     pub send_buffer: Option<usize>,
     /// The kernel's receive buffer in bytes; `None` as above.
     pub receive_buffer: Option<usize>,
-    /// How long a peer may leave bytes unacknowledged, or probes of an idle connection unanswered (to the second),
-    /// until it counts as dead. The kernel also counts the time for which a peer that is alive but receives nothing has
-    /// its buffer full: choose longer than an application goes without making progress. Zero: the kernel's defaults.
+    /// How long a peer's kernel may leave bytes unacknowledged, or probes of an idle connection unanswered (to the second),
+    /// until the peer counts as dead. A peer that is alive but receives nothing is not dead: its kernel answers. (So this
+    /// is not TCP_USER_TIMEOUT, which counts a full window too.) Zero: the kernel's defaults.
     pub timeout: Duration,
 }
 
@@ -65,6 +66,7 @@ pub struct TcpLink {
     outbound: Outbound,
     inbound: Inbound,
     pulls: Pulls,
+    timeout: Duration,
     broken: Option<Broken>,
 }
 
@@ -83,8 +85,22 @@ impl TcpLink {
             outbound: Outbound::new(),
             inbound: Inbound::new(),
             pulls: Pulls::default(),
+            timeout: options.timeout,
             broken: None,
         })
+    }
+
+    /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout. To be asked now and then, say a
+    /// few times within the timeout: one system call.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        !self.timeout.is_zero() && unanswered::unanswered(&self.socket).is_some_and(|silence| silence > self.timeout)
+    }
+
+    /// Breaks the link: the peer did not answer in time.
+    pub fn give_up(&mut self) -> Broken {
+        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.timeout));
+        self.broken.get_or_insert(why).clone()
     }
 
     /// Whether there is something to write: whoever sleeps on the socket must also wait for room in it.

@@ -46,8 +46,6 @@ impl Socket {
             sockopt::set_tcp_keepidle(&fd, third)?;
             sockopt::set_tcp_keepintvl(&fd, third)?;
             sockopt::set_tcp_keepcnt(&fd, 2)?;
-            let millis = u32::try_from(options.timeout.as_millis()).unwrap_or(i32::MAX as u32).min(i32::MAX as u32);
-            sockopt::set_tcp_user_timeout(&fd, millis.max(1))?;
         }
         Ok(Self(fd))
     }
