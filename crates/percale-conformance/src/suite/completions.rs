@@ -247,11 +247,8 @@ pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Fabric>() {
 /// One for each success, and one in the error value for each failure.
 pub fn cmp_011_counters_count_each_side<F: Fabric>() {
     let (sends, receives) = (std::sync::Arc::new(Counter::new()), std::sync::Arc::new(Counter::new()));
-    let mesh = Mesh::<F>::with(
-        2,
-        |domain| domain,
-        |_, endpoint| endpoint.transmit_counter(&sends).receive_counter(&receives),
-    );
+    let mesh =
+        Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_counter(&sends).receive_counter(&receives));
     let target = Memory::blank(20_000);
     for len in [8, 20_000] {
         sends.set(0);
@@ -274,11 +271,7 @@ pub fn cmp_011_counters_count_each_side<F: Fabric>() {
 /// One queue for both directions of all endpoints.
 pub fn shared_queues_take_the_results_of_both_sides<F: Fabric>() {
     let queue = CompletionQueue::default();
-    let mesh = Mesh::<F>::with(
-        2,
-        |domain| domain,
-        |_, endpoint| endpoint.transmit_queue(&queue).receive_queue(&queue),
-    );
+    let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_queue(&queue).receive_queue(&queue));
     let target = Memory::blank(20_000);
     for len in [8, 20_000] {
         let received = mesh.receive(1, Receive::into(target));

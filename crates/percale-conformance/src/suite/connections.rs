@@ -85,9 +85,9 @@ pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
     let peer = mesh.peer(1);
     let mut contexts: Vec<u64> =
         (0..20).map(|_| mesh.send(0, 1, Send::of(Memory::content(1, F::BULK)).tag(1))).collect();
-    contexts.extend((0..20).map(|_| {
-        mesh.send(0, 1, Send::of(Memory::content(1, 8)).tag(1).with(OpFlags::DELIVERY_COMPLETE))
-    }));
+    contexts.extend(
+        (0..20).map(|_| mesh.send(0, 1, Send::of(Memory::content(1, 8)).tag(1).with(OpFlags::DELIVERY_COMPLETE))),
+    );
     contexts.extend((0..20).map(|_| mesh.receive(0, Receive::into(Memory::blank(8)).from(peer))));
     let anybody = mesh.receive(0, Receive::into(Memory::blank(8)).tag(9, 0));
     mesh.settle(0, 1);
@@ -260,7 +260,9 @@ pub fn con_003_many_connect_to_each_other_at_once<F: Fabric>() {
     let all = || left.iter().chain(right);
     for (number, (endpoint, _)) in all().enumerate() {
         for message in 0..3 {
-            endpoint.inject(PeerAddress(0), &content(number as u64 * 3 + message, 100)).expect("room while it connects");
+            endpoint
+                .inject(PeerAddress(0), &content(number as u64 * 3 + message, 100))
+                .expect("room while it connects");
         }
     }
     let receives: Vec<_> =

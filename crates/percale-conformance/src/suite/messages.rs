@@ -9,7 +9,8 @@ use crate::random::{Random, seed};
 
 /// Lengths around every limit at which some transport changes its ways.
 pub const SIZES: [usize; 24] = [
-    0, 1, 7, 8, 40, 41, 47, 48, 49, 63, 64, 511, 512, 513, 2047, 2048, 2049, 4096, 8191, 8192, 8193, 65_535, 65_536, 65_537,
+    0, 1, 7, 8, 40, 41, 47, 48, 49, 63, 64, 511, 512, 513, 2047, 2048, 2049, 4096, 8191, 8192, 8193, 65_535, 65_536,
+    65_537,
 ];
 
 /// The sizes that are tried on this transport.
@@ -139,8 +140,7 @@ pub fn msg_004_too_long_an_inject_is_refused<F: Fabric>() {
 pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F: Fabric>() {
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.multi_receive_minimum(3000));
     let buffers = [Memory::blank(20_000), Memory::blank(20_000)];
-    let contexts =
-        buffers.map(|buffer| mesh.receive(1, Receive::into(buffer).with(OpFlags::MULTI_RECEIVE)));
+    let contexts = buffers.map(|buffer| mesh.receive(1, Receive::into(buffer).with(OpFlags::MULTI_RECEIVE)));
     // 17,000 bytes fill a buffer to its minimum, for each of which the sizes are chosen.
     let sizes = [100, 0, 2048, 7000, 40, 5000, 2812, 1, 3000, 9000, 5000];
     let sends: Vec<u64> =

@@ -26,19 +26,33 @@ struct Wanted {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Send { from: usize, tag: u64, len: usize, delivered: bool },
+    Send {
+        from: usize,
+        tag: u64,
+        len: usize,
+        delivered: bool,
+    },
     Receive(Wanted),
     Peek(Wanted),
     Claim(Wanted),
     Discard(Wanted),
     /// Fetches (or throws away) one of the claimed messages.
-    Fetch { which: usize, discard: bool },
-    Cancel { which: usize },
+    Fetch {
+        which: usize,
+        discard: bool,
+    },
+    Cancel {
+        which: usize,
+    },
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
     let ignore = prop_oneof![3 => Just(0), 1 => Just(3), 1 => Just(!0)];
-    (0..4u64, ignore, proptest::option::weighted(0.3, 0..2usize)).prop_map(|(tag, ignore, from)| Wanted { tag, ignore, from })
+    (0..4u64, ignore, proptest::option::weighted(0.3, 0..2usize)).prop_map(|(tag, ignore, from)| Wanted {
+        tag,
+        ignore,
+        from,
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {

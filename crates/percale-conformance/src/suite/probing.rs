@@ -19,7 +19,9 @@ pub fn tag_004_a_peek_tells_and_touches_nothing<F: Fabric>() {
             let entry = mesh.done(peeked);
             assert_eq!((entry.len, entry.tag, entry.data), (len as u64, 6, 9));
             assert_eq!(entry.source, mesh.peer(0));
-            assert!(entry.flags.contains(CompletionFlags::TAGGED | CompletionFlags::RECEIVE | CompletionFlags::REMOTE_DATA));
+            assert!(
+                entry.flags.contains(CompletionFlags::TAGGED | CompletionFlags::RECEIVE | CompletionFlags::REMOTE_DATA)
+            );
         }
         assert_eq!(untouched.read(), [0xEE; 8]);
         let target = Memory::blank(len);

@@ -22,7 +22,8 @@ pub fn safe_operations_give_their_buffers_back<F: Fabric>() {
         assert_eq!((got.len, got.data, got.tag, got.source), (len, Some(5), 0, Some(mesh.peer(0))));
         same(got.buffer.as_slice().expect("a vector"), &bytes, "the message");
         same(&mesh.finish(sent).expect("the send").buffer.into_vec(), &bytes, "the source");
-        let sent = a.tagged_send(mesh.peer(1), 7, Arc::<[u8]>::from(bytes.clone())).delivered().start().expect("a send");
+        let sent =
+            a.tagged_send(mesh.peer(1), 7, Arc::<[u8]>::from(bytes.clone())).delivered().start().expect("a send");
         let got = mesh.finish(b.tagged_recv(5, 2, Buffer::zeroed(len + 9))).expect("a message");
         assert_eq!((got.len, got.tag, got.data), (len, 7, None));
         same(&got.to_vec(), &bytes, "the tagged message");

@@ -68,7 +68,10 @@ pub fn tag_002_the_receive_posted_first_takes_the_message<F: Fabric>() {
             let sent = mesh.send(0, 1, Send::of(Memory::content(5, len)).tag(5));
             mesh.done(context);
             mesh.done(sent);
-            assert!(posted[at + 1..].iter().all(|&later| mesh.take(later).is_none()), "message {at}: one receive takes it");
+            assert!(
+                posted[at + 1..].iter().all(|&later| mesh.take(later).is_none()),
+                "message {at}: one receive takes it"
+            );
         }
     }
 }

@@ -126,7 +126,10 @@ pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Fabric>() {
     let late = counter.wait(1, Some(Duration::from_millis(5))).expect_err("nothing was sent");
     assert_eq!((late.errno(), counter.value()), (libc::ETIMEDOUT, 0));
     let mut entries = [Entry::default(); 4];
-    assert_eq!(queue.wait(&mut entries, Some(Duration::from_millis(5))).map_err(|error| error.errno()), Err(libc::EAGAIN));
+    assert_eq!(
+        queue.wait(&mut entries, Some(Duration::from_millis(5))).map_err(|error| error.errno()),
+        Err(libc::EAGAIN)
+    );
     for len in [8, 100_000] {
         counter.set(0);
         std::thread::scope(|scope| {

@@ -165,8 +165,10 @@ impl Segments {
         }
         let mut done = 0;
         for piece in self.slice(offset, len).as_slice() {
-            // SAFETY: as above; `done + piece.len <= len`, since `slice` was clipped to `len`.
-            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to.add(done), piece.len) };
+            // SAFETY: `done + piece.len <= len`, since `slice` was clipped to `len`, and the caller promised so many bytes.
+            let to = unsafe { to.add(done) };
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
             done += piece.len;
         }
         done
