@@ -335,6 +335,14 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
+    /// Waits for the success of each of these operations.
+    #[track_caller]
+    pub fn all_done(&self, contexts: impl IntoIterator<Item = u64>) {
+        for context in contexts {
+            self.done(context);
+        }
+    }
+
     /// Waits for an operation's failure.
     #[track_caller]
     pub fn failed(&self, context: u64) -> ErrorEntry {

@@ -269,7 +269,9 @@ pub fn con_003_many_connect_to_each_other_at_once<F: Fabric>() {
         all().map(|(endpoint, _)| [0; 3].map(|_| endpoint.recv(vec![0; 200]).start().expect("a receive"))).collect();
     let mut ready = 0;
     while ready < receives.len() * 3 {
-        all().for_each(|(endpoint, _)| drop(endpoint.progress()));
+        for (endpoint, _) in all() {
+            endpoint.progress();
+        }
         ready = receives.iter().flatten().filter(|receiving| receiving.is_ready()).count();
     }
     for (number, receiving) in receives.into_iter().enumerate() {
@@ -281,7 +283,9 @@ pub fn con_003_many_connect_to_each_other_at_once<F: Fabric>() {
         }
     }
     for (endpoint, _) in all() {
-        (0..20).for_each(|_| drop(endpoint.progress()));
+        for _ in 0..20 {
+            endpoint.progress();
+        }
         let reached = endpoint.describe_peers();
         let others = reached.iter().filter(|(address, _)| *address != endpoint.address()).count();
         assert_eq!(others, 1, "one connection a pair: {reached:?}");
@@ -304,7 +308,9 @@ fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
         let vector = domain.address_vector().build().expect("a vector");
         let builder = domain.endpoint().vector(&vector).event_queue(&events[number]);
         let endpoint = builder.bind(addresses[number].to_string()).expect("an endpoint");
-        addresses.iter().for_each(|address| drop(vector.insert(*address).expect("an address")));
+        for address in addresses {
+            vector.insert(address).expect("an address");
+        }
         mesh.open(number, Station { endpoint, vector, domain });
     }
     (mesh, events)

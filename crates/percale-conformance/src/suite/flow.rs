@@ -77,7 +77,7 @@ pub fn msg_014_both_may_send_before_either_receives<F: Fabric>() {
             }
         }
     }
-    sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+    mesh.all_done(sends);
 }
 
 /// As above, with messages that fit in rings and sockets until those are full.

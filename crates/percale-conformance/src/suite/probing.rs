@@ -76,7 +76,7 @@ pub fn tag_006_a_claimed_message_is_the_claimers<F: Fabric>() {
         mesh.done(claim);
         same(&first.read(), &content(1, len), "the claimed message");
         assert_eq!(mesh.try_receive(1, claimed.context(claim)), Err(PostError::NotClaimed), "it is fetched once");
-        sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+        mesh.all_done(sends);
     }
 }
 
@@ -99,7 +99,7 @@ pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Fabric>() {
             let received = mesh.receive(1, Receive::into(target).tag(7, 0));
             mesh.done(received);
             same(&target.read(), &content(3, len), "the message that is left");
-            sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+            mesh.all_done(sends);
         }
     }
 }

@@ -14,7 +14,7 @@ pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Fabric>() {
         let sends: Vec<u64> =
             tags.iter().map(|&tag| mesh.send(0, 1, Send::of(Memory::content(tag, len)).tag(tag))).collect();
         mesh.settle(0, 1);
-        let mut take = |tag, ignore, wanted| {
+        let take = |tag, ignore, wanted| {
             let target = Memory::blank(len);
             let received = mesh.receive(1, Receive::into(target).tag(tag, ignore));
             let entry = mesh.done(received);
@@ -28,7 +28,7 @@ pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Fabric>() {
         take(0xdead, !0 ^ 1, 0x11);
         take(0, !0, 0x12);
         take(0, !0, u64::MAX);
-        sends.into_iter().for_each(|sent| drop(mesh.done(sent)));
+        mesh.all_done(sends);
     }
 }
 

@@ -137,11 +137,11 @@ impl Ring {
         self.errors.push_back((self.taken + self.entries.len() as u64, error));
     }
 
-    /// Whether there is room below the limit. An owner that sees none stops draining its transports until something
-    /// was read.
+    /// Whether fewer results wait than the limit allows. An owner that sees none stops draining its transports until
+    /// something was read. Reservations do not count: their operations need the transports in order to end.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.entries.len() + self.errors.len() + self.reserved < self.limit
+        self.entries.len() + self.errors.len() < self.limit
     }
 
     /// Reads up to `into.len()` results, oldest first; returns how many. 0: there are none now.
@@ -242,6 +242,8 @@ mod tests {
         ring.reserve().unwrap();
         ring.unreserve();
         ring.push_event(entry(9));
+        ring.push_event(entry(9));
+        assert!(ring.has_room(), "what is reserved has to be let in");
         ring.push_event(entry(9));
         assert!(!ring.has_room());
     }

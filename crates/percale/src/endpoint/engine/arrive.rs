@@ -5,7 +5,7 @@ use super::types::{Action, Arrival, Body, Pull, Receive, Request, Unexpected};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::{Segments, View};
+use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Flags, Head, Kind, Offer};
 
@@ -109,10 +109,12 @@ impl Core {
 
 /// The next part of a multi-receive buffer, for a message of `len` bytes.
 pub(super) fn take_part(state: &mut super::types::Multi, multi: u32, len: u64) -> Receive {
-    let part = state.segments.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
+    // One segment, as was checked; a message of no bytes has a place in it too.
+    let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
+    let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
     state.used += part.len();
     state.in_flight += 1;
-    Receive { segments: part, context: state.context, notify: state.notify, multi: Some(multi) }
+    Receive { segments: Segments::one(part), context: state.context, notify: state.notify, multi: Some(multi) }
 }
 
 impl Sink for Core {

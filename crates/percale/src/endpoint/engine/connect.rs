@@ -438,7 +438,7 @@ fn connect_code(error: &ConnectError) -> ErrorCode {
         ConnectError::Refused(_) => ErrorCode::Refused,
         ConnectError::Unreachable(..) => ErrorCode::Unreachable,
         ConnectError::Timeout { .. } => ErrorCode::TimedOut,
-        ConnectError::Authorization => ErrorCode::KeyRejected,
+        ConnectError::Authorization => ErrorCode::Denied,
         ConnectError::Protocol(_) | ConnectError::Version { .. } => ErrorCode::Protocol,
         ConnectError::Closed(_) => ErrorCode::PeerDied,
         ConnectError::NoTransport(_) => ErrorCode::NotConnected,

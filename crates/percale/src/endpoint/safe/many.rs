@@ -74,9 +74,6 @@ impl<A: Access> ReceivingMany<'_, A> {
 /// Copies one message of many out of its buffer.
 fn part(engine: &Engine, id: usize, base: u64, entry: &Entry) -> Option<Part> {
     let buffer = engine.core.operations.buffer(id)?;
-    if entry.buffer == 0 && entry.len == 0 {
-        return None; // Only says that the buffer is released.
-    }
     let offset = (entry.buffer - base) as usize;
     let mut bytes = vec![0; entry.len as usize];
     buffer.copy_to(offset, &mut bytes);

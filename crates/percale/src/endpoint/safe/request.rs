@@ -65,7 +65,7 @@ impl<'e, A: Access> SendRequest<'e, A> {
             let work = SendWork { peer, segments, tag, data, context: id as u64, flags };
             posted(engine, id, |engine| engine.post_send(&work, Notify::Operation))
         })?;
-        Ok(Sending { under_way: UnderWay { endpoint, id, polls: 0, ended: false } })
+        Ok(Sending { under_way: UnderWay::new(endpoint, id) })
     }
 
     /// Posts the send and waits for it.
@@ -125,7 +125,7 @@ impl<'e, A: Access> ReceiveRequest<'e, A> {
             let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id as u64, flags };
             posted(engine, id, |engine| engine.post_receive(&work, Notify::Operation))
         })?;
-        Ok(UnderWay { endpoint, id, polls: 0, ended: false })
+        Ok(UnderWay::new(endpoint, id))
     }
 }
 

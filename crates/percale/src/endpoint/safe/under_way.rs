@@ -24,7 +24,11 @@ pub(super) struct UnderWay<'e, A: Access> {
 /// Polls of a future that spin through the executor before it waits for the descriptor.
 const SPINS: u32 = 32;
 
-impl<A: Access> UnderWay<'_, A> {
+impl<'e, A: Access> UnderWay<'e, A> {
+    pub(super) fn new(endpoint: &'e Endpoint<A>, id: usize) -> Self {
+        Self { endpoint, id, polls: 0, ended: false }
+    }
+
     /// The result and the buffer, once there is one.
     pub(super) fn take(id: usize, engine: &mut Engine) -> Option<(Result<Entry, ErrorEntry>, Option<Buffer>)> {
         let result = engine.core.operations.take_result(id)?;
