@@ -17,9 +17,6 @@
 //! [`Receiving`]) is a future of any runtime; it can also be waited for. Dropping one that is under way cancels it if no message
 //! was matched yet; otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
-//!
-//! [`request`]: what is not posted yet; [`under_way`]: what is, and waits; [`future`]: what is, and is awaited; [`many`]: one
-//! buffer for many messages; [`error`]: why something did not succeed.
 
 mod error;
 mod future;

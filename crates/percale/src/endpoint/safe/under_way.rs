@@ -178,7 +178,7 @@ impl<A: Access> Receiving<'_, A> {
         })
     }
 
-    /// Cancels the receive; it then completes with [`ErrorCode::Canceled`], unless a message came first. Says whether it did.
+    /// Cancels the receive; it then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a message came first. Says whether it did.
     #[must_use]
     pub fn cancel(&self) -> bool {
         let id = self.under_way.id;
