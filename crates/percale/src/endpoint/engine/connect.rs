@@ -343,7 +343,7 @@ impl Engine {
                 if self.core.peers.get(slot).state == State::Up {
                     self.down(slot, &Broken::Died("it connected afresh".into()));
                 }
-                self.attach(slot, AnyLink::Sim(Box::new(link)), incarnation);
+                self.attach(slot, AnyLink::Sim(link), incarnation);
                 let (peer, address) = self.core.peers.identify(slot);
                 let reason = "both are in the simulated network".to_owned();
                 let transport = TransportKind::Sim.name();

@@ -44,7 +44,7 @@ pub(crate) use self::doorbell::Doorbell;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub struct Engine {
     /// The protocol's state.
     pub(crate) core: Core,
     /// Links by connection number; `None` while there is none.
