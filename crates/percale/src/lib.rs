@@ -20,6 +20,11 @@
 //! * [`transport`]: how two endpoints reach each other
 //! * [`wire`]: what peers say to each other
 
+/// The README's program, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
+
 pub mod address;
 pub mod completion;
 pub mod domain;

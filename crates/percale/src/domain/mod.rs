@@ -59,13 +59,11 @@ pub struct Domain {
 
 impl Domain {
     /// A new address vector.
-    #[must_use]
     pub fn address_vector(&self) -> VectorBuilder {
         VectorBuilder::default()
     }
 
     /// A new endpoint.
-    #[must_use]
     pub fn endpoint(&self) -> EndpointBuilder<'_> {
         EndpointBuilder::new(self)
     }

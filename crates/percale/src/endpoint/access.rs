@@ -4,26 +4,28 @@ use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::reach::Reach;
 use super::engine::Engine;
 use super::spin::{Budget, Step};
 use crate::completion::wait::Progress;
 
-mod sealed {
-    /// Not for others to implement.
-    pub trait Sealed {}
-    impl Sealed for super::Owned {}
-    impl Sealed for super::Shared {}
-}
+/// A way to reach an engine: [`Owned`] or [`Shared`]. Not for others to implement.
+pub trait Access: reach::Reach {}
+impl Access for Owned {}
+impl Access for Shared {}
 
-/// A way to reach an engine: [`Owned`] or [`Shared`].
-pub trait Access: sealed::Sealed {
-    /// Runs `f` with the engine, then wakes the tasks whose operations it finished.
-    #[doc(hidden)]
-    fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R;
+pub(super) mod reach {
+    use super::{Engine, Instant};
 
-    /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps.
-    #[doc(hidden)]
-    fn wait_until<R>(&self, deadline: Option<Instant>, ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R>;
+    /// What [`Access`](super::Access) means inside of the library. Public in a private room: users can name neither this
+    /// nor the engine.
+    pub trait Reach {
+        /// Runs `f` with the engine, then wakes the tasks whose operations it finished.
+        fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R;
+
+        /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps.
+        fn wait_until<R>(&self, deadline: Option<Instant>, ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R>;
+    }
 }
 
 /// One owner, no lock: the endpoint is `Send` but not `Sync`.
@@ -38,15 +40,24 @@ impl Owned {
     }
 }
 
-impl Access for Owned {
-    #[inline]
+impl Owned {
+    /// Wakes the tasks whose operations were finished, now that the engine is no longer borrowed.
+    #[cold]
+    fn wake(&self) {
+        let wakers = self.engine.borrow_mut().core.operations.take_wakers();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
+impl Reach for Owned {
+    #[inline(always)]
     fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let mut engine = self.engine.borrow_mut();
         let result = f(&mut engine);
-        if engine.core.operations.has_wakers() {
-            let wakers = engine.core.operations.take_wakers();
-            drop(engine);
-            wakers.into_iter().for_each(std::task::Waker::wake);
+        let wake = engine.core.operations.has_wakers();
+        drop(engine);
+        if wake {
+            self.wake();
         }
         result
     }
@@ -181,7 +192,7 @@ impl Shared {
     }
 }
 
-impl Access for Shared {
+impl Reach for Shared {
     fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let mut state = self.lock();
         let result = f(&mut state.engine);

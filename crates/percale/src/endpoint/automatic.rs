@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::access::{Access, Shared, WeakShared};
+use super::access::reach::Reach;
+use super::access::{Shared, WeakShared};
 use super::engine::Engine;
 use super::engine::core::Reports;
 use crate::completion::counter::Counter;

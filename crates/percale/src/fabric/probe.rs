@@ -13,8 +13,9 @@ pub(super) fn cma() -> Result<(), String> {
     let mut to = 0u64;
     let local = libc::iovec { iov_base: (&raw mut to).cast(), iov_len: size_of::<u64>() };
     let remote = libc::iovec { iov_base: (&raw const from).cast_mut().cast(), iov_len: size_of::<u64>() };
+    let own = rustix::process::getpid().as_raw_pid();
     // SAFETY: both vectors name one word of this function's own, the local one writable.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
     if copied < 0 {
         return Err(format!("process_vm_readv: {}", io::Error::last_os_error()));
     }

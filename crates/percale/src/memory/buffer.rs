@@ -119,7 +119,6 @@ impl Buffer {
     /// The memory, to be read by an operation. The caller keeps the buffer, untouched, until that operation is over,
     /// and does not write through the segment.
     #[inline]
-    #[allow(dead_code, reason = "the engine's entry")]
     pub(crate) fn segment_for_send(&self) -> Segment {
         let bytes: &[u8] = match &self.memory {
             Memory::Sealed(allocation) => return allocation.segment(),
@@ -135,7 +134,6 @@ impl Buffer {
     /// The memory, to be written by an operation; `None` if it is not the buffer's alone. The caller keeps the buffer,
     /// untouched, until that operation is over.
     #[inline]
-    #[allow(dead_code, reason = "the engine's entry")]
     pub(crate) fn segment_for_receive(&mut self) -> Option<Segment> {
         match &mut self.memory {
             // SAFETY: as above; the pointer comes from an exclusive borrow, and the caller does not touch the vector

@@ -112,10 +112,11 @@ mod tests {
     fn maps_only_sealed_memory_of_the_announced_size() {
         let fd = sealed_memfd("percale-test", 8192, 4096).unwrap();
         let (a, b) = (Mapping::of(fd.as_fd(), 8192).unwrap(), Mapping::of(fd.as_fd(), 8192).unwrap());
-        // SAFETY: both mappings are alive and nobody else uses them.
-        unsafe { a.as_ptr().add(5000).write_volatile(7) };
+        let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(5000);
+        // SAFETY: the mapping is alive and longer, and nobody else uses it.
+        unsafe { at(&a).write_volatile(7) };
         // SAFETY: as above.
-        assert_eq!(unsafe { b.as_ptr().add(5000).read_volatile() }, 7);
+        assert_eq!(unsafe { at(&b).read_volatile() }, 7);
         assert_eq!(Mapping::of(fd.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
         let plain = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&plain, 4096).unwrap();

@@ -165,8 +165,10 @@ impl Segments {
         }
         let mut done = 0;
         for piece in self.slice(offset, len).as_slice() {
-            // SAFETY: as above; `done + piece.len <= len`, since `slice` was clipped to `len`.
-            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to.add(done), piece.len) };
+            // SAFETY: `done + piece.len <= len`, since `slice` was clipped to `len`, and the caller promised so many bytes.
+            let to = unsafe { to.add(done) };
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
             done += piece.len;
         }
         done
@@ -285,6 +287,21 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
+    #[inline]
+    pub fn copy_to_one(&self, to: Segment) -> usize {
+        let len = self.len.min(to.len);
+        if len == 8 {
+            // The commonest of all, without a call.
+            // SAFETY: as in `copy_into`; both sides have eight bytes.
+            unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, 8) };
+        } else {
+            // SAFETY: as in `copy_into`.
+            unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, len) };
+        }
+        len
     }
 
     /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.

@@ -252,7 +252,9 @@ impl Engine {
                     tracing::error!(%error, "a socket cannot be watched");
                 }
             }
-            AnyLink::Loopback(_) | AnyLink::Sim(_) => self.poller.add_polled(slot),
+            AnyLink::Sim(_) => self.poller.add_polled(slot),
+            // Nothing is in it but what we sent ourselves, and then it is busy.
+            AnyLink::Loopback(_) => {}
         }
         self.links[slot as usize] = Some(link);
         self.poller.waits(slot); // A first look: the peer may have sent before we watched.
@@ -341,7 +343,7 @@ impl Engine {
                 if self.core.peers.get(slot).state == State::Up {
                     self.down(slot, &Broken::Died("it connected afresh".into()));
                 }
-                self.attach(slot, AnyLink::Sim(Box::new(link)), incarnation);
+                self.attach(slot, AnyLink::Sim(link), incarnation);
                 let (peer, address) = self.core.peers.identify(slot);
                 let reason = "both are in the simulated network".to_owned();
                 let transport = TransportKind::Sim.name();

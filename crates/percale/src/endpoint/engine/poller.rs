@@ -30,7 +30,7 @@ struct Mark {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Poller {
     /// Links that are looked at in every round.
     pub(super) hot: Vec<Connection>,
@@ -53,25 +53,6 @@ pub(crate) struct Poller {
     round: u32,
     /// Rounds since shared memory brought something.
     quiet: u32,
-}
-
-impl Default for Poller {
-    fn default() -> Self {
-        Self {
-            hot: Vec::new(),
-            hand: 0,
-            busy: Vec::new(),
-            marks: Vec::new(),
-            by_bit: Vec::new(),
-            cold: 0,
-            rung: Vec::new(),
-            sockets: 0,
-            hot_socket: None,
-            refused: VecDeque::new(),
-            round: 0,
-            quiet: 0,
-        }
-    }
 }
 
 impl Poller {

@@ -33,14 +33,6 @@ pub(crate) struct Pattern {
     pub(crate) source: Source,
 }
 
-impl Pattern {
-    /// Whether a message with this envelope fits.
-    #[inline]
-    pub(crate) fn fits(&self, envelope: Envelope) -> bool {
-        Masks::of(self).agree(Key::of(self), Key::from(envelope))
-    }
-}
-
 /// The two words that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Key {

@@ -54,7 +54,7 @@ impl<R, U> Matching<R, U> {
     }
 
     /// Removes and returns the receive that a message with this envelope takes.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn arrive(&mut self, envelope: Envelope) -> Option<R> {
         self.posted.arrive(envelope)
     }
@@ -70,18 +70,6 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive_with(envelope, decide)
     }
 
-    /// The receive behind a handle, unless it was matched or cancelled.
-    #[inline]
-    pub(crate) fn posted_mut(&mut self, handle: Posted) -> Option<&mut R> {
-        self.posted.get_mut(handle)
-    }
-
-    /// Removes a receive, unless it was matched or cancelled before.
-    #[inline]
-    pub(crate) fn cancel(&mut self, handle: Posted) -> Option<R> {
-        self.posted.cancel(handle)
-    }
-
     /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` names a receive by its context).
     pub(crate) fn cancel_where(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
         self.posted.extract(move |_, receive| pick(receive)).next()
@@ -94,12 +82,13 @@ impl<R, U> Matching<R, U> {
     }
 
     /// The posted receives in posting order.
+    #[cfg(test)]
     pub(crate) fn posted(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
         self.posted.iter()
     }
 
     /// How many receives are posted.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn posted_len(&self) -> usize {
         self.posted.len()
     }
@@ -128,12 +117,6 @@ impl<R, U> Matching<R, U> {
         self.unexpected.get_mut(handle)
     }
 
-    /// The envelope that a held message came in, unless it was taken.
-    #[inline]
-    pub(crate) fn envelope(&self, handle: Held) -> Option<Envelope> {
-        self.unexpected.envelope(handle)
-    }
-
     /// Sets a held message aside (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) passes over it, only its handle takes
     /// it. False if it was taken or claimed before.
     pub(crate) fn claim(&mut self, handle: Held) -> bool {
@@ -156,18 +139,14 @@ impl<R, U> Matching<R, U> {
         self.unexpected.extract(pick)
     }
 
-    /// Removes every message held from one source, or with [`Source::Any`] from all, claimed ones last.
-    pub(crate) fn drain_held(&mut self, source: Source) -> impl Iterator<Item = (Envelope, U)> {
-        self.extract_held(move |envelope, _, _| source == Source::Any || source == Source::From(envelope.source))
-    }
-
     /// The held messages that are not claimed, in arrival order.
+    #[cfg(test)]
     pub(crate) fn unexpected(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
         self.unexpected.iter()
     }
 
     /// How many messages are held, without the claimed ones.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn unexpected_len(&self) -> usize {
         self.unexpected.len()
     }

@@ -67,7 +67,7 @@ impl<R> Queue<R> {
         Self { arena, order: List::EMPTY, len: 0, filed: false, classes: Vec::new(), rest: List::EMPTY }
     }
 
-    #[inline]
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -86,7 +86,7 @@ impl<R> Queue<R> {
         Posted(self.arena.handle(index))
     }
 
-    #[inline]
+    #[cfg(test)]
     pub(super) fn arrive(&mut self, envelope: Envelope) -> Option<R> {
         let index = self.first(envelope)?;
         Some(self.remove(index))
@@ -108,18 +108,6 @@ impl<R> Queue<R> {
         Some((found, removed))
     }
 
-    #[inline]
-    pub(super) fn get_mut(&mut self, handle: Posted) -> Option<&mut R> {
-        let index = self.arena.resolve(handle.0)?;
-        Some(self.arena.value_mut(index))
-    }
-
-    #[inline]
-    pub(super) fn cancel(&mut self, handle: Posted) -> Option<R> {
-        let index = self.arena.resolve(handle.0)?;
-        Some(self.remove(index))
-    }
-
     /// Removes those that `pick` accepts, in posting order, as the iterator is asked for them.
     pub(super) fn extract(&mut self, mut pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
         let mut next = self.order.head();
@@ -136,6 +124,7 @@ impl<R> Queue<R> {
         })
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
         self.arena.walk(ORDER, self.order).map(|index| {
             let entry = self.arena.key(index);

@@ -63,7 +63,7 @@ impl<U> Queue<U> {
         Self { arena: Arena::new(), order, claimed, len: 0, classes: Vec::new(), in_use: 0, searches: 0 }
     }
 
-    #[inline]
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -131,12 +131,6 @@ impl<U> Queue<U> {
         Some(self.arena.value_mut(index))
     }
 
-    #[inline]
-    pub(super) fn envelope(&self, handle: Held) -> Option<Envelope> {
-        let index = self.arena.resolve(handle.0)?;
-        Some(self.arena.key(index).key.into())
-    }
-
     pub(super) fn claim(&mut self, handle: Held) -> bool {
         let Some(index) = self.arena.resolve(handle.0).filter(|&index| !self.arena.key(index).claimed) else {
             return false;
@@ -179,6 +173,7 @@ impl<U> Queue<U> {
         })
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
         self.arena
             .walk(ORDER, self.order)

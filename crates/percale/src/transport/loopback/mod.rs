@@ -2,7 +2,7 @@
 //!
 //! Frames wait in one byte queue until the next poll, so that an operation never completes inside the call that posts
 //! it. A pull goes the same way as between two processes (the engine answers it by `push` on this very link), but is
-//! served by one copy from the source to its place. The queue is bounded: messages beyond [`QUEUE_LIMIT`] are refused
+//! served by one copy from the source to its place. The queue is bounded: messages beyond `QUEUE_LIMIT` are refused
 //! until the endpoint makes progress; frames that protocols need to get on may go further.
 
 use std::collections::VecDeque;

@@ -23,7 +23,7 @@ pub enum SimNotice {
         /// This life of the other end.
         incarnation: u128,
         /// The link.
-        link: SimLink,
+        link: Box<SimLink>,
     },
     /// Nobody is there.
     Failed {
@@ -121,9 +121,9 @@ impl Port {
             attempt: None,
             peer: self.address,
             incarnation: self.incarnation,
-            link: theirs,
+            link: Box::new(theirs),
         });
-        self.inbox.push(SimNotice::Established { attempt: Some(attempt), peer, incarnation, link: ours });
+        self.inbox.push(SimNotice::Established { attempt: Some(attempt), peer, incarnation, link: Box::new(ours) });
     }
 
     /// Our end of the connection to `peer` is gone.

@@ -1,0 +1,50 @@
+//! Why a safe operation did not succeed.
+
+use crate::completion::entry::{ErrorCode, ErrorEntry};
+use crate::endpoint::work::PostError;
+use crate::memory::buffer::Buffer;
+
+/// Why a safe operation did not succeed. The buffer comes back with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct OperationError {
+    /// What happened.
+    #[source]
+    pub cause: Cause,
+    /// The operation's buffer, unless the operation is still under way (a wait that timed out).
+    pub buffer: Option<Buffer>,
+}
+
+/// What happened to a safe operation.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// It could not be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// It failed.
+    #[error(transparent)]
+    Completion(Box<ErrorEntry>),
+    /// The wait's time passed; the operation was cancelled, or is being finished without its handle.
+    #[error("the operation did not complete within the given time")]
+    TimedOut,
+}
+
+impl From<ErrorEntry> for Cause {
+    /// Boxed: what only failures need must not be moved with every success.
+    fn from(error: ErrorEntry) -> Self {
+        Self::Completion(Box::new(error))
+    }
+}
+
+impl OperationError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match &self.cause {
+            Cause::Post(error) => error.errno(),
+            Cause::Completion(error) => error.errno(),
+            Cause::TimedOut => ErrorCode::TimedOut.errno(),
+        }
+    }
+}

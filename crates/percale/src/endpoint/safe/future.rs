@@ -1,0 +1,76 @@
+//! Operations as futures, for any runtime: the engine wakes the task, or the reactor does when the descriptor is readable.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::under_way::{Receiving, Sending, UnderWay};
+use super::{OperationError, ReceiveRequest, Received, SendRequest, Sent};
+use crate::endpoint::access::Access;
+
+impl<A: Access> Future for Sending<'_, A> {
+    type Output = Result<Sent, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.under_way.id;
+        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
+            let (_, buffer) = self.under_way.end(taken)?;
+            Ok(Sent { buffer })
+        })
+    }
+}
+
+impl<A: Access> Future for Receiving<'_, A> {
+    type Output = Result<Received, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.under_way.id;
+        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
+            let (entry, buffer) = self.under_way.end(taken)?;
+            Ok(Received::new(buffer, &entry))
+        })
+    }
+}
+
+impl<'e, A: Access> IntoFuture for SendRequest<'e, A> {
+    type Output = Result<Sent, OperationError>;
+    type IntoFuture = Started<Sending<'e, A>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Started { state: Some(self.start()) }
+    }
+}
+
+impl<'e, A: Access> IntoFuture for ReceiveRequest<'e, A> {
+    type Output = Result<Received, OperationError>;
+    type IntoFuture = Started<Receiving<'e, A>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Started { state: Some(self.start()) }
+    }
+}
+
+/// A request that was posted by awaiting it, or could not be.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Started<F> {
+    state: Option<Result<F, OperationError>>,
+}
+
+impl<F, R> Future for Started<F>
+where
+    F: Future<Output = Result<R, OperationError>> + Unpin,
+{
+    type Output = Result<R, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.state.as_mut() {
+            Some(Ok(future)) => Pin::new(future).poll(context),
+            Some(Err(_)) => match self.state.take() {
+                Some(Err(error)) => Poll::Ready(Err(error)),
+                _ => Poll::Pending,
+            },
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Safe operations: they own their buffers, and give them back.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let domain = percale::Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert("127.0.0.1:7471")?;
+//! let receive = endpoint.recv(vec![0; 4096]).from(peer).start()?;     // posted now
+//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?;              // posted, and waited for
+//! let got = receive.wait()?;
+//! println!("{} bytes", got.len);
+//! # Ok(()) }
+//! ```
+//!
+//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. What is under way ([`Sending`],
+//! [`Receiving`]) is a future of any runtime; it can also be waited for. Dropping one that is under way cancels it if no message
+//! was matched yet; otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
+
+
+mod error;
+mod future;
+mod many;
+mod request;
+mod under_way;
+
+pub use self::error::{Cause, OperationError};
+pub use self::future::Started;
+pub use self::many::{Part, ReceivingMany};
+pub use self::request::{ReceiveRequest, SendRequest};
+pub use self::under_way::{Receiving, Sending};
+use super::Endpoint;
+use super::access::Access;
+use super::work::OpFlags;
+use crate::address::PeerAddress;
+use crate::completion::entry::{CompletionFlags, Entry};
+use crate::memory::buffer::Buffer;
+
+/// A completed send.
+#[derive(Debug)]
+pub struct Sent {
+    /// The buffer that was sent.
+    pub buffer: Buffer,
+}
+
+/// A received message.
+#[derive(Debug)]
+pub struct Received {
+    /// The buffer that it is in.
+    pub buffer: Buffer,
+    /// Its length in bytes.
+    pub len: usize,
+    /// Its tag (0 if it is untagged).
+    pub tag: u64,
+    /// The remote completion data that it carries, if any.
+    pub data: Option<u64>,
+    /// Its sender, if the endpoint's vector knows it.
+    pub source: Option<PeerAddress>,
+}
+
+impl Received {
+    /// The message, as bytes of its own.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.buffer.copy_to(0, &mut bytes);
+        bytes
+    }
+
+    fn new(buffer: Buffer, entry: &Entry) -> Self {
+        Self {
+            buffer,
+            len: entry.len as usize,
+            tag: entry.tag,
+            data: entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data),
+            source: (entry.source != PeerAddress::UNSPECIFIED).then_some(entry.source),
+        }
+    }
+}
+impl<A: Access> Endpoint<A> {
+    /// A send of a message.
+    pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
+        let buffer = buffer.into();
+        SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty() }
+    }
+
+    /// A send of a tagged message.
+    pub fn tagged_send(&self, peer: PeerAddress, tag: u64, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
+        let mut request = self.send(peer, buffer);
+        request.tag = Some(tag);
+        request
+    }
+
+    /// A receive of an untagged message, from anybody unless [`from`](ReceiveRequest::from) names somebody.
+    pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
+        ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None }
+    }
+
+    /// A receive of a message whose tag is `tag` in every bit that `ignore` does not have.
+    pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
+        let mut request = self.recv(buffer);
+        request.tag = Some((tag, ignore));
+        request
+    }
+}

@@ -1,0 +1,142 @@
+//! Requests: what is not posted yet.
+
+use super::many::ReceivingMany;
+use super::under_way::{Receiving, Sending, UnderWay};
+use super::{OperationError, Received, Sent};
+use crate::address::PeerAddress;
+use crate::endpoint::Endpoint;
+use crate::endpoint::access::Access;
+use crate::endpoint::engine::Engine;
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
+
+/// A send that is not posted yet.
+#[must_use = "nothing is sent before start, wait or await"]
+#[derive(Debug)]
+pub struct SendRequest<'e, A: Access> {
+    pub(super) endpoint: &'e Endpoint<A>,
+    pub(super) buffer: Buffer,
+    pub(super) peer: PeerAddress,
+    pub(super) tag: Option<u64>,
+    pub(super) data: Option<u64>,
+    pub(super) flags: OpFlags,
+}
+
+/// A receive that is not posted yet.
+#[must_use = "nothing is received before start, wait or await"]
+#[derive(Debug)]
+pub struct ReceiveRequest<'e, A: Access> {
+    pub(super) endpoint: &'e Endpoint<A>,
+    pub(super) buffer: Buffer,
+    pub(super) from: PeerAddress,
+    pub(super) tag: Option<(u64, u64)>,
+}
+
+impl<'e, A: Access> SendRequest<'e, A> {
+    /// Lets the receiver's completion carry 8 bytes.
+    pub fn data(mut self, data: u64) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// Completes only when the message is in the receiver's buffer.
+    pub fn delivered(mut self) -> Self {
+        self.flags |= OpFlags::DELIVERY_COMPLETE;
+        self
+    }
+
+    /// Starts only after all earlier operations to this peer have completed.
+    pub fn fenced(mut self) -> Self {
+        self.flags |= OpFlags::FENCE;
+        self
+    }
+
+    /// Posts the send.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn start(self) -> Result<Sending<'e, A>, OperationError> {
+        let Self { endpoint, buffer, peer, tag, data, flags } = self;
+        let id = endpoint.access.with(|engine| {
+            let segments = Segments::one(buffer.segment_for_send());
+            let id = engine.core.operations.start(buffer);
+            let work = SendWork { peer, segments, tag, data, context: id as u64, flags };
+            posted(engine, id, |engine| engine.post_send(&work, Notify::Operation))
+        })?;
+        Ok(Sending { under_way: UnderWay::new(endpoint, id) })
+    }
+
+    /// Posts the send and waits for it.
+    ///
+    /// # Errors
+    /// If it cannot be posted, or fails.
+    pub fn wait(self) -> Result<Sent, OperationError> {
+        self.start()?.wait()
+    }
+}
+
+impl<'e, A: Access> ReceiveRequest<'e, A> {
+    /// Takes messages of this peer only.
+    pub fn from(mut self, peer: PeerAddress) -> Self {
+        self.from = peer;
+        self
+    }
+
+    /// Posts the receive.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn start(self) -> Result<Receiving<'e, A>, OperationError> {
+        let under_way = self.post(OpFlags::empty())?;
+        Ok(Receiving { under_way })
+    }
+
+    /// Posts the receive and waits for a message.
+    ///
+    /// # Errors
+    /// If it cannot be posted, or fails.
+    pub fn wait(self) -> Result<Received, OperationError> {
+        self.start()?.wait()
+    }
+
+    /// Posts the buffer for many messages: each takes the next part of it, until less is left than the endpoint's minimum.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn many(self) -> Result<ReceivingMany<'e, A>, OperationError> {
+        let under_way = self.post(OpFlags::MULTI_RECEIVE)?;
+        let (base, id) = (under_way.base(), under_way.id);
+        under_way.endpoint.access.with(|engine| engine.core.operations.many(id));
+        Ok(ReceivingMany { under_way, base })
+    }
+
+    fn post(self, flags: OpFlags) -> Result<UnderWay<'e, A>, OperationError> {
+        let Self { endpoint, mut buffer, from, tag } = self;
+        let Some(segment) = buffer.segment_for_receive() else {
+            return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
+        };
+        let id = endpoint.access.with(|engine| {
+            let id = engine.core.operations.start(buffer);
+            if flags.contains(OpFlags::MULTI_RECEIVE) {
+                engine.core.operations.many(id);
+            }
+            let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id as u64, flags };
+            posted(engine, id, |engine| engine.post_receive(&work, Notify::Operation))
+        })?;
+        Ok(UnderWay::new(endpoint, id))
+    }
+}
+
+/// Posts; if that fails, takes the buffer back.
+fn posted(
+    engine: &mut Engine,
+    id: usize,
+    post: impl FnOnce(&mut Engine) -> Result<(), PostError>,
+) -> Result<usize, OperationError> {
+    match post(engine) {
+        Ok(()) => Ok(id),
+        Err(cause) => Err(OperationError { cause: cause.into(), buffer: engine.core.operations.withdraw(id) }),
+    }
+}
