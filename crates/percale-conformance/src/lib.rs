@@ -4,6 +4,7 @@
 //! * [`mesh`]: endpoints of one process that are driven together, and what they reported
 //! * [`memory`]: memory for raw operations, and contents that can be verified
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
+//! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`watchdog`]: what ends a test that hangs
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
@@ -15,6 +16,7 @@ pub mod fabric;
 pub mod measure;
 pub mod memory;
 pub mod mesh;
+pub mod peers;
 pub mod process;
 pub mod random;
 pub mod suite;

@@ -21,9 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(100);
 /// Plays the role that this process was started for, if any, and ends the process.
 pub fn play(roles: &[(&str, fn())]) {
     let Ok(role) = std::env::var(ROLE) else { return };
-    if rustix::process::getppid().is_none() && std::env::var_os("PERCALE_NAMESPACE").is_none() {
-        eprintln!("the test is gone already");
-    }
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a death signal");
     let (_, part) = roles.iter().find(|(name, _)| *name == role).unwrap_or_else(|| panic!("no role is named {role}"));
     let _watchdog = crate::watchdog::Watchdog::within(&role, Duration::from_secs(600));
@@ -186,4 +183,21 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Forks; the child runs `f` and ends at once, without unwinding or running destructors. Returns the child's process id.
+///
+/// # Panics
+/// If there can be no further process.
+#[expect(unsafe_code, reason = "fork, which only tests want")]
+pub fn fork(f: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child only runs `f`, which its caller wrote for a child of many threads, and then ends.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(false);
+        // SAFETY: ends this process and nothing else.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    pid
 }

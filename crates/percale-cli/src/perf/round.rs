@@ -116,8 +116,9 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     for index in 0..round.messages() {
         subject.write(round.written(index, Way::There), watch)?;
         let start = clock.now();
-        subject.expect(watch)?;
+        // The answer is expected while the message is on its way, as a program would do it.
         subject.send(watch)?;
+        subject.expect(watch)?;
         subject.receive(watch)?;
         let end = clock.now();
         subject.check(round.checked(index, Way::Back))?;

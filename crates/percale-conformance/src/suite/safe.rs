@@ -61,11 +61,11 @@ pub fn safe_multi_receive<F: Fabric>() {
     sends.into_iter().for_each(|sent| drop(mesh.finish(sent).expect("the send")));
     let mut many = b.recv(vec![0; 100]).many().expect("a receive");
     for number in 0..2 {
-        mesh.inject(0, 1, None, &content(number, 45));
+        mesh.inject(0, 1, None, &content(number, 20));
         let part = mesh.until(|| many.next(Some(Duration::ZERO)).ok()).expect("a part");
-        assert_eq!((part.bytes, part.offset), (content(number, 45), 45 * number as usize));
+        assert_eq!((part.bytes, part.offset), (content(number, 20), 20 * number as usize));
     }
-    assert!(many.next(None).expect("no error").is_none(), "10 bytes are less than the minimum");
+    assert!(many.next(None).expect("no error").is_none(), "60 bytes are less than the minimum");
     assert_eq!(many.finish().expect("the buffer").len(), 100);
 }
 

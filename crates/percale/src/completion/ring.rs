@@ -158,14 +158,11 @@ impl Ring {
             }
             count = count.min(before);
         }
-        if count == 0 {
-            return Ok(0);
+        for place in &mut into[..count] {
+            // One by one: mostly there are one or two, and `drain` has its price.
+            let Some(entry) = self.entries.pop_front() else { break };
+            *place = entry;
         }
-        let (first, second) = self.entries.as_slices();
-        let split = count.min(first.len());
-        into[..split].copy_from_slice(&first[..split]);
-        into[split..count].copy_from_slice(&second[..count - split]);
-        self.entries.drain(..count);
         self.taken += count as u64;
         Ok(count)
     }

@@ -40,15 +40,24 @@ impl Owned {
     }
 }
 
+impl Owned {
+    /// Wakes the tasks whose operations were finished, now that the engine is no longer borrowed.
+    #[cold]
+    fn wake(&self) {
+        let wakers = self.engine.borrow_mut().core.operations.take_wakers();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
 impl Reach for Owned {
-    #[inline]
+    #[inline(always)]
     fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         let mut engine = self.engine.borrow_mut();
         let result = f(&mut engine);
-        if engine.core.operations.has_wakers() {
-            let wakers = engine.core.operations.take_wakers();
-            drop(engine);
-            wakers.into_iter().for_each(std::task::Waker::wake);
+        let wake = engine.core.operations.has_wakers();
+        drop(engine);
+        if wake {
+            self.wake();
         }
         result
     }

@@ -252,7 +252,9 @@ impl Engine {
                     tracing::error!(%error, "a socket cannot be watched");
                 }
             }
-            AnyLink::Loopback(_) | AnyLink::Sim(_) => self.poller.add_polled(slot),
+            AnyLink::Sim(_) => self.poller.add_polled(slot),
+            // Nothing is in it but what we sent ourselves, and then it is busy.
+            AnyLink::Loopback(_) => {}
         }
         self.links[slot as usize] = Some(link);
         self.poller.waits(slot); // A first look: the peer may have sent before we watched.

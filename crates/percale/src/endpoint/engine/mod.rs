@@ -122,11 +122,16 @@ impl Engine {
         let mut any = false;
         let mut at = 0;
         while let Some(&slot) = self.poller.hot.get(at) {
+            at += 1;
+            if let Some(Some(AnyLink::Shm(link))) = self.links.get(slot as usize)
+                && link.is_quiet()
+            {
+                continue;
+            }
             if self.poll_link(slot) {
                 self.poller.heard();
                 any = true;
             }
-            at += 1;
         }
         if self.poller.has_cold() {
             any |= self.poll_rung();
@@ -147,7 +152,7 @@ impl Engine {
     }
 
     /// Looks at one link; says whether anything happened.
-    #[inline]
+    #[inline(never)]
     fn poll_link(&mut self, slot: Connection) -> bool {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {

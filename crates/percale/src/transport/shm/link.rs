@@ -193,6 +193,13 @@ impl ShmLink {
         self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
     }
 
+    /// Whether a poll would find nothing to do: the price of looking at an idle peer is this.
+    #[must_use]
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.broken.is_none() && self.rx.is_empty() && self.sender.is_settled() && self.transfers.is_empty() && !self.death.is_dead()
+    }
+
     /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
     /// back to their owners now.
     #[cold]

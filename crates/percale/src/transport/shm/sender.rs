@@ -129,6 +129,12 @@ impl Sender {
         self.look();
     }
 
+    /// Whether nothing is due and no streaming is to be ended.
+    #[inline]
+    pub(super) const fn is_settled(&self) -> bool {
+        !self.due && !self.unfenced
+    }
+
     /// The look that is due, if any.
     #[inline]
     pub(super) fn flush(&mut self) {

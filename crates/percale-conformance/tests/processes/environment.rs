@@ -1,0 +1,396 @@
+//! Other hosts, other users, things that are forbidden or switched off.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use percale::{Event, Info, TransportKind};
+use percale_conformance::peers::{open, open_as_told};
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::skipped;
+use percale_conformance::watchdog::Watchdog;
+
+/// The user without rights.
+const NOBODY: u32 = 65_534;
+
+/// Whether this can be done here: root, and these programs. Says so if not.
+fn possible(what: &str, programs: &[&str]) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        skipped(what, "it needs root");
+        return false;
+    }
+    for program in programs {
+        if Command::new(program).arg("--version").output().is_err() && Command::new(program).arg("-V").output().is_err()
+        {
+            skipped(what, &format!("{program} is not installed"));
+            return false;
+        }
+    }
+    let works = Command::new("unshare").args(["-n", "true"]).status().is_ok_and(|status| status.success());
+    if programs.contains(&"unshare") && !works {
+        skipped(what, "network namespaces cannot be made here");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn con_007_shared_memory_is_chosen_on_one_machine() {
+    let _watchdog = Watchdog::new("shared memory is chosen on one machine");
+    let open = open("any", "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", "any"), ("PERCALE_PEER", &own)]);
+    let peer = open.insert(&peer.hear());
+    open.exchange(peer, 1, 8).expect("an echo");
+    let (transport, reason) = open.connected();
+    println!("{transport}: {reason}");
+    assert_eq!(transport, "shm");
+    let tcp = std::fs::read_to_string("/proc/self/net/tcp").expect("/proc is mounted");
+    let port = format!(":{:04X}", open.endpoint.address().port());
+    let connected = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(3) == Some(&"01") && words[1..3].iter().any(|end| end.ends_with(&port))
+    };
+    assert_eq!(tcp.lines().filter(connected).count(), 0, "the connection of the set-up is closed");
+}
+
+#[test]
+fn con_008_pinned_apart_tcp_is_chosen_and_says_why() {
+    let _watchdog = Watchdog::new("pinned apart");
+    let open = open("any", "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", "tcp"), ("PERCALE_PEER", &own)]);
+    let peer = open.insert(&peer.hear());
+    open.exchange(peer, 1, 30_000).expect("an echo");
+    let (transport, reason) = open.connected();
+    println!("{transport}: {reason}");
+    assert_eq!(transport, "tcp");
+    assert!(!reason.is_empty());
+    assert!(
+        open.endpoint.describe_peers().iter().any(|(_, why)| why.contains(&reason) || reason.contains(why.as_str()))
+    );
+}
+
+#[test]
+fn con_008_another_user_is_reached_by_tcp_and_told_why() {
+    if !possible("another user", &[]) {
+        return;
+    }
+    let _watchdog = Watchdog::new("another user");
+    let Some(program) = copy_for_all() else { return };
+    let open = open("any", "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let told = [("PERCALE_FABRIC", "any"), ("PERCALE_PEER", own.as_str())];
+    let mut peer = program.start("echo", &told);
+    let peer = open.insert(&peer.hear());
+    open.exchange(peer, 1, 30_000).expect("an echo");
+    let (transport, reason) = open.connected();
+    println!("{transport}: {reason}");
+    assert_eq!(transport, "tcp");
+    assert!(reason.contains("user"), "{reason}");
+}
+
+/// A copy of this program that everybody may run, in a directory of its own; removed when dropped.
+struct Copy {
+    directory: std::path::PathBuf,
+}
+
+/// Copies this program to where another user can run it.
+fn copy_for_all() -> Option<Copy> {
+    use std::os::unix::fs::PermissionsExt;
+    let name = format!("percale-test-{}-{:?}", std::process::id(), std::thread::current().id());
+    let directory = std::env::temp_dir().join(name.replace(['(', ')'], ""));
+    let copied = std::fs::create_dir(&directory).and_then(|()| {
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
+        std::fs::copy(std::env::current_exe()?, directory.join("program"))?;
+        std::fs::set_permissions(directory.join("program"), std::fs::Permissions::from_mode(0o755))
+    });
+    let copy = Copy { directory };
+    if let Err(error) = copied {
+        skipped("another user", &format!("this program cannot be copied: {error}"));
+        return None;
+    }
+    Some(copy)
+}
+
+impl Copy {
+    /// Starts it as nobody.
+    fn start(&self, role: &str, told: &[(&str, &str)]) -> Helper {
+        let program = self.directory.join("program");
+        let program = program.to_str().expect("a plain name");
+        // `env` runs the copy; the name of this program, which follows, is only an argument that matches no test.
+        Helper::through(&["/usr/bin/env", program], role, told, |command| {
+            command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        })
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
+            eprintln!("{}: {error}", self.directory.display());
+        }
+    }
+}
+
+#[test]
+fn con_009_the_environment_chooses_the_transport() {
+    let _watchdog = Watchdog::new("the environment chooses the transport");
+    for (name, wanted) in [("tcp", "tcp"), ("shm", "shm"), ("shm,tcp", "shm"), ("tpc", "")] {
+        let mut helper = Helper::start("by-name", &[("PERCALE_TRANSPORT", name)]);
+        let answer = helper.hear();
+        println!("PERCALE_TRANSPORT={name}: {answer}");
+        if wanted.is_empty() {
+            assert!(answer.contains(name), "the unknown name is told: {answer}");
+        } else {
+            assert_eq!(answer, wanted);
+        }
+        helper.end();
+    }
+}
+
+/// Two endpoints of one process, over what the environment allows.
+pub(crate) fn by_name() {
+    if let Err(error) = Info::discover().expect("discovery").domain().open() {
+        return say(&error.to_string());
+    }
+    let (a, b) = (open("any", "127.0.0.1:0", |domain| domain), open("any", "127.0.0.1:0", |domain| domain));
+    let peer = a.insert(&b.endpoint.address().to_string());
+    a.inject(peer, 1, b"hello");
+    let mut found = None;
+    a.until(|| {
+        b.endpoint.progress();
+        if let Some(Event::Connected { transport, .. }) = a.events.read() {
+            found = Some(transport);
+        }
+        found.is_some()
+    });
+    say(found.unwrap_or_default());
+}
+
+/// Two hosts: network namespaces with a pair of interfaces between them.
+struct Hosts {
+    helpers: [Helper; 2],
+    link: [String; 2],
+}
+
+/// Runs a program that has to succeed.
+fn command(line: &str) {
+    let mut words = line.split_whitespace();
+    let status = Command::new(words.next().expect("a program")).args(words).status();
+    assert!(status.as_ref().is_ok_and(std::process::ExitStatus::success), "{line}: {status:?}");
+}
+
+/// Runs a program in the network namespace of a helper.
+fn within(helper: &Helper, line: &str) {
+    command(&format!("nsenter -t {} -n {line}", helper.pid()));
+}
+
+impl Hosts {
+    /// Both hosts run the helper `host`, the second one as a client of the first.
+    fn new(number: u8) -> Self {
+        let start = |part: &str| {
+            let mut helper = Helper::through(&["unshare", "-n"], "host", &[("PERCALE_PART", part)], |_| {});
+            assert_eq!(helper.hear(), "ready");
+            helper
+        };
+        let helpers = [start("server"), start("client")];
+        let link = [0, 1].map(|at| format!("pc{}{at}", helpers[0].pid()));
+        let [server, client] = [helpers[0].pid(), helpers[1].pid()];
+        let [left, right] = &link;
+        command(&format!("ip link add {left} netns {server} type veth peer name {right} netns {client}"));
+        for (at, helper) in helpers.iter().enumerate() {
+            within(helper, "ip link set lo up");
+            within(helper, &format!("ip addr add 10.77.{number}.{}/24 dev {}", at + 1, link[at]));
+            within(helper, &format!("ip link set {} up", link[at]));
+        }
+        Self { helpers, link }
+    }
+
+    /// Starts the server and gives the client its address; then each is told the other's.
+    fn meet(&mut self) {
+        let addresses = [0, 1].map(|at| {
+            self.helpers[at].tell("open");
+            self.helpers[at].hear()
+        });
+        println!("{addresses:?}");
+        self.helpers[0].tell(&addresses[1]);
+        self.helpers[1].tell(&addresses[0]);
+    }
+
+    /// Cuts the connection, or mends it.
+    fn cut(&self, cut: bool) {
+        within(&self.helpers[1], &format!("ip link set {} {}", self.link[1], if cut { "down" } else { "up" }));
+    }
+}
+
+/// How long a peer of these tests may be unreachable.
+const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A server that echoes, or a client that does as it is told.
+pub(crate) fn host() {
+    say("ready");
+    drop(ask());
+    // A wildcard: what is advertised has to be the interface between the hosts.
+    let open = open("any", "0.0.0.0:0", |domain| domain.peer_timeout(PEER_TIMEOUT));
+    open.say_address();
+    let peer = open.insert(&ask());
+    if told("PERCALE_PART") == "server" {
+        open.echo();
+    }
+    for (number, len) in (1..).zip([8, 2048, 100_000]) {
+        open.exchange(peer, number, len).expect("an echo of the other host");
+    }
+    let (transport, reason) = open.connected();
+    say(&format!("{transport}: {reason}"));
+    let mut number = 100;
+    loop {
+        let order = ask();
+        number += 1;
+        match order.as_str() {
+            "exchange" => {
+                let start = Instant::now();
+                let result = open.exchange(peer, number, 1000);
+                say(&match result {
+                    Ok(()) => format!("exchanged after {:?}", start.elapsed()),
+                    Err(error) => format!("failed after {:?}: {error}", start.elapsed()),
+                });
+            }
+            "events" => {
+                let mut all = Vec::new();
+                while let Some(event) = open.events.read() {
+                    all.push(format!("{event:?}"));
+                }
+                say(&all.join("; "));
+            }
+            _ => return,
+        }
+    }
+}
+
+#[test]
+fn con_008_con_010_another_host_is_reached_by_tcp_and_says_why() {
+    if !possible("two hosts", &["unshare", "nsenter", "ip"]) {
+        return;
+    }
+    let _watchdog = Watchdog::new("two hosts");
+    let mut hosts = Hosts::new(1);
+    hosts.meet();
+    let answer = hosts.helpers[1].hear();
+    println!("{answer}");
+    let reason = answer.strip_prefix("tcp: ").expect("tcp was chosen");
+    assert!(!reason.is_empty());
+    hosts.helpers[1].tell("end");
+}
+
+#[test]
+fn flt_004_a_partition_ends_what_waits_and_a_short_one_does_not() {
+    if !possible("a partition", &["unshare", "nsenter", "ip"]) {
+        return;
+    }
+    let _watchdog = Watchdog::new("a partition");
+    let mut hosts = Hosts::new(2);
+    hosts.meet();
+    println!("{}", hosts.helpers[1].hear());
+    hosts.cut(true);
+    hosts.helpers[1].tell("exchange");
+    std::thread::sleep(Duration::from_millis(700));
+    hosts.cut(false);
+    let answer = hosts.helpers[1].hear();
+    println!("a short one: {answer}");
+    assert!(answer.starts_with("exchanged"), "{answer}");
+    hosts.cut(true);
+    hosts.helpers[1].tell("exchange");
+    let answer = hosts.helpers[1].hear();
+    println!("a long one: {answer}");
+    assert!(answer.starts_with("failed"), "{answer}");
+    hosts.helpers[1].tell("events");
+    let answer = hosts.helpers[1].hear();
+    println!("{answer}");
+    assert!(answer.contains("PeerDown"));
+    hosts.cut(false);
+    // The way is there again; an attempt may still meet the old connection's end.
+    let again = (0..20).any(|_| {
+        hosts.helpers[1].tell("exchange");
+        let answer = hosts.helpers[1].hear();
+        println!("mended: {answer}");
+        answer.starts_with("exchanged")
+    });
+    assert!(again);
+    hosts.helpers[1].tell("end");
+}
+
+#[test]
+fn con_011_discovery_without_lo_and_ipv6_says_what_is_missing() {
+    if !possible("a host without lo", &["unshare"]) {
+        return;
+    }
+    let _watchdog = Watchdog::new("a host without lo");
+    let mut helper = Helper::through(&["unshare", "-n"], "info", &[], |_| {});
+    let answer = helper.hear();
+    println!("{answer}");
+    assert!(answer.contains("lo: "), "{answer}");
+    assert!(answer.contains("tcp: "), "{answer}");
+    helper.end();
+}
+
+/// Without a network and without IPv6: discovery answers, reasons are given, and what is left works.
+pub(crate) fn info() {
+    if let Err(error) = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1") {
+        eprintln!("IPv6 stays: {error}");
+    }
+    let info = Info::discover().expect("discovery");
+    let mut all = Vec::new();
+    for one in info.transports() {
+        assert!(!one.reason.is_empty());
+        if one.kind == TransportKind::Tcp {
+            assert!(!one.available || one.reason.contains("lo"), "no interface is up: {}", one.reason);
+        }
+        all.push(format!("{}: {} ({})", one.kind, one.available, one.reason));
+    }
+    for device in info.devices() {
+        all.push(format!("{}: {} ({})", device.name, device.available, device.detail));
+        assert!(device.name != "lo" || !device.available, "lo is down");
+    }
+    let loopback = info.domain().transport(TransportKind::Loopback).open().expect("loopback is always there");
+    let vector = loopback.address_vector().build().expect("a vector");
+    let endpoint = loopback.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
+    let me = vector.insert(endpoint.address()).expect("an address");
+    endpoint.inject(me, b"alone").expect("room");
+    assert_eq!(endpoint.recv(vec![0; 5]).wait().expect("a message").to_vec(), b"alone");
+    say(&all.join("; "));
+}
+
+#[test]
+fn con_011_without_cma_long_messages_go_through_the_ring() {
+    if !possible("CMA forbidden", &[]) {
+        return;
+    }
+    let _watchdog = Watchdog::new("CMA forbidden");
+    let Some(program) = copy_for_all() else { return };
+    let mut server = program.start("guarded", &[("PERCALE_FABRIC", "shm"), ("PERCALE_PART", "server")]);
+    let mut client = program.start("guarded", &[("PERCALE_FABRIC", "shm"), ("PERCALE_PART", "client")]);
+    let addresses = [server.hear(), client.hear()];
+    server.tell(&addresses[1]);
+    client.tell(&addresses[0]);
+    let answer = client.hear();
+    println!("{answer}");
+    assert!(answer.starts_with("shm"), "{answer}");
+    client.end();
+}
+
+/// A process that its own user may not look into.
+pub(crate) fn guarded() {
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).expect("not dumpable");
+    let open = open_as_told();
+    open.say_address();
+    let peer = open.insert(&ask());
+    if told("PERCALE_PART") == "server" {
+        open.echo();
+    }
+    for (number, len) in (1..).zip([8, 9000, 100_000, (1 << 20) + 3]) {
+        open.exchange(peer, number, len).expect("an echo without CMA");
+    }
+    let (transport, reason) = open.connected();
+    say(&format!("{transport}: {reason}"));
+}

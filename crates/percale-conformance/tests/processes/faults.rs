@@ -1,0 +1,284 @@
+//! Peers that die, stop, leave, come back; descriptors that run out; forked children.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use percale::{ErrorCode, Event, PostError};
+use percale_conformance::fabric::Shm;
+use percale_conformance::memory::{content, same};
+use percale_conformance::mesh::{Mesh, Receive};
+use percale_conformance::peers::{Open, open, open_as_told};
+use percale_conformance::process::{Helper, ask, fork, say, told};
+use percale_conformance::random::{Random, seed};
+use percale_conformance::watchdog::Watchdog;
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
+
+crate::on!(shm, tcp: {
+    flt_001_all_that_waits_for_a_killed_peer_fails,
+    flt_003_what_was_sent_before_a_farewell_arrives,
+    flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back,
+    flt_006_without_descriptors_only_new_connections_fail,
+    flt_009_a_stopped_peer_holds_up_nobody_else,
+});
+
+/// How long operations may take to fail before a test gives up; the measured time is printed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
+    let peer = open.insert(&helper.hear());
+    open.inject(peer, u64::MAX, b"connect");
+    let (transport, _) = open.connected();
+    println!("connected by {transport}");
+    peer
+}
+
+/// 1,000 operations under way to a peer that receives nothing, or receives all the time, when it is killed.
+fn flt_001_all_that_waits_for_a_killed_peer_fails(transport: &str) {
+    let _watchdog = Watchdog::new("all that waits for a killed peer fails");
+    let seed = seed();
+    let mut random = Random::new(seed);
+    println!("PERCALE_SEED={seed}");
+    let rounds = if percale_conformance::long() { 40 } else { 4 };
+    for round in 0..rounds {
+        let part = if round % 2 == 0 { "silent" } else { "sink" };
+        let mut helper = Helper::start(part, &[("PERCALE_FABRIC", transport)]);
+        let open = open(transport, "127.0.0.1:0", |domain| domain);
+        let peer = connected(&open, &mut helper);
+        let long: Arc<[u8]> = content(1, 200_000).into();
+        let mut sends = Vec::new();
+        let mut receives = Vec::new();
+        let kill_at = if round < 2 { 1000 } else { random.below(1000) };
+        let mut killed = None;
+        for number in 0..1000 {
+            if number == kill_at {
+                helper.signal(Signal::KILL);
+                killed = Some(Instant::now());
+            }
+            let endpoint = &open.endpoint;
+            match number % 3 {
+                0 => sends.push(endpoint.tagged_send(peer, 1, Arc::clone(&long)).start().expect("a send")),
+                1 => sends.push(endpoint.tagged_send(peer, 1, vec![1; 100]).delivered().start().expect("a send")),
+                _ => receives.push(endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive")),
+            }
+            (0..random.below(3)).for_each(|_| _ = endpoint.progress());
+        }
+        let killed = killed.unwrap_or_else(|| {
+            helper.signal(Signal::KILL);
+            Instant::now()
+        });
+        let (mut good, mut bad) = (0, 0);
+        let mut count = |result: Result<(), percale::endpoint::safe::OperationError>| match result {
+            Ok(()) => good += 1,
+            Err(error) => {
+                let timed_out = matches!(error.cause, percale::endpoint::safe::Cause::TimedOut);
+                assert!(!timed_out, "an operation still waits for a peer that was killed");
+                bad += 1;
+            }
+        };
+        sends.into_iter().for_each(|sending| count(sending.wait_for(PATIENCE).map(drop)));
+        receives.into_iter().for_each(|receiving| count(receiving.wait_for(PATIENCE).map(drop)));
+        println!("{transport}, {part}: {bad} failed, {good} succeeded; {:?} after the kill", killed.elapsed());
+        assert_eq!(good + bad, 1000);
+        assert!(part == "sink" || good == 0, "nothing could succeed");
+        helper.kill();
+    }
+}
+
+#[test]
+fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent() {
+    let _watchdog = Watchdog::new("a forked child does not hide the death of its parent");
+    let mut helper = Helper::start("forker", &[("PERCALE_FABRIC", "shm")]);
+    let open = open("shm", "127.0.0.1:0", |domain| domain);
+    let peer = connected(&open, &mut helper);
+    helper.tell("fork");
+    let child: i32 = helper.hear().parse().expect("a process id");
+    let sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
+    helper.signal(Signal::KILL);
+    let killed = Instant::now();
+    let error = sending.wait_for(PATIENCE).expect_err("the peer is dead");
+    println!("{error}, {:?} after the kill", killed.elapsed());
+    let child = Pid::from_raw(child).expect("a process id");
+    rustix::process::kill_process(child, Signal::KILL).expect("the child lived on");
+    assert_eq!(error.errno(), libc::ECONNRESET);
+}
+
+/// A helper that forks a child, which lives on with all its descriptors.
+pub(crate) fn forker() {
+    let open = open_as_told();
+    open.say_address();
+    open.until(|| matches!(open.events.read(), Some(Event::Connected { .. })));
+    drop(ask());
+    let child = fork(|| {
+        std::thread::sleep(Duration::from_secs(100));
+        true
+    });
+    say(&child.to_string());
+    loop {
+        open.endpoint.wait(Some(Duration::from_millis(50)));
+    }
+}
+
+/// What was sent before arrives; then operations fail.
+fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
+    let _watchdog = Watchdog::new("what was sent before a farewell arrives");
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let mut helper = Helper::start("farewell", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", &own)]);
+    let peer = open.insert(&helper.hear());
+    let directed = open.endpoint.recv(vec![0; 8]).from(peer).start().expect("a receive");
+    let mut heard = false;
+    open.until(|| {
+        heard |= helper.try_hear().is_some();
+        heard
+    });
+    helper.tell("leave");
+    let error = directed.wait_for(PATIENCE).expect_err("nothing untagged was sent");
+    println!("{transport}: {error}");
+    helper.end();
+    for number in 0..100 {
+        let got = open.endpoint.tagged_recv(number, 0, vec![0; 2048]).wait().expect("sent before the farewell");
+        same(&got.to_vec(), &content(number, [8, 500, 2048][number as usize % 3]), "a message before the farewell");
+    }
+    let sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
+    let error = sending.wait_for(PATIENCE).expect_err("nobody is there");
+    println!("{transport}: {error}");
+    assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
+}
+
+/// An event tells of the death; the operations between fail; the next life is reached under the same address.
+fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
+    let _watchdog = Watchdog::new("a killed peer is reached again once it is back");
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let mut address = "127.0.0.1:0".to_owned();
+    let mut peer = None;
+    for life in 0..4 {
+        let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str()), ("PERCALE_BIND", address.as_str())];
+        let mut helper = Helper::start("echo", &told);
+        address = helper.hear();
+        let peer = *peer.get_or_insert_with(|| open.insert(&address));
+        for len in [8, 2048, 100_000] {
+            open.exchange(peer, life * 10 + 1, len).unwrap_or_else(|error| panic!("life {life}: {error}"));
+        }
+        let (used, reason) = open.connected();
+        println!("{used}: {reason}");
+        assert_eq!(used, transport);
+        if life == 2 {
+            continue; // Dropped without waiting: found dead at the next use.
+        }
+        helper.kill();
+        let mut down = false;
+        open.until(|| {
+            down |= matches!(open.events.read(), Some(Event::PeerDown { .. } | Event::PeerReplaced { .. }));
+            down
+        });
+        let error = open.exchange(peer, 99, 8).expect_err("nobody is there");
+        println!("{transport}: {error}");
+        while open.events.read().is_some() {}
+    }
+}
+
+/// The helper `exhaust` runs it, in a process of its own.
+fn flt_006_without_descriptors_only_new_connections_fail(transport: &str) {
+    let _watchdog = Watchdog::new("without descriptors only new connections fail");
+    let mut exhausted = Helper::start("exhaust", &[("PERCALE_FABRIC", transport)]);
+    let own = exhausted.hear();
+    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    for _ in 0..2 {
+        let mut peer = Helper::start("echo", &told);
+        exhausted.tell(&peer.hear());
+        println!("{transport}: {}", exhausted.hear());
+        std::mem::forget(peer); // It dies with this thread; until then it echoes.
+    }
+    exhausted.end();
+}
+
+/// Talks to one peer, then to another without descriptors, then with them.
+pub(crate) fn exhaust() {
+    let open = open_as_told();
+    open.say_address();
+    let first = open.insert(&ask());
+    open.exchange(first, 1, 100_000).expect("an echo");
+    say("the first peer answers");
+    let second = open.insert(&ask());
+    let limits = rustix::process::getrlimit(Resource::Nofile);
+    let used = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() as u64;
+    let low = Rlimit { current: Some(used - 1), maximum: limits.maximum };
+    rustix::process::setrlimit(Resource::Nofile, low).expect("a lower limit");
+    let failed =
+        open.endpoint.send(second, vec![1; 8]).start().map(|sending| sending.wait_for(Duration::from_secs(20)));
+    let failed = match failed {
+        Ok(Ok(_)) => panic!("there was no descriptor for a connection"),
+        Ok(Err(error)) | Err(error) => error,
+    };
+    for number in 0..10 {
+        open.exchange(first, number, 100_000).expect("the established connection goes on");
+    }
+    rustix::process::setrlimit(Resource::Nofile, limits).expect("the old limit");
+    open.exchange(second, 7, 100_000).expect("a new connection, now that there are descriptors");
+    say(&format!("without descriptors: {failed} (errno {})", failed.errno()));
+}
+
+/// The operations of a stopped peer wait; another peer's do not; then the first one's complete.
+fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
+    let _watchdog = Watchdog::new("a stopped peer holds up nobody else");
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let mut helpers = [Helper::start("echo", &told), Helper::start("echo", &told)];
+    let [first, second] = [0, 1].map(|at| open.insert(&helpers[at].hear()));
+    open.exchange(first, 1, 100).expect("an echo");
+    open.exchange(second, 1, 100).expect("an echo");
+    helpers[0].signal(Signal::STOP);
+    let echo = open.endpoint.tagged_recv(5, 0, vec![0; 300_000]).from(first).start().expect("a receive");
+    let sending = open.endpoint.tagged_send(first, 5, content(5, 300_000)).start().expect("a send");
+    for number in 0..100 {
+        open.exchange(second, 10 + number, 3000).expect("the other one answers");
+    }
+    assert!(!echo.is_ready());
+    helpers[0].signal(Signal::CONT);
+    same(&echo.wait().expect("it goes on").to_vec(), &content(5, 300_000), "the echo of a stopped peer");
+    sending.wait().expect("the send");
+}
+
+#[test]
+fn flt_010_a_forked_child_is_told_so() {
+    let mut helper = Helper::start("fork-calls", &[]);
+    println!("{}", helper.hear());
+    helper.end();
+}
+
+/// Forks with endpoints open; the child's calls fail, its own domain works, and the parent goes on.
+pub(crate) fn fork_calls() {
+    let mesh = Mesh::<Shm>::connected(2);
+    let waiting = mesh.receive(0, Receive::into(percale_conformance::memory::Memory::blank(8)));
+    let child = fork(|| {
+        let (endpoint, peer) = (mesh.endpoint(0), mesh.peer(1));
+        assert_eq!(endpoint.inject(peer, b"child"), Err(PostError::Forked));
+        assert_eq!(PostError::Forked.errno(), libc::ECHILD);
+        let refused = mesh.try_receive(0, Receive::into(percale_conformance::memory::Memory::blank(8)));
+        assert_eq!(refused, Err(PostError::Forked));
+        assert!(endpoint.send(peer, vec![1]).wait().is_err());
+        assert!(endpoint.recv(vec![1]).wait().is_err());
+        assert!(!endpoint.progress());
+        true
+    });
+    let status = |child| {
+        let child = Pid::from_raw(child);
+        let (_, status) =
+            rustix::process::waitpid(child, WaitOptions::empty()).expect("the child").expect("its status");
+        status.exit_status()
+    };
+    assert_eq!(status(child), Some(0), "the child's calls are refused");
+    let own = fork(|| {
+        let open = open("any", "127.0.0.1:0", |domain| domain);
+        let me = open.insert(&open.endpoint.address().to_string());
+        open.inject(me, 1, b"own");
+        open.endpoint.tagged_recv(1, 0, vec![0; 3]).wait().is_ok_and(|got| got.to_vec() == b"own")
+    });
+    assert_eq!(status(own), Some(0), "the child's own domain works");
+    mesh.inject(1, 0, None, b"parent");
+    assert_eq!(mesh.done(waiting).len, 6);
+    mesh.settle(0, 1);
+    say(&format!("told {}", told("PERCALE_ROLE")));
+}

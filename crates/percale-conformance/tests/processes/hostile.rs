@@ -1,0 +1,128 @@
+//! A peer that scribbles over all that it shares with us.
+
+#![expect(unsafe_code, reason = "scribbles over shared memory on purpose, in a process of its own")]
+
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use percale::PostError;
+use percale_conformance::peers::{open, open_as_told};
+use percale_conformance::process::{Helper, say};
+use percale_conformance::random::{Random, seed};
+use percale_conformance::watchdog::Watchdog;
+
+crate::on!(shm, tcp: { flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection });
+
+/// Again and again a peer connects and scribbles; meanwhile another one's messages are verified.
+fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &str) {
+    let _watchdog = Watchdog::new("a scribbling peer harms only its own connection");
+    let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
+    let open = open(transport, "127.0.0.1:0", |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", own.as_str())];
+    let mut friendly = Helper::start("echo", &told);
+    let friend = open.insert(&friendly.hear());
+    let start = Instant::now();
+    let (mut exchanged, mut attackers, mut failed) = (0, 0, 0);
+    let mut last = String::new();
+    while start.elapsed() < time {
+        let seed = format!("{}", seed());
+        let told = [told[0], told[1], ("PERCALE_SEED", seed.as_str())];
+        let mut attacker = Helper::start("scribbler", &told);
+        attackers += 1;
+        let peer = open.insert(&attacker.hear());
+        let attack = Instant::now();
+        while attack.elapsed() < Duration::from_millis(700) {
+            exchanged += 1;
+            let len = [8, 100, 2048, 9000, 200_000][exchanged as usize % 5];
+            open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend (seed {seed}): {error}"));
+            // What is sent to the attacker arrives, or fails, or waits; it is never in our way.
+            match open.endpoint.tagged_inject(peer, 1, &[1; 100]) {
+                Ok(()) | Err(PostError::Again) => {}
+                Err(error) => panic!("{error}"),
+            }
+            while let Some(error) = open.endpoint.read_error() {
+                failed += 1;
+                last = error.to_string();
+            }
+            while let Some(event) = open.events.read() {
+                if let percale::Event::PeerDown { reason, .. } = event {
+                    failed += 1;
+                    last = reason;
+                }
+            }
+        }
+        attacker.kill();
+    }
+    println!(
+        "{transport}: {attackers} attackers, {failed} failures of theirs, {exchanged} exchanges beside; last: {last}"
+    );
+    assert!(failed > 0, "an attack was noticed");
+}
+
+/// Exchanges a little, then writes random bytes into everything shared: mapped memory, descriptors of sockets and events.
+pub(crate) fn scribbler() {
+    let open = open_as_told();
+    open.say_address();
+    let peer = open.insert(&percale_conformance::process::told("PERCALE_PEER"));
+    let mut random = Random::new(seed());
+    for _ in 0..random.below(50) {
+        open.inject(peer, 1000 + random.next() % 4, &[7; 64]);
+    }
+    drop(open.connected());
+    say("scribbling");
+    let sockets = sockets();
+    // This process may come to harm by it; its end is part of the experiment.
+    let maps = shared_maps();
+    loop {
+        for _ in 0..200 {
+            if !maps.is_empty() {
+                let (start, len) = maps[random.below(maps.len())];
+                // Rings begin with their indices: half of the writes go there.
+                let reach = if random.below(2) == 0 { len.min(4096) } else { len };
+                let at = start + random.below(reach - 8) / 8 * 8;
+                let value = if random.below(4) == 0 { random.next() % 70_000 } else { random.next() };
+                // SAFETY: not sound, but contained: the mapping is shared memory of this process, which does nothing else.
+                unsafe { std::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(value) };
+            }
+        }
+        let mut bytes = vec![0; 1 + random.below(200)];
+        random.fill(&mut bytes);
+        for &socket in &sockets {
+            // SAFETY: the descriptor is open for as long as the endpoint, which is never closed.
+            let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+            if rustix::io::write(socket, &bytes).is_err() {
+                continue; // Full, or closed by the peer.
+            }
+        }
+        if random.below(3) == 0 && open.endpoint.progress() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Shared writable mappings.
+fn shared_maps() -> Vec<(usize, usize)> {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    let parse = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let (start, end) = range.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        (rights.starts_with("rw") && rights.ends_with('s')).then_some((start, end - start))
+    };
+    maps.lines().filter_map(parse).collect()
+}
+
+/// Sockets and event descriptors (writing to one that listens does nothing).
+fn sockets() -> Vec<i32> {
+    let own = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    let shared = |entry: fs::DirEntry| {
+        let target = fs::read_link(entry.path()).ok()?.display().to_string();
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        (number > 2 && (target.starts_with("socket:") || target.contains("eventfd"))).then_some(number)
+    };
+    own.flatten().filter_map(shared).collect()
+}

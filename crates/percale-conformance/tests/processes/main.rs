@@ -1,0 +1,54 @@
+//! Several processes: faults, hostile peers, other hosts and users, resources.
+//!
+//! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs root or
+//! a program that is missing is skipped, and says so.
+
+mod environment;
+mod faults;
+mod hostile;
+mod resources;
+
+use percale_conformance::peers;
+
+/// Makes tests of functions that take a transport's name: a module for each transport.
+macro_rules! on {
+    ($($transport:ident),+: $names:tt) => {
+        $($crate::on!(@one $transport $names);)+
+    };
+    (@one $transport:ident { $($name:ident),+ $(,)? }) => {
+        mod $transport {
+            mod rust {
+                $(
+                    #[test]
+                    fn $name() {
+                        super::super::$name(stringify!($transport));
+                    }
+                )+
+            }
+        }
+    };
+}
+pub(crate) use on;
+
+/// The other role of this program.
+#[test]
+fn helper() {
+    percale_conformance::process::play(&[
+        ("silent", peers::silent),
+        ("sink", peers::sink),
+        ("echo", peers::echo),
+        ("farewell", peers::farewell),
+        ("forker", faults::forker),
+        ("fork-calls", faults::fork_calls),
+        ("exhaust", faults::exhaust),
+        ("scribbler", hostile::scribbler),
+        ("cycles", resources::cycles),
+        ("hub", resources::hub),
+        ("spokes", resources::spokes),
+        ("all-to-all", resources::all_to_all),
+        ("by-name", environment::by_name),
+        ("host", environment::host),
+        ("info", environment::info),
+        ("guarded", environment::guarded),
+    ]);
+}

@@ -1,0 +1,269 @@
+//! What is held: after many peers were killed, with many peers connected, with many processes at once.
+
+use std::time::Duration;
+
+use percale::{Event, PeerAddress};
+use percale_conformance::measure::{Held, left_behind, resident_kib, status_kib};
+use percale_conformance::memory::{content, same};
+use percale_conformance::peers::{Open, domain, open, open_as_told, open_in};
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::watchdog::Watchdog;
+use percale_conformance::{long, skipped};
+use rustix::process::{Resource, Rlimit};
+
+crate::on!(shm, tcp: {
+    res_001_con_012_killed_peers_leave_nothing,
+    four_and_sixteen_processes_exchange_all_to_all,
+});
+
+mod scale {
+    mod shm {
+        mod rust {
+            #[test]
+            fn res_005_many_idle_peers_cost_little() {
+                let peers = if percale_conformance::long() { 256 } else { 64 };
+                super::super::super::many_idle_peers_cost_little("shm", peers, 24);
+            }
+        }
+    }
+    mod tcp {
+        mod rust {
+            #[test]
+            fn res_006_many_idle_peers_cost_little() {
+                let peers = if percale_conformance::long() { 4000 } else { 200 };
+                super::super::super::many_idle_peers_cost_little("tcp", peers, 4);
+            }
+        }
+    }
+}
+
+/// The helper `cycles` does it, in a process of its own.
+fn res_001_con_012_killed_peers_leave_nothing(transport: &str) {
+    let _watchdog = Watchdog::within("killed peers leave nothing", Duration::from_secs(if long() { 900 } else { 120 }));
+    let mut helper = Helper::start("cycles", &[("PERCALE_FABRIC", transport)]);
+    let cycles = if long() { 10 } else { 1 };
+    for _ in 0..cycles {
+        println!("{transport}: {}", helper.hear());
+    }
+    helper.end();
+}
+
+/// 50 times (1,000 with PERCALE_LONG): connect, exchange, kill the peer with something under way.
+pub(crate) fn cycles() {
+    let transport = told("PERCALE_FABRIC");
+    let open = open_as_told();
+    let own = open.endpoint.address().to_string();
+    let cycle = |number: u64| {
+        let mut peer = Helper::start("echo", &[("PERCALE_FABRIC", &transport), ("PERCALE_PEER", &own)]);
+        let address = open.insert(&peer.hear());
+        open.exchange(address, number, 3000).expect("an echo");
+        let sends: Vec<_> = (0..4).map(|_| open.endpoint.tagged_send(address, 1, vec![0; 300_000]).start()).collect();
+        (0..number % 20).for_each(|_| _ = open.endpoint.progress());
+        peer.kill();
+        for sending in sends.into_iter().flatten() {
+            // It may have been echoed already; the point is that it ends.
+            drop(sending.wait_for(Duration::from_secs(10)));
+        }
+        while open.events.read().is_some() {}
+        open.vector.remove(address).expect("the peer is there");
+    };
+    (0..5).for_each(&cycle);
+    let before = Held::now();
+    let files = left_behind();
+    let memory = status_kib("RssAnon");
+    for block in 0..if long() { 10 } else { 1 } {
+        let cycles = if long() { 100 } else { 50 };
+        (0..cycles).for_each(&cycle);
+        let mut after = Held::now();
+        for _ in 0..500 {
+            if after.is_within(&before) {
+                break;
+            }
+            open.endpoint.progress();
+            std::thread::sleep(Duration::from_millis(10));
+            after = Held::now();
+        }
+        assert!(after.is_within(&before), "block {block}: {after:?} are held, before {before:?}");
+        assert_eq!(left_behind(), files);
+        say(&format!(
+            "{cycles} kills; held before {before:?}, after {after:?}; RssAnon {memory} to {} KiB",
+            status_kib("RssAnon")
+        ));
+    }
+}
+
+/// Peers in one helper process.
+const SPOKES: usize = 200;
+
+/// An endpoint with many peers; the helper `hub` measures its own memory.
+fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) {
+    let _watchdog = Watchdog::within("many idle peers cost little", Duration::from_secs(300));
+    let limits = rustix::process::getrlimit(Resource::Nofile);
+    let needed = peers as u64 * 6 + 200;
+    if limits.maximum.is_some_and(|maximum| maximum < needed) {
+        return skipped(&format!("{peers} peers over {transport}"), &format!("{needed} descriptors are not allowed"));
+    }
+    let (count, limit) = (peers.to_string(), limit_kib.to_string());
+    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*count), ("PERCALE_LIMIT", &*limit)];
+    let mut hub = Helper::start("hub", &told);
+    let address = hub.hear();
+    let mut spokes = Vec::new();
+    let mut left = peers;
+    while left > 0 {
+        let here = left.min(SPOKES);
+        left -= here;
+        let here = here.to_string();
+        let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
+        spokes.push(Helper::start("spokes", &told));
+        // Each group is connected before the next begins.
+        assert_eq!(spokes.last_mut().expect("the last").hear(), "exchanged");
+    }
+    println!("{transport}: {}", hub.hear());
+    hub.tell("again");
+    for spoke in &mut spokes {
+        spoke.tell("again");
+        assert_eq!(spoke.hear(), "exchanged");
+    }
+    println!("{transport}: {}", hub.hear());
+    hub.tell("end");
+    spokes.iter_mut().for_each(|spoke| spoke.tell("end"));
+    hub.end();
+    spokes.into_iter().for_each(Helper::end);
+}
+
+fn many_descriptors() {
+    let limits = rustix::process::getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limits.maximum, maximum: limits.maximum };
+    rustix::process::setrlimit(Resource::Nofile, most).expect("the most that is allowed");
+}
+
+/// Echoes one message of each peer, twice, and measures what the peers cost once they are idle.
+pub(crate) fn hub() {
+    many_descriptors();
+    let number = |name| told(name).parse::<usize>().expect("a number");
+    let (peers, limit) = (number("PERCALE_PEERS"), number("PERCALE_LIMIT"));
+    let open = open_as_told();
+    // Endpoint, allocator and vector in use, before the first measurement; the vector knows its peers by their first message.
+    let me = open.insert(&open.endpoint.address().to_string());
+    open.inject(me, 1, b"warm");
+    open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to oneself");
+    let before = [resident_kib(), status_kib("RssAnon"), status_kib("RssShmem")];
+    open.say_address();
+    let mut known = Vec::new();
+    for round in 0..2 {
+        for _ in 0..peers {
+            // A message tells the address of its sender, which may be unknown so far.
+            let got = open.endpoint.tagged_recv(0, !0, vec![0; 100]).wait().expect("a message");
+            let text = String::from_utf8(got.to_vec()).expect("an address");
+            let peer = if round == 0 { open.insert(&text) } else { got.source.expect("a known peer") };
+            known.push(peer);
+            open.inject(peer, got.tag, &content(got.tag, 100));
+        }
+        while open.events.read().is_some() {}
+        for _ in 0..1000 {
+            open.endpoint.progress();
+        }
+        let after = [resident_kib(), status_kib("RssAnon"), status_kib("RssShmem")];
+        let each = |at: usize| after[at].saturating_sub(before[at]) as f64 / peers as f64;
+        let (all, own, shared) = (each(0), each(1), each(2));
+        let text =
+            format!("{peers} peers: {all:.1} KiB each ({own:.1} anonymous, {shared:.1} shared), {limit} allowed");
+        assert!(own + shared <= limit as f64, "{text}");
+        say(&text);
+        drop(ask());
+    }
+}
+
+/// Many endpoints in one process, each of which exchanges a message with the hub when told to.
+pub(crate) fn spokes() {
+    many_descriptors();
+    let count: usize = told("PERCALE_PEERS").parse().expect("a number");
+    let domain = domain(&told("PERCALE_FABRIC"), |domain| domain.connect_timeout(Duration::from_secs(60)));
+    let hub = told("PERCALE_PEER");
+    let all: Vec<(Open, PeerAddress)> = (0..count)
+        .map(|_| {
+            let open = open_in(&domain, "127.0.0.1:0", |endpoint| endpoint);
+            let peer = open.insert(&hub);
+            (open, peer)
+        })
+        .collect();
+    loop {
+        for (number, (open, peer)) in all.iter().enumerate() {
+            let echo = open.endpoint.tagged_recv(number as u64, 0, vec![0; 200]).start().expect("a receive");
+            open.inject(*peer, number as u64, open.endpoint.address().to_string().as_bytes());
+            let got = echo.wait_for(Duration::from_secs(60)).expect("the hub answers");
+            same(&got.to_vec(), &content(number as u64, 100), "the hub's answer");
+        }
+        say("exchanged");
+        if ask() == "end" {
+            return;
+        }
+    }
+}
+
+/// More processes than cores: everyone sends to everyone, short and long.
+fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
+    let _watchdog = Watchdog::new("four and sixteen processes exchange all to all");
+    for count in [4, 16] {
+        let text = count.to_string();
+        let start = |number: usize| {
+            let number = number.to_string();
+            let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*text), ("PERCALE_NUMBER", &*number)];
+            Helper::start("all-to-all", &told)
+        };
+        let mut all: Vec<Helper> = (0..count).map(start).collect();
+        let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+        let addresses = addresses.join(",");
+        all.iter_mut().for_each(|helper| helper.tell(&addresses));
+        for helper in &mut all {
+            assert_eq!(helper.hear(), "done");
+        }
+        all.iter_mut().for_each(|helper| helper.tell("end"));
+        all.into_iter().for_each(Helper::end);
+    }
+}
+
+/// Lengths of what everyone sends to everyone, several times.
+const LENS: [usize; 6] = [0, 8, 600, 2048, 10_000, 200_000];
+
+/// Pinned to two processors: receives from all, in order, while sending to all.
+pub(crate) fn all_to_all() {
+    let mut two = rustix::thread::CpuSet::new();
+    let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
+    (0..1024).filter(|&cpu| allowed.is_set(cpu)).take(2).for_each(|cpu| two.set(cpu));
+    rustix::thread::sched_setaffinity(None, &two).expect("an affinity");
+    let count: usize = told("PERCALE_PEERS").parse().expect("a number");
+    let me: usize = told("PERCALE_NUMBER").parse().expect("a number");
+    let open = open(&told("PERCALE_FABRIC"), "127.0.0.1:0", |domain| domain.connect_timeout(Duration::from_secs(60)));
+    open.say_address();
+    for address in ask().split(',') {
+        open.insert(address);
+    }
+    let rounds = 5;
+    let number = |from: usize, to: usize, at: usize| (from * count + to) as u64 * 1000 + at as u64;
+    let mut sends = Vec::new();
+    for at in 0..rounds * LENS.len() {
+        for to in 0..count {
+            let bytes = content(number(me, to, at), LENS[at % LENS.len()]);
+            let peer = PeerAddress(to as u64);
+            sends.push(open.endpoint.tagged_send(peer, me as u64, bytes).start().expect("a send"));
+        }
+    }
+    for at in 0..rounds * LENS.len() {
+        for from in 0..count {
+            let len = LENS[at % LENS.len()];
+            let receive = open.endpoint.tagged_recv(from as u64, 0, vec![0; len]);
+            let got = receive.wait().unwrap_or_else(|error| panic!("message {at} of {from} to {me}: {error}"));
+            same(&got.to_vec(), &content(number(from, me, at), len), &format!("message {at} of {from} to {me}"));
+            assert_eq!(got.source, Some(PeerAddress(from as u64)));
+        }
+    }
+    sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+    while let Some(event) = open.events.read() {
+        assert!(matches!(event, Event::Connected { .. }), "{event:?}");
+    }
+    say("done");
+    // Whoever still receives needs us until all are done.
+    let told = std::thread::spawn(ask);
+    open.until(|| told.is_finished());
+}

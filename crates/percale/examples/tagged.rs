@@ -1,0 +1,45 @@
+//! Tags: receives choose among messages, whatever the order in which those arrive. The endpoint sends to itself.
+//!
+//! `cargo run --example tagged`
+
+use std::error::Error;
+
+use percale::Info;
+
+/// What a tag means is the application's: here the kind of a message in the upper half, a number in the lower one.
+const ORDER: u64 = 1 << 32;
+const ALARM: u64 = 2 << 32;
+/// Ignores the number.
+const ANY_NUMBER: u64 = u32::MAX as u64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let domain = Info::discover()?.best()?.open()?;
+    let vector = domain.address_vector().build()?;
+    let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+    let me = vector.insert(endpoint.address())?;
+
+    // Short messages are injected: the buffer is free at once, and nothing is reported.
+    endpoint.tagged_inject(me, ORDER | 1, b"first order")?;
+    endpoint.tagged_inject(me, ORDER | 2, b"second order")?;
+    endpoint.tagged_inject(me, ALARM | 7, b"fire")?;
+
+    // An alarm of any number comes first, though it was sent last.
+    let alarm = endpoint.tagged_recv(ALARM, ANY_NUMBER, vec![0; 64]).wait()?;
+    assert_eq!((alarm.tag, alarm.to_vec().as_slice()), (ALARM | 7, b"fire".as_slice()));
+
+    // One order in particular, and then whichever is the oldest.
+    let second = endpoint.tagged_recv(ORDER | 2, 0, vec![0; 64]).wait()?;
+    assert_eq!(second.to_vec(), b"second order");
+    let any = endpoint.tagged_recv(ORDER, ANY_NUMBER, vec![0; 64]).wait()?;
+    assert_eq!(any.to_vec(), b"first order");
+
+    // A receive may also stand before its message; a long message goes straight into its buffer.
+    let receiving = endpoint.tagged_recv(ORDER | 3, 0, vec![0; 1 << 20]).start()?;
+    let sending = endpoint.tagged_send(me, ORDER | 3, vec![42; 1 << 20]).data(2026).start()?;
+    let got = receiving.wait()?;
+    sending.wait()?;
+    assert_eq!((got.len, got.data), (1 << 20, Some(2026)));
+    assert!(got.buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 42)));
+    println!("alarms before orders, orders by number, and a megabyte with a note: all as expected");
+    Ok(())
+}
