@@ -197,7 +197,11 @@ impl ShmLink {
     #[must_use]
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.broken.is_none() && self.rx.is_empty() && self.sender.is_settled() && self.transfers.is_empty() && !self.death.is_dead()
+        self.broken.is_none()
+            && self.rx.is_empty()
+            && self.sender.is_settled()
+            && self.transfers.is_empty()
+            && !self.death.is_dead()
     }
 
     /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
