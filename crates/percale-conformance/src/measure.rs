@@ -74,6 +74,27 @@ pub fn resident_kib() -> usize {
     status_kib("VmRSS")
 }
 
+/// Resident memory of mappings of files with this in their names, in KiB.
+///
+/// # Panics
+/// Without `/proc`.
+#[must_use]
+pub fn mapped_kib(name: &str) -> usize {
+    let maps = fs::read_to_string("/proc/self/smaps").expect("/proc is mounted");
+    let mut ours = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if !first.ends_with(':') {
+            ours = line.contains(name); // The head of the next mapping.
+        } else if ours && first == "Rss:" {
+            sum += words.next().and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
+        }
+    }
+    sum
+}
+
 /// What percale could leave behind in the file system.
 #[must_use]
 pub fn left_behind() -> Vec<String> {

@@ -166,6 +166,7 @@ impl<'d> EndpointBuilder<'d> {
             sends: Slab::new(),
             arrivals: Slab::new(),
             pulls: Slab::new(),
+            vectors: Slab::new(),
             multis: Slab::new(),
             multi_minimum: self.multi_minimum,
             outbox: VecDeque::new(),

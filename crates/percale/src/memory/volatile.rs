@@ -289,6 +289,21 @@ impl<'a> View<'a> {
         self.len == 0
     }
 
+    /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
+    #[inline]
+    pub fn copy_to_one(&self, to: Segment) -> usize {
+        let len = self.len.min(to.len);
+        if len == 8 {
+            // The commonest of all, without a call.
+            // SAFETY: as in `copy_into`; both sides have eight bytes.
+            unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, 8) };
+        } else {
+            // SAFETY: as in `copy_into`.
+            unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, len) };
+        }
+        len
+    }
+
     /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.
     #[inline]
     pub fn copy_into(&self, to: &Segments, at: usize) -> usize {

@@ -1,7 +1,7 @@
 //! What arrives: the core as its links' sink.
 
 use super::core::{Core, is_tagged};
-use super::types::{Action, Arrival, Body, Pull, Receive, Request, Unexpected};
+use super::types::{Action, Arrival, Body, Place, Pull, Receive, Request, Unexpected};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::memory::buffer::Buffer;
@@ -35,7 +35,7 @@ impl Core {
         let Unexpected { from, head, len, body } = message;
         match body {
             Body::Whole(bytes) => {
-                View::of(&bytes).copy_into(&receive.segments, 0);
+                self.put(View::of(&bytes), receive.place);
                 self.account(0, bytes.len());
                 self.received(from, &head, len, &receive);
             }
@@ -46,7 +46,7 @@ impl Core {
 
     /// Fetches an offer.
     fn start_pull(&mut self, from: Connection, head: Head, offer: &Offer, receive: Receive) {
-        let into = receive.segments.slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
+        let into = self.segments(receive.place).slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
         if into.is_empty() {
             // Nothing to fetch: a message of no bytes, or a receive with no room.
             self.reply(from, Kind::Pulled, head.id, 0);
@@ -62,7 +62,7 @@ impl Core {
     fn message(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let len = payload.len() as u64;
         if let Some(receive) = self.match_posted(from, head, len) {
-            payload.copy_into(&receive.segments, 0);
+            self.put(payload, receive.place);
             self.received(from, head, len, &receive);
         } else {
             let body = Body::Whole(payload.to_vec());
@@ -114,7 +114,7 @@ pub(super) fn take_part(state: &mut super::types::Multi, multi: u32, len: u64) -
     let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
     state.used += part.len();
     state.in_flight += 1;
-    Receive { segments: Segments::one(part), context: state.context, notify: state.notify, multi: Some(multi) }
+    Receive { place: Place::One(part), context: state.context, notify: state.notify, multi: Some(multi) }
 }
 
 impl Sink for Core {
@@ -136,7 +136,7 @@ impl Sink for Core {
         let len = u64::from(head.len);
         let mut arrival = Arrival { from, head, receive: self.match_posted(from, &head, len), heap: None, held: None };
         let into = match &arrival.receive {
-            Some(receive) => receive.segments,
+            Some(receive) => self.segments(receive.place),
             None => {
                 let mut heap = Buffer::from(vec![0; head.len as usize]);
                 let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
@@ -163,7 +163,7 @@ impl Sink for Core {
             (Some(receive), None) => self.received(from, &head, len, &receive),
             (Some(receive), Some(heap)) => {
                 let bytes = heap.into_vec();
-                View::of(&bytes).copy_into(&receive.segments, 0);
+                self.put(View::of(&bytes), receive.place);
                 self.account(0, bytes.len());
                 self.received(from, &head, len, &receive);
             }

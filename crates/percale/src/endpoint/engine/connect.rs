@@ -388,8 +388,10 @@ impl Engine {
         loop {
             let any = self.progress();
             let waiting = self.poller.is_working(&self.links) || !self.core.outbox.is_empty();
+            // What was injected before the connection stood counts as sent, too.
             let pending = (0..self.core.peers.len() as u32).any(|slot| {
-                self.core.peers.get(slot).state == State::Up && !self.core.peers.get(slot).pending.is_empty()
+                let peer = self.core.peers.get(slot);
+                matches!(peer.state, State::Up | State::Connecting(_)) && !peer.pending.is_empty()
             });
             if (!waiting && !pending && !any) || Instant::now() >= until {
                 break;

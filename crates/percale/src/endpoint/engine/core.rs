@@ -13,7 +13,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::peers::Peers;
-use super::types::{Action, Arrival, Body, Multi, Notify, Pull, Receive, Send, Side, Unexpected};
+use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Side, Unexpected};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
@@ -21,6 +21,7 @@ use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
 use crate::endpoint::matching::{Envelope, Held, Matching, Source};
 use crate::endpoint::operations::Operations;
+use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) arrivals: Slab<Arrival>,
     /// Offers being fetched.
     pub(crate) pulls: Slab<Pull>,
+    /// The segments of receives that have several.
+    pub(crate) vectors: Slab<Segments>,
     /// Multi-receive buffers.
     pub(crate) multis: Slab<Multi>,
     /// A multi-receive buffer with less than this left takes no more messages.
@@ -169,16 +172,52 @@ impl Core {
         if head.flags.contains(Flags::ACK) {
             self.reply(from, Kind::Ack, head.id, 0);
         }
-        let room = receive.segments.len() as u64;
+        let room = receive.place.len() as u64;
         let mut entry = self.received_entry(from, head, len.min(room), receive);
         if let Some(multi) = receive.multi {
             entry.flags |= self.multi_done(multi);
         }
+        self.leave(receive.place);
         if len <= room {
             self.complete(Side::Receive, receive.notify, entry);
         } else {
             self.fail(Side::Receive, receive.notify, ErrorEntry::truncated(entry, len - room));
         }
+    }
+
+    /// Where a receive of these segments puts its message, until [`leave`](Self::leave).
+    #[inline]
+    pub(crate) fn place(&mut self, segments: &Segments) -> Place {
+        match segments.as_slice() {
+            [] => Place::One(Segment::EMPTY),
+            [only] => Place::One(*only),
+            _ => Place::Several(self.vectors.insert(*segments) as u32, segments.len()),
+        }
+    }
+
+    /// A receive is over: its place is no longer needed.
+    #[inline]
+    pub(crate) fn leave(&mut self, place: Place) {
+        if let Place::Several(vector, _) = place {
+            self.vectors.remove(vector as usize);
+        }
+    }
+
+    /// The segments of a place.
+    pub(crate) fn segments(&self, place: Place) -> Segments {
+        match place {
+            Place::One(segment) => Segments::one(segment),
+            Place::Several(vector, _) => self.vectors[vector as usize],
+        }
+    }
+
+    /// Puts a whole payload in its place.
+    #[inline]
+    pub(crate) fn put(&self, payload: View<'_>, place: Place) {
+        match place {
+            Place::One(segment) => payload.copy_to_one(segment),
+            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector as usize], 0),
+        };
     }
 
     /// The completion of a message.
@@ -222,6 +261,7 @@ impl Core {
         why: &str,
     ) {
         let mut entry = self.received_entry(from, head, 0, receive);
+        self.leave(receive.place);
         if let Some(multi) = receive.multi {
             entry.flags |= self.multi_done(multi);
         }
@@ -300,6 +340,7 @@ impl Core {
             for receive in directed {
                 let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
                 let entry = self.received_entry(from, &head, 0, &receive);
+                self.leave(receive.place);
                 if let Some(multi) = receive.multi {
                     self.multis[multi as usize].closed = true;
                     if self.multis[multi as usize].in_flight > 0 {
@@ -365,7 +406,10 @@ pub(crate) fn sent_entry(context: u64, flags: CompletionFlags, len: usize) -> En
     Entry { context, flags, len: len as u64, ..Entry::default() }
 }
 
-/// Where a receive's memory starts.
+/// Where a part of a multi-receive buffer starts.
 fn first_address(receive: &Receive) -> u64 {
-    receive.segments.as_slice().first().map_or(0, |segment| segment.as_ptr().addr() as u64)
+    match receive.place {
+        Place::One(segment) => segment.as_ptr().addr() as u64,
+        Place::Several(..) => 0,
+    }
 }

@@ -109,16 +109,23 @@ impl Engine {
     /// Makes progress on everything; says whether anything happened.
     #[inline]
     pub(crate) fn progress(&mut self) -> bool {
-        if !self.process.is_here() {
+        if !self.process.is_here() || !self.core.has_room() {
+            // A forked child; or nobody reads completions, and what arrives stays in the transports.
             return false;
         }
-        if self.connector.has_notices() {
-            self.take_notices();
+        let any = self.poll_hot();
+        if any && self.poller.chores_can_wait() {
+            if !self.core.outbox.is_empty() {
+                self.act();
+            }
+            return true;
         }
-        if !self.core.has_room() {
-            return false; // Nobody reads completions: what arrives stays in the transports.
-        }
-        let (sweep, sockets) = self.poller.round();
+        self.chores() | any
+    }
+
+    /// Looks at the hot links.
+    #[inline]
+    fn poll_hot(&mut self) -> bool {
         let mut any = false;
         let mut at = 0;
         while let Some(&slot) = self.poller.hot.get(at) {
@@ -133,6 +140,17 @@ impl Engine {
                 any = true;
             }
         }
+        any
+    }
+
+    /// Everything but the hot links.
+    #[inline]
+    fn chores(&mut self) -> bool {
+        if self.connector.has_notices() {
+            self.take_notices();
+        }
+        let mut any = false;
+        let (sweep, sockets) = self.poller.round();
         if self.poller.has_cold() {
             any |= self.poll_rung();
         }

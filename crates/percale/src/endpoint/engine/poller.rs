@@ -51,6 +51,8 @@ pub(crate) struct Poller {
     /// Scratch for actions that a link had no room for.
     pub(super) refused: VecDeque<(Connection, Action)>,
     round: u32,
+    /// Rounds in a row that left the chores.
+    skipped: u32,
     /// Rounds since shared memory brought something.
     quiet: u32,
 }
@@ -105,6 +107,13 @@ impl Poller {
             list.clear();
             self.busy = list;
         }
+    }
+
+    /// Hot links are busy: whether everything else can wait for another round.
+    #[inline]
+    pub(super) fn chores_can_wait(&mut self) -> bool {
+        self.skipped = (self.skipped + 1) % SWEEP;
+        self.skipped != 0
     }
 
     /// One more round begins; says whether every socket is due, and whether the hot one is.

@@ -2,11 +2,12 @@
 
 use super::core::Core;
 use super::peers::Unresolved;
-use super::types::{Body, Multi, Notify, Receive, Side, Unexpected};
+use super::types::{Body, Multi, Notify, Place, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
+use crate::memory::volatile::Segment;
 use crate::wire::head::{Flags, Kind};
 
 impl Core {
@@ -19,7 +20,8 @@ impl Core {
         if work.flags.intersects(special) {
             return self.post_special(work, notify, tagged, &pattern);
         }
-        let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+        let place = self.place(&work.segments);
+        let receive = Receive { place, context: work.context, notify, multi: None };
         let table = self.table(tagged);
         if let Some(held) = table.find(&pattern) {
             if let Some(message) = table.take(held) {
@@ -76,7 +78,8 @@ impl Core {
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);
         } else {
-            let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+            let place = self.place(&work.segments);
+            let receive = Receive { place, context: work.context, notify, multi: None };
             self.fill(message, receive);
         }
         Ok(())
@@ -112,7 +115,8 @@ impl Core {
     fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
         let Some(message) = self.table(tagged).held(held) else { return };
         let (from, head, len) = (message.from, message.head, message.len);
-        let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+        let place = Place::One(Segment::EMPTY); // It is only reported.
+        let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
         self.complete(Side::Receive, notify, entry);
     }
@@ -135,7 +139,8 @@ impl Core {
             }
             Body::Arriving(arrival) => self.arrivals[arrival as usize].held = None,
         }
-        let receive = Receive { segments: work.segments, context: work.context, notify, multi: None };
+        let place = Place::One(Segment::EMPTY); // It is only reported.
+        let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
         self.complete(Side::Receive, notify, entry);
     }
@@ -163,7 +168,8 @@ impl Core {
                 return Ok(());
             }
         }
-        let receive = Receive { segments: work.segments, context: work.context, notify, multi: Some(multi) };
+        let place = self.place(&work.segments);
+        let receive = Receive { place, context: work.context, notify, multi: Some(multi) };
         self.table(tagged).post(*pattern, receive);
         Ok(())
     }
@@ -174,6 +180,7 @@ impl Core {
         for tagged in [false, true] {
             let wanted = |receive: &Receive| receive.context == context && ours(receive.notify);
             if let Some(receive) = self.table(tagged).cancel_where(wanted) {
+                self.leave(receive.place);
                 let mut flags =
                     CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
                 if let Some(multi) = receive.multi {

@@ -23,6 +23,9 @@ impl Engine {
     /// Posts a send.
     #[inline]
     pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
+        if !self.process.is_here() {
+            return Err(PostError::Forked); // The rings are not even mapped here.
+        }
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
         let direct = peer.state == State::Up

@@ -3,7 +3,7 @@
 use crate::completion::entry::CompletionFlags;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Connection;
 use crate::wire::head::{Head, Offer};
 
@@ -71,16 +71,36 @@ pub(crate) struct Pending {
     pub(crate) _copy: Option<Buffer>,
 }
 
+/// Where a receive puts its message. Small, since receives are moved about: the rare several segments lie elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// In one segment.
+    One(Segment),
+    /// In the several of this entry of the core's `vectors`, so many bytes in all.
+    Several(u32, usize),
+}
+
+impl Place {
+    /// Bytes in all.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        match self {
+            Self::One(segment) => segment.len(),
+            Self::Several(_, len) => *len,
+        }
+    }
+}
+
 /// A posted receive.
 #[derive(Debug)]
 pub(crate) struct Receive {
     /// Where to.
-    pub(crate) segments: Segments,
+    pub(crate) place: Place,
     /// Comes back in the completion.
     pub(crate) context: u64,
     /// Who is told.
     pub(crate) notify: Notify,
-    /// The multi-receive buffer that this is, or that `segments` is a part of.
+    /// The multi-receive buffer that this is, or that `place` is a part of.
     pub(crate) multi: Option<u32>,
 }
 

@@ -23,8 +23,8 @@ const QUEUE_LIMIT: usize = 256 << 10;
 /// How much further frames that are no messages may go.
 const RESERVE: usize = 64 << 10;
 
-/// A queue's buffers that have grown beyond this are not kept.
-const KEPT_BYTES: usize = 512;
+/// A queue's buffers that have grown beyond this are not kept: twice the longest message, so that steady use allocates nothing.
+const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
 /// Bytes copied between two looks at the tables; any length that a head can name.
 const PIECE_BYTES: usize = 1 << 30;

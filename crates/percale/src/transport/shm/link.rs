@@ -309,6 +309,11 @@ impl ShmLink {
                             // SAFETY: the frame is consumed only after the sink has returned.
                             sink.frame(me, arrival.head, unsafe { arrival.view() });
                             self.consume(&arrival);
+                            if count > 1 {
+                                // They come in a stream: fetch the next ones while this one is dealt with. (Not in
+                                // an exchange of single messages: the next line is then about to be written.)
+                                self.rx.prefetch();
+                            }
                             if kind == Kind::Bye {
                                 self.break_with(Broken::Closed);
                                 return Ok(true);

@@ -524,6 +524,12 @@ impl Consumer {
         true
     }
 
+    /// Fetches lines that a streaming sender has probably written.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch_read(self.area.line(self.at + 3).mark_ptr());
+    }
+
     /// Goes past a frame. Whether credits were published.
     #[inline]
     pub(super) fn consume(&mut self, arrival: &Arrival) -> bool {
