@@ -52,9 +52,11 @@ use crate::wire::head::{Head, Offer};
 /// Chunks where one side copies through a mapping, and where both use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;
 const CMA_CHUNK: u32 = 128 << 10;
+/// No chunk is shorter, but the last.
+const CHUNK_LEAST: u32 = 16 << 10;
 /// The puller copies from the start if there is more than this.
-const MAPPED_SHARED: u64 = 64 << 10;
-const CMA_SHARED: u64 = 512 << 10;
+const MAPPED_SHARED: u64 = 32 << 10;
+const CMA_SHARED: u64 = 32 << 10;
 /// Otherwise it helps when the pusher has not finished after this.
 const HELP_AFTER: Duration = Duration::from_micros(30);
 

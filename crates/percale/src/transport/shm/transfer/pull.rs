@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 use super::request::{NO_SLOT, Request};
 use super::way::Way;
 use super::{
-    CMA_CHUNK, CMA_SHARED, End, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair, PullError, Sender, Slot, Step,
-    TransferError, Transfers, puller, pusher,
+    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair, PullError, Sender, Slot,
+    Step, TransferError, Transfers, puller, pusher,
 };
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Refused;
@@ -123,7 +123,7 @@ impl Transfers {
         if let [only] = into.as_slice() {
             request.address = (only.as_ptr().expose_provenance() as u64).into();
         }
-        let chunk = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
+        let chunk = chunk_of(wanted, mapped);
         (request.chunk, request.arena, request.offset) = (chunk.into(), arena.into(), offset.into());
         request.puller_copies = u8::from(way.exists());
         let Some((index, slot)) = self.take_slot() else {
@@ -155,6 +155,12 @@ impl Transfers {
         });
         Ok(())
     }
+}
+
+/// How much one claim copies: large enough to be worth a system call or a claim, small enough that both sides get some.
+fn chunk_of(wanted: u64, mapped: bool) -> u32 {
+    let most = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
+    most.min(u32::try_from(wanted.div_ceil(4)).unwrap_or(most).next_multiple_of(4096)).max(CHUNK_LEAST)
 }
 
 fn send(sender: &mut Sender, head: &Head, request: &mut Request) -> Result<(), TransferError> {

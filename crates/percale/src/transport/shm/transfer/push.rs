@@ -115,6 +115,9 @@ impl Transfers {
     }
 }
 
+/// Chunks of a short transfer that the pusher claims at once, of four.
+const PUSHER_FIRST: u64 = 3;
+
 impl Push {
     fn holds_slot(&self, slot: u8) -> bool {
         self.slot == slot && !matches!(self.phase, Phase::Bounce(..))
@@ -160,14 +163,17 @@ impl Push {
         {
             return false;
         }
-        let offset = slot.next.fetch_add(1, Ordering::AcqRel).saturating_mul(self.chunk);
+        // A short source was probably just written: most of it lies in our cache, so most of it is ours to copy.
+        let short = self.claims == 0 && self.wanted <= PUSHER_FIRST * self.chunk + self.chunk;
+        let take = if short { PUSHER_FIRST } else { 1 };
+        let offset = slot.next.fetch_add(take, Ordering::AcqRel).saturating_mul(self.chunk);
         self.claims += 1;
         if offset >= self.wanted || self.claims > self.wanted.div_ceil(self.chunk) {
             self.exhausted = true;
             return false;
         }
         *may_copy = false;
-        let len = self.chunk.min(self.wanted - offset);
+        let len = (take * self.chunk).min(self.wanted - offset);
         match self.way.store(&self.source, offset as usize, len as usize) {
             Ok(()) => {
                 self.copied += len;
