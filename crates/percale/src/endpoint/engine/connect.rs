@@ -446,6 +446,7 @@ fn connect_code(error: &ConnectError) -> ErrorCode {
         ConnectError::Protocol(_) | ConnectError::Version { .. } => ErrorCode::Protocol,
         ConnectError::Closed(_) => ErrorCode::PeerDied,
         ConnectError::NoTransport(_) => ErrorCode::NotConnected,
+        ConnectError::Descriptors { .. } => ErrorCode::NoDescriptors,
         _ => ErrorCode::Io,
     }
 }
