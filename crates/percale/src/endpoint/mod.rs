@@ -4,10 +4,10 @@
 //! its [`PeerAddress`](crate::address::PeerAddress) in the endpoint's address vector; connections are made when they are first
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
-//! * [`work`]: what can be posted; [`raw`]: posting it
+//! * [`work`]: what can be posted; `raw`: posting it
 //! * [`safe`]: operations that own their buffers, to wait for or to await
-//! * [`matching`]: which receive takes which message
-//! * [`engine`]: the protocol
+//! * `matching`: which receive takes which message
+//! * `engine`: the protocol
 
 mod access;
 mod automatic;

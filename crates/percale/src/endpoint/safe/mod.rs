@@ -17,7 +17,6 @@
 //! [`Receiving`]) is a future of any runtime; it can also be waited for. Dropping one that is under way cancels it if no message
 //! was matched yet; otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
-
 mod error;
 mod future;
 mod many;

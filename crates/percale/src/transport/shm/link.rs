@@ -22,7 +22,7 @@ use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
 /// Frames that one poll takes at most, so that other links get their turn.
-const BATCH: usize = 64;
+const BATCH: usize = 16;
 /// Payloads longer than this are better offered than sent.
 const EAGER_MAX: usize = 8192;
 /// How long a link that breaks waits for copies that the peer has under way.
@@ -197,7 +197,11 @@ impl ShmLink {
     #[must_use]
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.broken.is_none() && self.rx.is_empty() && self.sender.is_settled() && self.transfers.is_empty() && !self.death.is_dead()
+        self.broken.is_none()
+            && self.rx.is_empty()
+            && self.sender.is_settled()
+            && self.transfers.is_empty()
+            && !self.death.is_dead()
     }
 
     /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go

@@ -1,0 +1,186 @@
+//! What operations cost in instructions of user space, counted under callgrind: `cargo xtask budget` compares the counts with
+//! the ceilings in budget.toml. Two endpoints, one thread: both ends of an operation are counted. Connections are made, and
+//! rings have grown, before counting begins.
+
+#![expect(unsafe_code, reason = "the raw face is what is counted; its contracts are kept by `Pair`")]
+#![expect(missing_docs, reason = "the macros make public items that nobody can name")]
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use gungraun::prelude::*;
+use percale::{
+    Endpoint, Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, Segment, Segments, SendWork, TransportKind,
+};
+
+/// Operations in one count: single ones differ, as when a credit is returned.
+const TIMES: u64 = 100;
+
+/// Operations before counting begins.
+const WARM: u64 = 500;
+
+/// Receives that wait in the matching benchmark. 7 does not divide their number, so steps of 7 visit all of them.
+const POSTED: u64 = 1000;
+
+/// Two connected endpoints and the memory of their operations.
+///
+/// Memory: `source` and `target` live as long as the endpoints do, and nobody touches them but operations.
+struct Pair {
+    left: Endpoint,
+    right: Endpoint,
+    peer: PeerAddress,
+    source: Segments,
+    target: Segments,
+    bytes: usize,
+}
+
+impl Pair {
+    fn new(kind: TransportKind, bytes: usize) -> Self {
+        let domain = Info::discover().expect("information").domain().transport(kind).open().expect("a domain");
+        let vector = domain.address_vector().build().expect("a vector");
+        let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
+        let (left, right) = (bind(), bind());
+        let peer = vector.insert(right.address()).expect("an address");
+        let memory = || {
+            let leaked = vec![7_u8; 4096].leak();
+            // SAFETY: leaked memory stays; only operations are given the segment.
+            Segments::one(unsafe { Segment::new(leaked.as_mut_ptr(), leaked.len()) })
+        };
+        let mut pair = Self { left, right, peer, source: memory(), target: memory(), bytes };
+        pair.connect();
+        for tag in 0..WARM {
+            pair.exchange(tag);
+        }
+        pair
+    }
+
+    /// The first message connects, and takes as long as that takes.
+    fn connect(&mut self) {
+        self.post_receive(0, 0);
+        self.post_send(0);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (mut sent, mut received) = (false, false);
+        while !(sent && received) {
+            let mut entry = [Entry::default()];
+            sent |= self.left.poll(&mut entry).expect("a success") == 1;
+            received |= self.right.poll(&mut entry).expect("a success") == 1;
+            assert!(Instant::now() < deadline, "not connected: {:?}", self.left.describe_peers());
+        }
+    }
+
+    #[inline]
+    fn post_receive(&self, tag: u64, context: u64) {
+        let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
+        let work = ReceiveWork { from, segments: self.target, tag: Some((tag, 0)), context, flags };
+        // SAFETY: as `Pair` says of its memory.
+        unsafe { self.right.post_recv(&work) }.expect("room for a receive");
+    }
+
+    #[inline]
+    fn post_send(&self, tag: u64) {
+        let segments = self.source.slice(0, self.bytes);
+        let (peer, data, context, flags) = (self.peer, None, tag, OpFlags::COMPLETION);
+        let work = SendWork { peer, segments, tag: Some(tag), data, context, flags };
+        // SAFETY: as `Pair` says of its memory.
+        unsafe { self.left.post_send(&work) }.expect("room for a send");
+    }
+
+    /// A tagged message from left to right, and the completions of both.
+    #[inline]
+    fn exchange(&mut self, tag: u64) {
+        self.post_receive(tag, tag);
+        self.post_send(tag);
+        completed(&self.right, tag);
+        completed(&self.left, tag);
+    }
+
+    /// A tagged message from left to right that only the receiver hears of.
+    #[inline]
+    fn inject(&mut self, tag: u64) {
+        self.left.tagged_inject(self.peer, tag, &[7; 8]).expect("room to inject");
+        completed(&self.right, tag);
+    }
+}
+
+#[inline]
+fn completed(endpoint: &Endpoint, context: u64) {
+    let mut entry = [Entry::default()];
+    while endpoint.poll(&mut entry).expect("a success") == 0 {}
+    assert_eq!(entry[0].context, context);
+}
+
+fn shm(bytes: usize) -> Pair {
+    Pair::new(TransportKind::Shm, bytes)
+}
+
+fn tcp(bytes: usize) -> Pair {
+    Pair::new(TransportKind::Tcp, bytes)
+}
+
+fn shm_with_receives(posted: u64) -> Pair {
+    let pair = shm(8);
+    for tag in 0..posted {
+        pair.post_receive(tag, tag);
+    }
+    pair
+}
+
+#[library_benchmark]
+#[bench::bytes_8(setup = shm, args = (8))]
+#[bench::bytes_64(setup = shm, args = (64))]
+#[bench::bytes_512(setup = shm, args = (512))]
+#[bench::bytes_2048(setup = shm, args = (2048))]
+fn tagged(mut pair: Pair) -> Pair {
+    for tag in 0..TIMES {
+        pair.exchange(black_box(tag));
+    }
+    pair
+}
+
+#[library_benchmark]
+#[bench::bytes_8(setup = shm, args = (8))]
+fn inject(mut pair: Pair) -> Pair {
+    for tag in 0..TIMES {
+        pair.post_receive(black_box(tag), tag);
+        pair.inject(tag);
+    }
+    pair
+}
+
+#[library_benchmark]
+#[bench::receive(setup = shm, args = (8))]
+fn cancel(pair: Pair) -> Pair {
+    let mut entry = [Entry::default()];
+    for tag in 0..TIMES {
+        pair.post_receive(black_box(tag), tag);
+        assert!(pair.right.cancel(tag));
+        assert!(pair.right.poll(&mut entry).is_err());
+        assert!(pair.right.read_error().is_some_and(|error| error.error == ErrorCode::Canceled));
+    }
+    pair
+}
+
+// Messages for receives anywhere among many.
+#[library_benchmark]
+#[bench::posted_1000(setup = shm_with_receives, args = (POSTED))]
+fn matching(mut pair: Pair) -> Pair {
+    for step in 0..TIMES {
+        let tag = step * 7 % POSTED;
+        pair.inject(black_box(tag));
+        pair.post_receive(tag, tag);
+    }
+    pair
+}
+
+#[library_benchmark]
+#[bench::bytes_8(setup = tcp, args = (8))]
+fn tcp_tagged(mut pair: Pair) -> Pair {
+    for tag in 0..TIMES {
+        pair.exchange(black_box(tag));
+    }
+    pair
+}
+
+library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching]);
+library_benchmark_group!(name = over_tcp, benchmarks = [tcp_tagged]);
+main!(library_benchmark_groups = [over_shm, over_tcp]);
