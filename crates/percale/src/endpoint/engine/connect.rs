@@ -384,6 +384,7 @@ impl Engine {
         if !self.process.is_here() {
             return; // A forked child's copy: the connections are its parent's.
         }
+        crate::endpoint::reactor::forget(self.id);
         let until = Instant::now() + LINGER;
         loop {
             let any = self.progress();
