@@ -51,6 +51,14 @@ impl Held {
     }
 }
 
+/// What the open descriptors are, for the message of a test that found too many.
+#[must_use]
+pub fn descriptors() -> Vec<String> {
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| Some(fs::read_link(entry.path()).ok()?.display().to_string());
+    entries.filter_map(name).collect()
+}
+
 /// A line of `/proc/self/status` in KiB.
 ///
 /// # Panics

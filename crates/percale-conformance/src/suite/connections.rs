@@ -94,10 +94,7 @@ pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Fabric>() {
     mesh.close(1);
     for context in contexts {
         let error = mesh.failed(context);
-        assert!(
-            matches!(error.error, ErrorCode::NotConnected | ErrorCode::PeerDied) || error.errno() == libc::ESHUTDOWN,
-            "{error}"
-        );
+        assert_eq!((error.error, error.errno()), (ErrorCode::Closed, libc::ESHUTDOWN), "{error}");
         assert!(mesh.take(context).is_none());
     }
     mesh.nothing(anybody);

@@ -286,6 +286,10 @@ pub fn open_and_close<F: Fabric>() {
     let cycles = if crate::long() { 1000 } else { 200 };
     (0..cycles).for_each(cycle);
     let after = Held::settled(&before);
-    assert!(after.is_within(&before), "after {cycles} cycles {after:?} are held, before {before:?}");
+    let descriptors = crate::measure::descriptors();
+    assert!(
+        after.is_within(&before),
+        "after {cycles} cycles {after:?} are held, before {before:?}; open are {descriptors:?}"
+    );
     crate::process::say(&format!("{cycles} cycles; held before {before:?}, after {after:?}"));
 }

@@ -102,7 +102,12 @@ fn copy_for_all() -> Option<Copy> {
     let directory = std::env::temp_dir().join(name.replace(['(', ')'], ""));
     let copied = std::fs::create_dir(&directory).and_then(|()| {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
-        std::fs::copy(std::env::current_exe()?, directory.join("program"))?;
+        // By another process: a descriptor open for writing, inherited by a helper that starts meanwhile, would keep the copy
+        // from being run.
+        let copied = Command::new("cp").arg(std::env::current_exe()?).arg(directory.join("program")).status()?;
+        if !copied.success() {
+            return Err(std::io::Error::other("cp failed"));
+        }
         std::fs::set_permissions(directory.join("program"), std::fs::Permissions::from_mode(0o755))
     });
     let copy = Copy { directory };

@@ -134,7 +134,7 @@ fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
     });
     helper.tell("leave");
     let error = directed.wait_for(PATIENCE).expect_err("nothing untagged was sent");
-    println!("{transport}: {error}");
+    assert_eq!(error.errno(), libc::ESHUTDOWN, "{error}");
     helper.end();
     for number in 0..100 {
         let got = open.endpoint.tagged_recv(number, 0, vec![0; 2048]).wait().expect("sent before the farewell");
@@ -222,7 +222,8 @@ pub(crate) fn exhaust() {
     }
     rustix::process::setrlimit(Resource::Nofile, limits).expect("the old limit");
     open.exchange(second, 7, 100_000).expect("a new connection, now that there are descriptors");
-    say(&format!("without descriptors: {failed} (errno {})", failed.errno()));
+    assert_eq!(failed.errno(), libc::EMFILE, "{failed}");
+    say(&format!("without descriptors: {failed}"));
 }
 
 /// The operations of a stopped peer wait; another peer's do not; then the first one's complete.

@@ -84,6 +84,9 @@ pub enum ErrorCode {
     /// The peer died or closed while the operation was under way.
     #[error("the peer is gone: its process ended or it closed the connection")]
     PeerDied,
+    /// The peer closed its endpoint in good order.
+    #[error("the peer closed its endpoint")]
+    Closed,
     /// There is no connection to the peer.
     #[error("the peer is not connected")]
     NotConnected,
@@ -114,6 +117,9 @@ pub enum ErrorCode {
     /// The peer, or this process, was out of memory.
     #[error("out of memory")]
     NoMemory,
+    /// The peer, or this process, has no descriptors left.
+    #[error("there are no descriptors left")]
+    NoDescriptors,
     /// The system refused, in a way that has no name here.
     #[error("input or output failed")]
     Io,
@@ -128,6 +134,7 @@ impl ErrorCode {
             Self::Canceled => libc::ECANCELED,
             Self::NoMessage => libc::ENOMSG,
             Self::PeerDied => libc::ECONNRESET,
+            Self::Closed => libc::ESHUTDOWN,
             Self::NotConnected => libc::ENOTCONN,
             Self::Refused => libc::ECONNREFUSED,
             Self::Unreachable => libc::EHOSTUNREACH,
@@ -138,6 +145,7 @@ impl ErrorCode {
             Self::KeyRejected => libc::EKEYREJECTED,
             Self::UnknownAddress => libc::EINVAL,
             Self::NoMemory => libc::ENOMEM,
+            Self::NoDescriptors => libc::EMFILE,
             Self::Io => libc::EIO,
         }
     }

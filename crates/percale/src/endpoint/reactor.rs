@@ -77,3 +77,14 @@ pub(crate) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, waker: &Waker) -> i
     waiting.insert(id, Waiting { fd: Arc::clone(fd), wakers: vec![waker.clone()] });
     Ok(())
 }
+
+/// Endpoint `id` is being closed: nobody waits for it any more, and its descriptor is kept no longer.
+pub(crate) fn forget(id: u64) {
+    let Some(Ok(reactor)) = REACTOR.get() else { return };
+    let forgotten = reactor.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    if let Some(forgotten) = forgotten
+        && let Err(error) = epoll::delete(&reactor.epoll, &forgotten.fd)
+    {
+        tracing::debug!(%error, "a watched descriptor was gone already");
+    }
+}

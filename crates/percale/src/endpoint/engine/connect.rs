@@ -384,6 +384,7 @@ impl Engine {
         if !self.process.is_here() {
             return; // A forked child's copy: the connections are its parent's.
         }
+        crate::endpoint::reactor::forget(self.id);
         let until = Instant::now() + LINGER;
         loop {
             let any = self.progress();
@@ -446,6 +447,7 @@ fn connect_code(error: &ConnectError) -> ErrorCode {
         ConnectError::Protocol(_) | ConnectError::Version { .. } => ErrorCode::Protocol,
         ConnectError::Closed(_) => ErrorCode::PeerDied,
         ConnectError::NoTransport(_) => ErrorCode::NotConnected,
+        ConnectError::Descriptors { .. } => ErrorCode::NoDescriptors,
         _ => ErrorCode::Io,
     }
 }

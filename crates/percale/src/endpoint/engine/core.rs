@@ -381,7 +381,7 @@ impl Core {
 /// The error code for a broken link.
 pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
     match broken {
-        Broken::Closed => ErrorCode::NotConnected,
+        Broken::Closed => ErrorCode::Closed,
         Broken::Died(_) => ErrorCode::PeerDied,
         Broken::Timeout(_) => ErrorCode::TimedOut,
         Broken::Protocol(_) => ErrorCode::Protocol,
