@@ -1,8 +1,7 @@
 //! What two endpoints say to each other before a connection stands.
 //!
 //! Over TCP, the authority: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
-//! `Commit` → unless the two met over shared memory. At the meeting, on an abstract Unix socket (one packet each):
-//! `Offer` →, ← `Answer`, `Confirm` →; the last one commits.
+//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)).
 //!
 //! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows.
 //! The first [`PREFIX_BYTES`] of a hello keep their place in every version: two versions can tell each other so.
@@ -19,9 +18,6 @@ pub const VERSION: u16 = 1;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
-
-/// Stands first in every packet of a meeting.
-const MEETING: U32 = U32::new(0x6d65_6574);
 
 /// One life of one endpoint: 128 random bits, made when it opens. Whoever has another incarnation is another peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -287,7 +283,7 @@ pub enum Why {
 }
 
 impl Why {
-    const fn from_u8(value: u8) -> Option<Self> {
+    pub(super) const fn from_u8(value: u8) -> Option<Self> {
         Some(match value {
             1 => Self::SameHost,
             2 => Self::AnotherHost,
@@ -446,97 +442,6 @@ impl Commit {
             return Err(Malformed::Field("the commit has bytes where none belong"));
         }
         Ok(Self { tcp: bytes.tcp == 1, why, errno: bytes.errno.get() })
-    }
-}
-
-/// One side's half of a meeting, passed with its descriptors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Half {
-    /// The bit of its doorbell that the other is to set.
-    pub bit: U32,
-    /// Always 0.
-    pub reserved: U32,
-    /// Where in its memory a word lies that the other may try to read.
-    pub word_address: U64,
-    /// The value of that word.
-    pub word_value: U64,
-    /// A random number that the other has to return: proof that it lived after its pidfd was opened.
-    pub challenge: U64,
-}
-
-/// The initiator's packet: with the pair memory, its doorbell page and its eventfd.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Offer {
-    magic: U32,
-    reserved: U32,
-    /// The token from the verdict.
-    pub token: Token,
-    /// Its half.
-    pub half: Half,
-}
-
-impl Offer {
-    /// The packet for this connection.
-    #[must_use]
-    pub const fn new(token: Token, half: Half) -> Self {
-        Self { magic: MEETING, reserved: U32::new(0), token, half }
-    }
-
-    /// Whether every fixed field is as it should be.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        self.magic == MEETING && self.reserved.get() == 0 && self.half.reserved.get() == 0
-    }
-}
-
-/// The acceptor's packet: with its doorbell page and its eventfd, or with nothing and the reason.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Answer {
-    magic: U32,
-    why: u8,
-    reserved: [u8; 3],
-    errno: U32,
-    reserved_too: U32,
-    /// What the offer's challenge was.
-    pub echo: U64,
-    /// Its half.
-    pub half: Half,
-}
-
-impl Answer {
-    /// A packet that says what became of the meeting.
-    #[must_use]
-    pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
-        let (errno, reserved_too) = (U32::new(errno), U32::new(0));
-        Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
-    }
-
-    /// What became of it: [`Why::SameHost`] if all is well, and what the kernel said; `None` if malformed.
-    #[must_use]
-    pub fn outcome(&self) -> Option<(Why, u32)> {
-        let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
-        if sound { Some((Why::from_u8(self.why)?, self.errno.get())) } else { None }
-    }
-}
-
-/// The initiator's last packet: from here on the pair speaks shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Confirm {
-    magic: U32,
-    reserved: U32,
-    /// What the answer's challenge was.
-    pub echo: U64,
-}
-
-impl Confirm {
-    /// The packet that answers this challenge.
-    #[must_use]
-    pub const fn new(echo: U64) -> Self {
-        Self { magic: MEETING, reserved: U32::new(0), echo }
     }
 }
 

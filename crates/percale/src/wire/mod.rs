@@ -5,3 +5,4 @@
 
 pub mod head;
 pub mod hello;
+pub mod meeting;

@@ -255,7 +255,8 @@ pub(super) fn no_descriptors(ours: &Hello) -> Vec<u8> {
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz {
     use super::*;
-    use crate::wire::hello::{Answer, Incarnation, Offer, Place};
+    use crate::wire::hello::{Incarnation, Place};
+    use crate::wire::meeting::{Answer, Offer};
 
     pub(in super::super) fn hello(number: u8, key: bool) -> Hello {
         let mut flags = HelloFlags::TCP | HelloFlags::SHM;
