@@ -1,6 +1,7 @@
 //! What a process holds: descriptors, mappings, threads, memory.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 
 /// Descriptors, mappings and threads of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +81,12 @@ pub fn resident_kib() -> usize {
 /// Without `/proc`.
 #[must_use]
 pub fn mapped_kib(name: &str) -> usize {
-    let maps = fs::read_to_string("/proc/self/smaps").expect("/proc is mounted");
+    // Line by line: a copy of the whole text would show up in what is measured.
+    let mut maps = BufReader::new(fs::File::open("/proc/self/smaps").expect("/proc is mounted"));
+    let mut line = String::new();
     let mut ours = false;
     let mut sum = 0;
-    for line in maps.lines() {
+    while maps.read_line(&mut line).is_ok_and(|len| len > 0) {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
         if !first.ends_with(':') {
@@ -91,6 +94,7 @@ pub fn mapped_kib(name: &str) -> usize {
         } else if ours && first == "Rss:" {
             sum += words.next().and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
         }
+        line.clear();
     }
     sum
 }

@@ -323,6 +323,15 @@ impl<'a> View<'a> {
         done
     }
 
+    /// Copies what fits into `bytes`; returns how much that was.
+    #[inline]
+    pub fn read_into(&self, bytes: &mut [u8]) -> usize {
+        let len = self.len.min(bytes.len());
+        // SAFETY: the view is readable for `'a`; the slice is exclusive and has room for `len`.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), len) };
+        len
+    }
+
     /// Everything, copied out.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {

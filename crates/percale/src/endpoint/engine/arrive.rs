@@ -1,7 +1,7 @@
 //! What arrives: the core as its links' sink.
 
 use super::core::{Core, is_tagged};
-use super::types::{Action, Arrival, Body, Place, Pull, Receive, Request, Unexpected};
+use super::types::{Action, Arrival, Body, Place, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::memory::buffer::Buffer;
@@ -34,6 +34,11 @@ impl Core {
     pub(crate) fn fill(&mut self, message: Unexpected, receive: Receive) {
         let Unexpected { from, head, len, body } = message;
         match body {
+            Body::Short(short) => {
+                self.put(View::of(short.as_slice()), receive.place);
+                self.account(0, short.as_slice().len());
+                self.received(from, &head, len, &receive);
+            }
             Body::Whole(bytes) => {
                 self.put(View::of(&bytes), receive.place);
                 self.account(0, bytes.len());
@@ -65,7 +70,8 @@ impl Core {
             self.put(payload, receive.place);
             self.received(from, head, len, &receive);
         } else {
-            let body = Body::Whole(payload.to_vec());
+            let short = payload.len() <= Short::MAX;
+            let body = if short { Body::Short(Short::of(payload)) } else { Body::Whole(payload.to_vec()) };
             self.hold(Unexpected { from, head: *head, len, body });
             self.account(payload.len(), 0);
         }
@@ -101,8 +107,7 @@ impl Core {
             return self.peers.accuse(from, "a pull request for an operation that offers nothing");
         }
         let mut request = Request { bytes: [0; Request::MAX], len: payload.len() as u8 };
-        let bytes = payload.to_vec();
-        request.bytes[..bytes.len()].copy_from_slice(&bytes);
+        payload.read_into(&mut request.bytes);
         self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request }));
     }
 }

@@ -326,7 +326,7 @@ impl Core {
     fn drop_unfinished(&mut self, from: Connection) {
         for tagged in [false, true] {
             let ours = |envelope: Envelope, _, message: &Unexpected| {
-                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_))
+                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_) | Body::Short(_))
             };
             let dropped = self.table(tagged).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
             tracing::debug!(dropped, "bytes of unexpected messages will never arrive");

@@ -125,8 +125,8 @@ impl Core {
     fn discard(&mut self, work: &ReceiveWork, notify: Notify, message: Unexpected) {
         let Unexpected { from, head, len, body } = message;
         match body {
-            Body::Whole(bytes) => {
-                self.account(0, bytes.len());
+            Body::Short(_) | Body::Whole(_) => {
+                self.account(0, len as usize);
                 if head.flags.contains(Flags::ACK) {
                     self.reply(from, Kind::Ack, head.id, 0);
                 }

@@ -60,7 +60,9 @@ impl Engine {
         if inject && peer.state == State::Up && peer.offers_only {
             return Err(PostError::Again); // An offer would need the buffer after the call.
         }
-        if notify != Notify::Operation && peer.pending.len() >= PENDING_LIMIT {
+        // Where the connection stands, what waits is on its way out: more may follow once it is gone.
+        let draining = peer.state == State::Up && !peer.pending.is_empty() && !work.flags.contains(OpFlags::FENCE);
+        if notify != Notify::Operation && (draining || peer.pending.len() >= PENDING_LIMIT) {
             return Err(PostError::Again);
         }
         let mut work = *work;

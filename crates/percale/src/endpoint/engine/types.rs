@@ -3,7 +3,7 @@
 use crate::completion::entry::CompletionFlags;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::{Segment, Segments};
+use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Connection;
 use crate::wire::head::{Head, Offer};
 
@@ -137,12 +137,38 @@ pub(crate) struct Unexpected {
 /// Where the payload of an unexpected message is.
 #[derive(Debug)]
 pub(crate) enum Body {
+    /// Here, and short: no allocation.
+    Short(Short),
     /// Here.
     Whole(Vec<u8>),
     /// Still arriving, into the buffer of this landing.
     Arriving(u32),
     /// At its sender.
     Offered(Offer),
+}
+
+/// The payload of a short unexpected message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    bytes: [u8; Short::MAX],
+    len: u8,
+}
+
+impl Short {
+    /// Longer payloads are not short.
+    pub(crate) const MAX: usize = 48;
+
+    /// Copies a payload of at most [`MAX`](Self::MAX) bytes.
+    pub(crate) fn of(payload: View<'_>) -> Self {
+        let mut bytes = [0; Self::MAX];
+        let len = payload.read_into(&mut bytes);
+        Self { bytes, len: len as u8 }
+    }
+
+    /// The payload.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
 }
 
 /// A payload that is arriving over a byte stream.

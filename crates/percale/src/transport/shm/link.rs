@@ -22,7 +22,7 @@ use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
 /// Frames that one poll takes at most, so that other links get their turn.
-const BATCH: usize = 64;
+const BATCH: usize = 16;
 /// Payloads longer than this are better offered than sent.
 const EAGER_MAX: usize = 8192;
 /// How long a link that breaks waits for copies that the peer has under way.
