@@ -4,7 +4,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::hello::{Token, Why};
+use super::hello::Token;
+use super::why::Why;
 
 /// Stands first in every packet of a meeting.
 const MEETING: U32 = U32::new(0x6d65_6574);

@@ -6,3 +6,4 @@
 pub mod head;
 pub mod hello;
 pub mod meeting;
+pub mod why;

@@ -13,8 +13,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::ConnectError;
 use crate::wire::hello::{
     Commit, CommitBytes, HELLO_BYTES, Hello, HelloBytes, HelloFlags, Malformed, PREFIX_BYTES, Prefix, Proof, Ruling,
-    Verdict, VerdictBytes, Why,
+    Verdict, VerdictBytes,
 };
+use crate::wire::why::Why;
 
 /// An authorization key; its `Debug` does not show it.
 #[derive(Clone)]
