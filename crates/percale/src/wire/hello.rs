@@ -1,8 +1,7 @@
 //! What two endpoints say to each other before a connection stands.
 //!
 //! Over TCP, the authority: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
-//! `Commit` → unless the two met over shared memory. At the meeting, on an abstract Unix socket (one packet each):
-//! `Offer` →, ← `Answer`, `Confirm` →; the last one commits.
+//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)).
 //!
 //! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows.
 //! The first [`PREFIX_BYTES`] of a hello keep their place in every version: two versions can tell each other so.
@@ -14,14 +13,13 @@ use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::why::Why;
+
 /// The version of everything that peers say to each other.
 pub const VERSION: u16 = 1;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
-
-/// Stands first in every packet of a meeting.
-const MEETING: U32 = U32::new(0x6d65_6574);
 
 /// One life of one endpoint: 128 random bits, made when it opens. Whoever has another incarnation is another peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -254,79 +252,6 @@ pub struct Proof {
     pub mac: [u8; 32],
 }
 
-/// Why a connection uses the transport that it uses, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Why {
-    /// Same kernel, namespace and user.
-    SameHost = 1,
-    /// Another kernel.
-    AnotherHost = 2,
-    /// The same kernel, another network namespace.
-    AnotherNamespace = 3,
-    /// The same kernel and namespace, another user.
-    AnotherUser = 4,
-    /// One side does not allow shared memory.
-    ShmNotAllowed = 5,
-    /// The meeting over shared memory failed.
-    MeetingFailed = 6,
-    /// Nobody answered at the Unix socket.
-    SocketUnreachable = 7,
-    /// A descriptor limit was reached.
-    Descriptors = 8,
-    /// What was passed at the meeting was not what belongs there.
-    BadResources = 9,
-    /// The authorization keys do not match.
-    Authorization = 10,
-    /// The two sides allow no common transport.
-    NoTransport = 11,
-    /// The process behind the Unix socket could not be made sure of.
-    PeerUnknown = 12,
-    /// All places of one side's doorbell are taken.
-    BellFull = 13,
-}
-
-impl Why {
-    const fn from_u8(value: u8) -> Option<Self> {
-        Some(match value {
-            1 => Self::SameHost,
-            2 => Self::AnotherHost,
-            3 => Self::AnotherNamespace,
-            4 => Self::AnotherUser,
-            5 => Self::ShmNotAllowed,
-            6 => Self::MeetingFailed,
-            7 => Self::SocketUnreachable,
-            8 => Self::Descriptors,
-            9 => Self::BadResources,
-            10 => Self::Authorization,
-            11 => Self::NoTransport,
-            12 => Self::PeerUnknown,
-            13 => Self::BellFull,
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SameHost => "same host, network namespace and user",
-            Self::AnotherHost => "another host",
-            Self::AnotherNamespace => "another network namespace",
-            Self::AnotherUser => "another user",
-            Self::ShmNotAllowed => "shared memory is not allowed by one side",
-            Self::MeetingFailed => "the meeting over shared memory failed",
-            Self::SocketUnreachable => "the peer's Unix socket cannot be reached",
-            Self::Descriptors => "one side has no descriptors left",
-            Self::BadResources => "the peer passed wrong descriptors for shared memory",
-            Self::Authorization => "the authorization keys do not match",
-            Self::NoTransport => "the two sides allow no common transport",
-            Self::PeerUnknown => "the process behind the Unix socket could not be made sure of",
-            Self::BellFull => "all places of a doorbell are taken",
-        })
-    }
-}
-
 /// What the acceptor says to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
@@ -446,97 +371,6 @@ impl Commit {
             return Err(Malformed::Field("the commit has bytes where none belong"));
         }
         Ok(Self { tcp: bytes.tcp == 1, why, errno: bytes.errno.get() })
-    }
-}
-
-/// One side's half of a meeting, passed with its descriptors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Half {
-    /// The bit of its doorbell that the other is to set.
-    pub bit: U32,
-    /// Always 0.
-    pub reserved: U32,
-    /// Where in its memory a word lies that the other may try to read.
-    pub word_address: U64,
-    /// The value of that word.
-    pub word_value: U64,
-    /// A random number that the other has to return: proof that it lived after its pidfd was opened.
-    pub challenge: U64,
-}
-
-/// The initiator's packet: with the pair memory, its doorbell page and its eventfd.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Offer {
-    magic: U32,
-    reserved: U32,
-    /// The token from the verdict.
-    pub token: Token,
-    /// Its half.
-    pub half: Half,
-}
-
-impl Offer {
-    /// The packet for this connection.
-    #[must_use]
-    pub const fn new(token: Token, half: Half) -> Self {
-        Self { magic: MEETING, reserved: U32::new(0), token, half }
-    }
-
-    /// Whether every fixed field is as it should be.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        self.magic == MEETING && self.reserved.get() == 0 && self.half.reserved.get() == 0
-    }
-}
-
-/// The acceptor's packet: with its doorbell page and its eventfd, or with nothing and the reason.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Answer {
-    magic: U32,
-    why: u8,
-    reserved: [u8; 3],
-    errno: U32,
-    reserved_too: U32,
-    /// What the offer's challenge was.
-    pub echo: U64,
-    /// Its half.
-    pub half: Half,
-}
-
-impl Answer {
-    /// A packet that says what became of the meeting.
-    #[must_use]
-    pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
-        let (errno, reserved_too) = (U32::new(errno), U32::new(0));
-        Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
-    }
-
-    /// What became of it: [`Why::SameHost`] if all is well, and what the kernel said; `None` if malformed.
-    #[must_use]
-    pub fn outcome(&self) -> Option<(Why, u32)> {
-        let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
-        if sound { Some((Why::from_u8(self.why)?, self.errno.get())) } else { None }
-    }
-}
-
-/// The initiator's last packet: from here on the pair speaks shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Confirm {
-    magic: U32,
-    reserved: U32,
-    /// What the answer's challenge was.
-    pub echo: U64,
-}
-
-impl Confirm {
-    /// The packet that answers this challenge.
-    #[must_use]
-    pub const fn new(echo: U64) -> Self {
-        Self { magic: MEETING, reserved: U32::new(0), echo }
     }
 }
 

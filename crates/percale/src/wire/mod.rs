@@ -5,3 +5,5 @@
 
 pub mod head;
 pub mod hello;
+pub mod meeting;
+pub mod why;

@@ -9,7 +9,8 @@
 //! completes tries again, on a timer or as soon as that call ends.
 
 use super::ConnectError;
-use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, Why};
+use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Token, Verdict};
+use crate::wire::why::Why;
 
 /// What an endpoint knows about its connections with one peer.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,8 @@ use super::reactor::Reactor;
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, listen};
-use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Verdict, Why, random};
+use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Verdict, random};
+use crate::wire::why::Why;
 
 /// The longest that a meeting may keep a connection from going on over TCP.
 const MEETING: Duration = Duration::from_secs(1);

@@ -13,8 +13,9 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::ConnectError;
 use crate::wire::hello::{
     Commit, CommitBytes, HELLO_BYTES, Hello, HelloBytes, HelloFlags, Malformed, PREFIX_BYTES, Prefix, Proof, Ruling,
-    Verdict, VerdictBytes, Why,
+    Verdict, VerdictBytes,
 };
+use crate::wire::why::Why;
 
 /// An authorization key; its `Debug` does not show it.
 #[derive(Clone)]
@@ -255,7 +256,8 @@ pub(super) fn no_descriptors(ours: &Hello) -> Vec<u8> {
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz {
     use super::*;
-    use crate::wire::hello::{Answer, Incarnation, Offer, Place};
+    use crate::wire::hello::{Incarnation, Place};
+    use crate::wire::meeting::{Answer, Offer};
 
     pub(in super::super) fn hello(number: u8, key: bool) -> Hello {
         let mut flags = HelloFlags::TCP | HelloFlags::SHM;

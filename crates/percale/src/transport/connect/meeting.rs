@@ -15,7 +15,9 @@ use zerocopy::little_endian::{U32, U64};
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
-use crate::wire::hello::{Answer, Confirm, Half, Incarnation, Offer, Token, Why, random};
+use crate::wire::hello::{Incarnation, Token, random};
+use crate::wire::meeting::{Answer, Confirm, Half, Offer};
+use crate::wire::why::Why;
 
 /// Why a pair that could have used shared memory does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

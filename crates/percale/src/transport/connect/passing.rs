@@ -16,7 +16,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::meeting::Degraded;
-use crate::wire::hello::Why;
+use crate::wire::why::Why;
 
 /// More descriptors than this are in no packet of ours.
 const MOST: usize = 3;

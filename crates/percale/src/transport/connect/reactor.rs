@@ -26,7 +26,8 @@ use super::meeting::Meeting;
 use super::passing;
 use super::service::{Command, Opened, Shared};
 use super::setup::Setup;
-use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Offer, Token, random};
+use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
+use crate::wire::meeting::Offer;
 
 /// Which descriptor of its owner an event is about.
 const TCP: u64 = 0;

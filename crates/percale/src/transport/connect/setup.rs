@@ -12,7 +12,8 @@ use zerocopy::IntoBytes;
 use super::ConnectError;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Degraded, Meeting};
-use crate::wire::hello::{Commit, Hello, HelloFlags, Incarnation, Ruling, Token, Why};
+use crate::wire::hello::{Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
+use crate::wire::why::Why;
 
 /// What an endpoint asked for.
 #[derive(Debug)]

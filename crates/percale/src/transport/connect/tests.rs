@@ -529,7 +529,7 @@ fn strangers_at_the_unix_socket_get_nothing() {
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
     let (socket, address) = listen::unix_socket(&b.registration.incarnation()).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
-    let offer = crate::wire::hello::Offer::new([1; 16], Default::default());
+    let offer = crate::wire::meeting::Offer::new([1; 16], Default::default());
     passing::send(socket.as_fd(), &offer, &[socket.as_fd()]).unwrap();
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();

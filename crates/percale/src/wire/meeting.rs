@@ -1,0 +1,102 @@
+//! What two endpoints on one host say to each other at their meeting, on an abstract Unix socket, one packet each and
+//! with descriptors: `Offer` →, ← `Answer`, `Confirm` →; the last one commits.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::hello::Token;
+use super::why::Why;
+
+/// Stands first in every packet of a meeting.
+const MEETING: U32 = U32::new(0x6d65_6574);
+
+/// One side's half of a meeting, passed with its descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Half {
+    /// The bit of its doorbell that the other is to set.
+    pub bit: U32,
+    /// Always 0.
+    pub reserved: U32,
+    /// Where in its memory a word lies that the other may try to read.
+    pub word_address: U64,
+    /// The value of that word.
+    pub word_value: U64,
+    /// A random number that the other has to return: proof that it lived after its pidfd was opened.
+    pub challenge: U64,
+}
+
+/// The initiator's packet: with the pair memory, its doorbell page and its eventfd.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Offer {
+    magic: U32,
+    reserved: U32,
+    /// The token from the verdict.
+    pub token: Token,
+    /// Its half.
+    pub half: Half,
+}
+
+impl Offer {
+    /// The packet for this connection.
+    #[must_use]
+    pub const fn new(token: Token, half: Half) -> Self {
+        Self { magic: MEETING, reserved: U32::new(0), token, half }
+    }
+
+    /// Whether every fixed field is as it should be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.magic == MEETING && self.reserved.get() == 0 && self.half.reserved.get() == 0
+    }
+}
+
+/// The acceptor's packet: with its doorbell page and its eventfd, or with nothing and the reason.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Answer {
+    magic: U32,
+    why: u8,
+    reserved: [u8; 3],
+    errno: U32,
+    reserved_too: U32,
+    /// What the offer's challenge was.
+    pub echo: U64,
+    /// Its half.
+    pub half: Half,
+}
+
+impl Answer {
+    /// A packet that says what became of the meeting.
+    #[must_use]
+    pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
+        let (errno, reserved_too) = (U32::new(errno), U32::new(0));
+        Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
+    }
+
+    /// What became of it: [`Why::SameHost`] if all is well, and what the kernel said; `None` if malformed.
+    #[must_use]
+    pub fn outcome(&self) -> Option<(Why, u32)> {
+        let sound = self.magic == MEETING && self.reserved == [0; 3] && self.half.reserved.get() == 0;
+        if sound { Some((Why::from_u8(self.why)?, self.errno.get())) } else { None }
+    }
+}
+
+/// The initiator's last packet: from here on the pair speaks shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Confirm {
+    magic: U32,
+    reserved: U32,
+    /// What the answer's challenge was.
+    pub echo: U64,
+}
+
+impl Confirm {
+    /// The packet that answers this challenge.
+    #[must_use]
+    pub const fn new(echo: U64) -> Self {
+        Self { magic: MEETING, reserved: U32::new(0), echo }
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a connection uses the transport that it uses, or why there is none: one byte that travels.
+
+use std::fmt;
+
+/// Why a connection uses the transport that it uses, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Why {
+    /// Same kernel, namespace and user.
+    SameHost = 1,
+    /// Another kernel.
+    AnotherHost = 2,
+    /// The same kernel, another network namespace.
+    AnotherNamespace = 3,
+    /// The same kernel and namespace, another user.
+    AnotherUser = 4,
+    /// One side does not allow shared memory.
+    ShmNotAllowed = 5,
+    /// The meeting over shared memory failed.
+    MeetingFailed = 6,
+    /// Nobody answered at the Unix socket.
+    SocketUnreachable = 7,
+    /// A descriptor limit was reached.
+    Descriptors = 8,
+    /// What was passed at the meeting was not what belongs there.
+    BadResources = 9,
+    /// The authorization keys do not match.
+    Authorization = 10,
+    /// The two sides allow no common transport.
+    NoTransport = 11,
+    /// The process behind the Unix socket could not be made sure of.
+    PeerUnknown = 12,
+    /// All places of one side's doorbell are taken.
+    BellFull = 13,
+}
+
+impl Why {
+    pub(super) const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::SameHost,
+            2 => Self::AnotherHost,
+            3 => Self::AnotherNamespace,
+            4 => Self::AnotherUser,
+            5 => Self::ShmNotAllowed,
+            6 => Self::MeetingFailed,
+            7 => Self::SocketUnreachable,
+            8 => Self::Descriptors,
+            9 => Self::BadResources,
+            10 => Self::Authorization,
+            11 => Self::NoTransport,
+            12 => Self::PeerUnknown,
+            13 => Self::BellFull,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SameHost => "same host, network namespace and user",
+            Self::AnotherHost => "another host",
+            Self::AnotherNamespace => "another network namespace",
+            Self::AnotherUser => "another user",
+            Self::ShmNotAllowed => "shared memory is not allowed by one side",
+            Self::MeetingFailed => "the meeting over shared memory failed",
+            Self::SocketUnreachable => "the peer's Unix socket cannot be reached",
+            Self::Descriptors => "one side has no descriptors left",
+            Self::BadResources => "the peer passed wrong descriptors for shared memory",
+            Self::Authorization => "the authorization keys do not match",
+            Self::NoTransport => "the two sides allow no common transport",
+            Self::PeerUnknown => "the process behind the Unix socket could not be made sure of",
+            Self::BellFull => "all places of a doorbell are taken",
+        })
+    }
+}
