@@ -110,6 +110,17 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         node.value.take().expect("an index found in a list is occupied")
     }
 
+    /// As [`remove`](Self::remove), without looking at what was stored.
+    #[inline]
+    pub(super) fn discard(&mut self, index: u32) {
+        let free = self.free;
+        self.free = index;
+        let node = self.node_mut(index);
+        node.sequence = 0;
+        node.links[0].next = free;
+        node.value = None;
+    }
+
     /// The place that a handle names, if its entry is still there.
     #[inline]
     pub(super) fn resolve(&self, handle: Handle) -> Option<u32> {

@@ -70,6 +70,16 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive_with(envelope, decide)
     }
 
+    /// As [`arrive_with`](Self::arrive_with), for receives that are dealt with where they are: what is removed is dropped.
+    #[inline]
+    pub(crate) fn arrive_in_place<X>(
+        &mut self,
+        envelope: Envelope,
+        decide: impl FnOnce(&mut R) -> (Keep, X),
+    ) -> Option<X> {
+        self.posted.arrive_in_place(envelope, decide)
+    }
+
     /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` names a receive by its context).
     pub(crate) fn cancel_where(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
         self.posted.extract(move |_, receive| pick(receive)).next()

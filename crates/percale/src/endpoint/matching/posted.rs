@@ -177,7 +177,29 @@ impl<R> Queue<R> {
     }
 
     #[inline]
+    pub(super) fn arrive_in_place<X>(
+        &mut self,
+        envelope: Envelope,
+        decide: impl FnOnce(&mut R) -> (Keep, X),
+    ) -> Option<X> {
+        let index = self.first(envelope)?;
+        let (keep, found) = decide(self.arena.value_mut(index));
+        if matches!(keep, Keep::Remove) {
+            self.unlink(index);
+            self.arena.discard(index);
+        }
+        Some(found)
+    }
+
+    #[inline]
     fn remove(&mut self, index: u32) -> R {
+        self.unlink(index);
+        self.arena.remove(index)
+    }
+
+    /// Takes an entry out of every list.
+    #[inline]
+    fn unlink(&mut self, index: u32) {
         self.arena.unlink(ORDER, &mut self.order, index);
         self.len -= 1;
         if self.filed {
@@ -186,7 +208,6 @@ impl<R> Queue<R> {
                 self.unfile_all();
             }
         }
-        self.arena.remove(index)
     }
 
     fn file(&mut self, index: u32) {

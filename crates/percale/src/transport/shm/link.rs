@@ -300,6 +300,22 @@ impl ShmLink {
     fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
         while count < BATCH {
+            if let Some((head, payload)) = self.rx.peek_short() {
+                count += 1;
+                // SAFETY: the line has room for `head.len` bytes there, as was checked, and is consumed only after the
+                // sink has returned.
+                sink.frame(me, head, unsafe { View::new(payload, head.len as usize) });
+                if self.rx.consume_short() {
+                    self.sender.gave_room();
+                }
+                if count > 1 {
+                    // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
+                    // single messages: the next line is then about to be written.)
+                    self.rx.prefetch();
+                }
+                self.sender.answered();
+                continue;
+            }
             match self.rx.peek(&mut self.scratch) {
                 Ok(Some(arrival)) => {
                     count += 1;
@@ -309,11 +325,6 @@ impl ShmLink {
                             // SAFETY: the frame is consumed only after the sink has returned.
                             sink.frame(me, arrival.head, unsafe { arrival.view() });
                             self.consume(&arrival);
-                            if count > 1 {
-                                // They come in a stream: fetch the next ones while this one is dealt with. (Not in
-                                // an exchange of single messages: the next line is then about to be written.)
-                                self.rx.prefetch();
-                            }
                             if kind == Kind::Bye {
                                 self.break_with(Broken::Closed);
                                 return Ok(true);

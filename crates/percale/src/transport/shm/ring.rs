@@ -441,6 +441,44 @@ impl Consumer {
         self.area.line(self.at).mark.load(Ordering::Acquire) as u16 != self.area.lap(self.at)
     }
 
+    /// The next frame, if it is a message of one line with nothing besides: the commonest, without detours. Where its
+    /// payload lies stands until it is consumed.
+    #[inline]
+    pub(super) fn peek_short(&self) -> Option<(Head, *const u8)> {
+        const MESSAGE: u64 = Kind::Message as u64;
+        const TAGGED: u64 = Kind::Tagged as u64;
+        let line = self.area.line(self.at);
+        let mark = line.mark.load(Ordering::Acquire);
+        let len = mark >> 32;
+        let kind = match (mark >> 16) & 0xffff {
+            MESSAGE => Kind::Message,
+            TAGGED => Kind::Tagged,
+            _ => return None,
+        };
+        if mark as u16 != self.area.lap(self.at) || len > FIRST as u64 {
+            return None;
+        }
+        line.body.with(|body| {
+            let body: *const u64 = body.cast();
+            // SAFETY: the first of seven words; the peer may write it, so it is read once, here.
+            let tag = unsafe { body.read_volatile() };
+            let head = Head { kind, flags: Flags::empty(), len: len as u32, tag, data: 0, id: 0 };
+            Some((head, body.wrapping_add(1).cast()))
+        })
+    }
+
+    /// Goes past a frame of one line. Whether credits were published.
+    #[inline]
+    pub(super) fn consume_short(&mut self) -> bool {
+        self.at += 1;
+        let due = self.at - self.published >= self.area.count() / 4;
+        if due {
+            self.area.credits().lines.store(self.at, Ordering::Release);
+            self.published = self.at;
+        }
+        due
+    }
+
     /// The next frame, if it is all there. A payload that spans lines is copied to `scratch`.
     ///
     /// # Errors
