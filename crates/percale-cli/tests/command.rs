@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn percale(arguments: &[&str]) -> Output {
@@ -196,8 +197,8 @@ fn long_measurement() -> (std::process::Child, u32, BufReader<std::process::Chil
 #[test]
 fn a_second_process_that_dies_is_an_error_and_no_hang() {
     let (mut first, second, _rows) = long_measurement();
-    let killed = Command::new("kill").args(["-KILL", &second.to_string()]).status().unwrap();
-    assert!(killed.success());
+    let second = Pid::from_raw(second.try_into().unwrap()).unwrap();
+    kill_process(second, Signal::KILL).unwrap();
     let mut error = String::new();
     first.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");

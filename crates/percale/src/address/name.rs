@@ -5,7 +5,7 @@
 //! family counts, and without a wanted one the first IPv4 address before any IPv6 address, since a peer is one address
 //! here and most endpoints are bound to IPv4. Resolving a name blocks, for as long as the system's resolver does.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 
 use super::vector::AddressError;
 
@@ -108,6 +108,11 @@ fn pick(text: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> 
     if let Ok(address) = text.parse::<SocketAddr>() {
         return address.resolve(family);
     }
+    if let Some(port) = local_port(text) {
+        let ip: IpAddr =
+            if family == Some(Family::V6) { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+        return Ok(SocketAddr::new(ip, port));
+    }
     let all: Vec<SocketAddr> = text
         .to_socket_addrs()
         .map_err(|error| AddressError::Name { name: text.to_owned(), reason: error.to_string() })?
@@ -121,6 +126,12 @@ fn pick(text: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> 
         name: text.to_owned(),
         reason: family.map_or_else(|| "it has no address".to_owned(), |family| format!("it has no {family} address")),
     })
+}
+
+/// The port in `localhost:port`. That name is this machine by definition (RFC 6761), also where no resolver knows it.
+fn local_port(text: &str) -> Option<u16> {
+    let (host, port) = text.rsplit_once(':')?;
+    if host.eq_ignore_ascii_case("localhost") { port.parse().ok() } else { None }
 }
 
 /// The address in libfabric's text form.
@@ -164,5 +175,6 @@ mod tests {
     fn localhost_is_an_ipv4_address_unless_ipv6_is_wanted() {
         assert!("localhost:5".resolve(None).unwrap().is_ipv4());
         assert!("localhost:5".resolve(Some(Family::V4)).unwrap().ip().is_loopback());
+        assert_eq!("localhost:5".resolve(Some(Family::V6)), Ok("[::1]:5".parse().unwrap()));
     }
 }
