@@ -1,7 +1,8 @@
 //! The tests, generic over the transport.
 //!
-//! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints; `alone` leaves
-//! out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or sockets.
+//! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints;
+//! `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
+//! sockets.
 
 pub mod completions;
 pub mod connections;
