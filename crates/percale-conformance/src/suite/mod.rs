@@ -36,7 +36,10 @@ macro_rules! conformance {
             mod rust {
                 $crate::conformance!(@every $fabric);
                 $crate::tests! { $fabric,
-                    waiting: futures_of_tokio, four_threads_share_an_endpoint, res_002_opening_and_closing_leaves_nothing,
+                    waiting:
+                        futures_of_tokio,
+                        four_threads_share_an_endpoint,
+                        res_002_opening_and_closing_leaves_nothing,
                 }
             }
         }
