@@ -9,8 +9,8 @@
 //! * [`watchdog`]: what ends a test that hangs
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
 //!
-//! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their module
-//! path names transport and face: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
+//! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
+//! module path names transport and face: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
 
 pub mod fabric;
 pub mod measure;

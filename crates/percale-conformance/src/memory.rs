@@ -1,8 +1,8 @@
 //! Memory for raw operations, and contents that can be verified.
 //!
-//! [`Memory`] is never freed: an operation may use it for as long as it likes, whatever its test does. So posting from it is
-//! always sound, and the suite needs `unsafe` only here and where it posts. It is read and written through its pointer alone,
-//! by the thread that drives the endpoints.
+//! [`Memory`] is never freed: an operation may use it for as long as it likes, whatever its test does. So posting
+//! from it is always sound, and the suite needs `unsafe` only here and where it posts. It is read and written through
+//! its pointer alone, by the thread that drives the endpoints.
 
 #![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
 

@@ -1,7 +1,8 @@
 //! Endpoints of one process that are driven together by one thread, and what they reported.
 //!
-//! Stations are named by number, modulo how many there are: on a transport where an endpoint has nobody but itself, a test that
-//! sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all reports go to one place.
+//! Stations are named by number, modulo how many there are: on a transport where an endpoint has nobody but itself, a
+//! test that sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all reports go to
+//! one place.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
@@ -411,8 +412,8 @@ impl<F: Fabric> Mesh<F> {
         unsafe { self.endpoint(at).post_recv(&work) }.map(|()| context)
     }
 
-    /// Waits until everything that `from` sent to `to` so far has arrived there: a message of its own, on a tag of its own,
-    /// follows it.
+    /// Waits until everything that `from` sent to `to` so far has arrived there: a message of its own, on a tag of
+    /// its own, follows it.
     #[track_caller]
     pub fn settle(&self, from: usize, to: usize) {
         const MARK: u64 = 0xffff_5e77_1e00_0000;

@@ -1,7 +1,7 @@
 //! Endpoints of helper processes, and the parts that helpers play.
 //!
-//! A part is told its transport (`shm`, `tcp`, `any`) and, where it matters, where to bind and whom it talks to; it says its
-//! address first. What a helper does not find as it should be makes it fail, which its test notices.
+//! A part is told its transport (`shm`, `tcp`, `any`) and, where it matters, where to bind and whom it talks to; it
+//! says its address first. What a helper does not find as it should be makes it fail, which its test notices.
 
 use std::time::{Duration, Instant};
 

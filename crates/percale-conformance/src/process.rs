@@ -1,8 +1,9 @@
 //! Helper processes: the test program itself, started again in another role.
 //!
-//! A test program with helpers has a test `helper` that calls [`play`] with its roles; in a program that is no helper it does
-//! nothing. A helper talks to its test by lines: [`say`] and [`ask`] on its side, [`Helper::hear`] and [`Helper::tell`] on the
-//! test's. Helpers die with the thread that started them, and dropping a [`Helper`] kills it, by its process id.
+//! A test program with helpers has a test `helper` that calls [`play`] with its roles; in a program that is no helper
+//! it does nothing. A helper talks to its test by lines: [`say`] and [`ask`] on its side, [`Helper::hear`] and
+//! [`Helper::tell`] on the test's. Helpers die with the thread that started them, and dropping a [`Helper`] kills it,
+//! by its process id.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -185,7 +186,8 @@ impl Drop for Helper {
     }
 }
 
-/// Forks; the child runs `f` and ends at once, without unwinding or running destructors. Returns the child's process id.
+/// Forks; the child runs `f` and ends at once, without unwinding or running destructors. Returns the child's process
+/// id.
 ///
 /// # Panics
 /// If there can be no further process.

@@ -6,7 +6,8 @@ use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Past a small cap senders have to offer and injects have to wait; everything arrives in order once receives are posted.
+/// Past a small cap senders have to offer and injects have to wait; everything arrives in order once receives are
+/// posted.
 pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
     const CAP: usize = 64 << 10;
     const LEN: usize = 1000;

@@ -1,7 +1,8 @@
 //! The tests, generic over the transport.
 //!
-//! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints; `alone` leaves
-//! out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or sockets.
+//! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints;
+//! `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
+//! sockets.
 
 pub mod completions;
 pub mod connections;
@@ -35,7 +36,10 @@ macro_rules! conformance {
             mod rust {
                 $crate::conformance!(@every $fabric);
                 $crate::tests! { $fabric,
-                    waiting: futures_of_tokio, four_threads_share_an_endpoint, res_002_opening_and_closing_leaves_nothing,
+                    waiting:
+                        futures_of_tokio,
+                        four_threads_share_an_endpoint,
+                        res_002_opening_and_closing_leaves_nothing,
                 }
             }
         }

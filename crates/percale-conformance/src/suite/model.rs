@@ -1,6 +1,7 @@
 //! Random sequences of operations against a plain model: two lists, searched from the front.
 //!
-//! After each step everything that was sent has arrived (see [`Mesh::settle_untagged`]), so that the model knows what is there.
+//! After each step everything that was sent has arrived (see [`Mesh::settle_untagged`]), so that the model knows what
+//! is there.
 
 use std::collections::HashMap;
 

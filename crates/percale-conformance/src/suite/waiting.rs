@@ -263,7 +263,8 @@ pub fn automatic_progress_needs_no_calls<F: Fabric>() {
     assert!(domain.endpoint().bind("127.0.0.1:0").is_err(), "an endpoint of one owner has no progress of its own");
 }
 
-/// A thousand times everything is opened, used and closed. Runs in a process of its own: see the helper `open-and-close`.
+/// A thousand times everything is opened, used and closed. Runs in a process of its own: see the helper
+/// `open-and-close`.
 pub fn res_002_opening_and_closing_leaves_nothing<F: Fabric>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
     println!("{}: {}", F::NAME, helper.hear());

@@ -1,7 +1,7 @@
 //! What the hot path does not do: allocate, or call the system.
 //!
-//! Both are measured with two endpoints that one thread drives, so that the peer is always awake and nothing depends on the
-//! scheduler.
+//! Both are measured with two endpoints that one thread drives, so that the peer is always awake and nothing depends
+//! on the scheduler.
 
 #![expect(unsafe_code, reason = "an allocator that counts, and posting from memory that is never freed")]
 
@@ -143,7 +143,8 @@ fn call_no_system(transport: &str) {
     println!("{transport}: {few:?}, and with 20,000 ping-pongs more {many:?}");
     let total = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
     assert!(total(few) > 50, "strace saw the program");
-    // Threads that wake up now and then make a few calls whatever the hot path does: 1 in 100 messages is far above that.
+    // Threads that wake up now and then make a few calls whatever the hot path does: 1 in 100 messages is far above
+    // that.
     assert!(total(many) < total(few) + 400, "40,000 messages made system calls");
 }
 

@@ -102,8 +102,8 @@ fn copy_for_all() -> Option<Copy> {
     let directory = std::env::temp_dir().join(name.replace(['(', ')'], ""));
     let copied = std::fs::create_dir(&directory).and_then(|()| {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
-        // By another process: a descriptor open for writing, inherited by a helper that starts meanwhile, would keep the copy
-        // from being run.
+        // By another process: a descriptor open for writing, inherited by a helper that starts meanwhile, would keep
+        // the copy from being run.
         let copied = Command::new("cp").arg(std::env::current_exe()?).arg(directory.join("program")).status()?;
         if !copied.success() {
             return Err(std::io::Error::other("cp failed"));

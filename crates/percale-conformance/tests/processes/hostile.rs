@@ -63,7 +63,8 @@ fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &s
     assert!(failed > 0, "an attack was noticed");
 }
 
-/// Exchanges a little, then writes random bytes into everything shared: mapped memory, descriptors of sockets and events.
+/// Exchanges a little, then writes random bytes into everything shared: mapped memory, descriptors of sockets and
+/// events.
 pub(crate) fn scribbler() {
     let open = open_as_told();
     open.say_address();
@@ -87,7 +88,8 @@ pub(crate) fn scribbler() {
                 let reach = if random.below(2) == 0 { len.min(4096) } else { len };
                 let at = start + random.below(reach - 8) / 8 * 8;
                 let value = if random.below(4) == 0 { random.next() % 70_000 } else { random.next() };
-                // SAFETY: not sound, but contained: the mapping is shared memory of this process, which does nothing else.
+                // SAFETY: not sound, but contained: the mapping is shared memory of this process, which does nothing
+                // else.
                 unsafe { std::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(value) };
             }
         }

@@ -1,7 +1,7 @@
 //! Several processes: faults, hostile peers, other hosts and users, resources.
 //!
-//! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs root or
-//! a program that is missing is skipped, and says so.
+//! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
+//! root or a program that is missing is skipped, and says so.
 
 mod environment;
 mod faults;

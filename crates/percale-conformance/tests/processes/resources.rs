@@ -148,7 +148,8 @@ pub(crate) fn hub() {
     let number = |name| told(name).parse::<usize>().expect("a number");
     let (peers, limit) = (number("PERCALE_PEERS"), number("PERCALE_LIMIT"));
     let open = open_as_told();
-    // Endpoint, allocator and vector in use, before the first measurement; the vector knows its peers by their first message.
+    // Endpoint, allocator and vector in use, before the first measurement; the vector knows its peers by their first
+    // message.
     let me = open.insert(&open.endpoint.address().to_string());
     open.inject(me, 1, b"warm");
     open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to oneself");
