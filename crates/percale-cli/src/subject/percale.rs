@@ -26,6 +26,9 @@ use crate::row::{Memory, Transport};
 const TAG: u64 = 0x7065_7263_616c_6500;
 const ANSWER: u64 = TAG + 1;
 
+/// Messages of streams up to this length are injected.
+const INJECTED: usize = 64;
+
 /// The slot of the answer.
 const LAST: usize = WINDOW;
 
@@ -115,7 +118,7 @@ pub(super) struct Percale {
     tagged: bool,
     /// How many messages the stream under way has.
     stream: u64,
-    entries: [Entry; 16],
+    entries: [Entry; 32],
 }
 
 /// For `map_err`: percale refused `what`.
@@ -152,7 +155,7 @@ impl Percale {
             window: 1,
             tagged: true,
             stream: 0,
-            entries: [Entry::default(); 16],
+            entries: [Entry::default(); 32],
         })
     }
 
@@ -230,6 +233,26 @@ impl Percale {
         }
         self.out.post(slot);
         Ok(())
+    }
+
+    /// Sends a short message whose memory is free again at once, as programs with many of them do.
+    #[inline]
+    fn inject(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+        let segments = self.out.segments[slot];
+        let work =
+            SendWork { peer: self.peer, segments, tag: self.tag(), data: None, context: 0, flags: OpFlags::INJECT };
+        let mut spin = Spin::default();
+        loop {
+            // SAFETY: the slot's memory stays for the length of the call, and nobody else touches it.
+            match unsafe { self.endpoint.post_send(&work) } {
+                Ok(()) => return Ok(()),
+                Err(PostError::Again) => {
+                    self.poll()?;
+                    spin.turn(watch)?;
+                }
+                Err(error) => return Err(percale("sending")(error)),
+            }
+        }
     }
 
     #[inline]
@@ -328,6 +351,9 @@ impl Subject for Percale {
             self.until(watch, |this| !this.out.busy[slot])?;
         }
         self.fill(slot, content);
+        if self.bytes <= INJECTED {
+            return self.inject(slot, watch);
+        }
         self.post_send(slot, self.tag(), watch)
     }
 
