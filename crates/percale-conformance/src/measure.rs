@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 
+use rustix::process::{Resource, Rlimit};
+
 /// Descriptors, mappings and threads of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -49,6 +51,18 @@ impl Held {
         }
         Self::now()
     }
+}
+
+/// Allows this process as many descriptors as it may have, and says how many.
+///
+/// # Panics
+/// If the system refuses that.
+#[must_use]
+pub fn most_descriptors() -> usize {
+    let limits = rustix::process::getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limits.maximum, maximum: limits.maximum };
+    rustix::process::setrlimit(Resource::Nofile, most).expect("the most that is allowed");
+    limits.maximum.map_or(usize::MAX, |most| most as usize)
 }
 
 /// What the open descriptors are, for the message of a test that found too many.

@@ -96,31 +96,34 @@ pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Fabr
     }
 }
 
-/// The handle of a receive is forgotten: the message still lands in memory that is there.
+/// The handle of a receive is forgotten, or dropped after the match: the message lands in memory that is still there.
 pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, F::BULK] {
         for forget in [false, true] {
-            let receiving = mesh.endpoint(1).tagged_recv(1, 0, vec![0; len]).start().expect("a receive");
-            let sending = mesh.endpoint(0).tagged_send(mesh.peer(1), 1, content(1, len)).start().expect("a send");
-            if forget {
-                std::mem::forget(receiving);
-            } else {
-                // Matched, so that dropping it cannot cancel it any more; for a long one still under way.
-                mesh.turns(4);
-                drop(receiving);
-                if mesh.during(Duration::from_millis(20), || false) {
-                    continue;
+            for turns in 0..8 {
+                let receiving = mesh.endpoint(1).tagged_recv(1, 0, vec![0; len]).start().expect("a receive");
+                let send = mesh.endpoint(0).tagged_send(mesh.peer(1), 1, content(1, len)).delivered();
+                let sending = send.start().expect("a send");
+                mesh.turns(turns);
+                if forget {
+                    std::mem::forget(receiving);
+                } else {
+                    drop(receiving);
+                    // Dropped before its match it was cancelled, and the message waits for another receive.
+                    mesh.settle(0, 1);
+                    let peeked = mesh.receive(1, Receive::peek(percale::OpFlags::empty()).tag(1, 0));
+                    if mesh.report(peeked).is_ok() {
+                        let target = Memory::blank(len);
+                        let received = mesh.receive(1, Receive::into(target).tag(1, 0));
+                        mesh.done(received);
+                        same(&target.read(), &content(1, len), "the message of a dropped receive");
+                    }
                 }
-                // If the receive was dropped before its match, the message waits for the next one.
-                let peeked = mesh.receive(1, Receive::peek(percale::OpFlags::empty()).tag(1, 0));
-                if mesh.report(peeked).is_ok() {
-                    let received = mesh.receive(1, Receive::into(Memory::blank(len)).tag(1, 0));
-                    mesh.done(received);
-                }
+                // Delivered, whoever still wanted it: nothing hangs, and nothing wrote into freed memory.
+                let back = mesh.finish(sending).expect("the send").buffer;
+                same(&back.into_vec(), &content(1, len), "the source");
             }
-            mesh.finish(sending).expect("the send");
-            mesh.settle(0, 1);
         }
     }
 }

@@ -139,7 +139,7 @@ impl Drop for Copy {
 }
 
 #[test]
-fn con_009_the_environment_chooses_the_transport() {
+fn the_environment_chooses_the_transport() {
     let _watchdog = Watchdog::new("the environment chooses the transport");
     for (name, wanted) in [("tcp", "tcp"), ("shm", "shm"), ("shm,tcp", "shm"), ("tpc", "")] {
         let mut helper = Helper::start("by-name", &[("PERCALE_TRANSPORT", name)]);
@@ -326,7 +326,7 @@ fn flt_004_a_partition_ends_what_waits_and_a_short_one_does_not() {
 }
 
 #[test]
-fn con_011_discovery_without_lo_and_ipv6_says_what_is_missing() {
+fn discovery_without_lo_and_ipv6_says_what_is_missing() {
     if !possible("a host without lo", &["unshare"]) {
         return;
     }
@@ -366,7 +366,7 @@ pub(crate) fn info() {
 }
 
 #[test]
-fn con_011_without_cma_long_messages_go_through_the_ring() {
+fn long_messages_arrive_where_processes_are_guarded() {
     if !possible("CMA forbidden", &[]) {
         return;
     }
