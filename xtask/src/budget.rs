@@ -116,7 +116,7 @@ fn counted(summary: &Value) -> Option<(String, u64)> {
     Some((name, instructions))
 }
 
-/// The runner must be of the library's own version: Cargo.lock says which.
+/// The runner must be of the library's own version: Cargo.lock says which. Its own speed does not matter: it is built quickly.
 fn runner(place: &Place) -> Outcome<PathBuf> {
     let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
     let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;
@@ -128,7 +128,7 @@ fn runner(place: &Place) -> Outcome<PathBuf> {
     }
     if !runner.is_file() || says(&runner) != Some(true) {
         println!("  installing {RUNNER} {version} into the target directory");
-        let program = place.cargo().args(["install", "--quiet", "--locked", "--force", RUNNER]);
+        let program = place.cargo().args(["install", "--quiet", "--locked", "--force", "--debug", RUNNER]);
         program.args(["--version", &format!("={version}"), "--root"]).arg(&tools).passed()?;
     }
     Ok(runner)
