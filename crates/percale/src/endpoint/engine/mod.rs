@@ -72,7 +72,7 @@ pub struct Engine {
 impl Armed {
     /// Whether whoever sleeps has to look again soon by itself.
     pub(crate) const fn is_nap(&self) -> bool {
-        self.at_most.is_some()
+        self.nap
     }
 }
 
@@ -81,17 +81,21 @@ impl Armed {
 pub(crate) struct Armed {
     epoll: Arc<OwnedFd>,
     /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
-    at_most: Option<Duration>,
+    nap: bool,
 }
 
 /// How long to sleep while a link waits for its peer's progress.
 const NAP: Duration = Duration::from_micros(500);
 
+/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it could swallow the
+/// wake-up of another: whoever sleeps looks by itself now and then.
+const SLEEP: Duration = Duration::from_millis(100);
+
 impl Armed {
     /// Sleeps until the descriptor is readable or the deadline has passed.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) {
-        let nap = self.at_most.map(|nap| Instant::now() + nap);
-        let deadline = deadline.into_iter().chain(nap).min();
+        let look = Instant::now() + if self.nap { NAP } else { SLEEP };
+        let deadline = Some(deadline.map_or(look, |at| at.min(look)));
         let timeout = deadline.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             rustix::time::Timespec { tv_sec: left.as_secs().min(1 << 40) as i64, tv_nsec: left.subsec_nanos().into() }
@@ -153,6 +157,9 @@ impl Engine {
         let (sweep, sockets) = self.poller.round();
         if self.poller.has_cold() {
             any |= self.poll_rung();
+            if self.poller.cold_are_due() {
+                any |= self.poll_cold();
+            }
         }
         if sockets && self.poller.sockets > 0 {
             any |= self.poll_sockets(sweep);
@@ -197,6 +204,20 @@ impl Engine {
             self.cool();
         }
         self.poller.return_rung(rung);
+        any
+    }
+
+    /// Looks at every cold link, whether its peer rang or not: the doorbell's page belongs to all local peers, and one that
+    /// scribbles over it must not silence the others.
+    #[inline(never)]
+    fn poll_cold(&mut self) -> bool {
+        let mut any = false;
+        for slot in 0..self.links.len() {
+            let Some(Some(AnyLink::Shm(link))) = self.links.get(slot) else { continue };
+            if link.is_cold() && !link.is_quiet() {
+                any |= self.poll_link(slot as Connection);
+            }
+        }
         any
     }
 
@@ -336,12 +357,15 @@ impl Engine {
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
         any |= self.progress();
+        if self.poller.has_cold() {
+            any |= self.poll_cold();
+        }
         if any {
             self.bell.disarm();
             return None;
         }
         let working = !fenced || !self.core.outbox.is_empty() || self.poller.is_working(&self.links);
-        Some(Armed { epoll: Arc::clone(&self.epoll), at_most: working.then_some(NAP) })
+        Some(Armed { epoll: Arc::clone(&self.epoll), nap: working })
     }
 
     /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.

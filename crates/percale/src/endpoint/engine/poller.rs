@@ -19,6 +19,9 @@ const HOT: usize = 64;
 /// Rounds between two looks at every socket.
 const SWEEP: u32 = 16;
 
+/// Rounds between two looks at all cold links.
+const COLD_SWEEP: u32 = 4096;
+
 /// Rounds without a message after which shared memory no longer keeps sockets waiting.
 const QUIET: u32 = 64;
 
@@ -107,6 +110,12 @@ impl Poller {
             list.clear();
             self.busy = list;
         }
+    }
+
+    /// Whether cold links are to be looked at though nobody rang.
+    #[inline]
+    pub(super) fn cold_are_due(&self) -> bool {
+        self.round.is_multiple_of(COLD_SWEEP)
     }
 
     /// Hot links are busy: whether everything else can wait for another round.
