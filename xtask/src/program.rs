@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Longer than any step takes on a slow machine, shorter than anyone's patience.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30 * 60);
 
+/// How much of what a program that failed said is shown: a panic's message and its trace's end.
+const LAST_LINES: usize = 20;
+
 /// A program about to run.
 pub(crate) struct Program {
     command: Command,
@@ -139,7 +142,7 @@ impl Output {
         }
         let said = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
         let lines: Vec<&str> = said.lines().collect();
-        let last = lines[lines.len().saturating_sub(6)..].join("\n  ");
+        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n  ");
         Err(Failure::new(format!("`{}` failed ({}):\n  {last}", self.shown, self.status)))
     }
 }
