@@ -2,6 +2,7 @@
 //!
 //! No test asserts how long something takes; this bound is only there so that a hang becomes a failure.
 
+use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -37,7 +38,9 @@ impl Watchdog {
 
 fn watch(what: &str, patience: Duration, ended: &Receiver<()>) {
     if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-        eprintln!("HANG: {what} has not ended within {} s; giving the process up", patience.as_secs());
+        // Not by eprintln, which a test's harness captures and loses with the process.
+        let told = writeln!(std::io::stderr(), "HANG: {what} has not ended within {} s; giving up", patience.as_secs());
+        drop(told);
         std::process::abort();
     }
 }
