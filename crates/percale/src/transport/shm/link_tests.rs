@@ -357,12 +357,12 @@ fn a_sleeping_receiver_misses_nothing() {
 #[test]
 fn what_was_sent_before_death_or_goodbye_arrives_first() {
     let [mut a, mut b] = peers(false, HEAP);
-    for tag in 0..40 {
+    for tag in 0..24 {
         a.send(tag, b"last words", false).unwrap();
     }
     b.link.death().set_dead("killed");
     assert!(b.bell.is_rung());
-    while b.seen.messages.len() < 40 {
+    while b.seen.messages.len() < 24 {
         assert_eq!(b.poll(), Ok(true));
     }
     assert_eq!(b.poll(), Err(Broken::Died("killed".to_owned())));

@@ -1,6 +1,6 @@
 //! The memory that the two ends of one connection share, and what lies where in it.
 //!
-//! One sealed memfd: a control page, then for each direction 64 lines and 4 KiB of byte ring (20 KiB, backed from the
+//! One sealed memfd: a control page, then for each direction 32 lines and 4 KiB of byte ring (16 KiB, backed from the
 //! start: all that an idle pair costs), then for each direction a large ring whose pages come only when the sender
 //! finds the small one too small. "Direction `d`" is what side `d` sends.
 
@@ -14,7 +14,7 @@ use super::sync::{AtomicU32, AtomicU64};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 
 const PAGE: usize = 4096;
-const IDLE_SHIFT: u32 = 6;
+const IDLE_SHIFT: u32 = 5;
 const IDLE_LINES: usize = LINE << IDLE_SHIFT;
 const IDLE_BULK: usize = 4096;
 const IDLE: usize = IDLE_LINES + IDLE_BULK;
