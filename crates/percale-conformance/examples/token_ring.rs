@@ -130,7 +130,12 @@ fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<He
 /// The hop of a ring in nanoseconds.
 fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
     let _watchdog = Watchdog::new(&format!("a token's way round {processes} processes"));
-    let mut all = start(processes, hops, place);
+    let all = start(processes, hops, place);
+    end(all)
+}
+
+/// Lets a ring pass the token on to the end; the hop in nanoseconds.
+fn end(mut all: Vec<Helper>) -> f64 {
     all[0].tell("go");
     let took = number(&all[0].hear());
     all.iter_mut().skip(1).for_each(|helper| helper.tell("go"));
@@ -236,26 +241,34 @@ fn switch() {
 
 /// What processes take that wait for nothing.
 fn idle(asked: &Asked, both: &str, seconds: u64) {
+    let _watchdog = Watchdog::within("idle processes", PATIENCE + Duration::from_secs(seconds));
     let all = start(asked.processes, asked.hops, |_| both.to_owned());
     // All but the first wait for a token; it waits for us.
     std::thread::sleep(Duration::from_millis(500));
     let before: Vec<f64> = all.iter().map(|helper| processor_ms(helper.pid())).collect();
     std::thread::sleep(Duration::from_secs(seconds));
     let took = all.iter().zip(before).skip(1).map(|(helper, before)| processor_ms(helper.pid()) - before);
-    let (sum, most) = took.fold((0.0, 0.0), |(sum, most): (f64, f64), took| (sum + took, most.max(took)));
+    let took: Vec<f64> = took.collect();
+    let (sum, most) = took.into_iter().fold((0.0, 0.0), |(sum, most): (f64, f64), took| (sum + took, most.max(took)));
+    end(all);
     let waiting = asked.processes - 1;
     if asked.json {
         println!(r#"{{"idle":{waiting},"seconds":{seconds},"processor_ms":{sum:.3},"most_ms":{most:.3}}}"#);
     } else {
-        println!("{waiting} waiting processes took {sum:.3} ms of processor time in {seconds} s, at most {most:.3} each");
+        println!(
+            "{waiting} waiting processes took {sum:.3} ms of processor time in {seconds} s, at most {most:.3} each"
+        );
     }
 }
 
-/// The processor time that a process has taken, in milliseconds (its main thread, which waits).
+/// The processor time that the threads of a process have taken, in milliseconds.
 fn processor_ms(pid: u32) -> f64 {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds come first") / 1e6
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let of = |thread: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(thread.expect("a thread").path().join("schedstat")).expect("its times");
+        text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds come first") / 1e6
+    };
+    threads.map(of).sum()
 }
 
 fn number(text: &str) -> f64 {
