@@ -18,8 +18,8 @@
 //! # Why these numbers
 //! Measured on a virtual machine with two processors by the example `token_ring` of percale-conformance: the hop of a
 //! ring of 16 processes, beside that of two (0.3 µs) and a context switch (1.0 µs).
-//! * Yielding to the end of the budget took 4.8 to 7.5 µs a hop; sleeping at once 3.6 µs, but 5.8 µs for the two; sleeping
-//!   after late yields 2.3 to 5.0 µs, by what else the machine did, and the two keep their 0.3 µs.
+//! * Yielding to the end of the budget took 4.8 to 7.5 µs a hop; sleeping at once 3.6 µs, but 5.8 µs for the two;
+//!   sleeping after late yields 2.3 to 5.0 µs, by what else the machine did, and the two keep their 0.3 µs.
 //! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares
 //!   its processor with a third process still has a turn to answer in.
 //! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields
