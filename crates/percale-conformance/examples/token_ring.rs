@@ -8,13 +8,13 @@
 //! Measured in turns, `--rounds` times, of which the medians are reported:
 //! * *many*: the hop of a ring of `--processes` processes that share two processors, pinned to neither of them;
 //! * *two*: the hop of the same program with two processes, each on a processor of its own;
-//! * *switch*: one context switch: two processes on one processor pass a byte to and fro over two pipes; half of a round
-//!   trip. It holds what such a switch cannot do without (a write that wakes, a read that sleeps), and nothing is
-//!   subtracted.
+//! * *switch*: one context switch: two processes on one processor pass a byte to and fro over two pipes; half of
+//!   a round trip. It holds what such a switch cannot do without (a write that wakes, a read that sleeps), and nothing
+//!   is subtracted.
 //!
-//! A ring that wastes nothing takes about `two + switch` for a hop: the message, and the turn of whoever gets it. The ratio
-//! says how far percale's blocking waits are from that. Every hop verifies the token, which counts the hops. The program
-//! fails where the token is wrong or nothing moves for two minutes, never for being slow.
+//! A ring that wastes nothing takes about `two + switch` for a hop: the message, and the turn of whoever gets it. The
+//! ratio says how far percale's blocking waits are from that. Every hop verifies the token, which counts the hops. The
+//! program fails where the token is wrong or nothing moves for two minutes, never for being slow.
 //!
 //! With `--idle` all processes wait for a token that does not come, and the processor time that they take is reported.
 
@@ -287,7 +287,8 @@ fn report(asked: &Asked, many: &[f64], two: &[f64], switches: &[f64]) {
     if asked.json {
         let (processes, hops) = (asked.processes, asked.hops);
         println!(
-            r#"{{"processes":{processes},"hops":{hops},"hop_ns":{hop:.0},"two_ns":{pair:.0},"switch_ns":{switch:.0},"ratio":{ratio:.3}}}"#
+            r#"{{"processes":{processes},"hops":{hops},"hop_ns":{hop:.0},{}"ratio":{ratio:.3}}}"#,
+            format_args!(r#""two_ns":{pair:.0},"switch_ns":{switch:.0},"#)
         );
         return;
     }

@@ -1,29 +1,29 @@
 //! How long to look before sleeping.
 //!
 //! A wake-up costs microseconds (tens of them if the processor slept too), so a waiter looks before it sleeps:
-//! 1. [`LOOKS`] times without more ado (2.3 µs with one idle peer): two processes that have a processor each answer within them,
-//!    and pay for no system call;
-//! 2. then after a `sched_yield` each time, for at most [`BUDGET`]: while nobody else wants the processor, looking costs
-//!    nobody anything;
-//! 3. but after [`LATES`] yields that came back late, it sleeps at once. A late yield let others run, so there are more of
-//!    them than processors, and every further yield is a turn that the one with something to do waits for.
+//! 1. [`LOOKS`] times without more ado (2.3 µs with one idle peer): two processes that have a processor each answer
+//!    within them, and pay for no system call;
+//! 2. then after a `sched_yield` each time, for at most [`BUDGET`]: while nobody else wants the processor, looking
+//!    costs nobody anything;
+//! 3. but after [`LATES`] yields that came back late, it sleeps at once. A late yield let others run, so there are
+//!    more of them than processors, and every further yield is a turn that the one with something to do waits for.
 //!
-//! A thread with a late yield is *crowded*: its next [`MEMORY`] waits yield from their first failed look on, as looks would
-//! take the processor from those whom it waits for. Waits without a late yield use the memory up, so a thread that is alone
-//! again looks again.
+//! A thread with a late yield is *crowded*: its next [`MEMORY`] waits yield from their first failed look on, as looks
+//! would take the processor from those whom it waits for. Waits without a late yield use the memory up, so a thread
+//! that is alone again looks again.
 //!
-//! Both ways out of step 2 are bounded (by time, and by a number of yields of which each is one turn of everyone else), so an
-//! idle waiter takes no processor time.
+//! Both ways out of step 2 are bounded (by time, and by a number of yields of which each is one turn of everyone
+//! else), so an idle waiter takes no processor time.
 //!
 //! # Why these numbers
-//! Measured on a virtual machine with two processors by the example `token_ring` of percale-conformance: the hop of a ring of
-//! 16 processes, beside that of two (0.3 µs) and a context switch (1.0 µs).
-//! * Yielding to the end of the budget took 5 to 7 µs a hop; sleeping at once 3.6 µs, but 5.8 µs for the two; sleeping after
-//!   late yields 2.3 to 4.3 µs, and the two keep their 0.3 µs.
-//! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares its
-//!   processor with a third process still has a turn to answer in.
-//! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields back at
-//!   once (1.17 µs at the 10th).
+//! Measured on a virtual machine with two processors by the example `token_ring` of percale-conformance: the hop of a
+//! ring of 16 processes, beside that of two (0.3 µs) and a context switch (1.0 µs).
+//! * Yielding to the end of the budget took 4.8 to 7.5 µs a hop; sleeping at once 3.6 µs, but 5.8 µs for the two;
+//!   sleeping after late yields 2.3 to 5.0 µs, by what else the machine did, and the two keep their 0.3 µs.
+//! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares
+//!   its processor with a third process still has a turn to answer in.
+//! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields
+//!   back at once (1.17 µs at the 10th).
 //! * [`MEMORY`]: 16 and 64 waits did the same.
 
 use std::cell::Cell;
@@ -99,7 +99,7 @@ impl Budget {
         if self.looks < LOOKS {
             self.looks += 1;
             std::hint::spin_loop();
-            // A deadline that has passed already is noticed at once; reading the clock every time would slow the looks down.
+            // A deadline that has passed is noticed at once; reading the clock every time would slow the looks down.
             if self.looks == 1 && deadline.is_some_and(|at| Instant::now() >= at) {
                 return Step::Late;
             }
