@@ -313,6 +313,9 @@ impl Core {
         let gone: Vec<usize> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         for id in gone {
             let arrival = self.arrivals.remove(id);
+            if arrival.heap.is_some() {
+                self.account(0, arrival.head.len as usize);
+            }
             if let Some(receive) = arrival.receive {
                 self.receive_failed(from, &arrival.head, &receive, error, why);
             }

@@ -67,6 +67,8 @@ pub struct TcpLink {
     inbound: Inbound,
     pulls: Pulls,
     timeout: Duration,
+    /// The peer was silent when it was last asked for.
+    suspect: bool,
     broken: Option<Broken>,
 }
 
@@ -86,6 +88,7 @@ impl TcpLink {
             inbound: Inbound::new(),
             pulls: Pulls::default(),
             timeout: options.timeout,
+            suspect: false,
             broken: None,
         })
     }
@@ -93,8 +96,11 @@ impl TcpLink {
     /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout. To be asked now and then, say a
     /// few times within the timeout: one system call.
     #[must_use]
-    pub fn is_unanswered(&self) -> bool {
-        !self.timeout.is_zero() && unanswered::unanswered(&self.socket).is_some_and(|silence| silence > self.timeout)
+    pub fn is_unanswered(&mut self) -> bool {
+        let silent = !self.timeout.is_zero()
+            && unanswered::unanswered(&self.socket).is_some_and(|silence| silence > self.timeout);
+        // Once is not enough: after a pause the first bytes are for a moment unanswered too.
+        std::mem::replace(&mut self.suspect, silent) && silent
     }
 
     /// Breaks the link: the peer did not answer in time.
