@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Domain, Inner, Progress, Settings};
+use super::{Domain, Inner, Progress, Settings, Trust};
+use crate::memory::region::Keys;
 use crate::fabric::TransportKind;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
@@ -63,6 +64,8 @@ impl DomainBuilder {
             unexpected_cap: UNEXPECTED_CAP,
             socket_buffers: None,
             sim: None,
+            trust: Trust::SameUser,
+            revoke_timeout: Duration::from_secs(1),
         };
         Self { settings, missing, chosen: Vec::new() }
     }
@@ -110,6 +113,19 @@ impl DomainBuilder {
         self
     }
 
+    /// Whether local peers may reach this domain's regions by themselves. Default: those of the same user may.
+    pub const fn trust(mut self, trust: Trust) -> Self {
+        self.settings.trust = trust;
+        self
+    }
+
+    /// How long closing a region waits for a peer that is in the middle of an access. Default 1 s; an access takes microseconds,
+    /// unless its process is stopped.
+    pub const fn revoke_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.revoke_timeout = timeout;
+        self
+    }
+
     /// How many bytes of unexpected messages are kept before senders have to wait for receives. Default 64 MiB.
     pub const fn unexpected_cap(mut self, bytes: usize) -> Self {
         self.settings.unexpected_cap = bytes;
@@ -133,8 +149,9 @@ impl DomainBuilder {
     /// # Errors
     /// If no transport is left, or the system refuses a thread or descriptors.
     pub fn open(mut self) -> Result<Domain, OpenError> {
+        let keys = Arc::new(Keys::new(self.settings.revoke_timeout));
         if self.settings.sim.is_some() {
-            return Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: None }) });
+            return Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: None, keys }) });
         }
         if self.chosen.is_empty()
             && let Ok(names) = std::env::var("PERCALE_TRANSPORT")
@@ -158,6 +175,6 @@ impl DomainBuilder {
             return Err(OpenError::NoTransport(self.missing));
         }
         let service = Service::start()?;
-        Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: Some(service) }) })
+        Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: Some(service), keys }) })
     }
 }

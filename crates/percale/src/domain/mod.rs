@@ -13,6 +13,8 @@ pub use self::builder::{DomainBuilder, OpenError};
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::fabric::TransportKind;
+use crate::memory::buffer::Buffer;
+use crate::memory::region::{Access, Keys, RegisterError, Region, Registration};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
@@ -26,6 +28,17 @@ pub enum Progress {
     /// A thread of percale's, for shared endpoints: operations advance while the application does something else
     /// (FI_PROGRESS_AUTO).
     Automatic,
+}
+
+/// How far local peers (processes of the same user) are trusted with this domain's regions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// They may reach regions by themselves, through mapped memory or the kernel. The checks of keys, ranges and rights are then
+    /// made by percale in the peer: they stop mistakes, not attackers (who, being of the same user, could trace this process).
+    #[default]
+    SameUser,
+    /// Nobody: every access is checked and made by this process. Peers get no mapping of a region, nor its address.
+    None,
 }
 
 /// The settings of a domain.
@@ -42,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) unexpected_cap: usize,
     pub(crate) socket_buffers: Option<usize>,
     pub(crate) sim: Option<Network>,
+    pub(crate) trust: Trust,
+    pub(crate) revoke_timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -49,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     /// `None` in a simulated network.
     pub(crate) service: Option<Arc<Service>>,
+    /// Regions, by key.
+    pub(crate) keys: Arc<Keys>,
 }
 
 /// A domain; a handle, cheap to clone.
@@ -74,6 +91,19 @@ impl Domain {
     /// If the system has no memory or descriptor left.
     pub fn allocate(&self, len: usize) -> Result<Allocation, AllocateError> {
         sealed::allocate(len)
+    }
+
+    /// Registers memory that peers may access as `access` says. The region owns it until it is closed.
+    ///
+    /// # Errors
+    /// As [`RegisterError`] says.
+    pub fn register(&self, memory: impl Into<Buffer>, access: Access) -> Result<Region, RegisterError> {
+        self.registration(access).own(memory)
+    }
+
+    /// A registration with more to say: a key of one's own, a base address, a counter, memory that the caller vouches for.
+    pub const fn registration(&self, access: Access) -> Registration<'_> {
+        Registration::new(self, access)
     }
 
     /// The transports that endpoints of this domain may use, best first.

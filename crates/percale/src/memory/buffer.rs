@@ -145,6 +145,13 @@ impl Buffer {
     }
 }
 
+/// Memory that somebody borrowed exclusively, for a region that is closed before the borrow ends.
+pub(crate) fn borrowed(bytes: &mut [u8]) -> Segment {
+    // SAFETY: the borrow is exclusive and, as the caller says, outlives all use of the segment; in the meantime the borrower
+    // touches the memory through nothing else.
+    unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+}
+
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
         Self { memory: Memory::Heap(bytes) }

@@ -3,11 +3,18 @@
 //! * [`volatile`] names ranges of memory that somebody else may be writing, and copies to and from them.
 //! * [`buffer`] is what safe operations own while they are under way.
 //! * [`sealed`] allocates memory that local peers can map.
+//! * [`region`] is memory that peers may reach, and taking it back.
+//! * [`atomic`] is what atomic operations do to it; `rundown` how accesses are announced; `lease` memory lent to a transfer.
+//! * `kernel` copies to and from memory that may not be there.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
 pub mod buffer;
 pub(crate) mod forked;
 mod free_list;
+pub(crate) mod kernel;
+pub(crate) mod rundown;
+pub mod lease;
 pub mod mapping;
+pub mod region;
 pub mod sealed;
 pub mod volatile;

@@ -35,6 +35,30 @@ pub enum Kind {
     Nothing = 11,
     /// The transport's own: which resources follow on its control channel, or how its rings change.
     Transport = 12,
+    /// Bytes to be written to a region: `data` is its key, `tag` the address, `id` the initiator's part.
+    Write = 13,
+    /// The same, whose payload waits at the initiator: the payload is an [`Offer`].
+    WriteOffer = 14,
+    /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is a [`U64`]: how
+    /// many.
+    Read = 15,
+    /// Bytes that a read asked for, or what an atomic fetched: `id` is the initiator's part, which ends with this.
+    ReadData = 16,
+    /// The bytes that a read asked for wait at the target: `id` is the initiator's part, `tag` the target's operation, the
+    /// payload an [`Offer`].
+    ReadOffer = 17,
+    /// An atomic operation on a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is an
+    /// [`AtomicHead`] and the operands.
+    Atomic = 18,
+    /// A part of a remote access is over: `id` is the initiator's part, `tag` 0 or the number of the refusal.
+    Done = 19,
+    /// A peer wrote a region: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` is 1 if the
+    /// target has yet to count it.
+    Wrote = 20,
+    /// Local transports: how can the region with the key `data` be reached without the target? `id` is the asker's.
+    Resolve = 21,
+    /// The answer to [`Resolve`](Self::Resolve).
+    Resolved = 22,
 }
 
 impl Kind {
@@ -55,6 +79,16 @@ impl Kind {
             10 => Self::Bye,
             11 => Self::Nothing,
             12 => Self::Transport,
+            13 => Self::Write,
+            14 => Self::WriteOffer,
+            15 => Self::Read,
+            16 => Self::ReadData,
+            17 => Self::ReadOffer,
+            18 => Self::Atomic,
+            19 => Self::Done,
+            20 => Self::Wrote,
+            21 => Self::Resolve,
+            22 => Self::Resolved,
             _ => return None,
         })
     }
@@ -158,4 +192,20 @@ pub struct Offer {
     pub pieces: U32,
     /// Offset of the first byte in that arena.
     pub offset: U64,
+}
+
+/// What the payload of a [`Kind::Atomic`] starts with; the operands follow, then (for a compare) as many compare values.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AtomicHead {
+    /// The operation's number.
+    pub op: u8,
+    /// The data type's number.
+    pub datatype: u8,
+    /// 0: nothing comes back; 1: the values before; 2: the same, and compare values follow.
+    pub kind: u8,
+    /// 0.
+    pub reserved: u8,
+    /// Elements.
+    pub count: U32,
 }

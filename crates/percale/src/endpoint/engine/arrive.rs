@@ -173,7 +173,8 @@ impl Sink for Core {
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
             Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
-            Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport => {}
+            Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {}
+            _ => self.remote(from, &head, payload),
         }
     }
 

@@ -18,6 +18,7 @@ pub(crate) mod peers;
 mod poller;
 mod receive;
 mod send;
+mod target;
 pub(crate) mod types;
 
 use std::collections::HashMap;

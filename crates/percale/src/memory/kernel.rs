@@ -1,0 +1,151 @@
+//! Copies to and from memory of this process that may not be there: made by the kernel, so that a bad address is an error and
+//! no signal (MR-028, MR-029).
+//!
+//! process_vm_readv and process_vm_writev on ourselves; where a sandbox forbids them, by way of a memfd: reading a file into
+//! bad memory, or writing bad memory to one, fails as well.
+
+#![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::volatile::{Segment, Segments, View};
+
+/// Copies `from` to `to`, which is as long.
+pub(crate) fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
+    let bytes = from.to_vec();
+    each(to, &mut |offset, piece| {
+        let source = &bytes[offset..offset + piece.len()];
+        copy(piece, source.as_ptr().cast_mut(), Way::Store)
+    })
+}
+
+/// The bytes of `from`.
+pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(from.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(from.len(), 0);
+    let start = bytes.as_mut_ptr();
+    each(from, &mut |offset, piece| copy(piece, start.wrapping_add(offset), Way::Load))?;
+    Ok(bytes)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Load,
+    Store,
+}
+
+fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result<()>) -> io::Result<()> {
+    let mut offset = 0;
+    for segment in segments.as_slice() {
+        piece(offset, *segment)?;
+        offset += segment.len();
+    }
+    Ok(())
+}
+
+/// Copies between `theirs`, which may not be there, and `ours`, which is, and as long.
+fn copy(theirs: Segment, ours: *mut u8, way: Way) -> io::Result<()> {
+    let mut done = 0;
+    while done < theirs.len() {
+        let len = theirs.len() - done;
+        let local = libc::iovec { iov_base: ours.wrapping_add(done).cast(), iov_len: len };
+        let remote = libc::iovec { iov_base: theirs.as_ptr().wrapping_add(done).cast(), iov_len: len };
+        let pid = std::process::id().cast_signed();
+        let copied = match way {
+            // SAFETY: `ours` is lent for as many bytes; the other address is the kernel's to check.
+            Way::Load => unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) },
+            // SAFETY: as above.
+            Way::Store => unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) },
+        };
+        match usize::try_from(copied) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Ok(copied) => done += copied,
+            Err(_) => match io::Error::last_os_error() {
+                error if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+                    return through_file(theirs.slice(done, len), ours.wrapping_add(done), way);
+                }
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// The same by way of a file in memory.
+fn through_file(theirs: Segment, ours: *mut u8, way: Way) -> io::Result<()> {
+    let file = rustix::fs::memfd_create("percale-copy", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let (from, to) = match way {
+        Way::Load => (theirs.as_ptr(), ours),
+        Way::Store => (ours, theirs.as_ptr()),
+    };
+    file_call(&file, from, theirs.len(), true)?;
+    file_call(&file, to, theirs.len(), false)
+}
+
+fn file_call(file: &OwnedFd, ptr: *mut u8, len: usize, write: bool) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let (at, left) = (ptr.wrapping_add(done).cast(), len - done);
+        let moved = if write {
+            // SAFETY: the kernel checks the addresses that it reads.
+            unsafe { libc::pwrite(file.as_raw_fd(), at, left, done as libc::off_t) }
+        } else {
+            // SAFETY: the kernel checks the addresses that it writes; the caller lends one of both ends.
+            unsafe { libc::pread(file.as_raw_fd(), at, left, done as libc::off_t) }
+        };
+        match usize::try_from(moved) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => done += moved,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that is there, and behind it one that is not.
+    fn edge() -> (*mut u8, usize) {
+        let page = rustix::param::page_size();
+        // SAFETY: a new anonymous mapping, at no particular place.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                2 * page,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::PRIVATE,
+            )
+        }
+        .unwrap();
+        // SAFETY: the second page of that mapping, which nobody uses.
+        unsafe { rustix::mm::munmap(start.wrapping_byte_add(page), page) }.unwrap();
+        (start.cast(), page)
+    }
+
+    fn segment(ptr: *mut u8, len: usize) -> Segment {
+        // SAFETY: only the kernel is given it, which checks.
+        unsafe { Segment::new(ptr, len) }
+    }
+
+    #[test]
+    fn mr_028_memory_that_is_not_there_is_an_error() {
+        let (start, page) = edge();
+        let within = Segments::one(segment(start, page));
+        store(&within, View::of(&vec![7; page])).unwrap();
+        assert_eq!(load(&within).unwrap(), vec![7; page]);
+        let over = Segments::one(segment(start.wrapping_add(page - 10), 20));
+        assert!(store(&over, View::of(&[1; 20])).is_err());
+        assert!(load(&over).is_err());
+        let mut bytes = [0; 20];
+        for way in [Way::Load, Way::Store] {
+            let error = through_file(segment(start.wrapping_add(page), 20), bytes.as_mut_ptr(), way).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+            through_file(segment(start, 20), bytes.as_mut_ptr(), way).unwrap();
+        }
+        assert_eq!(bytes, [7; 20]);
+    }
+}

@@ -1,0 +1,90 @@
+//! What may be done with a region.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access of a peer, on every transport; the
+    /// local ones say what a region is for. The values are libfabric's.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u64 {
+        /// Results of this endpoint's own reads and fetching atomics are put here.
+        const READ = 1 << 8;
+        /// This endpoint's own writes and atomics take their source from here.
+        const WRITE = 1 << 9;
+        /// Messages are received here.
+        const RECEIVE = 1 << 10;
+        /// Messages are sent from here.
+        const SEND = 1 << 11;
+        /// Peers may read (and fetch by atomics, if they may also write).
+        const REMOTE_READ = 1 << 12;
+        /// Peers may write, and change by atomics.
+        const REMOTE_WRITE = 1 << 13;
+    }
+}
+
+/// Why a remote access is not allowed (MR-001, MR-002, MR-014, MR-050, MR-052).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The domain has no region with this key, or it was closed.
+    #[error("no region of the peer's domain has this key")]
+    Key,
+    /// The region does not give this right.
+    #[error("the region does not give peers this right")]
+    Right,
+    /// Some byte is outside of the region.
+    #[error("the access leaves the region")]
+    Range,
+    /// The memory behind the region is not there (MR-028).
+    #[error("the region's memory cannot be read or written there")]
+    Fault,
+    /// An atomic's target is not aligned to its size.
+    #[error("the target of an atomic operation is not aligned to its size")]
+    Misaligned,
+    /// The target has no memory for a copy on the way.
+    #[error("the peer is out of memory")]
+    Memory,
+}
+
+impl Refusal {
+    /// As it travels in [`Kind::Done`](crate::wire::head::Kind::Done); never 0.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::Key => 1,
+            Self::Right => 2,
+            Self::Range => 3,
+            Self::Fault => 4,
+            Self::Misaligned => 5,
+            Self::Memory => 6,
+        }
+    }
+
+    /// What travelled; `None` for a number that no percale sends.
+    pub(crate) const fn from_number(number: u64) -> Option<Self> {
+        Some(match number {
+            1 => Self::Key,
+            2 => Self::Right,
+            3 => Self::Range,
+            4 => Self::Fault,
+            5 => Self::Misaligned,
+            6 => Self::Memory,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_travel() {
+        let mut known = 0;
+        for number in 0..100 {
+            if let Some(refusal) = Refusal::from_number(number) {
+                assert_eq!(refusal.number(), number);
+                known += 1;
+            }
+        }
+        assert_eq!((known, Refusal::from_number(0)), (6, None));
+    }
+}

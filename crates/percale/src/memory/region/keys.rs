@@ -1,0 +1,145 @@
+//! A domain's regions, by key.
+//!
+//! One lock, taken for reading by accesses that the target executes, for writing by registration and close. Memory whose
+//! region was dropped while peers were still at it is parked here until they retired.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::access::Refusal;
+use super::registered::{Grants, Registered};
+use super::revocation::Revocation;
+use super::{RegisterError, Registration};
+use crate::memory::buffer::Buffer;
+use crate::memory::rundown::Pin;
+use crate::memory::sealed;
+use crate::memory::volatile::Segments;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    table: RwLock<HashMap<u64, Arc<Registered>>>,
+    parked: Mutex<Vec<Parked>>,
+    revoke_timeout: Duration,
+}
+
+/// Memory that nobody may use again before its peers retired.
+#[derive(Debug)]
+struct Parked {
+    revocation: Revocation,
+    memory: Option<Buffer>,
+}
+
+impl Keys {
+    pub(crate) fn new(revoke_timeout: Duration) -> Self {
+        Self { table: RwLock::default(), parked: Mutex::default(), revoke_timeout }
+    }
+
+    /// How long closing a region waits for peers that are at it.
+    pub(crate) const fn revoke_timeout(&self) -> Duration {
+        self.revoke_timeout
+    }
+
+    /// The region with this key.
+    #[inline]
+    pub(crate) fn find(&self, key: u64) -> Result<Arc<Registered>, Refusal> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.get(&key).cloned().ok_or(Refusal::Key)
+    }
+
+    /// Registers memory.
+    pub(super) fn register(
+        &self,
+        registration: &Registration<'_>,
+        memory: Segments,
+        backed: bool,
+    ) -> Result<Arc<Registered>, RegisterError> {
+        self.free_parked();
+        let len = memory.len() as u64;
+        if len == 0 {
+            return Err(RegisterError::Empty);
+        }
+        // An address that peers can name must fit 64 bits; the end of the last byte may be 2^64 itself.
+        if registration.base.checked_add(len - 1).is_none() {
+            return Err(RegisterError::Range);
+        }
+        let located = match memory.as_slice() {
+            [only] => sealed::locate(only.as_ptr(), only.len()),
+            _ => None,
+        };
+        let mut region = Registered {
+            key: 0,
+            access: registration.access,
+            base: registration.base,
+            len,
+            memory,
+            backed: backed || located.is_some(),
+            located,
+            pin: Pin::default(),
+            grants: Mutex::new(Grants::default()),
+            counter: OnceLock::new(),
+        };
+        if let Some(counter) = &registration.counter {
+            region.counter.get_or_init(|| Arc::clone(counter));
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let key = match registration.key {
+                Some(key) => key,
+                None => random_key()?,
+            };
+            match table.entry(key) {
+                Slot::Vacant(slot) => {
+                    region.key = key;
+                    return Ok(Arc::clone(slot.insert(Arc::new(region))));
+                }
+                Slot::Occupied(_) if registration.key.is_some() => return Err(RegisterError::KeyTaken(key)),
+                Slot::Occupied(_) => {}
+            }
+        }
+    }
+
+    /// Takes a region out of the table: no access begins any more once this returns.
+    pub(super) fn revoke(&self, region: &Arc<Registered>) -> Revocation {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.remove(&region.key);
+        drop(table);
+        Revocation::start(region)
+    }
+
+    /// Keeps memory until its peers retired.
+    pub(super) fn park(&self, mut revocation: Revocation, memory: Option<Buffer>) {
+        self.free_parked();
+        if revocation.is_over() {
+            return;
+        }
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.push(Parked { revocation, memory });
+    }
+
+    fn free_parked(&self) {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.retain_mut(|parked| !parked.revocation.is_over());
+    }
+}
+
+impl Drop for Keys {
+    /// What peers may still write is given to nobody: it leaks.
+    fn drop(&mut self) {
+        for mut parked in std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner)) {
+            if !parked.revocation.is_over() {
+                tracing::warn!("a peer has not retired from a region's memory, which is therefore never freed");
+                std::mem::forget(parked.memory.take());
+            }
+        }
+    }
+}
+
+/// Keys that the domain chooses cannot be guessed.
+fn random_key() -> Result<u64, RegisterError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

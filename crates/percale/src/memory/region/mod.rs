@@ -1,0 +1,321 @@
+//! Regions: memory that peers may read or write, with a key and rights.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{Access, Info};
+//! # let domain = Info::discover()?.best()?.open()?;
+//! let region = domain.register(vec![0; 4096], Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+//! let name = region.remote().to_bytes();       // to be sent to those who may use it
+//! let memory = region.close()?;                // nobody reaches it any more
+//! # drop((name, memory)); Ok(()) }
+//! ```
+//!
+//! A [`Region`] owns its memory until it is closed. **Closing is synchronous**: when [`Region::close`] returns the memory, no
+//! access of any peer is under way and none will come. A peer that was stopped in the middle of one (by a debugger, say) makes it
+//! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
+//! that a peer may still be writing is kept aside until that peer is done, or dead.
+//!
+//! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
+//! * `access`: rights; `remote`: names of regions for others
+
+mod access;
+mod keys;
+mod raw;
+mod registered;
+mod remote;
+mod revocation;
+mod scope;
+
+use std::sync::Arc;
+
+pub use self::access::Access;
+pub(crate) use self::access::Refusal;
+pub(crate) use self::keys::Keys;
+pub use self::registered::Registered;
+pub(crate) use self::registered::{Grant, Grantee};
+pub use self::remote::RemoteMemory;
+use self::revocation::Revocation;
+pub use self::scope::{Scope, ScopedRegion};
+use crate::completion::counter::Counter;
+use crate::domain::Domain;
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::{Segments, View};
+
+/// Why memory was not registered.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// There are no bytes (MR-006).
+    #[error("a region has at least one byte")]
+    Empty,
+    /// More pieces than a region has (MR-011).
+    #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
+    Pieces(usize),
+    /// The last byte would have no address.
+    #[error("the base and the length leave the 64 bits of an address")]
+    Range,
+    /// The domain has a region with this key (MR-071).
+    #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
+    KeyTaken(u64),
+    /// Peers may not write memory that is shared or static.
+    #[error("this buffer is read-only: register it without REMOTE_WRITE")]
+    ReadOnly,
+    /// The system gave no random numbers.
+    #[error("no key could be made: {0}")]
+    System(#[source] std::io::Error),
+}
+
+impl RegisterError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Empty | Self::Pieces(_) | Self::Range => libc::EINVAL,
+            Self::KeyTaken(_) => libc::ENOKEY,
+            Self::ReadOnly => libc::EACCES,
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Why a region's memory cannot be had back yet.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError<R> {
+    /// A peer that was in the middle of an access has not moved within the domain's
+    /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins; the memory stays with the region,
+    /// which may be closed again.
+    #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
+    Busy(R),
+}
+
+impl<R> std::fmt::Debug for CloseError<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Busy")
+    }
+}
+
+impl<R> CloseError<R> {
+    /// The libfabric code.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        libc::EBUSY
+    }
+
+    /// The region, still revoking.
+    #[must_use]
+    pub fn into_region(self) -> R {
+        let Self::Busy(region) = self;
+        region
+    }
+}
+
+/// How memory is to be registered. [`Domain::registration`] makes one.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is registered before `own`, `raw` or `everything`"]
+pub struct Registration<'d> {
+    domain: &'d Domain,
+    access: Access,
+    key: Option<u64>,
+    base: u64,
+    counter: Option<Arc<Counter>>,
+}
+
+impl<'d> Registration<'d> {
+    pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
+        Self { domain, access, key: None, base: 0, counter: None }
+    }
+
+    /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
+    pub const fn key(mut self, key: u64) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// The address by which peers name the first byte (MR-030, MR-039). Default 0.
+    pub const fn base(mut self, address: u64) -> Self {
+        self.base = address;
+        self
+    }
+
+    /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there.
+    pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.counter = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Registers memory that the region owns until it is closed.
+    ///
+    /// # Errors
+    /// As [`RegisterError`] says.
+    pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
+        let mut memory = memory.into();
+        let segment = if self.access.contains(Access::REMOTE_WRITE) {
+            memory.segment_for_receive().ok_or(RegisterError::ReadOnly)?
+        } else {
+            memory.segment_for_send()
+        };
+        let handle = self.register(Segments::one(segment), true)?;
+        Ok(Region { handle, memory: Some(memory) })
+    }
+
+    fn register(self, memory: Segments, backed: bool) -> Result<Handle, RegisterError> {
+        let keys = Arc::clone(&self.domain.inner.keys);
+        let registered = keys.register(&self, memory, backed)?;
+        Ok(Handle { registered, keys, revocation: None })
+    }
+}
+
+/// What the kinds of regions share.
+#[derive(Debug)]
+struct Handle {
+    registered: Arc<Registered>,
+    keys: Arc<Keys>,
+    /// It is being taken back.
+    revocation: Option<Revocation>,
+}
+
+impl Handle {
+    fn remote(&self) -> RemoteMemory {
+        let Registered { key, base, len, .. } = *self.registered;
+        RemoteMemory { key, address: base, len }
+    }
+
+    /// Takes the region back; false if a peer does not move within `timeout`.
+    fn close(&mut self, timeout: Option<std::time::Duration>) -> bool {
+        let Self { registered, keys, revocation } = self;
+        revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
+    }
+
+    /// Takes the region back without waiting: memory that may still be used is kept until it is not.
+    fn park(&mut self, memory: Option<Buffer>) {
+        let Self { registered, keys, revocation } = self;
+        let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
+        keys.park(revocation, memory);
+    }
+}
+
+/// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
+#[derive(Debug)]
+pub struct Region {
+    handle: Handle,
+    /// There until the region is closed.
+    memory: Option<Buffer>,
+}
+
+impl Region {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        self.handle.registered.key
+    }
+
+    /// Its rights.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.handle.registered.access
+    }
+
+    /// Bytes; never 0.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.handle.registered.memory.len()
+    }
+
+    /// All of it, as peers name it.
+    #[must_use]
+    pub fn remote(&self) -> RemoteMemory {
+        self.handle.remote()
+    }
+
+    /// Copies the bytes from `offset` on into `to`. What peers are writing meanwhile may be there in part.
+    ///
+    /// # Panics
+    /// If there are fewer than `to.len()` bytes from `offset` on.
+    #[track_caller]
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        self.range(offset, to.len()).copy_to(0, to);
+    }
+
+    /// Copies `from` to the bytes from `offset` on, while peers may read them.
+    ///
+    /// # Panics
+    /// If there are fewer than `from.len()` bytes from `offset` on, or the memory is shared or static.
+    #[track_caller]
+    pub fn write(&mut self, offset: usize, from: &[u8]) {
+        assert!(self.memory.as_ref().is_some_and(Buffer::is_writable), "the region's memory is read-only");
+        View::of(from).copy_into(&self.range(offset, from.len()), 0);
+    }
+
+    #[track_caller]
+    fn range(&self, offset: usize, len: usize) -> Segments {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len()),
+            "{len} bytes at {offset} are out of range for a region of {} bytes",
+            self.len()
+        );
+        self.handle.registered.memory.slice(offset, len)
+    }
+
+    /// Closes the region: when this returns the memory, no peer reads or writes it, and none will.
+    ///
+    /// # Errors
+    /// [`CloseError::Busy`] with the region.
+    pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
+        let timeout = self.handle.keys.revoke_timeout();
+        if !self.handle.close(Some(timeout)) {
+            return Err(CloseError::Busy(self));
+        }
+        // What is dropped then has nothing left to keep.
+        self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.handle.park(self.memory.take());
+    }
+}
+
+/// A region of memory that its caller vouches for ([`Registration::raw`]).
+#[derive(Debug)]
+pub struct RawRegion {
+    handle: Handle,
+}
+
+impl RawRegion {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        self.handle.registered.key
+    }
+
+    /// Its rights.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.handle.registered.access
+    }
+
+    /// All of it, as peers name it.
+    #[must_use]
+    pub fn remote(&self) -> RemoteMemory {
+        self.handle.remote()
+    }
+
+    /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
+    ///
+    /// # Errors
+    /// [`CloseError::Busy`] with the region.
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
+        let timeout = self.handle.keys.revoke_timeout();
+        if self.handle.close(Some(timeout)) { Ok(()) } else { Err(CloseError::Busy(self)) }
+    }
+}
+
+impl Drop for RawRegion {
+    /// No new access begins. One may still be under way: only [`close`](RawRegion::close) says that none is.
+    fn drop(&mut self) {
+        self.handle.park(None);
+    }
+}

@@ -1,0 +1,41 @@
+//! Registering memory that the caller vouches for.
+
+#![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
+
+use super::{RawRegion, RegisterError, Registration};
+use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+
+impl Registration<'_> {
+    /// Registers up to [`IOV_LIMIT`] pieces of memory as one region; peers see them one behind the other (MR-010).
+    ///
+    /// With `backed` the memory is touched by this process' own threads; without, only by the kernel, so that an access to memory
+    /// that is not (or not yet, or no longer) there is an error at the initiator and nothing worse (MR-026 to MR-028). Memory that
+    /// percale allocated is always backed.
+    ///
+    /// # Errors
+    /// As [`RegisterError`] says.
+    ///
+    /// # Safety
+    /// Until [`RawRegion::close`] returns Ok, and however the region ends otherwise (dropped, forgotten, [`Busy`](super::CloseError)):
+    /// peers may read the memory (with REMOTE_READ) and write it (with REMOTE_WRITE), so nobody holds references to it that
+    /// forbid this; and with `backed` it stays mapped, readable, and writable if peers may write.
+    pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
+        let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
+        Ok(RawRegion { handle: self.register(memory, backed)? })
+    }
+
+    /// Registers the whole address space of this process: peers name memory by its virtual address. What is not there is an error
+    /// at the initiator (the kernel makes every copy).
+    ///
+    /// # Errors
+    /// As [`RegisterError`] says.
+    ///
+    /// # Safety
+    /// Peers may read and write everything, as the rights say: as for [`raw`](Self::raw), of all memory.
+    pub unsafe fn everything(self) -> Result<RawRegion, RegisterError> {
+        const { assert!(IOV_LIMIT >= 1, "one piece") };
+        // SAFETY: the caller vouches for all memory; whoever copies leaves it to the kernel, which checks each address.
+        let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };
+        Ok(RawRegion { handle: self.base(1).register(Segments::one(all), false)? })
+    }
+}

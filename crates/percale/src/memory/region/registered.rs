@@ -1,0 +1,183 @@
+//! A region as the domain knows it: what peers may do with it, and to whom it was granted.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::access::{Access, Refusal};
+use crate::completion::counter::Counter;
+use crate::memory::kernel;
+use crate::memory::lease::Lease;
+use crate::memory::rundown::{Pin, Snapshot};
+use crate::memory::sealed::Located;
+use crate::memory::volatile::{Segments, View};
+
+/// A peer that regions are granted to for direct access.
+pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
+    /// Makes the grant void. Accesses that the peer announced before may still be under way.
+    fn revoke(&self, entry: u32);
+
+    /// What the peer announces now.
+    fn snapshot(&self) -> Snapshot;
+
+    /// Whether whatever was announced at the snapshot is over, or the peer's process is.
+    fn has_retired(&self, snapshot: Snapshot) -> bool;
+
+    /// A revoked entry, retired too: it may be used for another grant.
+    fn release(&self, entry: u32);
+}
+
+/// One grant of a region.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) to: Arc<dyn Grantee>,
+    pub(crate) entry: u32,
+}
+
+/// The grants of a region. Revoked for good, or open to new ones.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    list: Vec<Grant>,
+    closed: bool,
+}
+
+impl Grants {
+    /// Notes a grant; false if the region was revoked meanwhile, and then nothing may be granted.
+    #[must_use]
+    pub(crate) fn add(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
+        if !self.closed {
+            self.list.push(Grant { to, entry });
+        }
+        !self.closed
+    }
+
+    /// Forgets the grants to a peer that is gone.
+    pub(crate) fn forget(&mut self, entry: u32, to: &Arc<dyn Grantee>) {
+        self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));
+    }
+
+    pub(super) fn take(&mut self, close: bool) -> Vec<Grant> {
+        self.closed |= close;
+        std::mem::take(&mut self.list)
+    }
+}
+
+/// See the module. Immutable but for its grants.
+#[derive(Debug)]
+pub struct Registered {
+    pub(super) key: u64,
+    pub(super) access: Access,
+    /// How peers name the first byte.
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) memory: Segments,
+    /// The memory is there as long as the region is: our own threads may touch it. If not, only the kernel may.
+    pub(super) backed: bool,
+    /// The sealed arena that it lies in.
+    pub(super) located: Option<Located>,
+    pub(super) pin: Pin,
+    pub(super) grants: Mutex<Grants>,
+    pub(super) counter: OnceLock<Arc<Counter>>,
+}
+
+impl Registered {
+    /// The key.
+    pub(crate) const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Rights.
+    pub(crate) const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// How peers name the first byte.
+    pub(crate) const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes.
+    pub(crate) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The memory's place; touch it only inside of [`pin`](Self::pin).
+    pub(crate) const fn place(&self) -> &Segments {
+        &self.memory
+    }
+
+    /// Whether our own threads may touch the memory.
+    pub(crate) const fn is_backed(&self) -> bool {
+        self.backed
+    }
+
+    /// The sealed arena that holds all of it, if one does.
+    pub(crate) const fn located(&self) -> Option<&Located> {
+        self.located.as_ref()
+    }
+
+    /// Who is inside.
+    #[inline]
+    pub(crate) const fn pin(&self) -> &Pin {
+        &self.pin
+    }
+
+    /// Whom it was granted to.
+    pub(crate) fn grants(&self) -> MutexGuard<'_, Grants> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what peers wrote.
+    pub(crate) fn counter(&self) -> Option<&Arc<Counter>> {
+        self.counter.get()
+    }
+
+    /// Checks an access; returns the offset of its first byte.
+    #[inline]
+    pub(crate) fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        if !self.access.contains(wanted) {
+            return Err(Refusal::Right);
+        }
+        // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
+        match address.checked_sub(self.base) {
+            Some(offset) if offset <= self.len && len <= self.len - offset && (len == 0 || offset < self.len) => {
+                Ok(offset)
+            }
+            _ => Err(Refusal::Range),
+        }
+    }
+
+    /// Writes bytes for a peer.
+    pub(crate) fn store(&self, address: u64, from: View<'_>) -> Result<(), Refusal> {
+        let offset = self.check(address, from.len() as u64, Access::REMOTE_WRITE)?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        let to = self.memory.slice(offset as usize, from.len());
+        if self.backed {
+            from.copy_into(&to, 0);
+            return Ok(());
+        }
+        kernel::store(&to, from).map_err(|_| Refusal::Fault)
+    }
+
+    /// Lends bytes that a peer reads.
+    pub(crate) fn load<R>(
+        &self,
+        address: u64,
+        len: u64,
+        then: impl FnOnce(&Segments) -> R,
+    ) -> Result<R, Refusal> {
+        let offset = self.check(address, len, Access::REMOTE_READ)?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        let from = self.memory.slice(offset as usize, len as usize);
+        if self.backed {
+            return Ok(then(&from));
+        }
+        let bytes = kernel::load(&from).map_err(|_| Refusal::Fault)?;
+        Ok(Segments::lend(&bytes, then))
+    }
+
+    /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
+    pub(crate) fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
+        let offset = self.check(address, len, wanted)?;
+        debug_assert!(self.backed, "a transfer would touch memory that may not be there");
+        Ok(Lease::of(self, self.memory.slice(offset as usize, len as usize)))
+    }
+}

@@ -1,0 +1,91 @@
+//! Regions of borrowed memory, within one call.
+//!
+//! A region of borrowed memory must be closed before the borrow ends, whatever its owner does: forgetting a value would end a
+//! borrow while a peer still writes. So such regions exist only inside a closure, and the call that runs the closure closes
+//! them all before it returns, also when the closure panics.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use super::{Access, Handle, RegisterError, RemoteMemory};
+use crate::domain::Domain;
+use crate::memory::buffer::borrowed;
+use crate::memory::volatile::Segments;
+
+/// Where borrowed memory may be registered: see [`Domain::scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    domain: Domain,
+    /// All regions of this scope, closed or not.
+    handles: RefCell<Vec<Handle>>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// A region of borrowed memory. It lives until its scope ends.
+#[derive(Clone, Copy, Debug)]
+pub struct ScopedRegion<'scope> {
+    remote: RemoteMemory,
+    scope: PhantomData<Rc<&'scope mut ()>>,
+}
+
+impl ScopedRegion<'_> {
+    /// Its key.
+    #[must_use]
+    pub const fn key(&self) -> u64 {
+        self.remote.key
+    }
+
+    /// All of it, as peers name it.
+    #[must_use]
+    pub const fn remote(&self) -> RemoteMemory {
+        self.remote
+    }
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Registers memory that the caller borrowed: peers may read and write it, as `access` says, until the scope ends.
+    ///
+    /// # Errors
+    /// As [`RegisterError`] says.
+    pub fn register(
+        &'scope self,
+        memory: &'env mut [u8],
+        access: Access,
+    ) -> Result<ScopedRegion<'scope>, RegisterError> {
+        let handle = self.domain.registration(access).register(Segments::one(borrowed(memory)), true)?;
+        let remote = handle.remote();
+        self.handles.borrow_mut().push(handle);
+        Ok(ScopedRegion { remote, scope: PhantomData })
+    }
+}
+
+/// Closes every region, and waits for as long as that takes.
+struct Ending<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
+
+impl Drop for Ending<'_, '_, '_> {
+    fn drop(&mut self) {
+        for mut handle in self.0.handles.take() {
+            // A borrow cannot be parked: a peer that does not move keeps us here until it does, or is dead.
+            handle.close(None);
+        }
+    }
+}
+
+impl Domain {
+    /// Runs `f`, in which memory may be registered that is only borrowed. All regions of the scope are closed before this returns;
+    /// a peer that was stopped in the middle of an access keeps it from returning.
+    pub fn scope<'env, R>(&self, f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
+        let scope = Scope {
+            domain: self.clone(),
+            handles: RefCell::default(),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let ending = Ending(&scope);
+        let result = f(&scope);
+        drop(ending);
+        result
+    }
+}
