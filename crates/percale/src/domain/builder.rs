@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
-use crate::memory::region::Keys;
 use crate::fabric::TransportKind;
+use crate::memory::region::Keys;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 

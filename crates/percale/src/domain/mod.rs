@@ -14,7 +14,7 @@ use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Access, Keys, RegisterError, Region, Registration};
+use crate::memory::region::{Access, Keys, Region, RegisterError, Registration};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;

@@ -158,12 +158,7 @@ impl Registered {
     }
 
     /// Lends bytes that a peer reads.
-    pub(crate) fn load<R>(
-        &self,
-        address: u64,
-        len: u64,
-        then: impl FnOnce(&Segments) -> R,
-    ) -> Result<R, Refusal> {
+    pub(crate) fn load<R>(&self, address: u64, len: u64, then: impl FnOnce(&Segments) -> R) -> Result<R, Refusal> {
         let offset = self.check(address, len, Access::REMOTE_READ)?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
         let from = self.memory.slice(offset as usize, len as usize);

@@ -77,12 +77,7 @@ impl Domain {
     /// Runs `f`, in which memory may be registered that is only borrowed. All regions of the scope are closed before this returns;
     /// a peer that was stopped in the middle of an access keeps it from returning.
     pub fn scope<'env, R>(&self, f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
-        let scope = Scope {
-            domain: self.clone(),
-            handles: RefCell::default(),
-            scope: PhantomData,
-            env: PhantomData,
-        };
+        let scope = Scope { domain: self.clone(), handles: RefCell::default(), scope: PhantomData, env: PhantomData };
         let ending = Ending(&scope);
         let result = f(&scope);
         drop(ending);
