@@ -104,6 +104,10 @@ bitflags! {
         const ID = 2;
         /// The receiver answers with [`Kind::Ack`] once the message is in its application's buffer. Implies `ID`.
         const ACK = 4;
+        /// Of a [`Kind::Write`]: the last 8 bytes of the payload are completion data for the target.
+        const TELLS = 8;
+        /// This is one of several parts of an access: the target does not count it.
+        const PART = 16;
     }
 }
 

@@ -169,6 +169,26 @@ impl Registered {
         Ok(Segments::lend(&bytes, then))
     }
 
+    /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
+    pub(crate) fn change(&self, request: &Change<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
+        let len = request.count * request.datatype.size();
+        let wanted = match (request.op, fetched.is_empty()) {
+            (AtomicOp::Read, _) => Access::REMOTE_READ,
+            (_, true) => Access::REMOTE_WRITE,
+            (_, false) => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        };
+        let offset = self.check(request.address, len as u64, wanted)?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        let target = self.memory.slice(offset as usize, len);
+        let [target] = target.as_slice() else {
+            return Err(Refusal::Misaligned); // Elements that span pieces, or none.
+        };
+        if !self.backed {
+            kernel::populate(*target).map_err(|_| Refusal::Fault)?;
+        }
+        atomic::apply(request, *target, fetched).map_err(|_| Refusal::Misaligned)
+    }
+
     /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
     pub(crate) fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
         let offset = self.check(address, len, wanted)?;
