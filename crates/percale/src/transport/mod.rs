@@ -87,6 +87,8 @@ pub enum PullError {
     Fault,
     /// The sender cancelled the operation meanwhile, or it never existed.
     Gone,
+    /// stub
+    Revoked,
 }
 
 /// One end of an established connection.

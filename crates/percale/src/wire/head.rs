@@ -111,6 +111,9 @@ bitflags! {
     }
 }
 
+/// The most bytes of a region that travel in one [`Kind::Write`] or [`Kind::ReadData`] frame; longer ones are offered.
+pub const RMA_EAGER: usize = 16 << 10;
+
 /// What every frame starts with, as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {

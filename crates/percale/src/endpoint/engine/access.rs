@@ -31,10 +31,7 @@ use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer};
-
-/// The longest executed write or read whose bytes travel with its frame.
-pub(crate) const RMA_EAGER: usize = 16 << 10;
+use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
 
 /// The longest part: what a target may have to hold on the way.
 pub(crate) const PART_LIMIT: u64 = 64 << 20;

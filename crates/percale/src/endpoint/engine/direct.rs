@@ -16,7 +16,7 @@ use crate::memory::region::Refusal;
 use crate::memory::volatile::{Segments, IOV_LIMIT};
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{DirectError, GrantIndex, Lookup, ShmLink};
-use crate::transport::{Connection, Refused};
+use crate::transport::Connection;
 
 /// How an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

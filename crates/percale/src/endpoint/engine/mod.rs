@@ -298,12 +298,16 @@ impl Engine {
                 continue;
             }
             let Some(Some(link)) = self.links.get_mut(slot as usize) else { continue };
+            let action = match action {
+                Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
+                action => action,
+            };
             let result = match &action {
                 Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
                 Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
-                Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
+                Action::Pull { id, offer, into, token } => link.pull(*id, offer, into.place(), *token),
                 Action::Push { id, token, request, source } => {
-                    link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)
+                    link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source.place())
                 }
             };
             match result {

@@ -90,10 +90,12 @@ impl Engine {
             if front.flags().contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) && !front.has_begun() {
                 break;
             }
-            let (work, notify) = match &front.work {
-                Work::Send(work) => (*work, front.notify),
-                Work::Access(_) if self.start_access(slot) => continue,
-                Work::Access(_) => break,
+            let notify = front.notify;
+            let Work::Send(work) = front.work else {
+                if self.start_access(slot) {
+                    continue;
+                }
+                break;
             };
             if self.core.peers.get(slot).long_writes > 0 {
                 break; // The target pulls those when it gets to it; a message must not overtake them.

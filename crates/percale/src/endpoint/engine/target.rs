@@ -7,17 +7,17 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-use super::access::{PART_LIMIT, RMA_EAGER, SERVE};
+use super::access::{PART_LIMIT, SERVE};
 use super::core::Core;
 use super::types::{Action, Notify, Pull, Serve, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind};
+use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Refusal, Registered};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::{Connection, PullError};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer};
+use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
 
 /// Answers to one peer that its link has not taken; who asks for more and never listens is cut off.
 const REPLIES_LIMIT: u32 = 8192;
@@ -195,19 +195,34 @@ impl Core {
             let buffer = Buffer::from(region.load(head.tag, len, Segments::to_vec)?);
             (Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer))
         };
-        let serve = self.serves.insert(Serve { to: from, source, _staged: staged, asked: false }) as u32;
+        let offer = self.serve(from, head.id, source, staged);
+        self.peers.get_mut(from).replies += 1;
+        self.outbox.push_back((from, offer));
+        Ok(())
+    }
+
+    /// Lets a peer fetch what its part reads.
+    fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>) -> Action {
         // It names no memory: the region may be closed while the peer copies, so only we copy.
-        let offer = Offer { len: len.into(), ..Offer::default() };
+        let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
+        let serve = self.serves.insert(Serve { to, source, _staged: staged, asked: false }) as u32;
         let head = Head {
             kind: Kind::ReadOffer,
             flags: Flags::ID,
             len: size_of::<Offer>() as u32,
             tag: u64::from(serve | SERVE),
             data: 0,
-            id: head.id,
+            id: part,
         };
-        self.send_with(from, head, offer.as_bytes());
-        Ok(())
+        Action::Bytes(head, offer.as_bytes().to_vec())
+    }
+
+    /// An answer that is too long for a frame of its link is offered instead.
+    #[cold]
+    pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
+        let buffer = Buffer::from(bytes);
+        let source = Lease::own(&Segments::one(buffer.segment_for_send()));
+        self.serve(to, head.id, source, Some(buffer))
     }
 
     fn send_data(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) {
@@ -215,11 +230,6 @@ impl Core {
             Head { kind: Kind::ReadData, flags: Flags::ID, len: bytes.len() as u32, tag: 0, data: 0, id: head.id };
         self.peers.get_mut(to).replies += 1;
         self.outbox.push_back((to, Action::Bytes(head, bytes)));
-    }
-
-    fn send_with(&mut self, to: Connection, head: Head, bytes: &[u8]) {
-        self.peers.get_mut(to).replies += 1;
-        self.outbox.push_back((to, Action::Bytes(head, bytes.to_vec())));
     }
 
     /// The peer fetches what it asked to read.
@@ -320,13 +330,14 @@ impl AtomicRequest {
         payload: View<'_>,
         fetched: &mut Vec<u8>,
     ) -> Result<(), Refusal> {
-        let bytes = self.count * self.datatype.size();
+        let Self { op, datatype, kind, count } = *self;
         let operands = payload.to_vec().split_off(size_of::<AtomicHead>());
-        let (operand, compare) =
-            if self.op == AtomicOp::Read { (&[][..], &[][..]) } else { operands.split_at(bytes.min(operands.len())) };
-        if self.kind != AtomicKind::Plain {
-            fetched.resize(bytes, 0);
+        let bytes = if op == AtomicOp::Read { 0 } else { count * datatype.size() };
+        let (operand, compare) = operands.split_at(bytes);
+        let request = Request { op, datatype, kind, count, operand, compare };
+        if kind != AtomicKind::Plain {
+            fetched.resize(request.len(), 0);
         }
-        region.change(self.op, self.datatype, self.kind, address, operand, compare, fetched)
+        region.change(address, &request, fetched)
     }
 }

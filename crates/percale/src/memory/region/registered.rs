@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
 use crate::completion::counter::Counter;
+use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
 use crate::memory::lease::Lease;
 use crate::memory::rundown::{Pin, Snapshot};
@@ -170,14 +171,9 @@ impl Registered {
     }
 
     /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
-    pub(crate) fn change(&self, request: &Change<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
-        let len = request.count * request.datatype.size();
-        let wanted = match (request.op, fetched.is_empty()) {
-            (AtomicOp::Read, _) => Access::REMOTE_READ,
-            (_, true) => Access::REMOTE_WRITE,
-            (_, false) => Access::REMOTE_READ | Access::REMOTE_WRITE,
-        };
-        let offset = self.check(request.address, len as u64, wanted)?;
+    pub(crate) fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
+        let len = request.len();
+        let offset = self.check(address, len as u64, atomic_rights(request.op, request.kind))?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
         let target = self.memory.slice(offset as usize, len);
         let [target] = target.as_slice() else {
@@ -186,7 +182,7 @@ impl Registered {
         if !self.backed {
             kernel::populate(*target).map_err(|_| Refusal::Fault)?;
         }
-        atomic::apply(request, *target, fetched).map_err(|_| Refusal::Misaligned)
+        request.apply(*target, fetched).map_err(|_| Refusal::Misaligned)
     }
 
     /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
@@ -194,5 +190,14 @@ impl Registered {
         let offset = self.check(address, len, wanted)?;
         debug_assert!(self.backed, "a transfer would touch memory that may not be there");
         Ok(Lease::of(self, self.memory.slice(offset as usize, len as usize)))
+    }
+}
+
+/// The rights that an atomic operation needs: it writes, and what it fetches it reads.
+pub(crate) fn atomic_rights(op: AtomicOp, kind: Kind) -> Access {
+    match (op, kind) {
+        (AtomicOp::Read, _) => Access::REMOTE_READ,
+        (_, Kind::Plain) => Access::REMOTE_WRITE,
+        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_READ | Access::REMOTE_WRITE,
     }
 }

@@ -352,7 +352,7 @@ impl Link for ShmLink {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
-        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer) {
+        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer) {
             return self.send_offer(head, payload, more);
         }
         self.sender.send(head, payload, more).map_err(|error| self.send_error(error))

@@ -19,9 +19,12 @@ use super::{DATA_LIMIT, TcpLink};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{Data, Pulls};
 use crate::transport::{Broken, Connection, Sink};
-use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind};
+use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
 
-/// The longest payload of a frame that is neither a message nor data.
+/// The longest payload of a frame of a remote access: bytes, and what goes with them.
+const ACCESS_LIMIT: usize = RMA_EAGER + 64;
+
+/// The longest payload of any other frame that is neither a message nor data.
 const CONTROL_LIMIT: usize = 64;
 
 /// Frames up to this length always reach the sink whole; the start of one is kept until the rest comes.
@@ -250,7 +253,10 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     let limit = match head.kind {
         Kind::Message | Kind::Tagged => TcpLink::EAGER_LIMIT,
         Kind::Data => DATA_LIMIT,
-        Kind::Transport => return Err(Broken::Protocol("a frame that does not exist over TCP".into())),
+        Kind::Write | Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
+        Kind::Transport | Kind::Resolve | Kind::Resolved => {
+            return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
+        }
         _ => CONTROL_LIMIT,
     };
     if head.len as usize > limit {

@@ -1,0 +1,48 @@
+//! An atomic operation on behalf of a peer.
+
+#![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
+
+use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
+use crate::memory::volatile::Segment;
+
+/// A checked request: the operands and compare values are as long as its elements, or not used by its kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) op: AtomicOp,
+    pub(crate) datatype: Datatype,
+    pub(crate) kind: Kind,
+    /// Elements.
+    pub(crate) count: usize,
+    pub(crate) operand: &'a [u8],
+    pub(crate) compare: &'a [u8],
+}
+
+impl Request<'_> {
+    /// Bytes of the elements.
+    pub(crate) fn len(&self) -> usize {
+        self.count * self.datatype.size()
+    }
+
+    /// Does it to `target`, which is as long; `fetched` gets the values from before unless the operation is plain.
+    pub(crate) fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
+        let len = self.len();
+        let result = if self.kind == Kind::Plain { std::ptr::null_mut() } else { fetched.as_mut_ptr() };
+        assert!(target.len() >= len, "the target is as long as the elements");
+        assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
+        assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
+        assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
+        // SAFETY: all four are as long as the elements where the operation uses them, as was just checked; the caller is inside
+        // of the target's region, so that its memory is there.
+        unsafe {
+            execute(
+                self.op,
+                self.datatype,
+                target.as_ptr(),
+                self.operand.as_ptr(),
+                self.compare.as_ptr(),
+                result,
+                self.count,
+            )
+        }
+    }
+}
