@@ -10,6 +10,7 @@ pub mod flow;
 pub mod messages;
 pub mod model;
 pub mod probing;
+pub mod remote;
 pub mod safe;
 pub mod tagged;
 pub mod waiting;
@@ -62,7 +63,33 @@ macro_rules! conformance {
             }
         }
     };
+    ($name:ident, $fabric:ty, remote) => {
+        mod $name {
+            mod rust {
+                $crate::conformance!(@remote $fabric);
+            }
+        }
+    };
+    (@remote $fabric:ty) => {
+        $crate::tests! { $fabric,
+            remote:
+                mr_051_mr_053_reads_and_writes_of_every_size,
+                mr_002_mr_014_mr_050_mr_052_what_is_not_allowed_is_refused,
+                mr_003_a_key_is_one_domains,
+                mr_032_mr_067_mr_071_keys_come_and_go,
+                mr_039_mr_040_a_base_of_ones_own,
+                mr_010_pieces_on_both_sides,
+                mr_069_closing_ends_what_is_under_way,
+                atomic_operations_change_words,
+                writes_are_counted_and_told,
+                messages_and_reads_do_not_overtake_writes,
+                accesses_are_fenced_and_refused,
+                injected_writes_are_copied,
+                borrowed_memory_is_registered_in_a_scope,
+        }
+    };
     (@every $fabric:ty) => {
+        $crate::conformance!(@remote $fabric);
         $crate::tests! { $fabric,
             messages:
                 msg_001_messages_of_every_size_arrive,

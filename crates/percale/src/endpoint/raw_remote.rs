@@ -67,7 +67,8 @@ impl<A: Access> Endpoint<A> {
         Segments::lend(bytes, |local| {
             let remote = RemotePieces::one(remote);
             let work = RmaWork { peer, local: *local, remote, data, context: 0, flags: OpFlags::INJECT };
-            self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_rma(true, &work, notify)))
+            self.access
+                .with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_rma(true, &work, notify)))
         })
     }
 }

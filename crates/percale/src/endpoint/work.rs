@@ -118,14 +118,14 @@ impl PostError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Again => 11,                               // EAGAIN
+            Self::Again => 11,                                                  // EAGAIN
             Self::UnknownPeer(_) | Self::Flags(_) | Self::Lengths { .. } => 22, // EINVAL
-            Self::NoSuchAtomic(..) => 95, // EOPNOTSUPP
-            Self::NoVector => 267,                           // FI_ENOAV
-            Self::InjectTooLong(_) | Self::TooLong(_) => 90, // EMSGSIZE
-            Self::NotClaimed => 42,                          // ENOMSG
-            Self::ReadOnly => 13,                            // EACCES
-            Self::Forked => 10,                              // ECHILD
+            Self::NoSuchAtomic(..) => 95,                                       // EOPNOTSUPP
+            Self::NoVector => 267,                                              // FI_ENOAV
+            Self::InjectTooLong(_) | Self::TooLong(_) => 90,                    // EMSGSIZE
+            Self::NotClaimed => 42,                                             // ENOMSG
+            Self::ReadOnly => 13,                                               // EACCES
+            Self::Forked => 10,                                                 // ECHILD
         }
     }
 }

@@ -38,11 +38,7 @@ pub(crate) fn populate(memory: Segment) -> io::Result<()> {
     let len = (memory.as_ptr().addr() + memory.len()).next_multiple_of(page) - start;
     // SAFETY: this advice changes no contents, and fails on what is not mapped.
     unsafe {
-        rustix::mm::madvise(
-            std::ptr::without_provenance_mut(start),
-            len,
-            rustix::mm::Advice::LinuxPopulateWrite,
-        )
+        rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, rustix::mm::Advice::LinuxPopulateWrite)
     }?;
     Ok(())
 }

@@ -142,8 +142,7 @@ impl What {
             Self::Write(work) => (work.context, CompletionFlags::RMA | CompletionFlags::WRITE, work.remote.len()),
             Self::Read(work) => (work.context, CompletionFlags::RMA | CompletionFlags::READ, work.remote.len()),
             Self::Atomic(work) => {
-                let kind =
-                    if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
+                let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
                 (work.context, CompletionFlags::ATOMIC | kind, work.remote.len)
             }
         };
@@ -217,7 +216,8 @@ pub(super) fn execute(
         Some(access) => access,
         None => {
             let tell = (what.changes() && several).then(|| what.tell(true));
-            let access = Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
+            let access =
+                Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
             core.peers.started(slot);
             core.peers.get_mut(slot).executed += 1;
             *waiting.started.insert(core.accesses.insert(access) as u32)
@@ -308,11 +308,13 @@ fn send_write(
     several: bool,
 ) -> Result<(), Refused> {
     let Some(data) = what.data() else { return link.send(&head, local, false) };
-    let told = (!several).then(|| local.with_tail(U64::new(data).as_bytes(), |payload| {
-        head.flags |= Flags::TELLS;
-        head.len += size_of::<U64>() as u32;
-        link.send(&head, payload, false)
-    }));
+    let told = (!several).then(|| {
+        local.with_tail(U64::new(data).as_bytes(), |payload| {
+            head.flags |= Flags::TELLS;
+            head.len += size_of::<U64>() as u32;
+            link.send(&head, payload, false)
+        })
+    });
     match told.flatten() {
         Some(result) => result,
         None => {

@@ -12,11 +12,9 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::peers::Peers;
 use super::access::{Access, Part};
-use super::types::{
-    Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected,
-};
+use super::peers::Peers;
+use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};

@@ -13,10 +13,10 @@ use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, is_valid};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::Refusal;
-use crate::memory::volatile::{Segments, IOV_LIMIT};
+use crate::memory::volatile::{IOV_LIMIT, Segments};
+use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{DirectError, GrantIndex, Lookup, ShmLink};
-use crate::transport::Connection;
 
 /// How an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,9 @@ impl Engine {
         }
         let peer = self.core.peers.get(slot);
         let draining = peer.state == State::Up && !peer.pending.is_empty() && !flags.contains(OpFlags::FENCE);
-        if notify != Notify::Operation && (draining && peer.pending.len() >= PENDING_LIMIT / 4 || peer.pending.len() >= PENDING_LIMIT) {
+        if notify != Notify::Operation
+            && (draining && peer.pending.len() >= PENDING_LIMIT / 4 || peer.pending.len() >= PENDING_LIMIT)
+        {
             return Err(PostError::Again);
         }
         let idle = peer.state == State::Idle;
@@ -205,9 +207,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
     let mut offset = 0;
     for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
         let result = match what {
-            What::Write(work) => {
-                link.direct_write(grant, piece.address, &work.local.slice(offset, piece.len as usize))
-            }
+            What::Write(work) => link.direct_write(grant, piece.address, &work.local.slice(offset, piece.len as usize)),
             What::Read(work) => link.direct_read(grant, piece.address, &work.local.slice(offset, piece.len as usize)),
             What::Atomic(_) if !link.grant_can_atomic(grant) => return Attempt::Executed,
             What::Atomic(work) => atomically(link, grant, work),

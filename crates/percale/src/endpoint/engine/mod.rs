@@ -11,8 +11,8 @@
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
 
-mod arrive;
 pub(crate) mod access;
+mod arrive;
 mod connect;
 pub(crate) mod core;
 mod direct;

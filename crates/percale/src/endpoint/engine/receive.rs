@@ -199,12 +199,10 @@ impl Core {
         }
         for slot in 0..self.peers.len() as u32 {
             let pending = &mut self.peers.get_mut(slot).pending;
-            let wanted =
-                |send: &Pending| send.entry().context == context && ours(send.notify) && !send.has_begun();
+            let wanted = |send: &Pending| send.entry().context == context && ours(send.notify) && !send.has_begun();
             let wanted = pending.iter().position(wanted);
             let Some(send) = wanted.and_then(|at| pending.remove(at)) else { continue };
-            let error =
-                ErrorEntry::new(send.entry(), ErrorCode::Canceled).with_text("cancelled before it was sent");
+            let error = ErrorEntry::new(send.entry(), ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);
             return true;
         }

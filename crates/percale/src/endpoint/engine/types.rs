@@ -99,9 +99,7 @@ impl Pending {
     /// What a completion would say.
     pub(crate) fn entry(&self) -> Entry {
         match &self.work {
-            Work::Send(work) => {
-                sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
-            }
+            Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
             Work::Access(access) => access.entry(),
         }
     }

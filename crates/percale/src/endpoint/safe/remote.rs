@@ -130,12 +130,7 @@ pub struct Accessing<'e, A: Access, R> {
 
 impl<A: Access> Endpoint<A> {
     /// A read of a peer's memory into the buffer, which is as long. Gives the buffer.
-    pub fn read(
-        &self,
-        peer: PeerAddress,
-        from: RemoteMemory,
-        into: impl Into<Buffer>,
-    ) -> AccessRequest<'_, A, Buffer> {
+    pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
         self.access_request(peer, from, into.into(), What::Read)
     }
 

@@ -36,15 +36,60 @@ pub use fuzz::fuzz_ring;
 pub use link::{Parts, SetUpError, ShmLink};
 pub use pair::{PAIR_BYTES, pair_memory};
 
-#[derive(Clone,Copy,Debug)] pub struct GrantIndex;
-#[derive(Clone,Copy,Debug)] pub enum Lookup { Ready(GrantIndex), Unknown, Executed, NoKey }
-#[derive(Clone,Copy,Debug)] pub enum DirectError { Right, Range, Stale, Fault, Misaligned }
+#[derive(Clone, Copy, Debug)]
+pub struct GrantIndex;
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup {
+    Ready(GrantIndex),
+    Unknown,
+    Executed,
+    NoKey,
+}
+#[derive(Clone, Copy, Debug)]
+pub enum DirectError {
+    Right,
+    Range,
+    Stale,
+    Fault,
+    Misaligned,
+}
 impl ShmLink {
- pub fn look_up(&mut self, _:u64)->Lookup { Lookup::Executed }
- pub fn forget(&mut self, _:u64) {}
- pub fn grant_can_atomic(&self,_:GrantIndex)->bool{false}
- pub fn grant_notifies(&self,_:GrantIndex)->bool{false}
- pub fn direct_write(&mut self,_:GrantIndex,_:u64,_:&crate::memory::volatile::Segments)->Result<(),DirectError>{Ok(())}
- pub fn direct_read(&mut self,_:GrantIndex,_:u64,_:&crate::memory::volatile::Segments)->Result<(),DirectError>{Ok(())}
- pub fn direct_atomic(&mut self,_:GrantIndex,_:u64,_:crate::memory::atomic::AtomicOp,_:crate::memory::atomic::Datatype,_:crate::memory::volatile::Segment,_:crate::memory::volatile::Segment,_:crate::memory::volatile::Segment)->Result<(),DirectError>{Ok(())}
+    pub fn look_up(&mut self, _: u64) -> Lookup {
+        Lookup::Executed
+    }
+    pub fn forget(&mut self, _: u64) {}
+    pub fn grant_can_atomic(&self, _: GrantIndex) -> bool {
+        false
+    }
+    pub fn grant_notifies(&self, _: GrantIndex) -> bool {
+        false
+    }
+    pub fn direct_write(
+        &mut self,
+        _: GrantIndex,
+        _: u64,
+        _: &crate::memory::volatile::Segments,
+    ) -> Result<(), DirectError> {
+        Ok(())
+    }
+    pub fn direct_read(
+        &mut self,
+        _: GrantIndex,
+        _: u64,
+        _: &crate::memory::volatile::Segments,
+    ) -> Result<(), DirectError> {
+        Ok(())
+    }
+    pub fn direct_atomic(
+        &mut self,
+        _: GrantIndex,
+        _: u64,
+        _: crate::memory::atomic::AtomicOp,
+        _: crate::memory::atomic::Datatype,
+        _: crate::memory::volatile::Segment,
+        _: crate::memory::volatile::Segment,
+        _: crate::memory::volatile::Segment,
+    ) -> Result<(), DirectError> {
+        Ok(())
+    }
 }
