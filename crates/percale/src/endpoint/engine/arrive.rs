@@ -5,6 +5,7 @@ use super::types::{Action, Arrival, Body, Notify, Place, Pull, Receive, Request,
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::memory::buffer::Buffer;
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Flags, Head, Kind, Offer};
@@ -59,7 +60,7 @@ impl Core {
             return;
         }
         let token = self.pulls.insert(Pull { from, head, len: offer.len.get(), receive }) as u32;
-        self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
+        self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into: Lease::own(&into), token }));
     }
 
     /// An eager message arrived whole.
@@ -264,5 +265,6 @@ fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
             (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
         }
         PullError::Gone => (ErrorCode::Canceled, "the sender gave the message up"),
+        PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }
 }

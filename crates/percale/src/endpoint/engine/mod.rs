@@ -35,6 +35,7 @@ use self::poller::Poller;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
 use crate::memory::forked::Process;
+use crate::memory::lease::Lease;
 use crate::memory::volatile::View;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
@@ -300,7 +301,7 @@ impl Engine {
                 Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
                 Action::Push { id, token, request } => match self.core.sends.get(*id as usize) {
                     Some(send) => {
-                        let source = send.segments;
+                        let source = Lease::own(&send.segments);
                         link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), &source)
                     }
                     None => Ok(()),

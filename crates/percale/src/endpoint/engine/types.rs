@@ -3,6 +3,7 @@
 use crate::completion::entry::CompletionFlags;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Connection;
 use crate::wire::head::{Head, Offer};
@@ -200,7 +201,7 @@ pub(crate) struct Pull {
 }
 
 /// Something to do on a link, decided while the link was busy handing us frames.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Send this frame, which has no payload.
     Frame(Head),
@@ -211,7 +212,7 @@ pub(crate) enum Action {
         /// What it offers.
         offer: Offer,
         /// Where to.
-        into: Segments,
+        into: Lease,
         /// Our pull.
         token: u32,
     },
