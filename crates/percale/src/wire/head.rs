@@ -185,7 +185,8 @@ impl Head {
 }
 
 /// The payload of a [`Kind::MessageOffer`] or [`Kind::TaggedOffer`]: how much waits, and where a local peer finds it.
-/// A vectored source has `pieces` > 1 and only then may not be read directly (the sender pushes or sends it).
+/// A source may be read directly only if `pieces` is 1. A vectored one has more; one that may be revoked meanwhile says 0,
+/// and its address and arena are 0: the sender pushes or sends those.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
@@ -195,7 +196,7 @@ pub struct Offer {
     pub address: U64,
     /// The sealed arena that holds the source, or 0: then `address` is ordinary memory.
     pub arena: U32,
-    /// Segments of the source.
+    /// Segments of the source, or 0 if nobody but the sender may read it.
     pub pieces: U32,
     /// Offset of the first byte in that arena.
     pub offset: U64,

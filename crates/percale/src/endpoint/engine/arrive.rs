@@ -299,6 +299,7 @@ fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
         PullError::Fault => {
             (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
         }
-        PullError::Gone | PullError::Revoked => (ErrorCode::Canceled, "the sender gave the message up"),
+        PullError::Gone => (ErrorCode::Canceled, "the sender gave the message up"),
+        PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }
 }

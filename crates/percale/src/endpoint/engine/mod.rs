@@ -305,9 +305,9 @@ impl Engine {
             let result = match &action {
                 Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
                 Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
-                Action::Pull { id, offer, into, token } => link.pull(*id, offer, into.place(), *token),
+                Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
                 Action::Push { id, token, request, source } => {
-                    link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source.place())
+                    link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)
                 }
             };
             match result {

@@ -80,6 +80,23 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// A region that no domain knows, to be revoked through its pin.
+    #[cfg(test)]
+    pub(crate) fn for_test(memory: Segments) -> Arc<Self> {
+        Arc::new(Self {
+            key: 1,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            base: 0,
+            len: memory.len() as u64,
+            memory,
+            backed: true,
+            located: None,
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            counter: OnceLock::new(),
+        })
+    }
+
     /// The key.
     pub(crate) const fn key(&self) -> u64 {
         self.key

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
+use crate::memory::lease::Lease;
 use crate::memory::mapping::Mapping;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
@@ -69,7 +70,7 @@ pub fn fuzz_ring(bytes: &[u8]) {
     }
     let mut bytes = vec![0u8; 64 << 10];
     // SAFETY: the bytes are dropped after the link, and nobody else touches them.
-    let memory = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
+    let memory = Lease::own(&Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }));
     let mut answers = Answers::default();
     for _ in 0..POLLS {
         if link.poll(0, &mut answers).is_err() {

@@ -17,6 +17,7 @@ use super::ring::{Arrival, Consumer, INLINE_MAX};
 use super::sender::{GROW, SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
@@ -352,7 +353,7 @@ impl Link for ShmLink {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
-        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer) {
+        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer | Kind::ReadOffer) {
             return self.send_offer(head, payload, more);
         }
         self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
@@ -383,7 +384,7 @@ impl Link for ShmLink {
         Ok(moved)
     }
 
-    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
@@ -397,7 +398,7 @@ impl Link for ShmLink {
         }
     }
 
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
