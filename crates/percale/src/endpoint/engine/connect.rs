@@ -434,6 +434,8 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>) -> Parts {
         peer_pid: parts.peer_pid,
         peer_nonce: parts.peer_nonce,
         cma: parts.cma,
+        pidfd: Some(parts.pidfd),
+        keys: None,
     }
 }
 

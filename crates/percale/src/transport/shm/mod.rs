@@ -8,6 +8,7 @@
 //! * `ring`: lines, byte ring, credits. `bell`: who is watching, who sleeps. `pair`: what lies where.
 //! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a [`Link`](super::Link).
 //! * `transfer`: large payloads: mapped arenas, CMA, or frames.
+//! * `direct`: regions of the peer's, read and written without it.
 //! * `barrier`: the fence that the sleeper pays. `sync`: the switch to loom. `cache`: hints. `death`: what the watcher tells a link.
 //!
 //! # Trust
@@ -19,6 +20,7 @@ mod barrier;
 mod bell;
 mod cache;
 mod death;
+mod direct;
 mod link;
 mod pair;
 mod ring;
@@ -31,6 +33,8 @@ mod fuzz;
 
 pub use bell::{BELL_BITS, BELL_BYTES, Bell};
 pub use death::Death;
+#[allow(unused_imports, reason = "the engine's")]
+pub(crate) use direct::{DirectError, GrantIndex, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
 pub use link::{Parts, SetUpError, ShmLink};
