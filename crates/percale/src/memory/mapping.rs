@@ -32,6 +32,18 @@ impl Mapping {
     /// # Errors
     /// `InvalidData` if the descriptor is no memfd of that size, or not sealed; else what `mmap` says.
     pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The same, but only to be read: a write to it raises SIGSEGV.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::map(fd, len, ProtFlags::READ)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, allowed: ProtFlags) -> io::Result<Self> {
         let seals = rustix::fs::fcntl_get_seals(fd)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
@@ -40,13 +52,24 @@ impl Mapping {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
         }
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let ptr = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)
-        }?;
+        let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }?;
         let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len };
         // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
         unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }?;
         Ok(mapping)
+    }
+
+    /// Makes pages of `len` bytes from `offset` on present, so that reading them cannot fail for want of memory.
+    ///
+    /// # Errors
+    /// `InvalidInput` if they do not all lie within the mapping; what `madvise` says.
+    pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = self.as_ptr().wrapping_add(offset).cast();
+        // SAFETY: the range lies within this mapping; the advice changes no contents.
+        Ok(unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateRead) }?)
     }
 
     /// The first byte. Valid until the mapping is dropped; others may write it at any time.
@@ -93,6 +116,20 @@ pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd
     Ok(fd)
 }
 
+/// Makes a memfd of `len` bytes, sealed against changes of its size, that nobody can write but through the mapping that is
+/// returned with it. None of it has pages yet.
+///
+/// # Errors
+/// As [`sealed_memfd`], or what `mmap` says.
+pub fn published_memfd(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    let mapping = Mapping::of(fd.as_fd(), len)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    Ok((fd, mapping))
+}
+
 /// Gives pages to `len` bytes of a memfd from `offset` on, so that touching them cannot fail for want of memory.
 ///
 /// # Errors
@@ -122,5 +159,20 @@ mod tests {
         rustix::fs::ftruncate(&plain, 4096).unwrap();
         assert_eq!(Mapping::of(plain.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(rustix::fs::ftruncate(&fd, 100).is_err(), "sealed");
+    }
+
+    #[test]
+    fn published_memory_is_its_makers_to_write() {
+        let (fd, ours) = published_memfd("percale-test", 8192).unwrap();
+        back(fd.as_fd(), 4096, 4096).unwrap();
+        assert!(Mapping::of(fd.as_fd(), 8192).is_err(), "mapped for writing by somebody else");
+        assert!(rustix::io::pwrite(&fd, &[1], 0).is_err(), "written through the descriptor");
+        let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
+        theirs.populate(4096, 4096).unwrap();
+        assert_eq!(theirs.populate(4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // SAFETY: the mapping is alive and longer, and nobody else uses it.
+        unsafe { ours.as_ptr().wrapping_add(5000).write_volatile(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { theirs.as_ptr().wrapping_add(5000).read_volatile() }, 7);
     }
 }

@@ -99,16 +99,19 @@ impl Arena {
                 }
             }
         }
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let id = NEXT
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1))
-            .map_err(|_| AllocateError::Exhausted)?;
+        let id = new_number().ok_or(AllocateError::Exhausted)?;
         Ok(Self { id, fd: Arc::new(fd), mapping })
     }
 
     fn start(&self) -> usize {
         self.mapping.as_ptr().addr()
     }
+}
+
+/// A number for memory that peers may be given: never 0, and never given again in this process. `None` once all are used up.
+pub(crate) fn new_number() -> Option<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.try_update(Ordering::Relaxed, Ordering::Relaxed, |number| number.checked_add(1)).ok()
 }
 
 /// An arena in the registry.

@@ -20,6 +20,7 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
+use crate::domain::Trust;
 use crate::endpoint::matching::{Envelope, Held, Matching, Source};
 use crate::endpoint::operations::Operations;
 use crate::memory::region::Keys;
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) serves: Slab<Serve>,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
+    /// Who may reach them without us.
+    pub(crate) trust: Trust,
     /// The segments of receives that have several.
     pub(crate) vectors: Slab<Segments>,
     /// Multi-receive buffers.

@@ -1,5 +1,10 @@
 //! Posting one-sided operations: made within the call where the peer's memory can be reached, else behind what waits.
 
+#![expect(
+    unsafe_code,
+    reason = "an atomic operation on a place that the link vouches for; the block states its reason"
+)]
+
 use super::Engine;
 use super::access::{Waiting, What, atomic_kind, execute, refused_code};
 use super::core::Core;
@@ -10,10 +15,10 @@ use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::ErrorEntry;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, is_valid};
+use crate::memory::atomic::{AtomicOp, Kind as AtomicKind, Operands, is_valid};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::Refusal;
-use crate::memory::volatile::{IOV_LIMIT, Segments};
+use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{DirectError, GrantIndex, Lookup, ShmLink};
@@ -183,7 +188,7 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
     if !len.is_multiple_of(work.datatype.size() as u64) {
         return Err(PostError::Flags("an atomic operation is on whole elements"));
     }
-    if atomic_kind(work) == crate::memory::atomic::Kind::Compare && work.result.is_none() {
+    if atomic_kind(work) == AtomicKind::Compare && work.result.is_none() {
         return Err(PostError::Flags("an operation that compares has a result"));
     }
     Ok(())
@@ -249,31 +254,48 @@ fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Att
 /// An atomic operation on memory within reach.
 #[inline]
 fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Result<(), DirectError> {
-    let address = work.remote.address;
     let one = |segments: &Segments| match segments.as_slice() {
-        [] => Some(crate::memory::volatile::Segment::EMPTY),
+        [] => Some(Segment::EMPTY),
         [only] => Some(*only),
         _ => None,
     };
     let compare = work.compare.unwrap_or(Segments::EMPTY);
     let result = work.result.unwrap_or(Segments::EMPTY);
-    let (Some(operand), Some(compare), Some(into)) = (one(&work.operand), one(&compare), one(&result)) else {
-        // Operands in pieces are put together first.
-        let (operand, compare) = (work.operand.to_vec(), compare.to_vec());
-        let mut before = vec![0; result.len()];
-        let done = Segments::lend(&operand, |operand| {
-            Segments::lend(&compare, |compare| {
-                Segments::lend_mut(&mut before, |into| {
-                    let [operand, compare, into] =
-                        [operand, compare, into].map(|s| one(s).unwrap_or(crate::memory::volatile::Segment::EMPTY));
-                    link.direct_atomic(grant, address, work.op, work.datatype, operand, compare, into)
+    match (one(&work.operand), one(&compare), one(&result)) {
+        (Some(operand), Some(compare), Some(result)) => operate(link, grant, work, operand, compare, result),
+        _ => {
+            // What lies in pieces is put together first.
+            let (operand, compare, mut before) = (work.operand.to_vec(), compare.to_vec(), vec![0; result.len()]);
+            let whole = |segments: &Segments| one(segments).unwrap_or(Segment::EMPTY);
+            Segments::lend(&operand, |operand| {
+                Segments::lend(&compare, |compare| {
+                    Segments::lend_mut(&mut before, |into| {
+                        operate(link, grant, work, whole(operand), whole(compare), whole(into))
+                    })
                 })
-            })
-        });
-        crate::memory::volatile::View::of(&before).copy_into(&result, 0);
-        return done;
-    };
-    link.direct_atomic(grant, address, work.op, work.datatype, operand, compare, into)
+            })?;
+            View::of(&before).copy_into(&result, 0);
+            Ok(())
+        }
+    }
+}
+
+#[inline]
+fn operate(
+    link: &mut ShmLink,
+    grant: GrantIndex,
+    work: &AtomicWork,
+    operand: Segment,
+    compare: Segment,
+    result: Segment,
+) -> Result<(), DirectError> {
+    let (kind, len) = (atomic_kind(work), work.remote.len as usize);
+    let operands = Operands { op: work.op, datatype: work.datatype, kind, operand, compare, result };
+    let done = link.direct_atomic(grant, work.remote.address, len, kind != AtomicKind::Plain, |target| {
+        // SAFETY: the link vouches for the place until this returns.
+        unsafe { operands.apply(target, len) }
+    })?;
+    done.map_err(|_| DirectError::Misaligned)
 }
 
 impl Waiting {

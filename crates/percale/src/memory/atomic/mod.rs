@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 #![allow(unsafe_code)]
 mod request;
-pub(crate) use request::Request;
+pub(crate) use request::{Operands, Request};
 pub(crate) unsafe fn execute(
     _: AtomicOp,
     _: Datatype,
@@ -28,7 +28,12 @@ pub enum Datatype {
     F64,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtomicOp { Max, Min, Bor, Band, Mswap,
+pub enum AtomicOp {
+    Max,
+    Min,
+    Bor,
+    Band,
+    Mswap,
     Sum,
     Read,
     Cswap,

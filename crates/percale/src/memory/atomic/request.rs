@@ -46,3 +46,32 @@ impl Request<'_> {
         }
     }
 }
+
+/// An operation of our own, on memory of a peer that is within reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operands {
+    pub(crate) op: AtomicOp,
+    pub(crate) datatype: Datatype,
+    pub(crate) kind: Kind,
+    pub(crate) operand: Segment,
+    pub(crate) compare: Segment,
+    pub(crate) result: Segment,
+}
+
+impl Operands {
+    /// Does it to `len` bytes at `target`. What the operation uses is as long.
+    ///
+    /// # Safety
+    /// There are `len` bytes at `target`, mapped and writable until this returns; others may use them.
+    #[inline]
+    pub(crate) unsafe fn apply(&self, target: *mut u8, len: usize) -> Result<(), Misaligned> {
+        let Self { op, datatype, kind, operand, compare, result } = *self;
+        assert!(op == AtomicOp::Read || operand.len() == len, "an operand for each element");
+        assert!(kind != Kind::Compare || compare.len() == len, "a compare value for each element");
+        assert!(kind == Kind::Plain || result.len() == len, "room for each value");
+        let into = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
+        let count = len / datatype.size();
+        // SAFETY: the caller vouches for the target; the segments are lent to this operation and as long, as was just checked.
+        unsafe { execute(op, datatype, target, operand.as_ptr(), compare.as_ptr(), into, count) }
+    }
+}

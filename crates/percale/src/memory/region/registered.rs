@@ -50,6 +50,11 @@ impl Grants {
         !self.closed
     }
 
+    /// The entry by which it is granted to this peer.
+    pub(crate) fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
+        self.list.iter().find(|grant| Arc::ptr_eq(&grant.to, to)).map(|grant| grant.entry)
+    }
+
     /// Forgets the grants to a peer that is gone.
     pub(crate) fn forget(&mut self, entry: u32, to: &Arc<dyn Grantee>) {
         self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags};
 
@@ -57,7 +58,7 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd
 #[derive(Debug)]
 pub(super) struct Watched {
     /// Readable when the process has ended.
-    pub(super) pidfd: OwnedFd,
+    pub(super) pidfd: Arc<OwnedFd>,
     /// A duplicate of the control socket: hangs up when the peer closes it.
     pub(super) control: OwnedFd,
     /// The process.
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(who.pid, std::process::id().cast_signed());
         assert_eq!(who.uid, rustix::process::geteuid().as_raw());
         let pidfd = peer_pidfd(a.as_fd(), who.pid).unwrap();
-        let watched = Watched { pidfd, control: a, pid: who.pid };
+        let watched = Watched { pidfd: Arc::new(pidfd), control: a, pid: who.pid };
         assert_eq!(watched.obituary(), None);
         drop(b);
         assert_eq!(watched.obituary().as_deref(), Some("connection closed"));
@@ -108,7 +109,7 @@ mod tests {
         let (a, _held) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        let watched = Watched { pidfd, control: a, pid: pid.as_raw_nonzero().get() };
+        let watched = Watched { pidfd: Arc::new(pidfd), control: a, pid: pid.as_raw_nonzero().get() };
         assert_eq!(watched.obituary(), None);
         child.kill().unwrap();
         child.wait().unwrap();

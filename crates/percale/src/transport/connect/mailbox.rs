@@ -71,6 +71,8 @@ pub struct ShmParts {
     pub peer_nonce: (u64, u64),
     /// Whether the endpoint allows reading and writing the peer's memory directly.
     pub cma: bool,
+    /// Readable when the peer's process has ended.
+    pub pidfd: Arc<OwnedFd>,
 }
 
 /// An established connection, still without its link.

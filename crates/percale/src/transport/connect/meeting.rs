@@ -121,7 +121,7 @@ impl Meeting {
                 if error.why == Why::Descriptors { error } else { Degraded { why: Why::PeerUnknown, ..error } }
             })?;
             let duplicate = rustix::io::fcntl_dupfd_cloexec(&control, 0)?;
-            let watched = Watched { pidfd, control: duplicate, pid: who.pid };
+            let watched = Watched { pidfd: Arc::new(pidfd), control: duplicate, pid: who.pid };
             let bit = Bit::of(bell)?;
             WORD_SET.call_once(|| {
                 let value = random().map_or(0x7065_7263_616c_6521, u64::from_ne_bytes);
@@ -246,6 +246,7 @@ impl Meeting {
             peer_pid: self.who.pid,
             peer_nonce: (half.word_address.get(), half.word_value.get()),
             cma,
+            pidfd: Arc::clone(&self.watched.pidfd),
         };
         Some((parts, self.watched, self.who))
     }

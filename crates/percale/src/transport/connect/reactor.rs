@@ -434,17 +434,28 @@ impl Reactor {
     /// Ends the watch, and the connection with it: the peer sees a hang-up even if a forked child of this process
     /// still has the socket.
     pub(super) fn unwatch(&mut self, serial: u64) {
-        if let Some(Watch { watched, .. }) = self.watches.remove(&serial)
+        if let Some(Watch { watched, .. }) = self.take_watch(serial)
             && let Err(error) = rustix::net::shutdown(&watched.control, rustix::net::Shutdown::Both)
         {
             tracing::debug!(%error, "a control socket was closed already");
         }
     }
 
+    /// Watches a peer no longer. Both descriptors have other owners, so closing ours would not end it.
+    fn take_watch(&mut self, serial: u64) -> Option<Watch> {
+        let watch = self.watches.remove(&serial)?;
+        for fd in [watch.watched.pidfd.as_fd(), watch.watched.control.as_fd()] {
+            if let Err(error) = epoll::delete(&self.epoll, fd) {
+                tracing::debug!(%error, "a peer was not watched");
+            }
+        }
+        Some(watch)
+    }
+
     /// Something happened to a peer.
     fn look(&mut self, serial: u64) {
         let Some(reason) = self.watches.get(&serial).and_then(|watch| watch.watched.obituary()) else { return };
-        let Some(Watch { endpoint, incarnation, .. }) = self.watches.remove(&serial) else { return };
+        let Some(Watch { endpoint, incarnation, .. }) = self.take_watch(serial) else { return };
         self.bury(endpoint, incarnation, serial, reason);
     }
 

@@ -105,6 +105,8 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         peer_nonce: (0, 0),
         // The peer would be ourselves, and its addresses nonsense.
         cma: false,
+        pidfd: None,
+        keys: None,
     })
     .map_err(std::io::Error::other)?;
     Ok((link, scribble))

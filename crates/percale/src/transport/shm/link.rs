@@ -12,12 +12,14 @@ use zerocopy::IntoBytes;
 use super::barrier;
 use super::bell::{BELL_BITS, Bell, PeerBell};
 use super::death::Death;
+use super::direct::{Direct, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
 use super::ring::{Arrival, Consumer, INLINE_MAX};
 use super::sender::{GROW, SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::memory::lease::Lease;
+use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
@@ -54,6 +56,10 @@ pub struct Parts {
     pub peer_nonce: (u64, u64),
     /// Whether CMA may be used at all.
     pub cma: bool,
+    /// Readable when the peer's process has ended.
+    pub pidfd: Option<Arc<OwnedFd>>,
+    /// Our domain's regions, if the peer may reach them by itself.
+    pub(crate) keys: Option<Arc<Keys>>,
 }
 
 /// Why a link could not be made.
@@ -84,6 +90,7 @@ pub struct ShmLink {
     rx: Consumer,
     sender: Sender,
     transfers: Transfers,
+    direct: Direct,
     pair: Arc<Pair>,
     side: usize,
     rx_grown: bool,
@@ -120,6 +127,7 @@ impl ShmLink {
             rx: Consumer::new(pair.area(1 - side, Size::Idle)),
             sender: Sender::new(Arc::clone(&pair), side, bell),
             transfers: Transfers::new(Arc::clone(&pair), side, cma.as_ref().ok().copied(), parts.control),
+            direct: Direct::new(parts.keys, parts.pidfd),
             pair,
             side,
             rx_grown: false,
@@ -159,7 +167,7 @@ impl ShmLink {
         if self.cold {
             return true;
         }
-        if !self.transfers.is_empty() {
+        if !self.transfers.is_empty() || !self.direct.is_settled() {
             return false;
         }
         self.sender.prepare_sleep();
@@ -202,6 +210,7 @@ impl ShmLink {
             && self.rx.is_empty()
             && self.sender.is_settled()
             && self.transfers.is_empty()
+            && self.direct.is_settled()
             && !self.death.is_dead()
     }
 
@@ -262,6 +271,37 @@ impl ShmLink {
         self.sender.send(head, &payload, more).map_err(|error| self.send_error(error))
     }
 
+    /// What this side was granted of the peer's regions.
+    #[inline]
+    pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
+        self.direct.initiator()
+    }
+
+    fn direct(&mut self) -> (&mut Direct, Side<'_>) {
+        let (pair, side, death, cma) = (&self.pair, self.side, &self.death, self.transfers.cma());
+        let (arenas, sender) = (self.transfers.arenas(), &mut self.sender);
+        (&mut self.direct, Side { pair, side, death, cma, arenas, sender })
+    }
+
+    /// What is known of a key; asks the peer, if nothing is.
+    pub(super) fn ask(&mut self, key: u64) -> Lookup {
+        if self.broken.is_some() {
+            return Lookup::Unknown;
+        }
+        let (direct, side) = self.direct();
+        direct.ask(key, side).unwrap_or_else(|error| {
+            self.send_error(error);
+            Lookup::Unknown
+        })
+    }
+
+    /// Answers what the peer asked about keys.
+    #[cold]
+    fn answer(&mut self) -> Result<bool, Broken> {
+        let (direct, side) = self.direct();
+        direct.answer(side).map_err(|error| self.transfer_error(TransferError::Send(error)))
+    }
+
     /// A frame that is not simply the sink's.
     fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
         match arrival.head.kind {
@@ -281,6 +321,14 @@ impl ShmLink {
                 let view = unsafe { arrival.view() };
                 if let Err(error) = self.transfers.data(&arrival.head, view) {
                     return Err(self.transfer_error(error));
+                }
+            }
+            Kind::Resolve | Kind::Resolved => {
+                // SAFETY: the frame is consumed only below.
+                let view = unsafe { arrival.view() };
+                let (direct, side) = self.direct();
+                if let Err(why) = direct.frame(&arrival.head, view, side) {
+                    return Err(self.break_with(Broken::Protocol(why.to_owned())));
                 }
             }
             _ => {}
@@ -321,7 +369,9 @@ impl ShmLink {
                 Ok(Some(arrival)) => {
                     count += 1;
                     match arrival.head.kind {
-                        Kind::Data | Kind::Nothing | Kind::Transport => self.own_frame(&arrival)?,
+                        Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {
+                            self.own_frame(&arrival)?;
+                        }
                         kind => {
                             // SAFETY: the frame is consumed only after the sink has returned.
                             sink.frame(me, arrival.head, unsafe { arrival.view() });
@@ -367,6 +417,9 @@ impl Link for ShmLink {
         // Asked for first: whatever a dead peer sent is then seen below.
         let dead = self.death.is_dead();
         let mut moved = self.receive(me, sink)?;
+        if !self.direct.is_settled() && self.broken.is_none() {
+            moved |= self.answer()?;
+        }
         self.sender.flush();
         if !self.transfers.is_empty() && self.broken.is_none() {
             match self.transfers.step(&mut self.sender, me, sink) {
@@ -409,7 +462,7 @@ impl Link for ShmLink {
     }
 
     fn is_idle(&self) -> bool {
-        self.transfers.is_idle()
+        self.transfers.is_idle() && self.direct.is_settled()
     }
 }
 

@@ -127,6 +127,8 @@ fn parts(cma: bool) -> [Parts; 2] {
         peer_pid: std::process::id() as i32,
         peer_nonce: ((&raw const NONCE).expose_provenance() as u64, NONCE),
         cma,
+        pidfd: None,
+        keys: None,
     })
 }
 

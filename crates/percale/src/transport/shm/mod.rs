@@ -8,6 +8,7 @@
 //! * `ring`: lines, byte ring, credits. `bell`: who is watching, who sleeps. `pair`: what lies where.
 //! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a [`Link`](super::Link).
 //! * `transfer`: large payloads: mapped arenas, CMA, or frames.
+//! * `direct`: regions of the peer's, read and written without it.
 //! * `barrier`: the fence that the sleeper pays. `sync`: the switch to loom. `cache`: hints. `death`: what the watcher tells a link.
 //!
 //! # Trust
@@ -19,6 +20,7 @@ mod barrier;
 mod bell;
 mod cache;
 mod death;
+mod direct;
 mod link;
 mod pair;
 mod ring;
@@ -31,65 +33,9 @@ mod fuzz;
 
 pub use bell::{BELL_BITS, BELL_BYTES, Bell};
 pub use death::Death;
+#[allow(unused_imports, reason = "the engine's")]
+pub(crate) use direct::{DirectError, GrantIndex, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
 pub use link::{Parts, SetUpError, ShmLink};
 pub use pair::{PAIR_BYTES, pair_memory};
-
-#[derive(Clone, Copy, Debug)]
-pub struct GrantIndex;
-#[derive(Clone, Copy, Debug)]
-pub enum Lookup {
-    Ready(GrantIndex),
-    Unknown,
-    Executed,
-    NoKey,
-}
-#[derive(Clone, Copy, Debug)]
-pub enum DirectError {
-    Right,
-    Range,
-    Stale,
-    Fault,
-    Misaligned,
-}
-impl ShmLink {
-    pub fn look_up(&mut self, _: u64) -> Lookup {
-        Lookup::Executed
-    }
-    pub fn forget(&mut self, _: u64) {}
-    pub fn grant_can_atomic(&self, _: GrantIndex) -> bool {
-        false
-    }
-    pub fn grant_notifies(&self, _: GrantIndex) -> bool {
-        false
-    }
-    pub fn direct_write(
-        &mut self,
-        _: GrantIndex,
-        _: u64,
-        _: &crate::memory::volatile::Segments,
-    ) -> Result<(), DirectError> {
-        Ok(())
-    }
-    pub fn direct_read(
-        &mut self,
-        _: GrantIndex,
-        _: u64,
-        _: &crate::memory::volatile::Segments,
-    ) -> Result<(), DirectError> {
-        Ok(())
-    }
-    pub fn direct_atomic(
-        &mut self,
-        _: GrantIndex,
-        _: u64,
-        _: crate::memory::atomic::AtomicOp,
-        _: crate::memory::atomic::Datatype,
-        _: crate::memory::volatile::Segment,
-        _: crate::memory::volatile::Segment,
-        _: crate::memory::volatile::Segment,
-    ) -> Result<(), DirectError> {
-        Ok(())
-    }
-}

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::ring::{Area, Credits, LINE, Line};
 use super::sync::{AtomicU32, AtomicU64};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
+use crate::memory::rundown;
 
 const PAGE: usize = 4096;
 const IDLE_SHIFT: u32 = 5;
@@ -96,6 +97,8 @@ struct Control {
     directions: [Direction; 2],
     /// By the side that pulls.
     slots: [[Slot; SLOTS]; 2],
+    /// Where each side announces its accesses to the other's regions.
+    announcements: [rundown::Line; 2],
 }
 
 #[cfg(not(loom))]
@@ -148,6 +151,12 @@ impl Pair {
     #[inline]
     pub(super) fn slot(&self, side: usize, slot: usize) -> Option<&Slot> {
         self.control().slots[side].get(slot)
+    }
+
+    /// Where `side` announces its accesses to the other's regions.
+    #[inline]
+    pub(super) fn announcements(&self, side: usize) -> &rundown::Line {
+        &self.control().announcements[side]
     }
 
     const fn offset(side: usize, size: Size) -> usize {

@@ -7,9 +7,10 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -24,41 +25,80 @@ use crate::memory::volatile::Segments;
 /// How many arenas each side hands out at a time; memory in more than that goes another way.
 const LIMIT: usize = 1024;
 
+/// What a peer may do with an arena that it is given. The two are given, mapped and taken back apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Sharing {
+    Writable,
+    /// By a descriptor that cannot be mapped for writing.
+    ReadOnly,
+}
+
+/// An arena of ours as a peer was given it, or the other way round.
+type Identity = (u32, Sharing);
+
 /// What stands beside a descriptor; without one, and with a size of 0, the arena is taken back.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Announcement {
     arena: U32,
-    reserved: U32,
+    read_only: U32,
     size: U64,
 }
 
 /// Both sides' arenas, as far as this link knows them.
 #[derive(Debug)]
-pub(super) struct Arenas {
+pub(in super::super) struct Arenas {
     control: OwnedFd,
-    given: Vec<(u32, Weak<OwnedFd>)>,
+    given: Vec<(Identity, Weak<OwnedFd>)>,
     /// `None`: it could not be mapped; other ways must do.
-    mapped: Vec<(u32, Option<Arc<Mapping>>)>,
+    mapped: Vec<(Identity, Option<Arc<Mapping>>)>,
+    /// How many arenas the peer has taken back.
+    taken_back: u64,
 }
 
 /// A range in an arena of the peer's, checked to lie within it.
 #[derive(Clone, Debug)]
-pub(super) struct Remote {
+pub(in super::super) struct Remote {
     mapping: Arc<Mapping>,
     offset: usize,
 }
 
+/// How an arena of the peer's can be reached.
+#[derive(Debug)]
+pub(in super::super) enum Given {
+    Mapped(Arc<Mapping>),
+    /// It was given, and could not be mapped.
+    Unmapped,
+    /// It was never given, or taken back.
+    Not,
+}
+
 impl Remote {
+    /// `len` bytes from `offset` in a mapping.
+    ///
+    /// # Errors
+    /// If they do not all lie in it.
+    pub(in super::super) fn within(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, &'static str> {
+        match offset.checked_add(len) {
+            Some(end) if end <= mapping.len() as u64 => Ok(Self { mapping, offset: offset as usize }),
+            _ => Err("a range beyond its arena"),
+        }
+    }
+
     /// The range's first byte.
-    pub(super) fn as_ptr(&self) -> *mut u8 {
+    pub(in super::super) fn as_ptr(&self) -> *mut u8 {
         self.mapping.as_ptr().wrapping_add(self.offset)
+    }
+
+    /// What must live while it is used.
+    pub(in super::super) fn into_mapping(self) -> Arc<Mapping> {
+        self.mapping
     }
 }
 
 impl Arenas {
     pub(super) fn new(control: OwnedFd) -> Self {
-        Self { control, given: Vec::new(), mapped: Vec::new() }
+        Self { control, given: Vec::new(), mapped: Vec::new(), taken_back: 0 }
     }
 
     /// The arena that holds all of `memory` and the offset in it, once the peer has the arena; else (0, 0).
@@ -70,19 +110,33 @@ impl Arenas {
     /// As [`name`](Self::name).
     pub(super) fn name_range(&mut self, ptr: *const u8, len: usize) -> (u32, u64) {
         let Some(located) = locate(ptr, len) else { return (0, 0) };
-        if !self.given.iter().any(|(given, _)| *given == located.arena) {
-            self.take_back();
-            if self.given.len() >= LIMIT {
-                return (0, 0);
-            }
-            if let Err(error) = self.announce(located.arena, located.size as u64, Some(located.fd.as_fd())) {
-                // The next offer tries again; this one goes another way.
-                tracing::debug!(%error, arena = located.arena, "cannot hand out an arena");
-                return (0, 0);
-            }
-            self.given.push((located.arena, Arc::downgrade(&located.fd)));
+        if self.give((located.arena, Sharing::Writable), located.size, &located.fd) {
+            (located.arena, located.offset)
+        } else {
+            (0, 0)
         }
-        (located.arena, located.offset)
+    }
+
+    /// Whether the peer has this arena, to which it is given now if need be: its number, size and memfd.
+    pub(in super::super) fn give(&mut self, arena: Identity, size: usize, fd: &Arc<OwnedFd>) -> bool {
+        if self.given.iter().any(|(given, _)| *given == arena) {
+            return true;
+        }
+        self.take_back();
+        if self.given.len() >= LIMIT {
+            return false;
+        }
+        let announced = match arena.1 {
+            Sharing::Writable => self.announce(arena, size as u64, Some(fd.as_fd())),
+            Sharing::ReadOnly => read_only(fd).and_then(|fd| self.announce(arena, size as u64, Some(fd.as_fd()))),
+        };
+        if let Err(error) = announced {
+            // The next one that needs it tries again; this one goes another way.
+            tracing::debug!(%error, ?arena, "cannot hand out an arena");
+            return false;
+        }
+        self.given.push((arena, Arc::downgrade(fd)));
+        true
     }
 
     /// Tells the peer which of the arenas that it was given are no more.
@@ -98,13 +152,14 @@ impl Arenas {
         for arena in gone {
             if let Err(error) = self.announce(arena, 0, None) {
                 // The peer keeps it until the link ends.
-                tracing::debug!(%error, arena, "cannot take an arena back");
+                tracing::debug!(%error, ?arena, "cannot take an arena back");
             }
         }
     }
 
-    fn announce(&self, arena: u32, size: u64, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
-        let announcement = Announcement { arena: arena.into(), reserved: U32::ZERO, size: size.into() };
+    fn announce(&self, (arena, sharing): Identity, size: u64, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
+        let read_only = u32::from(sharing == Sharing::ReadOnly).into();
+        let announcement = Announcement { arena: arena.into(), read_only, size: size.into() };
         let fds = fd.as_slice();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -123,28 +178,41 @@ impl Arenas {
         if arena == 0 {
             return Ok(None);
         }
-        let mapping = match self.known(arena) {
-            Some(mapping) => mapping,
-            None => {
-                self.receive()?;
-                self.known(arena).ok_or("an arena that was not handed over")?
-            }
-        };
-        let Some(mapping) = mapping else { return Ok(None) };
-        match offset.checked_add(len) {
-            Some(end) if end <= mapping.len() as u64 => Ok(Some(Remote { mapping, offset: offset as usize })),
-            _ => Err("a range beyond its arena"),
+        match self.mapping((arena, Sharing::Writable))? {
+            Given::Mapped(mapping) => Remote::within(mapping, offset, len).map(Some),
+            Given::Unmapped => Ok(None),
+            Given::Not => Err("an arena that was not handed over"),
         }
     }
 
-    fn known(&self, arena: u32) -> Option<Option<Arc<Mapping>>> {
+    /// The peer's arena, as it was given to us.
+    ///
+    /// # Errors
+    /// If the peer says something else than percale does on the control socket.
+    pub(in super::super) fn mapping(&mut self, arena: Identity) -> Result<Given, &'static str> {
+        if self.known(arena).is_none() {
+            self.receive()?;
+        }
+        Ok(match self.known(arena) {
+            Some(Some(mapping)) => Given::Mapped(mapping),
+            Some(None) => Given::Unmapped,
+            None => Given::Not,
+        })
+    }
+
+    /// Goes up when the peer takes an arena back: who keeps its mapping keeps the peer's pages.
+    pub(in super::super) const fn taken_back(&self) -> u64 {
+        self.taken_back
+    }
+
+    fn known(&self, arena: Identity) -> Option<Option<Arc<Mapping>>> {
         self.mapped.iter().find(|(known, _)| *known == arena).map(|(_, mapping)| mapping.clone())
     }
 
     /// Takes everything that waits on the control socket.
     fn receive(&mut self) -> Result<(), &'static str> {
         loop {
-            let mut announcement = Announcement { arena: U32::ZERO, reserved: U32::ZERO, size: U64::ZERO };
+            let mut announcement = Announcement { arena: U32::ZERO, read_only: U32::ZERO, size: U64::ZERO };
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -166,12 +234,18 @@ impl Arenas {
             if bytes == 0 {
                 return Ok(());
             }
-            let arena = announcement.arena.get();
-            if bytes != size_of::<Announcement>() || arena == 0 {
+            let sharing = match announcement.read_only.get() {
+                0 => Sharing::Writable,
+                1 => Sharing::ReadOnly,
+                _ => return Err("an arena that is shared in an unknown way"),
+            };
+            let arena = (announcement.arena.get(), sharing);
+            if bytes != size_of::<Announcement>() || arena.0 == 0 {
                 return Err("a malformed message about an arena");
             }
             if announcement.size.get() == 0 {
                 self.mapped.retain(|(known, _)| *known != arena);
+                self.taken_back += 1;
                 continue;
             }
             if self.known(arena).is_some() {
@@ -183,11 +257,19 @@ impl Arenas {
             // Without a descriptor of our own left (or address space), the arena is known and not mapped.
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
-                Mapping::of(fd.as_fd(), size)
-                    .inspect_err(|error| tracing::warn!(%error, arena, "cannot map a peer's arena"))
-                    .ok()
+                let mapping = match sharing {
+                    Sharing::Writable => Mapping::of(fd.as_fd(), size),
+                    Sharing::ReadOnly => Mapping::read_only(fd.as_fd(), size),
+                };
+                mapping.inspect_err(|error| tracing::warn!(%error, ?arena, "cannot map a peer's arena")).ok()
             });
             self.mapped.push((arena, mapping.map(Arc::new)));
         }
     }
+}
+
+/// The same memory, not to be written.
+fn read_only(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

@@ -17,7 +17,7 @@ pub(in super::super) struct Cma {
 
 /// From whose point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(in super::super) enum Direction {
     Read,
     Write,
 }
@@ -40,7 +40,7 @@ impl Cma {
     }
 
     /// Copies all of `local` from or to the peer's memory at `remote`.
-    pub(super) fn copy(&self, direction: Direction, local: &Segments, remote: u64) -> io::Result<()> {
+    pub(in super::super) fn copy(&self, direction: Direction, local: &Segments, remote: u64) -> io::Result<()> {
         let mut done = 0;
         while done < local.len() {
             let rest = local.slice(done, usize::MAX);

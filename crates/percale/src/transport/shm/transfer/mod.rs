@@ -44,8 +44,8 @@ use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
-use self::arenas::Arenas;
-pub(super) use self::cma::Cma;
+pub(super) use self::arenas::{Arenas, Given, Remote, Sharing};
+pub(super) use self::cma::{Cma, Direction};
 use self::pull::{Pull, Waiting};
 use self::push::Push;
 use super::pair::{Pair, Slot};
@@ -135,6 +135,16 @@ impl Transfers {
             waiting: VecDeque::new(),
             ended: Vec::new(),
         }
+    }
+
+    /// The peer, if the kernel copies.
+    pub(super) const fn cma(&self) -> Option<Cma> {
+        self.cma
+    }
+
+    /// The arenas of both sides.
+    pub(super) const fn arenas(&mut self) -> &mut Arenas {
+        &mut self.arenas
     }
 
     /// Whether there is nothing to do at all.

@@ -1,0 +1,78 @@
+//! Direct access, as a link's owner uses it.
+
+use super::access::DirectError;
+use super::grants::{GrantIndex, Lookup};
+use crate::memory::region::Access;
+use crate::memory::volatile::Segments;
+use crate::transport::shm::ShmLink;
+
+impl ShmLink {
+    /// How the peer's region with this key can be reached. Asks the peer, if that is not known; as long as the answer is not
+    /// there, and where it is no grant, the peer executes what is posted.
+    ///
+    /// A key that the target refused as unknown is to be [forgotten](Self::forget): another region may have it later.
+    #[inline]
+    pub(crate) fn look_up(&mut self, key: u64) -> Lookup {
+        match self.initiator().and_then(|initiator| initiator.grants().last(key)) {
+            Some(grant) => Lookup::Ready(grant),
+            None => self.ask(key),
+        }
+    }
+
+    /// Forgets what is known of a key: after [`DirectError::Stale`].
+    pub(crate) fn forget(&mut self, key: u64) {
+        if let Some(initiator) = self.initiator() {
+            initiator.grants().forget(key);
+        }
+    }
+
+    /// Whether the peer counts what is written to this region, and must be told of each write
+    /// ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)).
+    #[inline]
+    pub(crate) fn grant_notifies(&mut self, grant: GrantIndex) -> bool {
+        self.initiator().is_some_and(|initiator| initiator.notifies(grant))
+    }
+
+    /// Whether [`direct_atomic`](Self::direct_atomic) can be used. If not, the peer executes atomic operations.
+    #[inline]
+    pub(crate) fn grant_can_atomic(&mut self, grant: GrantIndex) -> bool {
+        self.initiator().is_some_and(|initiator| initiator.can_atomic(grant))
+    }
+
+    /// Writes all of `from` to the region, from `address` on. When this returns Ok, it is in the target's memory.
+    ///
+    /// # Errors
+    /// As [`DirectError`] says. After `Stale` and `Fault` some of it may have been written.
+    #[inline]
+    pub(crate) fn direct_write(&mut self, grant: GrantIndex, address: u64, from: &Segments) -> Result<(), DirectError> {
+        self.initiator().ok_or(DirectError::Stale)?.write(grant, address, from)
+    }
+
+    /// Fills `into` from the region, from `address` on.
+    ///
+    /// # Errors
+    /// As [`DirectError`] says. After `Stale` and `Fault` some of it may have been filled.
+    #[inline]
+    pub(crate) fn direct_read(&mut self, grant: GrantIndex, address: u64, into: &Segments) -> Result<(), DirectError> {
+        self.initiator().ok_or(DirectError::Stale)?.read(grant, address, into)
+    }
+
+    /// Calls `operate` with the place of `len` bytes of the region, from `address` on: mapped, writable, theirs until it returns.
+    /// All is made under one announcement, so that nothing is done twice; so it must be short, and must not panic. `fetches`: the
+    /// operation also tells what was there.
+    ///
+    /// # Errors
+    /// As [`DirectError`] says; then `operate` was not called. `Fault` if the region [cannot](Self::grant_can_atomic).
+    #[inline]
+    pub(crate) fn direct_atomic<R>(
+        &mut self,
+        grant: GrantIndex,
+        address: u64,
+        len: usize,
+        fetches: bool,
+        operate: impl FnOnce(*mut u8) -> R,
+    ) -> Result<R, DirectError> {
+        let wanted = if fetches { Access::REMOTE_READ | Access::REMOTE_WRITE } else { Access::REMOTE_WRITE };
+        self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, len, wanted, operate)
+    }
+}

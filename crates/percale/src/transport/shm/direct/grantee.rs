@@ -1,0 +1,211 @@
+//! The target's record of one peer: the key page that it shows this peer, and what was granted in it.
+
+#![expect(unsafe_code, reason = "names entries in the key page; the block states its reason")]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::{ENTRIES, PAGE_BYTES};
+use crate::memory::forked::forked;
+use crate::memory::mapping::{Mapping, back, published_memfd};
+use crate::memory::region::{Grantee, Registered};
+use crate::memory::rundown::{Entry, Line, Snapshot, fence_after_revoking};
+use crate::memory::sealed;
+use crate::transport::shm::pair::Pair;
+
+/// Entries of one page of memory.
+const BACKED_STEP: usize = 4096;
+
+/// A mapped key page, ours or a peer's.
+#[derive(Debug)]
+pub(super) struct KeyPage {
+    mapping: Arc<Mapping>,
+}
+
+impl KeyPage {
+    /// `None` if the mapping is no key page.
+    pub(super) fn new(mapping: Arc<Mapping>) -> Option<Self> {
+        (mapping.len() == PAGE_BYTES).then_some(Self { mapping })
+    }
+
+    /// The entry with this number, which must have been touched before by [`prepare`](Self::prepare) (or [`back`]).
+    #[inline]
+    pub(super) fn entry(&self, index: u32) -> Option<&Entry> {
+        if index as usize >= ENTRIES {
+            return None;
+        }
+        let entry = self.mapping.as_ptr().cast::<Entry>().wrapping_add(index as usize);
+        // SAFETY: the entry lies in the mapping, which is page-aligned, PAGE_BYTES long and lives as long as this reference; an
+        // entry is an atomic, so others may write it.
+        Some(unsafe { &*entry })
+    }
+
+    /// Makes the entry's memory present.
+    pub(super) fn prepare(&self, index: u32) -> io::Result<()> {
+        let offset = index as usize * size_of::<Entry>() / BACKED_STEP * BACKED_STEP;
+        self.mapping.populate(offset, BACKED_STEP)
+    }
+}
+
+/// See the module. It outlives its link, for as long as regions that were granted to the peer are not closed.
+#[derive(Debug)]
+pub(super) struct ShmGrantee {
+    pair: Arc<Pair>,
+    /// Our own side; the peer announces on the other.
+    side: usize,
+    pidfd: Option<Arc<OwnedFd>>,
+    /// Under which the page is given to the peer.
+    number: u32,
+    fd: Arc<OwnedFd>,
+    page: KeyPage,
+    granted: Mutex<Granted>,
+}
+
+#[derive(Debug, Default)]
+struct Granted {
+    /// All entries that were ever used.
+    entries: Vec<(u64, Weak<Registered>)>,
+    free: Vec<u32>,
+}
+
+impl ShmGrantee {
+    /// Makes the key page. The pair is the link's, whose side is `side`.
+    ///
+    /// # Errors
+    /// If there is no memory, or no descriptor.
+    pub(super) fn new(pair: &Arc<Pair>, side: usize, pidfd: Option<&Arc<OwnedFd>>) -> io::Result<Self> {
+        let number = sealed::new_number().ok_or(io::ErrorKind::OutOfMemory)?;
+        let (fd, mapping) = published_memfd("percale-keys", PAGE_BYTES)?;
+        let page = KeyPage::new(Arc::new(mapping)).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self {
+            pair: Arc::clone(pair),
+            side,
+            pidfd: pidfd.cloned(),
+            number,
+            fd: Arc::new(fd),
+            page,
+            granted: Mutex::default(),
+        })
+    }
+
+    /// The page, as it is given to the peer: number, size, memfd.
+    pub(super) fn page(&self) -> (u32, usize, &Arc<OwnedFd>) {
+        (self.number, PAGE_BYTES, &self.fd)
+    }
+
+    /// Grants a region: the entry and its generation. `None` if the region was closed (`Ok`), or the page is full (`Err`).
+    pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, Full> {
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        // Held until the entry holds: who closes the region then finds the grant, or closed it before.
+        let mut grants = region.grants();
+        if let Some(entry) = grants.find(&me) {
+            return Ok(self.granted().entries.get(entry as usize).map(|(generation, _)| (entry, *generation)));
+        }
+        let (index, generation) = self.take(region).ok_or(Full)?;
+        if !grants.add(me, index) {
+            self.release(index);
+            return Ok(None);
+        }
+        let entry = self.page.entry(index).ok_or(Full)?;
+        entry.grant(generation);
+        Ok(Some((index, generation)))
+    }
+
+    /// A free entry, and a generation that was never used.
+    fn take(&self, region: &Arc<Registered>) -> Option<(u32, u64)> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mut granted = self.granted();
+        let index = match granted.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = granted.entries.len();
+                let offset = index * size_of::<Entry>();
+                if index >= ENTRIES || (offset.is_multiple_of(BACKED_STEP) && self.back(offset).is_err()) {
+                    return None;
+                }
+                granted.entries.push((0, Weak::new()));
+                index as u32
+            }
+        };
+        let generation = NEXT.fetch_add(1, Ordering::Relaxed);
+        *granted.entries.get_mut(index as usize)? = (generation, Arc::downgrade(region));
+        Some((index, generation))
+    }
+
+    fn back(&self, offset: usize) -> io::Result<()> {
+        back(self.fd.as_fd(), offset, BACKED_STEP)
+    }
+
+    fn granted(&self) -> MutexGuard<'_, Granted> {
+        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> &Line {
+        self.pair.announcements(1 - self.side)
+    }
+
+    /// The link is gone: everything that was granted is void. Regions forget the grants, unless the peer is in the middle of an
+    /// access; then they keep them until they are closed.
+    pub(super) fn end(self: &Arc<Self>) {
+        if forked() {
+            return;
+        }
+        let granted: Vec<_> = {
+            let granted = self.granted();
+            let numbered = (0_u32..).zip(&granted.entries);
+            numbered.filter_map(|(index, (_, region))| Some((index, region.upgrade()?))).collect()
+        };
+        for (index, _) in &granted {
+            self.revoke(*index);
+        }
+        fence_after_revoking();
+        if !self.has_retired(self.snapshot()) {
+            return;
+        }
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        for (index, region) in granted {
+            region.grants().forget(index, &me);
+        }
+    }
+
+    fn is_peer_dead(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else { return false };
+        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok() && !fds[0].revents().is_empty()
+    }
+}
+
+/// No entry is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+// In a forked child neither page nor line is mapped, and its copy of a region is nobody's to reach.
+impl Grantee for ShmGrantee {
+    fn revoke(&self, entry: u32) {
+        if !forked()
+            && let Some(entry) = self.page.entry(entry)
+        {
+            entry.revoke();
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        if forked() { Line::default().snapshot() } else { self.line().snapshot() }
+    }
+
+    fn has_retired(&self, snapshot: Snapshot) -> bool {
+        forked() || self.line().has_retired(snapshot) || self.is_peer_dead()
+    }
+
+    fn release(&self, entry: u32) {
+        let mut granted = self.granted();
+        if let Some(slot) = granted.entries.get_mut(entry as usize) {
+            *slot = (0, Weak::new());
+            granted.free.push(entry);
+        }
+    }
+}

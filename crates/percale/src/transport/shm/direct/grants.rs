@@ -1,0 +1,258 @@
+//! What an initiator knows of a target's keys.
+//!
+//! A key is *asked*, *granted*, *executed* (by the target, each time) or *unknown* to the target. Grants lie in slots that are
+//! used again; an index names one use of a slot, so that whoever kept an old one finds nothing.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use super::ASKED;
+use super::access::Grant;
+
+/// Keys that are known at a time.
+pub(super) const KEYS: usize = 64 << 10;
+
+/// A grant. Good for any access until the grant is forgotten; then every access finds it stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GrantIndex {
+    slot: u32,
+    serial: u32,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// It can be reached directly.
+    Ready(GrantIndex),
+    /// The target was asked (or will be, when there is room): look again later, execute meanwhile.
+    Unknown,
+    /// The target executes all accesses.
+    Executed,
+    /// The target had no such region when it was asked. Said once, and asked anew the next time: it may have one by now.
+    NoKey,
+}
+
+/// What becomes of a question.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// No question is needed, or possible now.
+    Known(Lookup),
+    /// This is its number.
+    New(u32),
+}
+
+/// How a question was answered.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted(Grant),
+    Executed,
+    NoKey,
+    /// What was granted is gone already.
+    Void,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Asked,
+    Granted(GrantIndex),
+    Executed,
+    NoKey,
+}
+
+#[derive(Debug)]
+struct Slot {
+    serial: u32,
+    grant: Option<Grant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Grants {
+    /// The grant that was looked up last. Never a forgotten one.
+    last: Option<(u64, GrantIndex)>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    known: HashMap<u64, State, Seeded>,
+    /// Questions under way: number and key.
+    asked: Vec<(u32, u64)>,
+    next: u32,
+    /// How many grants there may be before those that are void are looked for.
+    sweep_at: usize,
+}
+
+impl Grants {
+    const SWEEP_LEAST: usize = 64;
+
+    pub(super) fn new() -> Self {
+        Self {
+            last: None,
+            slots: Vec::new(),
+            free: Vec::new(),
+            known: HashMap::with_hasher(Seeded(RandomState::new().hash_one(0_u64) | 1)),
+            asked: Vec::new(),
+            next: 0,
+            sweep_at: Self::SWEEP_LEAST,
+        }
+    }
+
+    /// The grant for this key, if it was looked up last.
+    #[inline]
+    pub(super) fn last(&self, key: u64) -> Option<GrantIndex> {
+        match self.last {
+            Some((last, index)) if last == key => Some(index),
+            _ => None,
+        }
+    }
+
+    /// A grant.
+    #[inline]
+    pub(super) fn get(&self, index: GrantIndex) -> Option<&Grant> {
+        let slot = self.slots.get(index.slot as usize)?;
+        if slot.serial == index.serial { slot.grant.as_ref() } else { None }
+    }
+
+    /// What is known of a key.
+    pub(super) fn find(&mut self, key: u64) -> Option<Lookup> {
+        Some(match *self.known.get(&key)? {
+            State::Granted(index) => {
+                self.last = Some((key, index));
+                Lookup::Ready(index)
+            }
+            State::Asked => Lookup::Unknown,
+            State::Executed => Lookup::Executed,
+            State::NoKey => {
+                self.known.remove(&key);
+                Lookup::NoKey
+            }
+        })
+    }
+
+    /// Whether there are as many keys as there may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.known.len() >= KEYS
+    }
+
+    /// Makes room: forgets what is no grant; it can be asked again.
+    pub(super) fn forget_ungranted(&mut self) {
+        self.known.retain(|_, state| matches!(state, State::Asked | State::Granted(_)));
+    }
+
+    /// Notes a question about a key of which nothing is known.
+    pub(super) fn ask(&mut self, key: u64) -> Asked {
+        if self.is_full() {
+            return Asked::Known(Lookup::Executed);
+        }
+        if self.asked.len() >= ASKED {
+            return Asked::Known(Lookup::Unknown);
+        }
+        self.next = self.next.wrapping_add(1);
+        self.asked.push((self.next, key));
+        self.known.insert(key, State::Asked);
+        Asked::New(self.next)
+    }
+
+    /// Whom a question was about that is answered, or was never sent.
+    pub(super) fn answered(&mut self, id: u32) -> Option<u64> {
+        let index = self.asked.iter().position(|(asked, _)| *asked == id)?;
+        let (_, key) = self.asked.swap_remove(index);
+        self.known.remove(&key);
+        Some(key)
+    }
+
+    /// Notes an answer.
+    pub(super) fn learn(&mut self, key: u64, answer: Answer) {
+        let state = match answer {
+            Answer::Granted(grant) => State::Granted(self.keep(grant)),
+            Answer::Executed => State::Executed,
+            Answer::NoKey => State::NoKey,
+            Answer::Void => return,
+        };
+        self.known.insert(key, state);
+    }
+
+    fn keep(&mut self, grant: Grant) -> GrantIndex {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { serial: 0, grant: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.serial = slot.serial.wrapping_add(1);
+        slot.grant = Some(grant);
+        GrantIndex { slot: index, serial: slot.serial }
+    }
+
+    /// Forgets a key, unless it is being asked.
+    pub(super) fn forget(&mut self, key: u64) {
+        if matches!(self.known.get(&key), Some(State::Asked)) {
+            return;
+        }
+        if let Some(State::Granted(index)) = self.known.remove(&key) {
+            self.drop_grant(index);
+        }
+    }
+
+    fn drop_grant(&mut self, index: GrantIndex) {
+        if self.last.is_some_and(|(_, last)| last == index) {
+            self.last = None;
+        }
+        if let Some(slot) = self.slots.get_mut(index.slot as usize)
+            && slot.grant.take().is_some()
+        {
+            self.free.push(index.slot);
+        }
+    }
+
+    /// Whether there are many grants, some of which may be void.
+    pub(super) fn is_due(&self) -> bool {
+        self.slots.len() - self.free.len() >= self.sweep_at
+    }
+
+    /// Forgets the grants that do not hold.
+    pub(super) fn sweep(&mut self, holds: impl Fn(&Grant) -> bool) {
+        let mut void = Vec::new();
+        self.known.retain(|_, state| {
+            let State::Granted(index) = *state else { return true };
+            let grant = self.slots.get(index.slot as usize).and_then(|slot| slot.grant.as_ref());
+            let stands = grant.is_some_and(&holds);
+            if !stands {
+                void.push(index);
+            }
+            stands
+        });
+        void.into_iter().for_each(|index| self.drop_grant(index));
+        self.sweep_at = Self::SWEEP_LEAST + 2 * (self.slots.len() - self.free.len());
+    }
+}
+
+/// Hashes a key by one multiplication. Peers choose keys, so it is seeded: they cannot choose such that collide.
+#[derive(Clone, Copy, Debug)]
+struct Seeded(u64);
+
+impl BuildHasher for Seeded {
+    type Hasher = Folded;
+
+    #[inline]
+    fn build_hasher(&self) -> Folded {
+        Folded(self.0)
+    }
+}
+
+#[derive(Debug)]
+struct Folded(u64);
+
+impl Hasher for Folded {
+    #[inline]
+    fn write_u64(&mut self, key: u64) {
+        let product = u128::from(key ^ self.0.rotate_left(32)) * u128::from(self.0);
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,144 @@
+//! Direct access: an initiator on the same machine reads and writes a target's regions by itself.
+//!
+//! The initiator asks once for each key ([`Kind::Resolve`]); the target *grants* the region to this peer: it puts a generation
+//! into an entry of the *key page* that it shows this peer, and answers how the memory is reached ([`Kind::Resolved`]): in an
+//! arena that the peer maps, by CMA, or not at all (then the target executes each access). From then on an access asks nobody:
+//! it checks right and range, announces itself, looks whether the entry holds, copies, and leaves
+//! ([`rundown`](crate::memory::rundown)).
+//!
+//! * `resolution`: the answer as it travels, and its checks
+//! * `grantee`: the target's record of the peer, with its key page; `target`: answers
+//! * `grants`: what the initiator knows, by key; `access`: reading and writing; `face`: what a link's owner calls
+//!
+//! Bounds: a target answers at most [`ASKED`] questions that are under way, and grants at most [`ENTRIES`] regions to a peer at a
+//! time; an initiator keeps at most 64 Ki keys.
+//!
+//! # Trust
+//! What the target says is checked before it is believed: ranges lie within mappings of ours, entries within the page. What it
+//! writes into the page or an arena is compared or copied, never followed. The initiator's checks of rights and ranges stop
+//! mistakes, not attackers: they are made by whoever could map the memory anyhow. Memory that peers may not write is given by
+//! descriptors that cannot be mapped for writing.
+
+mod access;
+mod face;
+mod grantee;
+mod grants;
+mod resolution;
+mod target;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+pub(crate) use self::access::DirectError;
+pub(super) use self::access::Initiator;
+use self::grants::Asked;
+pub(crate) use self::grants::{GrantIndex, Lookup};
+use self::target::Target;
+use super::death::Death;
+use super::pair::Pair;
+use super::sender::{SendError, Sender};
+use super::transfer::{Arenas, Cma};
+use crate::memory::region::Keys;
+use crate::memory::rundown::Entry;
+use crate::memory::volatile::{Segments, View};
+use crate::transport::Refused;
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Questions of one peer that may be under way.
+const ASKED: usize = 64;
+/// Bytes of a key page. Its pages come as they are needed.
+const PAGE_BYTES: usize = 64 << 10;
+/// Regions that are granted to one peer at a time.
+const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
+
+/// Both sides of one link's direct accesses. A link whose peers never ask has nothing allocated here.
+#[derive(Debug)]
+pub(super) struct Direct {
+    /// Our regions; `None` if peers must not reach them by themselves.
+    keys: Option<Arc<Keys>>,
+    /// Tells when the peer's process has ended.
+    pidfd: Option<Arc<OwnedFd>>,
+    target: Option<Box<Target>>,
+    initiator: Option<Box<Initiator>>,
+}
+
+/// What of a link its direct accesses need.
+pub(super) struct Side<'a> {
+    pub(super) pair: &'a Arc<Pair>,
+    pub(super) side: usize,
+    pub(super) death: &'a Arc<Death>,
+    pub(super) cma: Option<Cma>,
+    pub(super) arenas: &'a mut Arenas,
+    pub(super) sender: &'a mut Sender,
+}
+
+impl Direct {
+    pub(super) const fn new(keys: Option<Arc<Keys>>, pidfd: Option<Arc<OwnedFd>>) -> Self {
+        Self { keys, pidfd, target: None, initiator: None }
+    }
+
+    /// Whether no answer waits for room.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.target.as_ref().is_none_or(|target| target.owed.is_empty())
+    }
+
+    /// The grants that we were given, if we ever asked.
+    #[inline]
+    pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
+        self.initiator.as_deref_mut()
+    }
+
+    /// What is known of a key; asks the target, if nothing is.
+    #[inline(never)]
+    pub(super) fn ask(&mut self, key: u64, link: Side<'_>) -> Result<Lookup, SendError> {
+        let initiator = self
+            .initiator
+            .get_or_insert_with(|| Box::new(Initiator::new(Arc::clone(link.pair), link.side, Arc::clone(link.death))));
+        let id = match initiator.look_up(key) {
+            Asked::Known(lookup) => return Ok(lookup),
+            Asked::New(id) => id,
+        };
+        let head = Head { kind: Kind::Resolve, flags: Flags::DATA | Flags::ID, data: key, id, ..Head::default() };
+        if let Err(error) = link.sender.send(&head, &Segments::EMPTY, false) {
+            initiator.grants().answered(id);
+            if error != SendError::Refused(Refused::Full) {
+                return Err(error);
+            }
+        }
+        Ok(Lookup::Unknown)
+    }
+
+    /// A frame of direct access.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    #[cold]
+    pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
+        if !head.flags.contains(Flags::ID) {
+            return Err("a question about a key, or its answer, without a number");
+        }
+        if head.kind == Kind::Resolve {
+            let target = self.target.get_or_insert_default();
+            if target.owed.len() >= ASKED {
+                return Err("more questions about keys than may be under way");
+            }
+            target.owed.push_back((head.id, head.data));
+            return Ok(());
+        }
+        let initiator = self.initiator.as_mut().ok_or("an answer about a key that nobody asked for")?;
+        initiator.resolved(head.id, payload, link)
+    }
+
+    /// Sends the answers that there is room for. Whether any was sent.
+    #[cold]
+    pub(super) fn answer(&mut self, link: Side<'_>) -> Result<bool, SendError> {
+        match &mut self.target {
+            Some(target) => target.answer(self.keys.as_ref(), self.pidfd.as_ref(), link),
+            None => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! How a region is reached, as its owner answers.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::ENTRIES;
+use crate::memory::region::Access;
+
+/// What the owner says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Status {
+    /// It lies in an arena that was given to the peer.
+    Mapped = 1,
+    /// It lies at an address, for the kernel to copy.
+    Cma = 2,
+    /// The owner makes each access itself.
+    Executed = 3,
+    /// It has no region with this key.
+    NoKey = 4,
+}
+
+/// The payload of a [`Kind::Resolved`](crate::wire::head::Kind::Resolved) frame: 48 bytes.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Resolution {
+    pub(super) status: u8,
+    /// What the peer may do: 1 read, 2 write.
+    pub(super) rights: u8,
+    /// 1 if the owner counts what is written, and must be told of it.
+    pub(super) notify: u8,
+    pub(super) reserved: u8,
+    /// The grant's place in the key page, and what stands there while it holds.
+    pub(super) entry: U32,
+    pub(super) generation: U64,
+    /// How the first byte is named.
+    pub(super) base: U64,
+    pub(super) len: U64,
+    /// The first byte: its offset in the arena, or its address.
+    pub(super) place: U64,
+    pub(super) arena: U32,
+    /// The number under which the key page was given.
+    pub(super) page: U32,
+}
+
+const _: () = assert!(size_of::<Resolution>() == 48);
+
+impl Resolution {
+    pub(super) fn of(status: Status) -> Self {
+        Self { status: status as u8, ..Self::default() }
+    }
+
+    /// The status, if everything in the answer is as an owner says it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn check(&self) -> Result<Status, &'static str> {
+        let status = match self.status {
+            1 => Status::Mapped,
+            2 => Status::Cma,
+            3 => return Ok(Status::Executed),
+            4 => return Ok(Status::NoKey),
+            _ => return Err("a key that is reached in an unknown way"),
+        };
+        if !(1..=3).contains(&self.rights) || self.notify > 1 || self.page.get() == 0 {
+            return Err("a malformed answer about a key");
+        }
+        if self.generation.get() == 0 || self.entry.get() as usize >= ENTRIES {
+            return Err("a grant that cannot be");
+        }
+        if self.len.get() == 0 || self.base.get().checked_add(self.len.get() - 1).is_none() {
+            return Err("a region that cannot be");
+        }
+        Ok(status)
+    }
+
+    /// What may be done.
+    pub(super) fn access(&self) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::REMOTE_READ, self.rights & 1 != 0);
+        access.set(Access::REMOTE_WRITE, self.rights & 2 != 0);
+        access
+    }
+
+    /// The remote rights of a region, as they travel.
+    pub(super) fn rights_of(access: Access) -> u8 {
+        u8::from(access.contains(Access::REMOTE_READ)) | u8::from(access.contains(Access::REMOTE_WRITE)) << 1
+    }
+}

@@ -1,0 +1,121 @@
+//! The target's answers to a peer that asks how keys can be reached.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use super::Side;
+use super::grantee::{Full, ShmGrantee};
+use super::resolution::{Resolution, Status};
+use crate::memory::region::{Access, Keys, Registered};
+use crate::memory::volatile::Segments;
+use crate::transport::Refused;
+use crate::transport::shm::sender::SendError;
+use crate::transport::shm::transfer::{Arenas, Sharing};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Where memory is to be found: how, offset or address, arena.
+type Place = (Status, u64, u32);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    /// Questions that were not answered yet: number and key.
+    pub(super) owed: VecDeque<(u32, u64)>,
+    grantee: Option<Arc<ShmGrantee>>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(grantee) = &self.grantee {
+            grantee.end();
+        }
+    }
+}
+
+impl Target {
+    /// Answers as many questions as there is room for. Whether any was.
+    pub(super) fn answer(
+        &mut self,
+        keys: Option<&Arc<Keys>>,
+        pidfd: Option<&Arc<OwnedFd>>,
+        mut link: Side<'_>,
+    ) -> Result<bool, SendError> {
+        let mut any = false;
+        while let Some(&(id, key)) = self.owed.front() {
+            let resolution = match keys.map(|keys| keys.find(key)) {
+                None => Resolution::of(Status::Executed),
+                Some(Err(_)) => Resolution::of(Status::NoKey),
+                Some(Ok(region)) => self.resolve(&region, pidfd, &mut link),
+            };
+            let len = size_of::<Resolution>() as u32;
+            let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
+            match Segments::lend(resolution.as_bytes(), |payload| link.sender.send(&head, payload, false)) {
+                Ok(()) => {}
+                // The region is granted meanwhile, and will be found so.
+                Err(SendError::Refused(Refused::Full)) => return Ok(any),
+                Err(error) => return Err(error),
+            }
+            self.owed.pop_front();
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Grants a region, if the peer can reach it.
+    fn resolve(&mut self, region: &Arc<Registered>, pidfd: Option<&Arc<OwnedFd>>, link: &mut Side<'_>) -> Resolution {
+        let rights = Resolution::rights_of(region.access());
+        let (true, Some((status, place, arena))) = (rights != 0, place(region, link.arenas)) else {
+            return Resolution::of(Status::Executed);
+        };
+        let Some(grantee) = self.grantee(pidfd, link) else { return Resolution::of(Status::Executed) };
+        match grantee.grant(region) {
+            Err(Full) => Resolution::of(Status::Executed),
+            Ok(None) => Resolution::of(Status::NoKey),
+            Ok(Some((entry, generation))) => Resolution {
+                status: status as u8,
+                rights,
+                notify: region.counter().is_some().into(),
+                reserved: 0,
+                entry: entry.into(),
+                generation: generation.into(),
+                base: region.base().into(),
+                len: region.len().into(),
+                place: place.into(),
+                arena: arena.into(),
+                page: grantee.page().0.into(),
+            },
+        }
+    }
+
+    /// The record of the peer, made when it is first needed; the peer has its page.
+    fn grantee(&mut self, pidfd: Option<&Arc<OwnedFd>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
+        let grantee = match &mut self.grantee {
+            Some(grantee) => grantee,
+            none => {
+                let made = ShmGrantee::new(link.pair, link.side, pidfd)
+                    .inspect_err(|error| tracing::warn!(%error, "no page for keys: accesses will be executed"));
+                none.insert(Arc::new(made.ok()?))
+            }
+        };
+        let (number, size, fd) = grantee.page();
+        link.arenas.give((number, Sharing::ReadOnly), size, fd).then_some(grantee)
+    }
+}
+
+/// How a peer can find a region's memory.
+fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
+    let writable = region.access().contains(Access::REMOTE_WRITE);
+    if let Some(located) = region.located() {
+        let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };
+        if arenas.give((located.arena, sharing), located.size, &located.fd) {
+            return Some((Status::Mapped, located.offset, located.arena));
+        }
+    }
+    match region.place().as_slice() {
+        [only] => Some((Status::Cma, only.as_ptr().expose_provenance() as u64, 0)),
+        _ => None,
+    }
+}
