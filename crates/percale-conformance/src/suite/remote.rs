@@ -277,7 +277,7 @@ pub fn accesses_are_fenced_and_refused<F: Fabric>() {
 /// MR-010: pieces on both sides, of one region and of several.
 pub fn mr_010_pieces_on_both_sides<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
-    for [first, second] in [memories(&mesh, &vec![0; 40_000])] {
+    for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
         let domain = &mesh.station(1).domain;
         let counter = Arc::new(Counter::new());
         let one = domain.registration(ALL).counter(&counter).own(first).expect("a region");
@@ -288,7 +288,7 @@ pub fn mr_010_pieces_on_both_sides<F: Fabric>() {
                 one.remote().slice(100..100 + len),
                 two.remote().slice(0..len),
                 one.remote().slice(0..0),
-                two.remote().slice(10_000..10_000 + len),
+                two.remote().slice(40_000..40_000 + len),
             ];
             let write = mesh.write(0, 1, cut(source, 5), &pieces);
             let entry = mesh.done(write);
