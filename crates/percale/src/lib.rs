@@ -31,6 +31,7 @@ pub mod domain;
 pub mod endpoint;
 pub mod fabric;
 pub mod memory;
+mod sync;
 pub mod transport;
 pub mod wire;
 

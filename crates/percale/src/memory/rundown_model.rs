@@ -1,0 +1,270 @@
+//! The rundown's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
+//! is a loom cell, which fails a model when two accesses of it are not ordered one after the other: an initiator's
+//! that comes after the revoker saw its line retired, or was still under way then.
+
+use loom::sync::Arc;
+use loom::thread::{self, yield_now};
+
+use super::*;
+use crate::sync::Shared;
+
+const OLD: u64 = 7;
+const NEW: u64 = 8;
+
+/// What a target shares with its initiators.
+struct Target<const LINES: usize> {
+    lines: [Line; LINES],
+    entry: Entry,
+    memory: Shared<u64>,
+}
+
+// Every field is an atomic or a loom cell, which checks how it is used.
+impl<const LINES: usize> Target<LINES> {
+    fn new() -> Arc<Self> {
+        let target =
+            Self { lines: std::array::from_fn(|_| Line::default()), entry: Entry::default(), memory: Shared::new(0) };
+        target.entry.grant(OLD);
+        Arc::new(target)
+    }
+
+    fn start(
+        this: &Arc<Self>,
+        line: usize,
+        access: impl FnOnce(&Self, &mut Announcer, &Line) + 'static,
+    ) -> thread::JoinHandle<()> {
+        let target = Arc::clone(this);
+        thread::spawn(move || access(&target, &mut Announcer::default(), &target.lines[line]))
+    }
+
+    fn write(&self) {
+        self.memory.with_mut(|_| ());
+    }
+
+    fn write_if_allowed(&self) {
+        if self.entry.holds(OLD) {
+            self.write();
+        }
+    }
+
+    /// As a region's owner: takes the right back, waits, and uses the memory for something else.
+    fn revoke(&self) {
+        self.entry.revoke();
+        fence_after_revoking();
+        let snapshots: [_; LINES] = std::array::from_fn(|line| self.lines[line].snapshot());
+        for (line, then) in self.lines.iter().zip(snapshots) {
+            while !line.has_retired(then) {
+                yield_now();
+            }
+        }
+        self.write();
+    }
+}
+
+#[test]
+fn loom_no_write_lands_after_its_line_retired() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
+            announcer.enter(line);
+            target.write_if_allowed();
+            announcer.leave(line);
+        });
+        target.revoke();
+        initiator.join().unwrap();
+    });
+}
+
+/// The revoker may see the line changed and odd: the second access is not its business.
+#[test]
+fn loom_a_changed_line_has_retired_though_it_is_odd() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
+            for _ in 0..2 {
+                announcer.enter(line);
+                target.write_if_allowed();
+                announcer.leave(line);
+            }
+        });
+        target.revoke();
+        initiator.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_renewed_access_looks_again() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
+            announcer.enter(line);
+            target.write_if_allowed();
+            announcer.renew(line);
+            target.write_if_allowed();
+            announcer.leave(line);
+        });
+        target.revoke();
+        initiator.join().unwrap();
+    });
+}
+
+/// The entry is granted again while the first grant's initiator goes on: it must not take the new grant for its own.
+#[test]
+fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
+            for _ in 0..2 {
+                announcer.enter(line);
+                target.write_if_allowed();
+                announcer.leave(line);
+            }
+        });
+        target.revoke();
+        target.entry.grant(NEW);
+        target.write();
+        assert!(target.entry.holds(NEW) && !target.entry.holds(OLD));
+        initiator.join().unwrap();
+    });
+}
+
+/// One fence serves all lines. The initiators have memory of their own, since nothing orders one after the other.
+#[test]
+fn loom_one_fence_serves_every_line() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let target = Target::<2>::new();
+        let other = Arc::new(Shared::new(0));
+        let first = Target::start(&target, 0, |target, announcer, line| {
+            announcer.enter(line);
+            target.write_if_allowed();
+            announcer.leave(line);
+        });
+        let second = {
+            let other = Arc::clone(&other);
+            Target::start(&target, 1, move |target, announcer, line| {
+                announcer.enter(line);
+                if target.entry.holds(OLD) {
+                    other.with_mut(|_| ());
+                }
+                announcer.leave(line);
+            })
+        };
+        target.revoke();
+        other.with_mut(|_| ());
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+/// The model bites: an announcement without a fence lets both sides miss each other.
+#[test]
+#[should_panic(expected = "access")]
+fn loom_an_unfenced_announcement_is_found_out() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, _, line| {
+            line.sequence.store(1, Ordering::Relaxed);
+            target.write_if_allowed();
+            line.sequence.store(2, Ordering::Release);
+        });
+        target.revoke();
+        initiator.join().unwrap();
+    });
+}
+
+/// The model bites: so does a revoker that looks without having fenced.
+#[test]
+#[should_panic(expected = "access")]
+fn loom_an_unfenced_revocation_is_found_out() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
+            announcer.enter(line);
+            target.write_if_allowed();
+            announcer.leave(line);
+        });
+        target.entry.revoke();
+        let then = target.lines[0].snapshot();
+        while !target.lines[0].has_retired(then) {
+            yield_now();
+        }
+        target.write();
+        initiator.join().unwrap();
+    });
+}
+
+/// The model bites: whoever renews and does not look again writes late.
+#[test]
+#[should_panic(expected = "access")]
+fn loom_a_renewal_that_does_not_look_again_is_found_out() {
+    loom::model(|| {
+        let target = Target::<1>::new();
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
+            announcer.enter(line);
+            if target.entry.holds(OLD) {
+                announcer.renew(line);
+                target.write();
+            }
+            announcer.leave(line);
+        });
+        target.revoke();
+        initiator.join().unwrap();
+    });
+}
+
+/// A pin and what it guards: a cell for each thread that enters, since nothing orders one after the other.
+struct Pinned {
+    pin: Pin,
+    memory: [Shared<u64>; 2],
+}
+
+impl Pinned {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { pin: Pin::default(), memory: [Shared::new(0), Shared::new(0)] })
+    }
+
+    fn start(this: &Arc<Self>, cell: usize, times: usize) -> thread::JoinHandle<()> {
+        let pinned = Arc::clone(this);
+        thread::spawn(move || {
+            for _ in 0..times {
+                if let Some(_inside) = pinned.pin.enter() {
+                    pinned.memory[cell].with_mut(|_| ());
+                }
+            }
+        })
+    }
+
+    fn reuse(&self) {
+        while !self.pin.is_quiet() {
+            yield_now();
+        }
+        self.memory.iter().for_each(|cell| cell.with_mut(|_| ()));
+    }
+}
+
+#[test]
+fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let pinned = Pinned::new();
+        let threads = [Pinned::start(&pinned, 0, 2), Pinned::start(&pinned, 1, 1)];
+        assert!(pinned.pin.revoke());
+        pinned.reuse();
+        assert!(!pinned.pin.revoke() && pinned.pin.enter().is_none());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// The model bites: quiet without having been revoked means nothing.
+#[test]
+#[should_panic(expected = "access")]
+fn loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
+    loom::model(|| {
+        let pinned = Pinned::new();
+        let thread = Pinned::start(&pinned, 0, 1);
+        pinned.reuse();
+        thread.join().unwrap();
+    });
+}

@@ -1,0 +1,227 @@
+//! Tests of the rundown on real threads; every interleaving is the model's business.
+
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Initiators that write as fast as they may, each with a line and memory of its own.
+const INITIATORS: usize = 2;
+const REVOCATIONS: u64 = 5_000;
+/// What one access writes, in words: enough that a revocation often falls into one.
+const WORDS: usize = 64;
+/// How often a thread does something before it lets others run.
+const TURN: u64 = 64;
+/// How often the revoker looks at memory that must not change.
+const LOOKS: usize = 5;
+
+struct Target {
+    lines: [Line; INITIATORS],
+    entry: Entry,
+    /// What initiators were told of the grant.
+    granted: AtomicU64,
+    memory: [[AtomicU64; WORDS]; INITIATORS],
+    stop: AtomicBool,
+}
+
+impl Target {
+    fn new() -> Self {
+        Self {
+            lines: std::array::from_fn(|_| Line::default()),
+            entry: Entry::default(),
+            granted: AtomicU64::new(0),
+            memory: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Writes the generation it was granted, until stopped.
+    fn initiate(&self, me: usize, renewals: usize) {
+        let (mut announcer, line) = (Announcer::default(), &self.lines[me]);
+        while !self.stop.load(Ordering::Relaxed) {
+            let generation = self.granted.load(Ordering::Relaxed);
+            announcer.enter(line);
+            for piece in 0..=renewals {
+                if piece > 0 {
+                    announcer.renew(line);
+                }
+                if generation == 0 || !self.entry.holds(generation) {
+                    break;
+                }
+                write(&self.memory[me], generation, announcer.sequence);
+            }
+            announcer.leave(line);
+            if announcer.sequence % TURN == 0 {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Revokes and waits: busy initiators cannot keep a revoker waiting, so a bounded number of looks does.
+    fn revoke(&self) {
+        self.entry.revoke();
+        fence_after_revoking();
+        let snapshots: [_; INITIATORS] = std::array::from_fn(|line| self.lines[line].snapshot());
+        for (line, then) in self.lines.iter().zip(snapshots) {
+            soon("retired", || line.has_retired(then));
+        }
+    }
+}
+
+/// Waits, with the processor left to others now and then, for what takes a few accesses of another thread.
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !(0..TURN).any(|_| is_so()) {
+        assert!(Instant::now() < deadline, "not {what} within a minute");
+        thread::yield_now();
+    }
+}
+
+/// One access. Now and then it lets others run in its midst: that is when revoking it matters most, and there may be
+/// fewer processors than threads.
+fn write(memory: &[AtomicU64], value: u64, turn: u64) {
+    for (at, word) in memory.iter().enumerate() {
+        if at == WORDS / 2 && turn % TURN < 2 {
+            thread::yield_now();
+        }
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+/// What is written to memory that nobody else may write any more stays.
+fn reuse_alone(memory: &[AtomicU64], value: u64) {
+    memory.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    for _ in 0..LOOKS {
+        assert!(memory.iter().all(|word| word.load(Ordering::Relaxed) == value), "a write came late");
+    }
+}
+
+/// Ends the initiators, also when an assertion fails: the scope waits for them.
+struct StopsThem<'a>(&'a AtomicBool);
+
+impl Drop for StopsThem<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn hammer(renewals: usize) {
+    let target = Target::new();
+    thread::scope(|scope| {
+        let target = &target;
+        let _stop = StopsThem(&target.stop);
+        for me in 0..INITIATORS {
+            scope.spawn(move || target.initiate(me, renewals));
+        }
+        for generation in 1..=REVOCATIONS {
+            target.entry.grant(generation);
+            target.granted.store(generation, Ordering::Relaxed);
+            // Revoke while somebody is likely to be in the middle of writing.
+            let busy = &target.memory[generation as usize % INITIATORS][0];
+            soon("wrote", || busy.load(Ordering::Relaxed) == generation);
+            target.revoke();
+            reuse_alone(target.memory.as_flattened(), u64::MAX - generation);
+        }
+    });
+}
+
+#[test]
+fn no_write_comes_late_from_busy_initiators() {
+    hammer(0);
+}
+
+#[test]
+fn no_write_comes_late_from_renewed_accesses() {
+    hammer(3);
+}
+
+#[test]
+fn a_line_retires_when_it_is_even_or_has_changed() {
+    let (line, mut announcer) = (Line::default(), Announcer::default());
+    assert!(line.has_retired(line.snapshot()), "nobody is inside");
+    announcer.enter(&line);
+    assert!(announcer.is_inside());
+    let first = line.snapshot();
+    assert!(!line.has_retired(first));
+    announcer.renew(&line);
+    let second = line.snapshot();
+    assert!(line.has_retired(first) && !line.has_retired(second));
+    announcer.leave(&line);
+    assert!(!announcer.is_inside() && line.has_retired(second));
+    announcer.enter(&line);
+    assert!(line.has_retired(second), "another access is not the revoker's business");
+}
+
+#[test]
+fn a_count_that_wraps_still_tells() {
+    let line = Line { sequence: AtomicU64::new(u64::MAX - 1) };
+    let mut announcer = Announcer { sequence: u64::MAX - 1 };
+    announcer.enter(&line);
+    let then = line.snapshot();
+    announcer.renew(&line);
+    assert!(announcer.is_inside() && line.has_retired(then));
+    announcer.leave(&line);
+    assert!(!announcer.is_inside());
+}
+
+#[test]
+fn an_announcer_trusts_its_own_count_only() {
+    let (line, mut announcer) = (Line::default(), Announcer::default());
+    line.sequence.store(0xDEAD_BEEF, Ordering::Relaxed);
+    announcer.enter(&line);
+    assert_eq!(line.sequence.load(Ordering::Relaxed), 1);
+    line.sequence.store(0xDEAD_BEEF, Ordering::Relaxed);
+    announcer.leave(&line);
+    assert_eq!(line.sequence.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn an_entry_holds_for_its_generation_only() {
+    let entry = Entry::default();
+    assert!(!entry.holds(1));
+    entry.grant(1);
+    assert!(entry.holds(1) && !entry.holds(2));
+    entry.revoke();
+    assert!(!entry.holds(1));
+    entry.grant(2);
+    assert!(!entry.holds(1) && entry.holds(2));
+}
+
+#[test]
+fn a_pin_counts_and_is_revoked_once() {
+    let pin = Pin::default();
+    assert!(pin.is_quiet() && !pin.is_revoked());
+    let (first, second) = (pin.enter().unwrap(), pin.enter().unwrap());
+    assert!(!pin.is_quiet());
+    assert!(pin.revoke() && pin.is_revoked());
+    assert!(!pin.revoke(), "it was revoked before");
+    assert!(pin.enter().is_none());
+    drop(first);
+    assert!(!pin.is_quiet());
+    drop(second);
+    assert!(pin.is_quiet() && pin.enter().is_none());
+}
+
+#[test]
+fn no_thread_is_inside_a_quiet_pin() {
+    for round in 1..=1000 {
+        let pin = Pin::default();
+        let memory: [[AtomicU64; WORDS]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
+        thread::scope(|scope| {
+            for mine in &memory {
+                let pin = &pin;
+                scope.spawn(move || {
+                    for turn in 1.. {
+                        let Some(_inside) = pin.enter() else { break };
+                        write(mine, round, turn);
+                    }
+                });
+            }
+            soon("inside", || memory.iter().all(|mine| mine[0].load(Ordering::Relaxed) == round));
+            assert!(pin.revoke());
+            soon("quiet", || pin.is_quiet());
+            reuse_alone(memory.as_flattened(), u64::MAX);
+        });
+    }
+}

@@ -1,0 +1,52 @@
+//! The one switch between the standard library's atomics and loom's, for the protocols that loom checks (the ring, the
+//! doorbell, the rundown).
+
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell as Shared;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Memory whose accesses the atomics around it order: loom's cell, or one that costs nothing.
+#[cfg(not(loom))]
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Shared<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> Shared<T> {
+    #[cfg(test)]
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}
+
+/// Publishes `value` and fences: no load after this is done before `value` is seen by all. One exchange, which every
+/// processor makes a full barrier between sequentially consistent accesses; loom knows only fences.
+#[inline]
+pub(crate) fn publish_fenced(word: &AtomicU64, value: u64) {
+    #[cfg(not(loom))]
+    word.swap(value, Ordering::SeqCst);
+    #[cfg(loom)]
+    {
+        word.store(value, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Keeps the compiler from moving accesses across; the processor is somebody else's to order (see `transport::shm`).
+#[inline]
+pub(crate) fn compiler_barrier() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
