@@ -328,9 +328,9 @@ fn send_write(
 fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<(), Refused> {
     let kind = atomic_kind(work);
     let about = AtomicHead {
-        op: work.op as u8,
-        datatype: work.datatype as u8,
-        kind: kind as u8,
+        op: work.op.to_u8(),
+        datatype: work.datatype.to_u8(),
+        kind: kind.to_u8(),
         reserved: 0,
         count: ((work.remote.len as usize / work.datatype.size()) as u32).into(),
     };

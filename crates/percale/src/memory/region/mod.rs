@@ -32,7 +32,7 @@ pub use self::access::Access;
 pub(crate) use self::access::Refusal;
 pub(crate) use self::keys::Keys;
 pub use self::registered::Registered;
-pub(crate) use self::registered::{Grantee, atomic_rights};
+pub(crate) use self::registered::Grantee;
 pub use self::remote::RemoteMemory;
 use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
