@@ -1,8 +1,7 @@
 //! Random sequences of one-sided operations against a plain model: an array of bytes.
 //!
-//! Up to [`DEPTH`] operations are under way at a time. The orders that endpoints promise (read after write, write after
-//! write, atomic operations among them) make the outcome of each follow from those posted before it; long ones, whose
-//! order is not promised, are waited for.
+//! Up to [`DEPTH`] operations are under way at a time: accesses to the same bytes take effect in the order in which they
+//! were posted, so the outcome of each follows from those before it.
 
 use std::collections::VecDeque;
 
@@ -20,9 +19,6 @@ const DEPTH: usize = 6;
 
 /// The region's length.
 const ROOM: usize = 64 << 10;
-
-/// The longest operation whose order is promised.
-const ORDERED: usize = 16 << 10;
 
 /// Lengths of reads and writes.
 const LENS: [usize; 10] = [0, 1, 8, 13, 64, 500, 2048, 2500, 16 << 10, 40_000];
@@ -116,10 +112,8 @@ pub fn random_accesses_do_what_a_plain_model_does<F: Fabric>() {
         let region = region.expect("a region");
         let mut under_way = VecDeque::new();
         for _ in 0..count {
-            let operation = start(&mesh, &mut random, region.remote(), &mut model);
-            let long = matches!(&operation, UnderWay::Bytes(_, bytes) if bytes.len() > ORDERED);
-            under_way.push_back(operation);
-            while under_way.len() > if long { 0 } else { DEPTH } {
+            under_way.push_back(start(&mesh, &mut random, region.remote(), &mut model));
+            if under_way.len() > DEPTH {
                 settle(&mesh, under_way.pop_front().expect("one at least"));
             }
         }
