@@ -137,6 +137,9 @@ macro_rules! conformance {
         $crate::tests! { $fabric,
             waiting:
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,
+                cmp_015_a_result_of_the_last_look_is_not_slept_over,
+                cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,
+                cmp_016_a_sleeping_task_brings_on_what_is_posted_later,
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,
                 futures_of_tokio,

@@ -15,6 +15,7 @@ use rustix::time::{
 use super::core::{Core, broken_code};
 use super::peers::State;
 use super::poller::Poller;
+use super::sleep::Sleepers;
 use super::{BELL, Doorbell, Engine, TICKS};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
@@ -85,7 +86,7 @@ impl Engine {
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
-            poller: Poller::default(),
+            poller: Poller::new(Arc::clone(&bell)),
             connector: start.connector,
             attempts: HashMap::new(),
             next_attempt: 1,
@@ -93,6 +94,7 @@ impl Engine {
             doorbell: start.doorbell,
             epoll: Arc::new(epoll),
             ticks: None,
+            sleepers: Sleepers::default(),
             process: Process::current()?,
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
