@@ -12,7 +12,7 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory });
 
-/// What all strangers of a round try to say.
+/// What is endless here: more than any buffer of the kernel's holds.
 const BYTES: usize = 64 << 20;
 /// What the victim may need more afterwards, in KiB: far less than it was sent.
 const GROWTH_KIB: usize = 8 << 10;
@@ -63,11 +63,9 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
         let mut said = 0;
         // It is hung up on, or nobody listens any longer.
-        while said < BYTES / 8 {
-            match stream.write(&bytes) {
-                Ok(written) if written > 0 => said += written,
-                _ => break,
-            }
+        while let Ok(written @ 1..) = stream.write(&bytes) {
+            said += written;
+            assert!(said < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
         }
         taken += said;
     }
@@ -134,7 +132,13 @@ pub(crate) fn endured() {
     open.say_address();
     let friend = open.insert(&ask());
     let (orders, ordered) = std::sync::mpsc::channel();
-    std::thread::spawn(move || while orders.send(ask()).is_ok() {});
+    std::thread::spawn(move || {
+        let mut order = String::new();
+        while order != "end" {
+            order = ask();
+            orders.send(order.clone()).expect("the endpoint's thread is there");
+        }
+    });
     let mut exchanged = 0;
     loop {
         exchanged += 1;
