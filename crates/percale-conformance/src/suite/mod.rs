@@ -11,6 +11,7 @@ pub mod messages;
 pub mod model;
 pub mod probing;
 pub mod safe;
+pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
 
@@ -135,12 +136,13 @@ macro_rules! conformance {
     };
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
-            waiting:
+            sleeping:
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,
                 cmp_015_a_result_of_the_last_look_is_not_slept_over,
                 cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,
-                res_007_an_idle_sleeper_takes_no_processor_time,
                 cmp_016_a_sleeping_task_brings_on_what_is_posted_later,
+                res_007_an_idle_sleeper_takes_no_processor_time;
+            waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,
                 futures_of_tokio,

@@ -10,6 +10,7 @@
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * [`ticks`]: TCP peers that have gone silent
 
 mod arrive;
 mod connect;
@@ -20,6 +21,7 @@ mod poller;
 mod receive;
 mod send;
 mod sleep;
+mod ticks;
 pub(crate) mod types;
 
 use std::collections::HashMap;
