@@ -13,6 +13,7 @@ pub mod probing;
 pub mod remote;
 pub mod remote_model;
 pub mod safe;
+pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
 
@@ -111,7 +112,7 @@ macro_rules! conformance {
                 msg_017_more_is_carried_out_though_nothing_follows;
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
-                both_may_send_long_messages_before_either_receives,
+                msg_014_both_may_send_long_messages_before_either_receives,
                 msg_018_posting_without_room_has_no_effect,
                 small_messages_both_ways_before_either_receives;
             tagged:
@@ -156,7 +157,7 @@ macro_rules! conformance {
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;
             connections:
-                connections_are_made_by_the_first_operation,
+                con_001_connections_are_made_by_the_first_operation,
                 con_004_a_restarted_endpoint_is_reached_again,
                 flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it,
                 messages_sent_before_closing_arrive,
@@ -165,8 +166,13 @@ macro_rules! conformance {
     };
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
-            waiting:
+            sleeping:
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,
+                cmp_015_a_result_of_the_last_look_is_not_slept_over,
+                cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,
+                cmp_016_a_sleeping_task_brings_on_what_is_posted_later,
+                res_007_an_idle_sleeper_takes_no_processor_time;
+            waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,
                 futures_of_tokio,
@@ -182,7 +188,7 @@ macro_rules! conformance {
                 con_002_strangers_do_no_harm,
                 con_003_many_connect_to_each_other_at_once,
                 con_005_other_keys_are_turned_away,
-                the_same_key_is_let_in,
+                con_006_the_same_key_is_let_in,
                 con_010_a_wildcard_advertises_one_address,
         }
     };

@@ -10,6 +10,8 @@
 //! * [`peers`]: whom it talks to
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
+//! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * [`ticks`]: TCP peers that have gone silent
 
 pub(crate) mod access;
 mod arrive;
@@ -21,7 +23,9 @@ pub(crate) mod peers;
 mod poller;
 mod receive;
 mod send;
+mod sleep;
 mod target;
+mod ticks;
 pub(crate) mod types;
 
 use std::collections::HashMap;
@@ -29,12 +33,12 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
 use self::core::Core;
 use self::poller::Poller;
+use self::sleep::Sleepers;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
 use crate::memory::forked::Process;
@@ -66,51 +70,13 @@ pub struct Engine {
     epoll: Arc<OwnedFd>,
     /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
     ticks: Option<OwnedFd>,
+    /// Who may be asleep on that descriptor.
+    sleepers: Sleepers,
     process: Process,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
     id: u64,
-}
-
-impl Armed {
-    /// Whether whoever sleeps has to look again soon by itself.
-    pub(crate) const fn is_nap(&self) -> bool {
-        self.nap
-    }
-}
-
-/// A promise that the endpoint's descriptor will become readable; sleep on it.
-#[derive(Debug)]
-pub(crate) struct Armed {
-    epoll: Arc<OwnedFd>,
-    /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
-    nap: bool,
-}
-
-/// How long to sleep while a link waits for its peer's progress.
-const NAP: Duration = Duration::from_micros(500);
-
-/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it could swallow the
-/// wake-up of another: whoever sleeps looks by itself now and then.
-const SLEEP: Duration = Duration::from_millis(100);
-
-impl Armed {
-    /// Sleeps until the descriptor is readable or the deadline has passed.
-    pub(crate) fn sleep(&self, deadline: Option<Instant>) {
-        let look = Instant::now() + if self.nap { NAP } else { SLEEP };
-        let deadline = Some(deadline.map_or(look, |at| at.min(look)));
-        let timeout = deadline.map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            rustix::time::Timespec { tv_sec: left.as_secs().min(1 << 40) as i64, tv_nsec: left.subsec_nanos().into() }
-        });
-        // Looked at with poll, not epoll_wait: whoever makes progress takes the events.
-        let mut fds = [rustix::event::PollFd::new(&*self.epoll, rustix::event::PollFlags::IN)];
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => tracing::error!(%error, "poll failed"),
-        }
-    }
 }
 
 impl Engine {
@@ -348,59 +314,6 @@ impl Engine {
             self.act();
         }
         Ok(())
-    }
-
-    /// Prepares to sleep: from here on whatever there is to do makes the descriptor readable. `None` if there is something to
-    /// do already.
-    pub(crate) fn arm(&mut self) -> Option<Armed> {
-        if !self.process.is_here() {
-            return None;
-        }
-        if matches!(self.connector, Connector::Sim(_)) {
-            return None; // Simulated time passes only while somebody looks.
-        }
-        self.bell.drain();
-        self.bell.arm();
-        let fenced = self.fence_hot();
-        // Whoever published before the mark could be seen is found by this look at everything.
-        let mut any = self.connector.has_notices();
-        any |= self.progress();
-        if self.poller.has_cold() {
-            any |= self.poll_cold();
-        }
-        if any {
-            self.bell.disarm();
-            return None;
-        }
-        let working = !fenced || !self.core.outbox.is_empty() || self.poller.is_working(&self.links);
-        Some(Armed { epoll: Arc::clone(&self.epoll), nap: working })
-    }
-
-    /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
-    /// False if that could not be done.
-    fn fence_hot(&mut self) -> bool {
-        let mut barrier = false;
-        for &slot in &self.poller.hot {
-            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-                barrier |= link.prepare_sleep();
-            }
-        }
-        !barrier || Bell::barrier()
-    }
-
-    /// Awake again: peers need not ring.
-    pub(crate) fn disarm(&self) {
-        self.bell.disarm();
-    }
-
-    /// Makes whoever sleeps on the descriptor look again.
-    pub(crate) fn wake_sleeper(&self) {
-        self.bell.wake();
-    }
-
-    /// Grows with every result that a sleeper may be waiting for.
-    pub(crate) fn results(&self) -> u64 {
-        self.core.operations.finished() + self.core.reported
     }
 
     /// How each connected peer is reached.

@@ -186,7 +186,7 @@ mod plain {
 /// arrives whole, and no cell is ever written while it is read.
 #[cfg(loom)]
 #[test]
-fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
+fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use loom::sync::Arc;
 
     struct Both(Heap);
