@@ -47,7 +47,7 @@ fn numbers_and_names_are_libfabrics_and_come_back() {
         assert_eq!((datatype.to_u8(), Datatype::from_u8(number)), (number, Some(datatype)));
     }
     assert_eq!((AtomicOp::from_u8(19), Datatype::from_u8(10)), (None, None));
-    // From <rdma/fi_atomic.h>: FI_ATOMIC_READ, FI_CSWAP, FI_MSWAP; FI_UINT64, FI_DOUBLE.
+    // From <rdma/fabric.h>: FI_ATOMIC_READ, FI_CSWAP, FI_MSWAP; FI_UINT64, FI_DOUBLE.
     assert_eq!([AtomicOp::Read, AtomicOp::Cswap, AtomicOp::Mswap].map(AtomicOp::to_u8), [10, 12, 18]);
     assert_eq!([Datatype::U64, Datatype::F64].map(Datatype::to_u8), [7, 9]);
     let names = AtomicOp::ALL.map(|op| op.to_string()).join(" ");
