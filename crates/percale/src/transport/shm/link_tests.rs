@@ -105,7 +105,7 @@ fn size(seed: u64, max: usize) -> usize {
 
 static NONCE: u64 = 0x1234_5678_9ABC_DEF0;
 
-fn parts(cma: bool) -> [Parts; 2] {
+pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
     let pair = pair_memory().unwrap();
     let bells = [Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap())];
     let (a, b) =
@@ -466,7 +466,7 @@ fn arbitrary_pair_memory_harms_nobody() {
         if seed % 3 == 0 {
             // Plausible marks: a kind that exists, no flags but known ones, short lengths.
             for at in (1..bytes.len().saturating_sub(8)).step_by(64) {
-                bytes[at + 2] = bytes[at + 2] % 12 + 1;
+                bytes[at + 2] = bytes[at + 2] % 22 + 1;
                 bytes[at + 3] %= 4;
                 bytes[at + 5] %= 12;
                 bytes[at + 6] = 0;
