@@ -277,7 +277,8 @@ impl ShmLink {
         self.direct.initiator()
     }
 
-    fn direct(&mut self) -> (&mut Direct, Side<'_>) {
+    /// Its direct accesses, and what of the link they need.
+    pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
         let (pair, side, death, cma) = (&self.pair, self.side, &self.death, self.transfers.cma());
         let (arenas, sender) = (self.transfers.arenas(), &mut self.sender);
         (&mut self.direct, Side { pair, side, death, cma, arenas, sender })
@@ -476,4 +477,4 @@ impl Drop for ShmLink {
 
 #[cfg(all(test, not(loom)))]
 #[path = "link_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -35,7 +35,7 @@ fn arbitrary_pair_memory_harms_nobody() {
         if seed % 3 == 0 {
             // Plausible marks: a kind that exists, no flags but known ones, short lengths.
             for at in (1..bytes.len().saturating_sub(8)).step_by(64) {
-                bytes[at + 2] = bytes[at + 2] % 12 + 1;
+                bytes[at + 2] = bytes[at + 2] % 22 + 1;
                 bytes[at + 3] %= 4;
                 bytes[at + 5] %= 12;
                 bytes[at + 6] = 0;

@@ -109,7 +109,7 @@ fn size(seed: u64, max: usize) -> usize {
 
 static NONCE: u64 = 0x1234_5678_9ABC_DEF0;
 
-fn parts(cma: bool) -> [Parts; 2] {
+pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
     let pair = pair_memory().unwrap();
     let bells = [Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap())];
     let (a, b) =

@@ -29,10 +29,10 @@ const CMA_PIECE: usize = 256 << 10;
 /// Why a direct access was not made, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DirectError {
-    /// The region does not give this right (MR-014).
+    /// The region does not give this right (MR-050, MR-052).
     #[error("the region does not give this right")]
     Right,
-    /// Some byte is outside of the region (MR-050).
+    /// Some byte is outside of the region (MR-014).
     #[error("the access leaves the region")]
     Range,
     /// The grant does not hold any more: to be forgotten, and asked for anew. A long access may have been made in part.
@@ -161,7 +161,9 @@ impl Initiator {
     /// What the peer did wrong.
     pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         let key = self.grants.answered(id).ok_or("an answer about a key that nobody asked for")?;
-        let resolution = payload.read::<Resolution>(0).ok_or("an answer about a key that is too short")?;
+        let exact = payload.len() == size_of::<Resolution>();
+        let resolution =
+            payload.read::<Resolution>(0).filter(|_| exact).ok_or("an answer about a key of another length")?;
         let answer = match resolution.check()? {
             Status::Executed => Answer::Executed,
             Status::NoKey => Answer::NoKey,
