@@ -102,7 +102,6 @@ impl Registered {
         })
     }
 
-
     /// Rights.
     pub(crate) const fn access(&self) -> Access {
         self.access
