@@ -94,6 +94,7 @@ impl Engine {
             epoll: Arc::new(epoll),
             ticks: None,
             process: Process::current()?,
+            reads: 0,
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };

@@ -191,8 +191,13 @@ impl Core {
         match segments.as_slice() {
             [] => Place::One(Segment::EMPTY),
             [only] => Place::One(*only),
-            _ => Place::Several(self.vectors.insert(*segments) as u32, segments.len()),
+            _ => self.place_of_several(segments),
         }
+    }
+
+    #[inline(never)]
+    fn place_of_several(&mut self, segments: &Segments) -> Place {
+        Place::Several(self.vectors.insert(*segments) as u32, segments.len())
     }
 
     /// A receive is over: its place is no longer needed.

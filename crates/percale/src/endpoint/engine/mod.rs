@@ -33,6 +33,8 @@ use self::core::Core;
 use self::poller::Poller;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
+use crate::completion::entry::Entry;
+use crate::completion::ring::ErrorAvailable;
 use crate::memory::forked::Process;
 use crate::memory::volatile::View;
 use crate::transport::any::AnyLink;
@@ -63,6 +65,8 @@ pub struct Engine {
     /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
     ticks: Option<OwnedFd>,
     process: Process,
+    /// Reads of the completion queue since progress was made.
+    reads: u32,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
@@ -109,6 +113,9 @@ impl Armed {
     }
 }
 
+/// Reads of results that wait, after which progress is made.
+const PATIENCE: u32 = 16;
+
 impl Engine {
     /// Makes progress on everything; says whether anything happened.
     #[inline]
@@ -127,6 +134,18 @@ impl Engine {
         self.chores() | any
     }
 
+    /// Reads results from the endpoint's own queue. Progress is made first where none wait; where some do, only every
+    /// [`PATIENCE`]th time, so that whoever reads what waits is not kept, and who always finds something makes progress too.
+    #[inline]
+    pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        self.reads += 1;
+        if self.core.queue.is_empty() || self.reads >= PATIENCE {
+            self.reads = 0;
+            self.progress();
+        }
+        self.core.queue.read(entries)
+    }
+
     /// Looks at the hot links.
     #[inline]
     fn poll_hot(&mut self) -> bool {
@@ -134,12 +153,20 @@ impl Engine {
         let mut at = 0;
         while let Some(&slot) = self.poller.hot.get(at) {
             at += 1;
-            if let Some(Some(AnyLink::Shm(link))) = self.links.get(slot as usize)
-                && link.is_quiet()
-            {
-                continue;
-            }
-            if self.poll_link(slot) {
+            let moved = match self.links.get_mut(slot as usize) {
+                Some(Some(AnyLink::Shm(link))) => {
+                    if link.is_quiet() {
+                        continue;
+                    }
+                    // Not by `poll_link`, which would look the link up again.
+                    match link.poll(slot, &mut self.core) {
+                        Ok(any) => any,
+                        Err(broken) => self.broke(slot, &broken),
+                    }
+                }
+                _ => self.poll_link(slot),
+            };
+            if moved {
                 self.poller.heard();
                 any = true;
             }
@@ -182,11 +209,15 @@ impl Engine {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
             Ok(any) => any,
-            Err(broken) => {
-                self.down(slot, &broken);
-                true
-            }
+            Err(broken) => self.broke(slot, &broken),
         }
+    }
+
+    /// A link found that it is broken: something happened.
+    #[cold]
+    fn broke(&mut self, slot: Connection, broken: &Broken) -> bool {
+        self.down(slot, broken);
+        true
     }
 
     /// Looks at the cold links whose peers rang, and makes them hot.
@@ -213,7 +244,7 @@ impl Engine {
     fn poll_cold(&mut self) -> bool {
         let mut any = false;
         for slot in 0..self.links.len() {
-            let Some(Some(AnyLink::Shm(link))) = self.links.get(slot) else { continue };
+            let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot) else { continue };
             if link.is_cold() && !link.is_quiet() {
                 any |= self.poll_link(slot as Connection);
             }
@@ -392,7 +423,7 @@ impl Engine {
 
     /// Grows with every result that a sleeper may be waiting for.
     pub(crate) fn results(&self) -> u64 {
-        self.core.operations.finished() + self.core.reported
+        self.core.operations.finished() + self.core.reported + self.core.queue.pushed()
     }
 
     /// How each connected peer is reached.

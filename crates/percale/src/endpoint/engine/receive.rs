@@ -18,19 +18,29 @@ impl Core {
         let tagged = work.tag.is_some();
         let special = OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD | OpFlags::MULTI_RECEIVE;
         if work.flags.intersects(special) {
-            return self.post_special(work, notify, tagged, &pattern);
+            return self.post_special(work, notify, tagged, pattern);
         }
+        if self.table(tagged).holds_any() {
+            self.post_beside_held(work, notify, tagged, pattern);
+        } else {
+            let place = self.place(&work.segments);
+            self.table(tagged).post(pattern, Receive { place, context: work.context, notify, multi: None });
+        }
+        Ok(())
+    }
+
+    /// Posts a receive for which a message may be here already.
+    #[inline(never)]
+    fn post_beside_held(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: Pattern) {
         let place = self.place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
         let table = self.table(tagged);
-        if let Some(held) = table.find(&pattern) {
-            if let Some(message) = table.take(held) {
-                self.fill(message, receive);
+        match table.find(&pattern).and_then(|held| table.take(held)) {
+            Some(message) => self.fill(message, receive),
+            None => {
+                table.post(pattern, receive);
             }
-        } else {
-            table.post(pattern, receive);
         }
-        Ok(())
     }
 
     /// What messages a receive takes.
@@ -46,13 +56,15 @@ impl Core {
         Ok(Pattern { tag, ignore, source })
     }
 
+    #[inline(never)]
     fn post_special(
         &mut self,
         work: &ReceiveWork,
         notify: Notify,
         tagged: bool,
-        pattern: &Pattern,
+        pattern: Pattern,
     ) -> Result<(), PostError> {
+        let pattern = &pattern;
         if work.flags.contains(OpFlags::MULTI_RECEIVE) {
             if work.flags.intersects(OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD) {
                 return Err(PostError::Flags("a multi-receive buffer cannot peek, claim or discard"));

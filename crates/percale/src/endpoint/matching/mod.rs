@@ -109,6 +109,12 @@ impl<R, U> Matching<R, U> {
         self.unexpected.hold(envelope, message)
     }
 
+    /// Whether any message is held and not claimed.
+    #[inline]
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.unexpected.is_empty()
+    }
+
     /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
     #[inline]
     pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {

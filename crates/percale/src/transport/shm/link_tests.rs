@@ -137,12 +137,12 @@ fn peers(cma: bool, how: How) -> [Peer; 2] {
 }
 
 impl Sink for Seen {
-    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         assert_eq!(from, 9);
         match head.kind {
-            Kind::MessageOffer => self.offers.push((head, payload.read(0).unwrap())),
-            Kind::Pull => self.requests.push((head, payload.to_vec())),
-            _ => self.messages.push_back((head, payload.to_vec())),
+            Kind::MessageOffer => self.offers.push((*head, payload.read(0).unwrap())),
+            Kind::Pull => self.requests.push((*head, payload.to_vec())),
+            _ => self.messages.push_back((*head, payload.to_vec())),
         }
     }
 
@@ -556,10 +556,10 @@ impl Scribbled {
 }
 
 impl Sink for Scribbled {
-    fn frame(&mut self, _: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, _: Connection, head: &Head, payload: View<'_>) {
         match head.kind {
-            Kind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (head, offer))),
-            Kind::Pull => self.requests.push((head, payload.to_vec())),
+            Kind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (*head, offer))),
+            Kind::Pull => self.requests.push((*head, payload.to_vec())),
             _ => assert_eq!(payload.to_vec().len(), head.len as usize),
         }
     }
