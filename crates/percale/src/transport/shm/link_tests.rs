@@ -130,6 +130,7 @@ fn peers(cma: bool, how: How) -> [Peer; 2] {
     parts(cma).map(|parts| {
         let bell = Arc::clone(&parts.my_bell);
         let link = ShmLink::new(parts).unwrap();
+        barrier::register();
         assert_eq!(link.cma_reason().is_none(), cma, "{:?}", link.cma_reason());
         let (sources, targets) = (HashMap::new(), HashMap::new());
         Peer { link, bell, seen: Seen::default(), sources, targets, how, next: 0 }

@@ -168,7 +168,7 @@ impl Sender {
         // Stays below the threshold for a while, so that this is not asked for each frame.
         self.streak = STREAMING - 16;
         let marks = self.pair.direction(self.side);
-        if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::registered() {
+        if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::is_registered() {
             return;
         }
         marks.producer.unfenced.store(1, Ordering::SeqCst);
