@@ -180,17 +180,19 @@ impl Ring {
     /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it.
     #[inline]
     pub fn read(&mut self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        let mut count = into.len().min(self.waiting());
-        if let Some((before, _)) = self.errors.front() {
-            let before = usize::try_from(before - self.taken).unwrap_or(usize::MAX);
-            if before == 0 {
-                return Err(ErrorAvailable);
+        let until = match self.errors.front() {
+            None => self.pushed,
+            Some((before, _)) if *before == self.taken => return Err(ErrorAvailable),
+            Some((before, _)) => *before,
+        };
+        let mut count = 0;
+        for place in into {
+            if self.taken == until {
+                break;
             }
-            count = count.min(before);
-        }
-        for place in &mut into[..count] {
             *place = self.places[index(&self.places, self.taken)];
             self.taken += 1;
+            count += 1;
         }
         self.claimed = self.claimed.saturating_sub(count);
         Ok(count)

@@ -129,8 +129,13 @@ impl super::engine::Engine {
     }
 
     /// A receive whose result goes to a completion queue.
-    #[inline]
+    #[inline(never)]
     fn post_raw_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
+        if self.receive_in_place(work) { Ok(()) } else { self.post_any_receive(work) }
+    }
+
+    #[inline(never)]
+    fn post_any_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
         let mut notify = Notify::from_flags(work.flags);
         if work.flags.contains(OpFlags::MULTI_RECEIVE) && notify == Notify::Queue {
             notify = Notify::Event;

@@ -134,6 +134,12 @@ impl Segments {
         &self.list[..self.count]
     }
 
+    /// The only segment, if there is one only.
+    #[inline]
+    pub(crate) const fn only(&self) -> Option<Segment> {
+        if self.count == 1 { Some(self.list[0]) } else { None }
+    }
+
     /// `len` bytes from `offset` on; both are clipped.
     #[must_use]
     #[inline]

@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// An operation succeeded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         if let Some(counter) = &reports.counter {

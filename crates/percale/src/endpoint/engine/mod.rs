@@ -134,16 +134,29 @@ impl Engine {
         self.chores() | any
     }
 
-    /// Reads results from the endpoint's own queue. Progress is made first where none wait; where some do, only every
-    /// [`PATIENCE`]th time, so that whoever reads what waits is not kept, and who always finds something makes progress too.
+    /// Reads results from the endpoint's own queue. Progress is made first where none wait, where it is owed, and in any case
+    /// every [`PATIENCE`]th time: so who reads what waits is not kept, and who always finds something makes progress too.
     #[inline]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.reads += 1;
-        if self.core.queue.is_empty() || self.reads >= PATIENCE {
-            self.reads = 0;
-            self.progress();
+        if self.core.queue.is_empty() || self.reads >= PATIENCE || !self.poller.busy.is_empty() {
+            self.progress_for_read();
         }
         self.core.queue.read(entries)
+    }
+
+    /// The next reading makes progress whatever waits: something was sent that leaves, or that the peer hears of, only then.
+    /// (What is reported as sent arrives without us from the moment that this can be read.)
+    #[inline]
+    pub(super) fn owe_progress(&mut self) {
+        self.reads = PATIENCE;
+    }
+
+    // Out of line, so that reading what waits need not save what this uses.
+    #[inline(never)]
+    fn progress_for_read(&mut self) {
+        self.reads = 0;
+        self.progress();
     }
 
     /// Looks at the hot links.
@@ -360,13 +373,19 @@ impl Engine {
         }
     }
 
-    /// Posts a receive.
+    /// The commonest receive of all: see [`Core::post_plain_receive`]. False if anything is otherwise; then nothing was done.
     #[inline]
+    pub(crate) fn receive_in_place(&mut self, work: &ReceiveWork) -> bool {
+        self.process.is_here() && self.core.post_plain_receive(work)
+    }
+
+    /// Posts a receive.
     pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
-        self.core.post_receive(work, notify)?;
+        self.owe_progress();
+        self.core.post_any_receive(work, notify)?;
         if !self.core.outbox.is_empty() {
             self.act();
         }

@@ -11,27 +11,42 @@ use crate::memory::volatile::Segment;
 use crate::wire::head::{Flags, Kind};
 
 impl Core {
-    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags say instead.
+    /// Posts the commonest receive of all, without detours: it has one segment, reports to the endpoint's own queue, and no
+    /// message is here that it could take. False if anything is otherwise; then nothing was done.
     #[inline]
-    pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
+    pub(crate) fn post_plain_receive(&mut self, work: &ReceiveWork) -> bool {
+        let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
+        let Some(segment) = work.segments.only() else { return false };
+        let (table, tag, ignore) = match work.tag {
+            Some((tag, ignore)) => (tagged, tag, ignore),
+            None => (messages, 0, 0),
+        };
+        if work.flags != OpFlags::COMPLETION || reports.queue.is_some() || table.holds_any() {
+            return false;
+        }
+        let source = match work.from {
+            PeerAddress::UNSPECIFIED => Source::Any,
+            peer => match peers.resolved(peer) {
+                Some(slot) => Source::From(u64::from(slot)),
+                None => return false,
+            },
+        };
+        if queue.reserve().is_err() {
+            return false;
+        }
+        let (place, notify) = (Place::One(segment), Notify::Queue);
+        table.post(Pattern { tag, ignore, source }, Receive { place, context: work.context, notify, multi: None });
+        true
+    }
+
+    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags say instead.
+    pub(crate) fn post_any_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         let pattern = self.pattern(work)?;
         let tagged = work.tag.is_some();
         let special = OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD | OpFlags::MULTI_RECEIVE;
         if work.flags.intersects(special) {
-            return self.post_special(work, notify, tagged, pattern);
+            return self.post_special(work, notify, tagged, &pattern);
         }
-        if self.table(tagged).holds_any() {
-            self.post_beside_held(work, notify, tagged, pattern);
-        } else {
-            let place = self.place(&work.segments);
-            self.table(tagged).post(pattern, Receive { place, context: work.context, notify, multi: None });
-        }
-        Ok(())
-    }
-
-    /// Posts a receive for which a message may be here already.
-    #[inline(never)]
-    fn post_beside_held(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: Pattern) {
         let place = self.place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
         let table = self.table(tagged);
@@ -41,6 +56,7 @@ impl Core {
                 table.post(pattern, receive);
             }
         }
+        Ok(())
     }
 
     /// What messages a receive takes.
@@ -56,15 +72,13 @@ impl Core {
         Ok(Pattern { tag, ignore, source })
     }
 
-    #[inline(never)]
     fn post_special(
         &mut self,
         work: &ReceiveWork,
         notify: Notify,
         tagged: bool,
-        pattern: Pattern,
+        pattern: &Pattern,
     ) -> Result<(), PostError> {
-        let pattern = &pattern;
         if work.flags.contains(OpFlags::MULTI_RECEIVE) {
             if work.flags.intersects(OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD) {
                 return Err(PostError::Flags("a multi-receive buffer cannot peek, claim or discard"));

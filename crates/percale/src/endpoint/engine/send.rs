@@ -2,11 +2,11 @@
 
 use zerocopy::IntoBytes;
 
-use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::receive::unresolved;
 use super::types::{Notify, Pending, Send, Side};
+use super::{Engine, PATIENCE};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
@@ -27,7 +27,10 @@ impl Engine {
     pub(crate) fn send_in_place(&mut self, work: &SendWork) -> Option<Result<(), PostError>> {
         const PLAIN: OpFlags =
             OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::INJECT).union(OpFlags::TRANSMIT_COMPLETE);
-        let Self { core: Core { peers, queue, transmit, .. }, links, process, .. } = self;
+        if self.poller.hot.is_empty() {
+            return None; // Not over shared memory, then.
+        }
+        let Self { core: Core { peers, queue, transmit, .. }, links, process, reads, .. } = self;
         let len = work.segments.len();
         // What may be injected is always sent at once.
         let plain = PLAIN.contains(work.flags) && work.data.is_none() && len <= INJECT_LIMIT;
@@ -46,9 +49,13 @@ impl Engine {
         }
         let (kind, tag) = work.tag.map_or((Kind::Message, 0), |tag| (Kind::Tagged, tag));
         let head = Head { kind, len: len as u32, tag, ..Head::default() };
+        let more = work.flags.contains(OpFlags::MORE);
         // It leaves nothing on the link that was not there before, so the poller need not hear of it.
-        match link.send_plain(&head, &work.segments, work.flags.contains(OpFlags::MORE)) {
+        match link.send_plain(&head, &work.segments, more) {
             Ok(()) => {
+                if more {
+                    *reads = PATIENCE; // As `owe_progress`: the peer has yet to be told.
+                }
                 if reports {
                     queue.push(sent_entry(work.context, send_flags(work.tag.is_some()), len));
                 }
@@ -69,6 +76,7 @@ impl Engine {
         if !self.process.is_here() {
             return Err(PostError::Forked); // The rings are not even mapped here.
         }
+        self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
         let direct = peer.state == State::Up
@@ -149,6 +157,7 @@ impl Engine {
 }
 
 /// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it.
+#[inline(always)]
 fn transmit(
     link: &mut AnyLink,
     core: &mut Core,

@@ -48,7 +48,7 @@ impl<R, U> Matching<R, U> {
     }
 
     /// Adds a receive behind all others. Does not look among the held messages: call [`find`](Self::find) first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         self.posted.post(pattern, receive)
     }

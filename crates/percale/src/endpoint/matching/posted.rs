@@ -72,7 +72,7 @@ impl<R> Queue<R> {
         self.len
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         let entry = Entry { key: Key::of(&pattern), masks: Masks::of(&pattern), class: REST, bin: NIL };
         const { assert!(ORDER == 0) };

@@ -338,17 +338,17 @@ impl ShmLink {
             };
             // SAFETY: that many bytes lie there, as was checked, until they are consumed after the sink has returned.
             sink.frame(me, &head, unsafe { View::new(payload, head.len as usize) });
-            let gave = match &long {
-                Some(arrival) => self.rx.consume(arrival),
-                None => self.rx.consume_short(),
-            };
-            if gave {
-                self.sender.gave_room();
-            }
-            if count > 0 {
-                // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
-                // single messages: the next line is then about to be written.)
-                self.rx.prefetch();
+            if let Some(arrival) = &long {
+                self.consume(arrival);
+            } else {
+                if self.rx.consume_short() {
+                    self.sender.gave_room();
+                }
+                if count > 0 {
+                    // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
+                    // single messages: the next line is then about to be written.)
+                    self.rx.prefetch();
+                }
             }
             count += 1;
         }
@@ -401,6 +401,8 @@ impl Link for ShmLink {
         self.sender.limit().min(EAGER_MAX)
     }
 
+    // The commonest frames go by `send_plain`, inlined.
+    #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
         if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer) {
             return self.send_offer(head, payload, more);

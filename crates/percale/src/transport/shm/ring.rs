@@ -10,7 +10,8 @@
 //! After word 0 stand the tag (8), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then payload:
 //! * what fits stays in the line (48 bytes without extras);
 //! * up to [`INLINE_MAX`] goes on in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
-//!   so the receiver copies the first lines while the sender writes the last;
+//!   so the receiver copies the first lines while the sender writes the last. (The receiver has to put such a payload
+//!   together: longer ones are cheaper in one piece.)
 //! * more goes through the byte ring, in one piece that starts on a cache line: where it does not fit before the end,
 //!   the rest is skipped. Both sides compute the place from the lengths alone; no offset of the peer's is ever used.
 //!
@@ -37,9 +38,9 @@ const FIRST: usize = 48;
 /// Payload in each line after a frame's first.
 const NEXT: usize = 56;
 /// The longest payload that travels in lines.
-pub(super) const INLINE_MAX: usize = 512;
-/// What those lines hold at most, unused bytes of the last one included.
-pub(super) const SCRATCH: usize = INLINE_MAX + NEXT;
+pub(super) const INLINE_MAX: usize = 104;
+/// What those lines hold at most, extras and unused bytes of the last one included.
+pub(super) const SCRATCH: usize = FIRST + (INLINE_MAX - (FIRST - 16)).div_ceil(NEXT) * NEXT;
 /// Where the payload of several lines is put together.
 pub(super) type Scratch = [u8; SCRATCH];
 /// Prefetch for writing no further than this into the byte ring: beyond, the copy's own prefetching has caught up.
@@ -574,7 +575,6 @@ impl Consumer {
     /// Copies a payload that spans lines together; false if its last lines are not there yet. All lines are copied whole,
     /// since that needs no call: what the last one does not use of it lands behind the payload, unread.
     fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
-        const { assert!(INLINE_MAX - (FIRST - 16) <= 9 * NEXT && FIRST + 9 * NEXT <= SCRATCH) };
         let count = 1 + (arrival.head.len as usize - room).div_ceil(NEXT) as u64;
         for ahead in 1..count.min(5) {
             prefetch_read(self.area.line_ptr(self.cursor.at + ahead).cast());
@@ -591,8 +591,7 @@ impl Consumer {
             if line.mark.load(Ordering::Acquire) as u16 != cursor.lap && !line.comes(cursor.lap) {
                 return false;
             }
-            // SAFETY: a body has 56 bytes, and the scratch memory, as asserted above, room for nine of them behind the
-            // first line's.
+            // SAFETY: a body has 56 bytes, and the scratch memory room for so many of as many lines as there are.
             line.body.with(|body| unsafe { to.copy_from_nonoverlapping(body.cast(), NEXT) });
             to = to.wrapping_add(NEXT);
         }

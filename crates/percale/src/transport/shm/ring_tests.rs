@@ -135,9 +135,9 @@ mod plain {
     fn half_a_frame_is_none() {
         let heap = Heap::new(6, 4096);
         let (mut tx, rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
-        let mut bytes = vec![1; 300];
-        tx.push(&head(300, 0), &segments(&mut bytes), Publish::Plain).unwrap();
-        let last = &heap.lines[5].mark;
+        let mut bytes = vec![1; INLINE_MAX];
+        tx.push(&head(INLINE_MAX, 0), &segments(&mut bytes), Publish::Plain).unwrap();
+        let last = &heap.lines[1].mark;
         let mark = last.swap(0, Ordering::Relaxed);
         assert_ne!(mark, 0);
         assert!(rx.peek(&mut [0; SCRATCH]).unwrap().is_none());
