@@ -95,6 +95,7 @@ impl Engine {
             ticks: None,
             sleepers: Sleepers::default(),
             process: Process::current()?,
+            reads: 0,
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };

@@ -41,6 +41,8 @@ use self::poller::Poller;
 use self::sleep::Sleepers;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
+use crate::completion::entry::Entry;
+use crate::completion::ring::ErrorAvailable;
 use crate::memory::forked::Process;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
@@ -73,11 +75,16 @@ pub struct Engine {
     /// Who may be asleep on that descriptor.
     sleepers: Sleepers,
     process: Process,
+    /// Reads of the completion queue since progress was made.
+    reads: u32,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
     id: u64,
 }
+
+/// Reads of results that wait, after which progress is made.
+const PATIENCE: u32 = 16;
 
 impl Engine {
     /// Makes progress on everything; says whether anything happened.
@@ -97,6 +104,31 @@ impl Engine {
         self.chores() | any
     }
 
+    /// Reads results from the endpoint's own queue. Progress is made first where none wait, where it is owed, and in any case
+    /// every [`PATIENCE`]th time: so who reads what waits is not kept, and who always finds something makes progress too.
+    #[inline]
+    pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        self.reads += 1;
+        if self.core.queue.is_empty() || self.reads >= PATIENCE || !self.poller.busy.is_empty() {
+            self.progress_for_read();
+        }
+        self.core.queue.read(entries)
+    }
+
+    /// The next reading makes progress whatever waits: something was sent that leaves, or that the peer hears of, only then.
+    /// (What is reported as sent arrives without us from the moment that this can be read.)
+    #[inline]
+    pub(super) fn owe_progress(&mut self) {
+        self.reads = PATIENCE;
+    }
+
+    // Out of line, so that reading what waits need not save what this uses.
+    #[inline(never)]
+    fn progress_for_read(&mut self) {
+        self.reads = 0;
+        self.progress();
+    }
+
     /// Looks at the hot links.
     #[inline]
     fn poll_hot(&mut self) -> bool {
@@ -104,12 +136,20 @@ impl Engine {
         let mut at = 0;
         while let Some(&slot) = self.poller.hot.get(at) {
             at += 1;
-            if let Some(Some(AnyLink::Shm(link))) = self.links.get(slot as usize)
-                && link.is_quiet()
-            {
-                continue;
-            }
-            if self.poll_link(slot) {
+            let moved = match self.links.get_mut(slot as usize) {
+                Some(Some(AnyLink::Shm(link))) => {
+                    if link.is_quiet() {
+                        continue;
+                    }
+                    // Not by `poll_link`, which would look the link up again.
+                    match link.poll(slot, &mut self.core) {
+                        Ok(any) => any,
+                        Err(broken) => self.broke(slot, &broken),
+                    }
+                }
+                _ => self.poll_link(slot),
+            };
+            if moved {
                 self.poller.heard();
                 any = true;
             }
@@ -152,11 +192,15 @@ impl Engine {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
             Ok(any) => any,
-            Err(broken) => {
-                self.down(slot, &broken);
-                true
-            }
+            Err(broken) => self.broke(slot, &broken),
         }
+    }
+
+    /// A link found that it is broken: something happened.
+    #[cold]
+    fn broke(&mut self, slot: Connection, broken: &Broken) -> bool {
+        self.down(slot, broken);
+        true
     }
 
     /// Looks at the cold links whose peers rang, and makes them hot.
@@ -183,7 +227,7 @@ impl Engine {
     fn poll_cold(&mut self) -> bool {
         let mut any = false;
         for slot in 0..self.links.len() {
-            let Some(Some(AnyLink::Shm(link))) = self.links.get(slot) else { continue };
+            let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot) else { continue };
             if link.is_cold() && !link.is_quiet() {
                 any |= self.poll_link(slot as Connection);
             }
@@ -303,13 +347,19 @@ impl Engine {
         }
     }
 
-    /// Posts a receive.
+    /// The commonest receive of all: see [`Core::post_plain_receive`]. False if anything is otherwise; then nothing was done.
     #[inline]
+    pub(crate) fn receive_in_place(&mut self, work: &ReceiveWork) -> bool {
+        self.process.is_here() && self.core.post_plain_receive(work)
+    }
+
+    /// Posts a receive.
     pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
-        self.core.post_receive(work, notify)?;
+        self.owe_progress();
+        self.core.post_any_receive(work, notify)?;
         if !self.core.outbox.is_empty() {
             self.act();
         }

@@ -154,6 +154,6 @@ impl Engine {
 
     /// Grows with every result that a sleeper may be waiting for.
     pub(crate) fn results(&self) -> u64 {
-        self.core.operations.finished() + self.core.reported
+        self.core.operations.finished() + self.core.reported + self.core.queue.pushed()
     }
 }

@@ -29,7 +29,7 @@ struct Answers {
 }
 
 impl Sink for Answers {
-    fn frame(&mut self, _: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, _: Connection, head: &Head, payload: View<'_>) {
         let bytes = payload.to_vec();
         assert_eq!(bytes.len(), head.len as usize);
         match head.kind {

@@ -127,10 +127,10 @@ impl Scribbled {
 }
 
 impl Sink for Scribbled {
-    fn frame(&mut self, _: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, _: Connection, head: &Head, payload: View<'_>) {
         match head.kind {
-            Kind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (head, offer))),
-            Kind::Pull => self.requests.push((head, payload.to_vec())),
+            Kind::MessageOffer => self.offers.extend(payload.read(0).map(|offer| (*head, offer))),
+            Kind::Pull => self.requests.push((*head, payload.to_vec())),
             _ => assert_eq!(payload.to_vec().len(), head.len as usize),
         }
     }

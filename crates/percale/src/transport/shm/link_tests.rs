@@ -136,6 +136,7 @@ fn peers(cma: bool, how: How) -> [Peer; 2] {
     parts(cma).map(|parts| {
         let bell = Arc::clone(&parts.my_bell);
         let link = ShmLink::new(parts).unwrap();
+        barrier::register();
         assert_eq!(link.cma_reason().is_none(), cma, "{:?}", link.cma_reason());
         let (sources, targets) = (HashMap::new(), HashMap::new());
         Peer { link, bell, seen: Seen::default(), sources, targets, how, next: 0 }
@@ -143,12 +144,12 @@ fn peers(cma: bool, how: How) -> [Peer; 2] {
 }
 
 impl Sink for Seen {
-    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         assert_eq!(from, 9);
         match head.kind {
-            Kind::MessageOffer => self.offers.push((head, payload.read(0).unwrap())),
-            Kind::Pull => self.requests.push((head, payload.to_vec())),
-            _ => self.messages.push_back((head, payload.to_vec())),
+            Kind::MessageOffer => self.offers.push((*head, payload.read(0).unwrap())),
+            Kind::Pull => self.requests.push((*head, payload.to_vec())),
+            _ => self.messages.push_back((*head, payload.to_vec())),
         }
     }
 
