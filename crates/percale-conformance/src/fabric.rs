@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
-use percale::{Domain, Info, TransportKind};
+use percale::{Domain, Info, TransportKind, Trust};
 
 /// A transport under test. One value is one world: endpoints of different worlds need not reach each other.
 pub trait Fabric: Sized {
@@ -67,6 +67,38 @@ impl Fabric for Shm {
 
     fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
         pinned(TransportKind::Shm, adjust)
+    }
+}
+
+/// Shared memory between processes that do not trust each other with their regions: targets execute every access.
+#[derive(Debug)]
+pub struct Untrusting;
+
+impl Fabric for Untrusting {
+    const NAME: &'static str = "shm-untrusting";
+
+    fn new(_seed: u64) -> Self {
+        Self
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        pinned(TransportKind::Shm, |domain| adjust(domain.trust(Trust::None)))
+    }
+}
+
+/// Shared memory where the kernel copies nothing between processes.
+#[derive(Debug)]
+pub struct Bounced;
+
+impl Fabric for Bounced {
+    const NAME: &'static str = "shm-bounced";
+
+    fn new(_seed: u64) -> Self {
+        Self
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        pinned(TransportKind::Shm, |domain| adjust(domain.cma(false)))
     }
 }
 

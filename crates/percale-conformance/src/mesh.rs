@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 use percale::address::PeerAddress;
 use percale::domain::DomainBuilder;
 use percale::endpoint::{Endpoint, EndpointBuilder};
-use percale::{AddressVector, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork, Segments, SendWork};
+use percale::{
+    AddressVector, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork, RemoteMemory, RemotePieces, RmaWork,
+    Segments, SendWork,
+};
 
 use crate::fabric::Fabric;
 use crate::memory::Memory;
@@ -392,6 +395,30 @@ impl<F: Fabric> Mesh<F> {
             Err(PostError::Again) => None,
             Err(error) => panic!("an inject from {from} to {to} was refused: {error}"),
         });
+    }
+
+    /// Posts a write of this memory to pieces of the other's regions.
+    #[track_caller]
+    pub fn write(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
+        let work = self.rma(to, local, pieces);
+        // SAFETY: as in `try_send`.
+        unsafe { self.endpoint(from).post_write(&work) }.expect("room for a write");
+        work.context
+    }
+
+    /// Posts a read into this memory from pieces of the other's regions.
+    #[track_caller]
+    pub fn read(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
+        let work = self.rma(to, local, pieces);
+        // SAFETY: as in `try_receive`.
+        unsafe { self.endpoint(from).post_read(&work) }.expect("room for a read");
+        work.context
+    }
+
+    fn rma(&self, to: usize, local: Segments, pieces: &[RemoteMemory]) -> RmaWork {
+        let remote = RemotePieces::new(pieces).expect("a few pieces");
+        let (peer, context) = (self.peer(to), self.context());
+        RmaWork { peer, local, remote, data: None, context, flags: OpFlags::COMPLETION }
     }
 
     /// Posts a receive.

@@ -10,6 +10,8 @@ pub mod flow;
 pub mod messages;
 pub mod model;
 pub mod probing;
+pub mod remote;
+pub mod remote_model;
 pub mod safe;
 pub mod tagged;
 pub mod waiting;
@@ -62,7 +64,35 @@ macro_rules! conformance {
             }
         }
     };
+    ($name:ident, $fabric:ty, remote) => {
+        mod $name {
+            mod rust {
+                $crate::conformance!(@remote $fabric);
+            }
+        }
+    };
+    (@remote $fabric:ty) => {
+        $crate::tests! { $fabric,
+            remote:
+                rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size,
+                mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
+                mr_003_a_key_is_one_domains,
+                mr_032_mr_067_mr_071_keys_come_and_go,
+                mr_039_mr_040_a_base_of_ones_own,
+                mr_010_rma_004_pieces_on_both_sides,
+                mr_069_rev_004_closing_ends_what_is_under_way,
+                atm_002_atm_003_atm_004_words_are_changed_atomically,
+                rma_003_rma_010_writes_are_counted_and_told,
+                rma_005_rma_006_messages_and_reads_do_not_overtake_writes,
+                rma_007_rma_009_accesses_are_fenced_and_refused,
+                rma_002_injected_writes_are_copied,
+                rev_006_borrowed_memory_is_registered_in_a_scope;
+            remote_model:
+                rma_011_random_accesses_do_what_a_plain_model_does,
+        }
+    };
     (@every $fabric:ty) => {
+        $crate::conformance!(@remote $fabric);
         $crate::tests! { $fabric,
             messages:
                 msg_001_messages_of_every_size_arrive,

@@ -108,6 +108,9 @@ pub enum ErrorCode {
     /// The access is not allowed.
     #[error("the access is not allowed")]
     Denied,
+    /// The target of an atomic operation is not aligned to its size.
+    #[error("the target of an atomic operation is not aligned to its size")]
+    Misaligned,
     /// The peer did not accept the key.
     #[error("the peer did not accept the key")]
     KeyRejected,
@@ -143,7 +146,7 @@ impl ErrorCode {
             Self::Fault => libc::EFAULT,
             Self::Denied => libc::EACCES,
             Self::KeyRejected => libc::EKEYREJECTED,
-            Self::UnknownAddress => libc::EINVAL,
+            Self::UnknownAddress | Self::Misaligned => libc::EINVAL,
             Self::NoMemory => libc::ENOMEM,
             Self::NoDescriptors => libc::EMFILE,
             Self::Io => libc::EIO,

@@ -97,6 +97,17 @@ pub enum PostError {
     /// The buffer cannot be written (it is shared or static).
     #[error("this buffer cannot be received into: it is read-only")]
     ReadOnly,
+    /// The local and the remote memory of a one-sided operation differ in length.
+    #[error("{local} bytes here and {remote} bytes there: both sides of an access are equally long")]
+    Lengths {
+        /// Bytes here.
+        local: u64,
+        /// Bytes there.
+        remote: u64,
+    },
+    /// There is no such atomic operation.
+    #[error("there is no atomic {0} of this kind on {1}")]
+    NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
@@ -107,13 +118,14 @@ impl PostError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Again => 11,                               // EAGAIN
-            Self::UnknownPeer(_) | Self::Flags(_) => 22,     // EINVAL
-            Self::NoVector => 267,                           // FI_ENOAV
-            Self::InjectTooLong(_) | Self::TooLong(_) => 90, // EMSGSIZE
-            Self::NotClaimed => 42,                          // ENOMSG
-            Self::ReadOnly => 13,                            // EACCES
-            Self::Forked => 10,                              // ECHILD
+            Self::Again => 11,                                                  // EAGAIN
+            Self::UnknownPeer(_) | Self::Flags(_) | Self::Lengths { .. } => 22, // EINVAL
+            Self::NoSuchAtomic(..) => 95,                                       // EOPNOTSUPP
+            Self::NoVector => 267,                                              // FI_ENOAV
+            Self::InjectTooLong(_) | Self::TooLong(_) => 90,                    // EMSGSIZE
+            Self::NotClaimed => 42,                                             // ENOMSG
+            Self::ReadOnly => 13,                                               // EACCES
+            Self::Forked => 10,                                                 // ECHILD
         }
     }
 }

@@ -30,6 +30,19 @@ pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Makes sure that the pages of `memory` are there and can be written, for an instruction that the kernel cannot execute for us. Who
+/// unmaps them at the same time has broken its promise.
+pub(crate) fn populate(memory: Segment) -> io::Result<()> {
+    let page = rustix::param::page_size();
+    let start = memory.as_ptr().addr() & !(page - 1);
+    let len = (memory.as_ptr().addr() + memory.len()).next_multiple_of(page) - start;
+    // SAFETY: this advice changes no contents, and fails on what is not mapped.
+    unsafe {
+        rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, rustix::mm::Advice::LinuxPopulateWrite)
+    }?;
+    Ok(())
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Load,

@@ -8,6 +8,7 @@
 //! * `kernel` copies to and from memory that may not be there.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
+pub mod atomic;
 pub mod buffer;
 pub(crate) mod forked;
 mod free_list;

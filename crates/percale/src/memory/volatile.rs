@@ -101,6 +101,22 @@ impl Segments {
         f(&Self::one(unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }))
     }
 
+    /// As [`lend`](Self::lend), as something to write to.
+    pub fn lend_mut<R>(bytes: &mut [u8], f: impl FnOnce(&Self) -> R) -> R {
+        // SAFETY: the borrow is exclusive and outlives the call; `f` uses what it is lent only until it returns.
+        f(&Self::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }))
+    }
+
+    /// Lends these segments and, behind them, private bytes, as something to send from; `None` if they are too many.
+    pub fn with_tail<R>(&self, tail: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R> {
+        let mut all = *self;
+        // SAFETY: as in `lend`.
+        *all.list.get_mut(all.count)? = unsafe { Segment::new(tail.as_ptr().cast_mut(), tail.len()) };
+        all.count += 1;
+        all.len = all.len.checked_add(tail.len())?;
+        Some(f(&all))
+    }
+
     /// Several segments; `None` if there are more than [`IOV_LIMIT`] or their lengths overflow.
     #[must_use]
     pub fn new(segments: &[Segment]) -> Option<Self> {
@@ -287,6 +303,12 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The first `len` bytes, or all if there are fewer.
+    #[must_use]
+    pub fn first(&self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..*self }
     }
 
     /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.

@@ -5,6 +5,7 @@ use super::shm::ShmLink;
 use super::sim::SimLink;
 use super::tcp::TcpLink;
 use super::{Broken, Connection, Link, Refused, Sink};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::{Head, Offer};
 
@@ -49,11 +50,11 @@ impl Link for AnyLink {
         each!(self, link => link.poll(me, sink))
     }
 
-    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         each!(self, link => link.pull(id, offer, into, token))
     }
 
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         each!(self, link => link.push(id, token, request, source))
     }
 

@@ -9,6 +9,9 @@
 //!   everything that did arrive was given to the sink.
 //! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
 //! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
+//! * The memory of a pull or a push is a [`Lease`]: whoever copies enters it around one bounded copy or system call that
+//!   does not block, and has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer
+//!   fails at both ends and nothing else does.
 
 pub(crate) mod any;
 pub mod connect;
@@ -20,6 +23,7 @@ pub mod tcp;
 #[cfg(any(test, fuzzing))]
 mod testing;
 
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::Head;
 
@@ -85,8 +89,11 @@ pub trait Sink {
 pub enum PullError {
     /// The source or destination is not memory that can be read or written (EFAULT).
     Fault,
-    /// The sender cancelled the operation meanwhile, or it never existed.
+    /// The other end has given it up: the sender cancelled the operation meanwhile, or it never existed, or the memory of
+    /// that end was revoked.
     Gone,
+    /// The memory of our end was revoked: its region is closed. A part of the bytes may have been copied before.
+    Revoked,
 }
 
 /// One end of an established connection.
@@ -109,18 +116,19 @@ pub trait Link {
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
 
     /// Starts fetching an offer (the payload of a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
-    /// into `into`, which may be shorter than what is offered. Ends with [`Sink::pulled`].
+    /// into `into`, which may be shorter than what is offered. If that memory can be revoked, the peer is not told where
+    /// it lies. Ends with [`Sink::pulled`].
     ///
     /// # Errors
     /// As `send`.
-    fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Segments, token: u32) -> Result<(), Refused>;
+    fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Lease, token: u32) -> Result<(), Refused>;
 
     /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from
-    /// `source`. Ends with [`Sink::pushed`].
+    /// `source`; if that can be revoked, the offer must not have said where it lies. Ends with [`Sink::pushed`].
     ///
     /// # Errors
     /// As `send`.
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused>;
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused>;
 
     /// Whether the link holds nothing that waits to be sent or copied, so that its owner may sleep.
     fn is_idle(&self) -> bool;

@@ -2,7 +2,8 @@
 //!
 //! The receiver of an offer sends `Pull { id, tag = token << 32, payload = bytes wanted }`; the sender answers with
 //! `Data { id = token, tag = offset }` frames, in order and without gaps, at least one (of no bytes, if none are
-//! wanted), or with one empty `Data` frame whose offset is [`GONE`]. Each end keeps a table: [`Pulls`] of what it asked
+//! wanted). One empty `Data` frame whose offset is [`GONE`], in place of any of them, ends the pull: the offer is void,
+//! and what came of it before is worth nothing. Each end keeps a table: [`Pulls`] of what it asked
 //! for, [`Pushes`] of what it has yet to send. What the peer says is checked against these tables and against nothing
 //! else: a frame that does not fit them breaks the connection.
 //!
@@ -14,6 +15,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::{Broken, PullError};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::{Flags, HEAD_BYTES, Head, Kind, Offer};
 
@@ -31,9 +33,11 @@ pub(super) struct Pulls {
 
 #[derive(Debug)]
 struct Pull {
-    into: Segments,
+    into: Lease,
     received: u64,
     wanted: u64,
+    /// Some of it could not be put there.
+    revoked: bool,
 }
 
 /// What became of a pull: its token, and its result.
@@ -42,16 +46,17 @@ pub(super) type Pulled = (u32, Result<u64, PullError>);
 /// What a `Data` frame means.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// Its payload goes here; [`Pulls::arrived`] is told when it has.
-    Bytes(Segments),
+    /// Its payload goes here, or nowhere if that was revoked ([`Pulls::revoked`]); [`Pulls::arrived`] is told when all of
+    /// it came.
+    Bytes(Lease),
     /// A pull has ended, without more bytes.
     Ended(Pulled),
 }
 
 impl Pulls {
-    /// Notes a pull and returns how many bytes to ask for; [`pull_head`] and this number make the frame.
-    pub(super) fn start(&mut self, offer: &Offer, into: &Segments, token: u32) {
-        let pull = Pull { into: *into, received: 0, wanted: wanted(offer, into) };
+    /// Notes a pull; [`pull_frame`] makes the frame that asks for it.
+    pub(super) fn start(&mut self, offer: &Offer, into: &Lease, token: u32) {
+        let pull = Pull { into: into.clone(), received: 0, wanted: wanted(offer, into), revoked: false };
         let before = self.table.insert(token, pull);
         debug_assert!(before.is_none(), "a token names one pull at a time");
     }
@@ -62,8 +67,9 @@ impl Pulls {
             return Err(Broken::Protocol(format!("data for pull {}, which nobody started", head.id)));
         };
         if head.tag == GONE && head.len == 0 {
+            let error = if pull.revoked { PullError::Revoked } else { PullError::Gone };
             self.remove(head.id);
-            return Ok(Data::Ended((head.id, Err(PullError::Gone))));
+            return Ok(Data::Ended((head.id, Err(error))));
         }
         let rest = pull.wanted - pull.received;
         if head.tag != pull.received || u64::from(head.len) > rest || (head.len == 0 && rest != 0) {
@@ -77,6 +83,13 @@ impl Pulls {
         Ok(Data::Bytes(pull.into.slice(offset, head.len as usize)))
     }
 
+    /// The place of a pull was revoked: what is still to come of it is thrown away, and then it has failed.
+    pub(super) fn revoked(&mut self, token: u32) {
+        if let Some(pull) = self.table.get_mut(&token) {
+            pull.revoked = true;
+        }
+    }
+
     /// The payload of a `Data` frame, `len` bytes, has arrived in full; tells whether the pull ended with it.
     pub(super) fn arrived(&mut self, token: u32, len: u32) -> Option<Pulled> {
         let pull = self.table.get_mut(&token)?;
@@ -84,9 +97,9 @@ impl Pulls {
         if pull.received < pull.wanted {
             return None;
         }
-        let received = pull.received;
+        let result = if pull.revoked { Err(PullError::Revoked) } else { Ok(pull.received) };
         self.remove(token);
-        Some((token, Ok(received)))
+        Some((token, result))
     }
 
     /// Whether nothing is being waited for.
@@ -103,12 +116,12 @@ impl Pulls {
 }
 
 /// How many bytes of an offer fit where they shall go.
-fn wanted(offer: &Offer, into: &Segments) -> u64 {
+fn wanted(offer: &Offer, into: &Lease) -> u64 {
     offer.len.get().min(into.len() as u64)
 }
 
 /// The `Pull` frame for an offer: its head and its payload.
-pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Segments, token: u32) -> (Head, U64) {
+pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Lease, token: u32) -> (Head, U64) {
     let head = Head {
         kind: Kind::Pull,
         flags: Flags::ID,
@@ -121,7 +134,7 @@ pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Segments, token: u32) ->
 }
 
 /// The same as bytes for a stream.
-pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Segments, token: u32) -> [u8; PULL_BYTES] {
+pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u8; PULL_BYTES] {
     let (head, wanted) = pull_frame(id, offer, into, token);
     let mut bytes = [0; PULL_BYTES];
     bytes[..HEAD_BYTES].copy_from_slice(head.to_bytes().as_bytes());
@@ -140,14 +153,15 @@ pub(super) struct Pushes {
 struct Push {
     id: u32,
     token: u32,
-    source: Segments,
+    source: Lease,
     sent: usize,
-    gone: bool,
+    /// Nothing more of it will be sent, and this is why.
+    void: Option<PullError>,
 }
 
 impl Pushes {
     /// Accepts a `Pull` frame's request. An empty `source` where bytes are wanted answers that the offer is void.
-    pub(super) fn start(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Broken> {
+    pub(super) fn start(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Broken> {
         let wanted = match request.read::<U64>(0) {
             Some(wanted) if request.len() == size_of::<U64>() && token as u32 == 0 => wanted.get(),
             _ => return Err(Broken::Protocol(format!("a malformed pull of operation {id}"))),
@@ -158,25 +172,52 @@ impl Pushes {
         }
         // `wanted` is at most the length of `source`, or not used.
         let source = source.slice(0, usize::try_from(wanted).unwrap_or(0));
-        self.waiting.push_back(Push { id, token: (token >> 32) as u32, source, sent: 0, gone });
+        self.waiting.push_back(Push {
+            id,
+            token: (token >> 32) as u32,
+            source,
+            sent: 0,
+            void: gone.then_some(PullError::Gone),
+        });
         Ok(())
     }
 
-    /// The next `Data` frame, with at most `limit` bytes. Once all of it is on its way, call [`advance`](Self::advance).
-    pub(super) fn next(&self, limit: usize) -> Option<(Head, Segments)> {
+    /// The next `Data` frame, with at most `limit` bytes, and of a source that can be revoked at most `last` of its last
+    /// ones. Once all of it is on its way, call [`advance`](Self::advance); if its bytes cannot be had,
+    /// [`revoked`](Self::revoked).
+    pub(super) fn next(&self, limit: usize, last: usize) -> Option<(Head, Lease)> {
         let push = self.waiting.front()?;
-        let (tag, payload) =
-            if push.gone { (GONE, Segments::EMPTY) } else { (push.sent as u64, push.source.slice(push.sent, limit)) };
+        let (tag, payload) = if push.void.is_some() {
+            (GONE, Lease::own(&Segments::EMPTY))
+        } else {
+            let rest = push.source.len() - push.sent;
+            let limit = if push.source.is_revocable() && rest > last { limit.min(rest - last) } else { limit };
+            (push.sent as u64, push.source.slice(push.sent, limit))
+        };
         let head = Head { kind: Kind::Data, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id: push.token };
         Some((head, payload))
+    }
+
+    /// The source of the frame that [`next`](Self::next) described was revoked: the next frame says so. If some of that
+    /// frame was sent already, the rest of it must be sent as well, whatever it says, and [`advance`](Self::advance) be
+    /// called; and it must not have been the last.
+    pub(super) fn revoked(&mut self) {
+        if let Some(push) = self.waiting.front_mut() {
+            push.void = Some(PullError::Revoked);
+        }
     }
 
     /// The frame that [`next`](Self::next) described, with `len` bytes, was sent.
     pub(super) fn advance(&mut self, len: usize) {
         let Some(push) = self.waiting.front_mut() else { return };
         push.sent += len;
-        if push.gone || push.sent == push.source.len() {
-            let result = if push.gone { Err(PullError::Gone) } else { Ok(()) };
+        let result = match push.void {
+            // That frame was the one that says so.
+            Some(error) if len == 0 => Some(Err(error)),
+            Some(_) => None,
+            None => (push.sent == push.source.len()).then_some(Ok(())),
+        };
+        if let Some(result) = result {
             self.ended.push_back((push.id, result));
             self.waiting.pop_front();
             if self.waiting.is_empty() && self.waiting.capacity() > 4 {

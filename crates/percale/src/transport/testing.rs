@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use super::{Connection, Landing, PullError, Sink};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::wire::head::Head;
 
@@ -39,6 +40,11 @@ impl Lent {
         let whole = unsafe { Segment::new(self.ptr, self.len) };
         let pieces: Vec<Segment> = at.windows(2).map(|ends| whole.slice(ends[0], ends[1] - ends[0])).collect();
         Segments::new(&pieces).expect("at most three cuts")
+    }
+
+    /// A lease of all of it that cannot be revoked, cut as in [`cut`](Self::cut).
+    pub(crate) fn lease(&self, at: &[usize]) -> Lease {
+        Lease::own(&self.cut(at))
     }
 
     /// A copy of its content.
@@ -107,5 +113,39 @@ impl Sink for Notes {
 
     fn pushed(&mut self, _from: Connection, id: u32, result: Result<(), PullError>) {
         self.told.push(Told::Pushed(id, result));
+    }
+}
+
+/// A region that a test revokes in the middle of a transfer.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Revocable {
+    region: std::sync::Arc<crate::memory::region::Registered>,
+}
+
+#[cfg(test)]
+impl Revocable {
+    pub(crate) fn new(memory: Segments) -> Self {
+        Self { region: crate::memory::region::Registered::for_test(memory) }
+    }
+
+    /// All of it, lent.
+    pub(crate) fn lease(&self) -> Lease {
+        Lease::of(&self.region, *self.region.place())
+    }
+
+    /// Takes it back. Nobody may be inside: links leave before they return.
+    pub(crate) fn revoke(&self) {
+        assert!(self.region.pin().revoke());
+        assert!(self.region.pin().is_quiet(), "somebody stayed inside between two calls");
+    }
+
+    /// Takes it back while another thread may be inside, and waits until none is.
+    #[cfg(not(loom))]
+    pub(crate) fn revoke_and_wait(&self) {
+        assert!(self.region.pin().revoke());
+        while !self.region.pin().is_quiet() {
+            std::thread::yield_now();
+        }
     }
 }

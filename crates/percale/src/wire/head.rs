@@ -104,8 +104,15 @@ bitflags! {
         const ID = 2;
         /// The receiver answers with [`Kind::Ack`] once the message is in its application's buffer. Implies `ID`.
         const ACK = 4;
+        /// Of a [`Kind::Write`]: the last 8 bytes of the payload are completion data for the target.
+        const TELLS = 8;
+        /// This is one of several parts of an access: the target does not count it.
+        const PART = 16;
     }
 }
+
+/// The most bytes of a region that travel in one [`Kind::Write`] or [`Kind::ReadData`] frame; longer ones are offered.
+pub const RMA_EAGER: usize = 16 << 10;
 
 /// What every frame starts with, as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,7 +185,8 @@ impl Head {
 }
 
 /// The payload of a [`Kind::MessageOffer`] or [`Kind::TaggedOffer`]: how much waits, and where a local peer finds it.
-/// A vectored source has `pieces` > 1 and only then may not be read directly (the sender pushes or sends it).
+/// A source may be read directly only if `pieces` is 1. A vectored one has more; one that may be revoked meanwhile says 0,
+/// and its address and arena are 0: the sender pushes or sends those.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
@@ -188,7 +196,7 @@ pub struct Offer {
     pub address: U64,
     /// The sealed arena that holds the source, or 0: then `address` is ordinary memory.
     pub arena: U32,
-    /// Segments of the source.
+    /// Segments of the source, or 0 if nobody but the sender may read it.
     pub pieces: U32,
     /// Offset of the first byte in that arena.
     pub offset: U64,

@@ -1,10 +1,12 @@
 //! What arrives: the core as its links' sink.
 
+use super::access::{PART, SERVE};
 use super::core::{Core, is_tagged};
 use super::types::{Action, Arrival, Body, Notify, Place, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::memory::buffer::Buffer;
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Flags, Head, Kind, Offer};
@@ -58,7 +60,9 @@ impl Core {
             self.received(from, &head, offer.len.get(), &receive);
             return;
         }
-        let token = self.pulls.insert(Pull { from, head, len: offer.len.get(), receive }) as u32;
+        let pull = Pull::Message { from, head, len: offer.len.get(), receive };
+        let token = self.pulls.insert(pull) as u32;
+        let into = Lease::own(&into);
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
     }
 
@@ -143,12 +147,17 @@ impl Core {
             return self.peers.accuse(from, "a pull request longer than pull requests are");
         }
         let waiting = |send: &super::types::Send| send.to == from && send.payload;
-        if !self.sends.get(head.id as usize).is_some_and(waiting) {
+        let source = match head.id {
+            id if id & PART != 0 => self.write_asked(from, id),
+            id if id & SERVE != 0 => self.serve_asked(from, id),
+            id => self.sends.get(id as usize).filter(|send| waiting(send)).map(|send| Lease::own(&send.segments)),
+        };
+        let Some(source) = source else {
             return self.peers.accuse(from, "a pull request for an operation that offers nothing");
-        }
+        };
         let mut request = Request { bytes: [0; Request::MAX], len: payload.len() as u8 };
         payload.read_into(&mut request.bytes);
-        self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request }));
+        self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request, source }));
     }
 }
 
@@ -160,6 +169,16 @@ pub(super) fn take_part(state: &mut super::types::Multi, multi: u32, len: u64) -
     state.used += part.len();
     state.in_flight += 1;
     Receive { place: Place::One(part), context: state.context, notify: state.notify, multi: Some(multi) }
+}
+
+impl Core {
+    /// A remote access arrives in pieces: it is put together. Its length is bounded by the link.
+    fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
+        let mut heap = Buffer::from(vec![0; head.len as usize]);
+        let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
+        let arrival = Arrival { from, head, receive: None, heap: Some(heap), held: None };
+        Landing { token: self.arrivals.insert(arrival) as u32, into }
+    }
 }
 
 impl Sink for Core {
@@ -179,6 +198,9 @@ impl Sink for Core {
     }
 
     fn begin(&mut self, from: Connection, head: Head) -> Landing {
+        if !matches!(head.kind, Kind::Message | Kind::Tagged) {
+            return self.begin_remote(from, head);
+        }
         let len = u64::from(head.len);
         let mut arrival = Arrival { from, head, receive: self.match_posted(from, &head, len), heap: None, held: None };
         let into = match &arrival.receive {
@@ -203,6 +225,10 @@ impl Sink for Core {
     fn landed(&mut self, from: Connection, token: u32) {
         let Some(arrival) = self.arrivals.try_remove(token as usize) else { return };
         let Arrival { head, receive, heap, held, .. } = arrival;
+        if !matches!(head.kind, Kind::Message | Kind::Tagged) {
+            let bytes = heap.map(Buffer::into_vec).unwrap_or_default();
+            return self.frame(from, head, View::of(&bytes));
+        }
         let len = u64::from(head.len);
         let tagged = is_tagged(head.kind);
         match (receive, heap) {
@@ -230,23 +256,33 @@ impl Sink for Core {
     }
 
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
-        if self.pulls.get(token as usize).is_none_or(|pull| pull.from != from) {
+        if self.pulls.get(token as usize).is_none_or(|pull| pull.from() != from) {
             return;
         }
-        let pull = self.pulls.remove(token as usize);
+        let (head, len, receive) = match self.pulls.remove(token as usize) {
+            Pull::Message { head, len, receive, .. } => (head, len, receive),
+            Pull::Store(store) => return self.stored(store, result),
+            Pull::Fetch { part, .. } => return self.fetched(part, result),
+        };
         match result {
-            Ok(_) => self.received(from, &pull.head, pull.len, &pull.receive),
+            Ok(_) => self.received(from, &head, len, &receive),
             Err(error) => {
                 let (code, why) = pull_error(error);
-                if pull.head.flags.contains(Flags::ACK) {
-                    self.reply(from, Kind::Ack, pull.head.id, code.errno() as u64);
+                if head.flags.contains(Flags::ACK) {
+                    self.reply(from, Kind::Ack, head.id, code.errno() as u64);
                 }
-                self.receive_failed(from, &pull.head, &pull.receive, code, why);
+                self.receive_failed(from, &head, &receive, code, why);
             }
         }
     }
 
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+        if id & PART != 0 {
+            return self.write_pushed(from, id);
+        }
+        if id & SERVE != 0 {
+            return self.served(from, id);
+        }
         match result {
             Ok(()) => self.send_step(from, id, |send| send.payload = false),
             Err(error) => {
@@ -264,5 +300,6 @@ fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
             (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
         }
         PullError::Gone => (ErrorCode::Canceled, "the sender gave the message up"),
+        PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }
 }

@@ -18,8 +18,10 @@ use super::poller::Poller;
 use super::{BELL, Doorbell, Engine, TICKS};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
+use crate::domain::Trust;
 use crate::fabric::TransportKind;
 use crate::memory::forked::Process;
+use crate::memory::region::Keys;
 use crate::transport::any::AnyLink;
 use crate::transport::connect::{ConnectError, LocalBell, Made, Mailbox, Notice, PeerIdentity, Registration, ShmParts};
 use crate::transport::loopback::LoopbackLink;
@@ -220,7 +222,8 @@ impl Engine {
     fn link(&self, made: Made) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
             Made::Shm(parts) => {
-                let link = ShmLink::new(shm_parts(parts, &self.bell))?;
+                let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
+                let link = ShmLink::new(shm_parts(parts, &self.bell, keys))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
             Made::Tcp(socket) => {
@@ -421,7 +424,7 @@ impl Drop for Engine {
 }
 
 /// The link's own description of what connection set-up gathered.
-fn shm_parts(parts: ShmParts, bell: &Arc<Bell>) -> Parts {
+fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>) -> Parts {
     Parts {
         side: u8::from(parts.side != 0),
         pair: parts.pair,
@@ -435,7 +438,7 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>) -> Parts {
         peer_nonce: parts.peer_nonce,
         cma: parts.cma,
         pidfd: Some(parts.pidfd),
-        keys: None,
+        keys,
     }
 }
 

@@ -12,15 +12,18 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use super::access::{Access, Long, Part};
 use super::peers::Peers;
-use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Side, Unexpected};
+use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
+use crate::domain::Trust;
 use crate::endpoint::matching::{Envelope, Held, Matching, Source};
 use crate::endpoint::operations::Operations;
+use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
@@ -49,8 +52,20 @@ pub(crate) struct Core {
     pub(crate) sends: Slab<Send>,
     /// Payloads arriving over streams.
     pub(crate) arrivals: Slab<Arrival>,
-    /// Offers being fetched.
+    /// Payloads being fetched.
     pub(crate) pulls: Slab<Pull>,
+    /// Accesses to peers' memory that they execute.
+    pub(crate) accesses: Slab<Access>,
+    /// Their parts.
+    pub(crate) parts: Slab<Part>,
+    /// Those parts that are long.
+    pub(crate) long: Vec<Long>,
+    /// Bytes of our regions that peers are to fetch.
+    pub(crate) serves: Slab<Serve>,
+    /// Our regions.
+    pub(crate) keys: Arc<Keys>,
+    /// Who may reach them without us.
+    pub(crate) trust: Trust,
     /// The segments of receives that have several.
     pub(crate) vectors: Slab<Segments>,
     /// Multi-receive buffers.
@@ -297,23 +312,28 @@ impl Core {
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.outbox.retain(|(to, _)| *to != from);
         for pending in self.peers.take_pending(from) {
-            let work = pending.work;
-            let entry = sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len());
+            if pending.has_begun() {
+                continue; // It ends below.
+            }
+            let entry = pending.entry();
             self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
         let gone: Vec<u32> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id as u32).collect();
         for id in gone {
             self.send_failed(from, id, error, why);
         }
-        let gone: Vec<usize> = self.pulls.iter().filter(|(_, pull)| pull.from == from).map(|(id, _)| id).collect();
+        let gone: Vec<usize> = self.pulls.iter().filter(|(_, pull)| pull.from() == from).map(|(id, _)| id).collect();
         for id in gone {
-            let pull = self.pulls.remove(id);
-            self.receive_failed(from, &pull.head, &pull.receive, error, why);
+            if let Pull::Message { head, receive, .. } = self.pulls.remove(id) {
+                self.receive_failed(from, &head, &receive, error, why);
+            }
         }
+        self.accesses_down(from, error, why);
+        self.target_down(from);
         let gone: Vec<usize> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         for id in gone {
             let arrival = self.arrivals.remove(id);
-            if arrival.heap.is_some() {
+            if arrival.heap.is_some() && matches!(arrival.head.kind, Kind::Message | Kind::Tagged) {
                 self.account(0, arrival.head.len as usize);
             }
             if let Some(receive) = arrival.receive {

@@ -5,14 +5,17 @@
 //! [`Engine::progress`], in this order: notices; links; what the frames that arrived ask for; sends that waited.
 //!
 //! * [`core`]: the protocol's state, which links see as their sink
-//! * [`arrive`], [`receive`], [`send`]: its parts
+//! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access` and `direct` those for accesses to peers' memory,
+//!   `target` for accesses to ours
 //! * [`peers`]: whom it talks to
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
 
+pub(crate) mod access;
 mod arrive;
 mod connect;
 pub(crate) mod core;
+mod direct;
 mod doorbell;
 pub(crate) mod peers;
 mod poller;
@@ -35,7 +38,7 @@ use self::poller::Poller;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
 use crate::memory::forked::Process;
-use crate::memory::volatile::View;
+use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
@@ -295,19 +298,23 @@ impl Engine {
                 continue;
             }
             let Some(Some(link)) = self.links.get_mut(slot as usize) else { continue };
+            let action = match action {
+                Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
+                action => action,
+            };
             let result = match &action {
-                Action::Frame(head) => link.send(head, &crate::memory::volatile::Segments::EMPTY, false),
+                Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
+                Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
                 Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
-                Action::Push { id, token, request } => match self.core.sends.get(*id as usize) {
-                    Some(send) => {
-                        let source = send.segments;
-                        link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), &source)
-                    }
-                    None => Ok(()),
-                },
+                Action::Push { id, token, request, source } => {
+                    link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)
+                }
             };
             match result {
-                Ok(()) => self.poller.sent(slot, link),
+                Ok(()) => {
+                    self.poller.sent(slot, link);
+                    self.core.answered(slot, &action);
+                }
                 Err(Refused::Full) => refused.push_back((slot, action)),
                 Err(Refused::Broken) => {}
             }

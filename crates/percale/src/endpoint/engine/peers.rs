@@ -41,8 +41,16 @@ pub(crate) struct Peer {
     pub(crate) state: State,
     /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
     pub(crate) pending: VecDeque<Pending>,
-    /// Sends that wait for it.
+    /// Operations that wait for it.
     outstanding: u32,
+    /// Accesses to its memory that it executes.
+    pub(crate) executed: u32,
+    /// Those of them that are long writes: messages wait for them.
+    pub(crate) long_writes: u32,
+    /// Parts of accesses that it has not answered.
+    pub(crate) parts: u32,
+    /// Answers to it that its link has not taken.
+    pub(crate) replies: u32,
     /// It wants offers only.
     pub(crate) offers_only: bool,
     /// Its place in the vector, as of `source_generation`.
@@ -129,6 +137,10 @@ impl Peers {
             state: State::Idle,
             pending: VecDeque::new(),
             outstanding: 0,
+            executed: 0,
+            long_writes: 0,
+            parts: 0,
+            replies: 0,
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
             source_generation: u64::MAX,
@@ -258,6 +270,7 @@ impl Peers {
         peer.incarnation = 0;
         peer.serial = 0;
         peer.outstanding = 0;
+        (peer.executed, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0);
         peer.offers_only = false;
         peer.accused = None;
     }

@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::peers::Unresolved;
-use super::types::{Body, Multi, Notify, Place, Receive, Side, Unexpected};
+use super::types::{Body, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
@@ -199,11 +199,10 @@ impl Core {
         }
         for slot in 0..self.peers.len() as u32 {
             let pending = &mut self.peers.get_mut(slot).pending;
-            let wanted = pending.iter().position(|send| send.work.context == context && ours(send.notify));
+            let wanted = |send: &Pending| send.entry().context == context && ours(send.notify) && !send.has_begun();
+            let wanted = pending.iter().position(wanted);
             let Some(send) = wanted.and_then(|at| pending.remove(at)) else { continue };
-            let flags = super::core::send_flags(send.work.tag.is_some());
-            let entry = super::core::sent_entry(context, flags, send.work.segments.len());
-            let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
+            let error = ErrorEntry::new(send.entry(), ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);
             return true;
         }

@@ -6,7 +6,7 @@ use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::receive::unresolved;
-use super::types::{Notify, Pending, Send, Side};
+use super::types::{Notify, Pending, Send, Side, Work};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
@@ -17,7 +17,7 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 
 /// Sends by the raw face that may wait in one peer's queue (while it connects, or behind a fence) before posting answers
 /// [`PostError::Again`]. Safe operations own their buffers and may always wait.
-const PENDING_LIMIT: usize = 4096;
+pub(super) const PENDING_LIMIT: usize = 4096;
 
 impl Engine {
     /// Posts a send.
@@ -31,6 +31,7 @@ impl Engine {
         let direct = peer.state == State::Up
             && peer.pending.is_empty()
             && !peer.offers_only
+            && peer.long_writes == 0
             && !work.flags.contains(OpFlags::FENCE)
             && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
         if direct && let Some(link) = &mut self.links[slot as usize] {
@@ -72,7 +73,7 @@ impl Engine {
             work.segments = Segments::one(buffer.segment_for_send());
             copy = Some(buffer);
         }
-        self.core.peers.get_mut(slot).pending.push_back(Pending { work, notify, _copy: copy });
+        self.core.peers.get_mut(slot).pending.push_back(Pending { work: Work::Send(work), notify, _copy: copy });
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
         }
@@ -86,15 +87,27 @@ impl Engine {
             return;
         }
         while let Some(front) = self.core.peers.get(slot).pending.front() {
-            if front.work.flags.contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) {
+            if front.flags().contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) && !front.has_begun() {
                 break;
             }
+            let notify = front.notify;
+            let Work::Send(work) = front.work else {
+                if self.start_access(slot) {
+                    continue;
+                }
+                break;
+            };
+            if self.core.peers.get(slot).long_writes > 0 {
+                break; // The target pulls those when it gets to it; a message must not overtake them.
+            }
             let Some(link) = &mut self.links[slot as usize] else { return };
-            let (work, notify) = (front.work, front.notify);
             if transmit(link, &mut self.core, slot, &work, notify).is_err() {
                 break;
             }
             self.core.peers.get_mut(slot).pending.pop_front();
+        }
+        if !self.core.outbox.is_empty() {
+            self.act();
         }
         if let Some(link) = &mut self.links[slot as usize] {
             self.poller.sent(slot, link);
@@ -186,7 +199,7 @@ fn transmit_tracked(
 }
 
 /// What a receiver is told of a payload that waits here.
-fn offer_of(segments: &Segments) -> Offer {
+pub(super) fn offer_of(segments: &Segments) -> Offer {
     let mut offer = Offer {
         len: (segments.len() as u64).into(),
         pieces: (segments.as_slice().len() as u32).into(),

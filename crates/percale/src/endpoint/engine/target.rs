@@ -1,13 +1,343 @@
 //! Remote accesses that this endpoint executes for its peers.
+//!
+//! Every request is checked against the domain's table of regions, and answered: what is short at once, what is long at the end
+//! of a pull. Whatever a peer asks for, the memory of a region is touched only inside of its pin, so that closing it waits for us
+//! and for nobody else.
 
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
+
+use super::access::{PART_LIMIT, SERVE};
 use super::core::Core;
-use crate::memory::volatile::View;
-use crate::transport::Connection;
-use crate::wire::head::Head;
+use super::types::{Action, Notify, Pull, Serve, Side};
+use crate::completion::entry::{CompletionFlags, Entry};
+use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request};
+use crate::memory::buffer::Buffer;
+use crate::memory::lease::Lease;
+use crate::memory::region::{Access, Refusal, Registered};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::{Connection, PullError};
+use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
+
+/// Answers to one peer that its link has not taken; who asks for more and never listens is cut off.
+const REPLIES_LIMIT: u32 = 8192;
+
+/// A long write that is being fetched.
+#[derive(Debug)]
+pub(crate) struct Store {
+    from: Connection,
+    /// The request.
+    head: Head,
+    /// Where the bytes wait for a region that only the kernel may touch.
+    staged: Option<Buffer>,
+}
+
+impl Store {
+    pub(super) const fn from(&self) -> Connection {
+        self.from
+    }
+}
 
 impl Core {
     /// A frame of a remote access.
-    pub(super) fn remote(&mut self, from: Connection, _head: &Head, _payload: View<'_>) {
-        self.peers.accuse(from, "remote accesses are not served yet");
+    pub(super) fn remote(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        if self.peers.get(from).replies > REPLIES_LIMIT {
+            return self.peers.accuse(from, "requests without end, and nobody takes the answers");
+        }
+        match head.kind {
+            Kind::Write => self.write(from, head, payload),
+            Kind::WriteOffer => self.write_offered(from, head, payload),
+            Kind::Read => self.read(from, head, payload),
+            Kind::Atomic => self.atomic(from, head, payload),
+            Kind::ReadData => self.read_data(from, head, payload),
+            Kind::ReadOffer => self.read_offered(from, head, payload),
+            Kind::Done => self.done(from, head),
+            Kind::Wrote => self.written(from, head),
+            _ => self.peers.accuse(from, "a frame that is not a remote access"),
+        }
+    }
+
+    /// Answers a request that has ended.
+    fn answer(&mut self, to: Connection, head: &Head, result: Result<(), Refusal>) {
+        let number = result.err().map_or(0, Refusal::number);
+        self.peers.get_mut(to).replies += 1;
+        self.reply(to, Kind::Done, head.id, number);
+    }
+
+    /// A request that changed a region has ended.
+    fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, data: Option<u64>) {
+        if let Ok(region) = result {
+            if !head.flags.contains(Flags::PART)
+                && let Some(counter) = region.counter()
+            {
+                counter.add(1);
+            }
+            if let Some(data) = data {
+                self.report_written(from, data);
+            }
+        }
+        self.answer(from, head, result.map(drop));
+    }
+
+    /// The link took an answer.
+    #[inline]
+    pub(super) fn answered(&mut self, to: Connection, action: &Action) {
+        let answer = match action {
+            Action::Bytes(..) => true,
+            Action::Frame(head) => head.kind == Kind::Done,
+            _ => false,
+        };
+        if answer {
+            let peer = self.peers.get_mut(to);
+            peer.replies = peer.replies.saturating_sub(1);
+        }
+    }
+
+    fn report_written(&mut self, from: Connection, data: u64) {
+        let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
+        let entry = Entry { flags, data, source: self.peers.source(from), ..Entry::default() };
+        self.complete(Side::Receive, Notify::Event, entry);
+    }
+
+    fn write(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let (bytes, data) = if head.flags.contains(Flags::TELLS) {
+            let Some(len) = payload.len().checked_sub(size_of::<U64>()) else {
+                return self.peers.accuse(from, "a write without the data that it announces");
+            };
+            (payload.first(len), payload.read::<U64>(len).map(U64::get))
+        } else {
+            (payload, None)
+        };
+        match self.keys.find(head.data) {
+            Ok(region) => {
+                let result = region.store(head.tag, bytes).map(|()| &*region);
+                self.changed(from, head, result, data);
+            }
+            Err(refusal) => self.answer(from, head, Err(refusal)),
+        }
+    }
+
+    fn write_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let Some(offer) = payload.read::<Offer>(0) else {
+            return self.peers.accuse(from, "an offer shorter than offers are");
+        };
+        let len = offer.len.get();
+        match self.start_store(from, head, &offer, len) {
+            Ok(()) => {}
+            Err(refusal) => self.answer(from, head, Err(refusal)),
+        }
+    }
+
+    fn start_store(&mut self, from: Connection, head: &Head, offer: &Offer, len: u64) -> Result<(), Refusal> {
+        let region = self.keys.find(head.data)?;
+        region.check(head.tag, len, Access::REMOTE_WRITE)?;
+        if len == 0 || len > PART_LIMIT {
+            return Err(Refusal::Range);
+        }
+        let (into, staged) = if region.is_backed() {
+            (region.lease(head.tag, len, Access::REMOTE_WRITE)?, None)
+        } else {
+            let mut buffer = stage(len)?;
+            let segment = buffer.segment_for_receive().ok_or(Refusal::Memory)?;
+            (Lease::own(&Segments::one(segment)), Some(buffer))
+        };
+        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, staged })) as u32;
+        self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
+        Ok(())
+    }
+
+    /// The bytes of a long write have come, or will not.
+    pub(super) fn stored(&mut self, store: Store, result: Result<u64, PullError>) {
+        let Store { from, head, staged } = store;
+        let region = match (result, self.keys.find(head.data)) {
+            // The region may have been closed since; the bytes did not get into it then.
+            (Err(PullError::Revoked) | Ok(_), Err(refusal)) => Err(refusal),
+            (Err(PullError::Fault | PullError::Gone), _) => Err(Refusal::Fault),
+            (Err(PullError::Revoked), Ok(_)) => Err(Refusal::Key),
+            (Ok(_), Ok(region)) => Ok(region),
+        };
+        let region = region.and_then(|region| match staged {
+            None => Ok(region),
+            Some(buffer) => {
+                let bytes = buffer.into_vec();
+                region.store(head.tag, View::of(&bytes)).map(|()| region)
+            }
+        });
+        match region {
+            Ok(region) => self.changed(from, &head, Ok(&region), None),
+            Err(refusal) => self.answer(from, &head, Err(refusal)),
+        }
+    }
+
+    fn read(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let Some(len) = payload.read::<U64>(0) else {
+            return self.peers.accuse(from, "a read that does not say how much");
+        };
+        if let Err(refusal) = self.start_read(from, head, len.get()) {
+            self.answer(from, head, Err(refusal));
+        }
+    }
+
+    fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
+        let region = self.keys.find(head.data)?;
+        if len <= RMA_EAGER as u64 {
+            let bytes = region.load(head.tag, len, Segments::to_vec)?;
+            self.send_data(from, head, bytes);
+            return Ok(());
+        }
+        region.check(head.tag, len, Access::REMOTE_READ)?;
+        if len > PART_LIMIT {
+            return Err(Refusal::Range);
+        }
+        let (source, staged) = if region.is_backed() {
+            (region.lease(head.tag, len, Access::REMOTE_READ)?, None)
+        } else {
+            let buffer = Buffer::from(region.load(head.tag, len, Segments::to_vec)?);
+            (Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer))
+        };
+        let offer = self.serve(from, head.id, source, staged);
+        self.peers.get_mut(from).replies += 1;
+        self.outbox.push_back((from, offer));
+        Ok(())
+    }
+
+    /// Lets a peer fetch what its part reads.
+    fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>) -> Action {
+        // It names no memory: the region may be closed while the peer copies, so only we copy.
+        let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
+        let serve = self.serves.insert(Serve { to, source, _staged: staged, asked: false }) as u32;
+        let head = Head {
+            kind: Kind::ReadOffer,
+            flags: Flags::ID,
+            len: size_of::<Offer>() as u32,
+            tag: u64::from(serve | SERVE),
+            data: 0,
+            id: part,
+        };
+        Action::Bytes(head, offer.as_bytes().to_vec())
+    }
+
+    /// An answer that is too long for a frame of its link is offered instead.
+    #[cold]
+    pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
+        let buffer = Buffer::from(bytes);
+        let source = Lease::own(&Segments::one(buffer.segment_for_send()));
+        self.serve(to, head.id, source, Some(buffer))
+    }
+
+    fn send_data(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) {
+        let head =
+            Head { kind: Kind::ReadData, flags: Flags::ID, len: bytes.len() as u32, tag: 0, data: 0, id: head.id };
+        self.peers.get_mut(to).replies += 1;
+        self.outbox.push_back((to, Action::Bytes(head, bytes)));
+    }
+
+    /// The peer fetches what it asked to read.
+    pub(super) fn serve_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
+        let serve = self.serves.get_mut((id & !SERVE) as usize).filter(|s| s.to == from && !s.asked)?;
+        serve.asked = true;
+        Some(serve.source.clone())
+    }
+
+    /// It has all of it, or the transfer failed: the peer's pull says so.
+    pub(super) fn served(&mut self, from: Connection, id: u32) {
+        let id = (id & !SERVE) as usize;
+        if self.serves.get(id).is_some_and(|serve| serve.to == from) {
+            self.serves.remove(id);
+        }
+    }
+
+    fn atomic(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let Some(request) = AtomicRequest::parse(payload) else {
+            return self.peers.accuse(from, "an atomic operation that does not exist");
+        };
+        let mut fetched = Vec::new();
+        let result = self.keys.find(head.data).and_then(|region| {
+            request.execute(&region, head.tag, payload, &mut fetched)?;
+            Ok(region)
+        });
+        match result {
+            Ok(region) if request.kind == AtomicKind::Plain => self.changed(from, head, Ok(&region), None),
+            Ok(region) => {
+                if request.op != AtomicOp::Read
+                    && let Some(counter) = region.counter()
+                {
+                    counter.add(1);
+                }
+                self.send_data(from, head, fetched);
+            }
+            Err(refusal) => self.answer(from, head, Err(refusal)),
+        }
+    }
+
+    /// A peer wrote a region by itself, or tells what it wrote before.
+    fn written(&mut self, from: Connection, head: &Head) {
+        let Ok(region) = self.keys.find(head.tag) else { return }; // Closed since.
+        if !region.access().contains(Access::REMOTE_WRITE) {
+            return self.peers.accuse(from, "news of a write to what may not be written");
+        }
+        if head.id != 0
+            && let Some(counter) = region.counter()
+        {
+            counter.add(1);
+        }
+        if head.flags.contains(Flags::DATA) {
+            self.report_written(from, head.data);
+        }
+    }
+
+    /// The connection is gone: nobody waits for answers.
+    pub(super) fn target_down(&mut self, from: Connection) {
+        self.serves.retain(|_, serve| serve.to != from);
+    }
+}
+
+/// A buffer for bytes on their way to or from memory that only the kernel may touch.
+fn stage(len: u64) -> Result<Buffer, Refusal> {
+    let len = usize::try_from(len).map_err(|_| Refusal::Memory)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Refusal::Memory)?;
+    bytes.resize(len, 0);
+    Ok(Buffer::from(bytes))
+}
+
+/// A checked request.
+struct AtomicRequest {
+    op: AtomicOp,
+    datatype: Datatype,
+    kind: AtomicKind,
+    count: usize,
+}
+
+impl AtomicRequest {
+    fn parse(payload: View<'_>) -> Option<Self> {
+        let head = payload.read::<AtomicHead>(0)?;
+        let (op, datatype) = (AtomicOp::from_u8(head.op)?, Datatype::from_u8(head.datatype)?);
+        let kind = AtomicKind::from_u8(head.kind)?;
+        let count = head.count.get() as usize;
+        let bytes = count.checked_mul(datatype.size())?;
+        let operands = if op == AtomicOp::Read { 0 } else { bytes };
+        let compares = if kind == AtomicKind::Compare { bytes } else { 0 };
+        let fits = bytes <= crate::endpoint::remote_work::ATOMIC_LIMIT
+            && payload.len() == size_of::<AtomicHead>() + operands + compares;
+        (fits && crate::memory::atomic::is_valid(kind, op, datatype)).then_some(Self { op, datatype, kind, count })
+    }
+
+    fn execute(
+        &self,
+        region: &Registered,
+        address: u64,
+        payload: View<'_>,
+        fetched: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let Self { op, datatype, kind, count } = *self;
+        let operands = payload.to_vec().split_off(size_of::<AtomicHead>());
+        let bytes = if op == AtomicOp::Read { 0 } else { count * datatype.size() };
+        let (operand, compare) = operands.split_at(bytes);
+        let request = Request { op, datatype, kind, count, operand, compare };
+        if kind != AtomicKind::Plain {
+            fetched.resize(request.len(), 0);
+        }
+        region.change(address, &request, fetched)
     }
 }

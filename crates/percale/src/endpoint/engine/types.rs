@@ -1,8 +1,10 @@
 //! What the engine keeps about operations under way.
 
-use crate::completion::entry::CompletionFlags;
+use super::core::{send_flags, sent_entry};
+use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Connection;
 use crate::wire::head::{Head, Offer};
@@ -60,15 +62,47 @@ pub(crate) struct Send {
     pub(crate) ack: bool,
 }
 
-/// A send that its link has not taken: the connection is being made, a fence holds it, or there was no room.
+/// An operation that its link has not taken: the connection is being made, a fence holds it, or there was no room.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// What to send.
-    pub(crate) work: SendWork,
+    /// What to do.
+    pub(crate) work: Work,
     /// Who is told.
     pub(crate) notify: Notify,
-    /// The payload of an injected message, which `work.segments` then names.
+    /// The payload of an injected operation, which `work` then names.
     pub(crate) _copy: Option<Buffer>,
+}
+
+/// What can wait for its turn.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// A message.
+    Send(SendWork),
+    /// An access to the peer's memory.
+    Access(Box<super::access::Waiting>),
+}
+
+impl Pending {
+    /// How.
+    pub(crate) fn flags(&self) -> OpFlags {
+        match &self.work {
+            Work::Send(work) => work.flags,
+            Work::Access(access) => access.flags(),
+        }
+    }
+
+    /// Whether some part of it has left.
+    pub(crate) fn has_begun(&self) -> bool {
+        matches!(&self.work, Work::Access(access) if !access.is_untouched())
+    }
+
+    /// What a completion would say.
+    pub(crate) fn entry(&self) -> Entry {
+        match &self.work {
+            Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
+            Work::Access(access) => access.entry(),
+        }
+    }
 }
 
 /// Where a receive puts its message. Small, since receives are moved about: the rare several segments lie elsewhere.
@@ -186,24 +220,61 @@ pub(crate) struct Arrival {
     pub(crate) held: Option<Held>,
 }
 
-/// An offer whose payload is being fetched.
+/// A payload that is being fetched.
 #[derive(Debug)]
-pub(crate) struct Pull {
-    /// Who offered it.
-    pub(crate) from: Connection,
-    /// The offer's head.
-    pub(crate) head: Head,
-    /// The message's length.
-    pub(crate) len: u64,
-    /// The receive that it goes to.
-    pub(crate) receive: Receive,
+pub(crate) enum Pull {
+    /// That of an offered message.
+    Message {
+        /// Who offered it.
+        from: Connection,
+        /// The offer's head.
+        head: Head,
+        /// The message's length.
+        len: u64,
+        /// The receive that it goes to.
+        receive: Receive,
+    },
+    /// That of a long write to a region of ours.
+    Store(super::target::Store),
+    /// What this part of ours reads.
+    Fetch {
+        /// Whose memory it is.
+        from: Connection,
+        /// Our part.
+        part: u32,
+    },
+}
+
+impl Pull {
+    /// Whose payload it is.
+    pub(crate) const fn from(&self) -> Connection {
+        match self {
+            Self::Message { from, .. } | Self::Fetch { from, .. } => *from,
+            Self::Store(store) => store.from(),
+        }
+    }
+}
+
+/// Bytes of a region that a peer is about to fetch.
+#[derive(Debug)]
+pub(crate) struct Serve {
+    /// Who asked.
+    pub(crate) to: Connection,
+    /// What it gets.
+    pub(crate) source: Lease,
+    /// The copy that `source` names, if the region's own memory is not ours to touch.
+    pub(crate) _staged: Option<Buffer>,
+    /// It is being fetched.
+    pub(crate) asked: bool,
 }
 
 /// Something to do on a link, decided while the link was busy handing us frames.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Send this frame, which has no payload.
     Frame(Head),
+    /// Send this frame and its payload.
+    Bytes(Head, Vec<u8>),
     /// Fetch an offer.
     Pull {
         /// The sender's operation.
@@ -211,7 +282,7 @@ pub(crate) enum Action {
         /// What it offers.
         offer: Offer,
         /// Where to.
-        into: Segments,
+        into: Lease,
         /// Our pull.
         token: u32,
     },
@@ -223,6 +294,8 @@ pub(crate) enum Action {
         token: u64,
         /// The receiver's request, copied out of the transport's memory.
         request: Request,
+        /// What it gets.
+        source: Lease,
     },
 }
 

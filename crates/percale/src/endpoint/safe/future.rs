@@ -37,7 +37,7 @@ impl<'e, A: Access> IntoFuture for SendRequest<'e, A> {
     type IntoFuture = Started<Sending<'e, A>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Started { state: Some(self.start()) }
+        Started::new(self.start())
     }
 }
 
@@ -46,7 +46,7 @@ impl<'e, A: Access> IntoFuture for ReceiveRequest<'e, A> {
     type IntoFuture = Started<Receiving<'e, A>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Started { state: Some(self.start()) }
+        Started::new(self.start())
     }
 }
 
@@ -55,6 +55,12 @@ impl<'e, A: Access> IntoFuture for ReceiveRequest<'e, A> {
 #[must_use = "futures do nothing unless polled"]
 pub struct Started<F> {
     state: Option<Result<F, OperationError>>,
+}
+
+impl<F> Started<F> {
+    pub(super) fn new(started: Result<F, OperationError>) -> Self {
+        Self { state: Some(started) }
+    }
 }
 
 impl<F, R> Future for Started<F>

@@ -20,12 +20,14 @@
 mod error;
 mod future;
 mod many;
+mod remote;
 mod request;
 mod under_way;
 
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
 pub use self::many::{Part, ReceivingMany};
+pub use self::remote::{AccessRequest, Accessing, Element, Outcome};
 pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::under_way::{Receiving, Sending};
 use super::Endpoint;

@@ -130,7 +130,7 @@ impl<'e, A: Access> ReceiveRequest<'e, A> {
 }
 
 /// Posts; if that fails, takes the buffer back.
-fn posted(
+pub(super) fn posted(
     engine: &mut Engine,
     id: usize,
     post: impl FnOnce(&mut Engine) -> Result<(), PostError>,

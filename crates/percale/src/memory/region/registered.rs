@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
 use crate::completion::counter::Counter;
+use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
 use crate::memory::lease::Lease;
 use crate::memory::rundown::{Pin, Snapshot};
@@ -84,6 +85,23 @@ pub struct Registered {
 }
 
 impl Registered {
+    /// A region that no domain knows, to be revoked through its pin.
+    #[cfg(test)]
+    pub(crate) fn for_test(memory: Segments) -> Arc<Self> {
+        Arc::new(Self {
+            key: 1,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            base: 0,
+            len: memory.len() as u64,
+            memory,
+            backed: true,
+            located: None,
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            counter: OnceLock::new(),
+        })
+    }
+
     /// The key.
     pub(crate) const fn key(&self) -> u64 {
         self.key
@@ -174,10 +192,34 @@ impl Registered {
         Ok(Segments::lend(&bytes, then))
     }
 
+    /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
+    pub(crate) fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
+        let len = request.len();
+        let offset = self.check(address, len as u64, atomic_rights(request.op, request.kind))?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        let target = self.memory.slice(offset as usize, len);
+        let [target] = target.as_slice() else {
+            return Err(Refusal::Misaligned); // Elements that span pieces, or none.
+        };
+        if !self.backed {
+            kernel::populate(*target).map_err(|_| Refusal::Fault)?;
+        }
+        request.apply(*target, fetched).map_err(|_| Refusal::Misaligned)
+    }
+
     /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
     pub(crate) fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
         let offset = self.check(address, len, wanted)?;
         debug_assert!(self.backed, "a transfer would touch memory that may not be there");
         Ok(Lease::of(self, self.memory.slice(offset as usize, len as usize)))
+    }
+}
+
+/// The rights that an atomic operation needs: it writes, and what it fetches it reads.
+pub(crate) fn atomic_rights(op: AtomicOp, kind: Kind) -> Access {
+    match (op, kind) {
+        (AtomicOp::Read, _) => Access::REMOTE_READ,
+        (_, Kind::Plain) => Access::REMOTE_WRITE,
+        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_READ | Access::REMOTE_WRITE,
     }
 }

@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 
 use super::stream::{Data, Pulled, Pulls, Pushes, pull_frame};
 use super::{Broken, Connection, Link, Refused, Sink};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::{Head, Kind, Offer};
 
@@ -26,8 +27,8 @@ const RESERVE: usize = 64 << 10;
 /// A queue's buffers that have grown beyond this are not kept: twice the longest message, so that steady use allocates nothing.
 const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
-/// Bytes copied between two looks at the tables; any length that a head can name.
-const PIECE_BYTES: usize = 1 << 30;
+/// Bytes copied between two looks at the tables: what whoever revokes the memory of a transfer may have to wait for.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// An endpoint's link to itself.
 #[derive(Debug, Default)]
@@ -62,10 +63,17 @@ impl LoopbackLink {
 
     /// Copies what a pull asked for; the sink hears of it at the next poll.
     fn serve(&mut self) -> Result<(), Broken> {
-        while let Some((head, source)) = self.pushes.next(PIECE_BYTES) {
+        while let Some((head, source)) = self.pushes.next(PIECE_BYTES, 0) {
+            let Some((from, _from_held)) = source.enter() else {
+                self.pushes.revoked();
+                continue;
+            };
             let ended = match self.pulls.data(&head)? {
                 Data::Bytes(into) => {
-                    into.copy_from(&source);
+                    match into.enter() {
+                        Some((into, _into_held)) => drop(into.copy_from(from)),
+                        None => self.pulls.revoked(head.id),
+                    }
                     self.pulls.arrived(head.id, head.len)
                 }
                 Data::Ended(ended) => Some(ended),
@@ -127,7 +135,7 @@ impl Link for LoopbackLink {
         Ok(moved)
     }
 
-    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         self.admit(Kind::Pull)?;
         let (head, wanted) = pull_frame(id, offer, into, token);
         self.payloads.extend_from_slice(wanted.as_bytes());
@@ -136,7 +144,7 @@ impl Link for LoopbackLink {
         Ok(())
     }
 
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
@@ -156,7 +164,8 @@ impl Link for LoopbackLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::testing::{Lent, Notes, Told};
+    use crate::transport::PullError;
+    use crate::transport::testing::{Lent, Notes, Revocable, Told};
     use crate::wire::head::Flags;
 
     fn message(len: usize, tag: u64) -> Head {
@@ -200,16 +209,49 @@ mod tests {
         let source = Lent::new((0..=255).collect());
         let target = Lent::new(vec![0; 100]);
         let offer = Offer { len: 256.into(), ..Offer::default() };
-        link.pull(7, &offer, &target.cut(&[33]), 9).unwrap();
+        link.pull(7, &offer, &target.lease(&[33]), 9).unwrap();
         link.poll(0, &mut notes).unwrap();
         let Some(Told::Frame(head, request)) = notes.told.pop() else { panic!("no pull: {:?}", notes.told) };
         assert_eq!((head.kind, head.id, head.flags), (Kind::Pull, 7, Flags::ID));
-        link.push(7, head.tag, View::of(&request), &source.cut(&[3, 50])).unwrap();
+        link.push(7, head.tag, View::of(&request), &source.lease(&[3, 50])).unwrap();
         assert!(!link.is_idle());
         link.poll(0, &mut notes).unwrap();
         assert_eq!(notes.told, [Told::Pulled(9, Ok(100)), Told::Pushed(7, Ok(()))]);
         assert_eq!(target.bytes(), (0..100).collect::<Vec<u8>>());
         assert!(link.is_idle());
+    }
+
+    #[test]
+    fn mr_069_revoked_memory_fails_its_transfer_and_no_other() {
+        let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
+        let (source, target) = (Lent::new(vec![1; 600_000]), Lent::new(vec![0; 600_000]));
+        let offer = Offer { len: 600_000.into(), ..Offer::default() };
+        for (revoke_source, revoke_target) in [(true, false), (false, true), (true, true), (false, false)] {
+            let (from, into) = (Revocable::new(source.cut(&[9])), Revocable::new(target.cut(&[300_000])));
+            link.pull(7, &offer, &into.lease(), 9).unwrap();
+            link.poll(0, &mut notes).unwrap();
+            let Some(Told::Frame(head, request)) = notes.told.pop() else { panic!("no pull: {:?}", notes.told) };
+            if revoke_source {
+                from.revoke();
+            }
+            if revoke_target {
+                into.revoke();
+            }
+            link.push(7, head.tag, View::of(&request), &from.lease()).unwrap();
+            link.send(&message(3, 5), &source.whole().slice(0, 3), false).unwrap();
+            link.poll(0, &mut notes).unwrap();
+            let pulled = match (revoke_source, revoke_target) {
+                (true, _) => Err(PullError::Gone),
+                (false, true) => Err(PullError::Revoked),
+                (false, false) => Ok(600_000),
+            };
+            let pushed = if revoke_source { Err(PullError::Revoked) } else { Ok(()) };
+            let expected = [Told::Pulled(9, pulled), Told::Pushed(7, pushed), Told::Frame(message(3, 5), vec![1; 3])];
+            assert_eq!(std::mem::take(&mut notes.told), expected);
+            let filled = if pulled.is_ok() { 1 } else { 0 };
+            assert!(target.bytes() == vec![filled; 600_000]);
+            assert!(link.is_idle());
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
 use crate::domain::{Domain, DomainBuilder};
+use crate::memory::lease::Lease;
 use crate::memory::mapping::Mapping;
 use crate::memory::region::{Access, Keys, Region};
 use crate::memory::volatile::{Segment, Segments, View};
@@ -72,7 +73,7 @@ pub fn fuzz_ring(bytes: &[u8]) {
     }
     let mut bytes = vec![0u8; 64 << 10];
     // SAFETY: the bytes are dropped after the link, and nobody else touches them.
-    let memory = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
+    let memory = Lease::own(&Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }));
     let mut answers = Answers::default();
     for poll in 0..POLLS {
         // Questions, so that there can be answers to them.

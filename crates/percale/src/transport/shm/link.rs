@@ -18,6 +18,7 @@ use super::ring::{Arrival, Consumer, INLINE_MAX};
 use super::sender::{GROW, SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
+use crate::memory::lease::Lease;
 use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, Refused, Sink};
@@ -403,7 +404,7 @@ impl Link for ShmLink {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
-        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer) {
+        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer | Kind::ReadOffer) {
             return self.send_offer(head, payload, more);
         }
         self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
@@ -437,7 +438,7 @@ impl Link for ShmLink {
         Ok(moved)
     }
 
-    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
@@ -451,7 +452,7 @@ impl Link for ShmLink {
         }
     }
 
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }

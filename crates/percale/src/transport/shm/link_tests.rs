@@ -69,6 +69,10 @@ impl Memory {
         }
     }
 
+    fn lease(&mut self) -> Lease {
+        Lease::own(&self.segments())
+    }
+
     fn segments(&mut self) -> Segments {
         if let Some(arena) = &self.arena {
             return Segments::one(arena.segment());
@@ -171,12 +175,12 @@ impl Peer {
         for (head, offer) in std::mem::take(&mut self.seen.offers) {
             self.next += 1;
             let mut memory = Memory::new(offer.len.get() as usize, self.how.target);
-            let into = memory.segments();
+            let into = memory.lease();
             self.targets.insert(self.next, (memory, head.tag));
             self.link.pull(head.id, &offer, &into, self.next).unwrap();
         }
         for (head, request) in std::mem::take(&mut self.seen.requests) {
-            let source = self.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments);
+            let source = Lease::own(&self.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments));
             self.link.push(head.id, head.tag, View::of(&request), &source).unwrap();
         }
         for (token, result) in std::mem::take(&mut self.seen.pulled) {
@@ -400,10 +404,10 @@ fn unreadable_memory_is_an_error_on_both_sides_and_the_link_goes_on() {
         let offer = Offer { len: len.into(), address: 64.into(), pieces: 1.into(), ..Offer::default() };
         let token = round as u32 + 1;
         let mut memory = Memory::new(len as usize, Kept::Heap);
-        both[1].link.pull(3, &offer, &memory.segments(), token).unwrap();
+        both[1].link.pull(3, &offer, &memory.lease(), token).unwrap();
         run(&mut both, |both| !both[0].seen.requests.is_empty());
         let (head, request) = both[0].seen.requests.remove(0);
-        both[0].link.push(head.id, head.tag, View::of(&request), &Segments::one(nowhere)).unwrap();
+        both[0].link.push(head.id, head.tag, View::of(&request), &Lease::own(&Segments::one(nowhere))).unwrap();
         run(&mut both, |both| !both[1].seen.pulled.is_empty() && !both[0].seen.pushed.is_empty());
         assert_eq!(both[1].seen.pulled.pop(), Some((token, Err(PullError::Fault))));
         assert_eq!(both[0].seen.pushed.pop(), Some((3, Err(PullError::Fault))));
@@ -418,21 +422,21 @@ fn an_operation_that_is_gone_is_not_pulled() {
     let address = (memory.heap.as_ptr().expose_provenance() as u64).into();
     let offer = Offer { len: 50_000.into(), address, pieces: 1.into(), ..Offer::default() };
     let mut target = Memory::new(50_000, Kept::Heap);
-    both[1].link.pull(3, &offer, &target.segments(), 8).unwrap();
+    both[1].link.pull(3, &offer, &target.lease(), 8).unwrap();
     // Long enough for the puller to help itself.
     let start = Instant::now();
     run(&mut both, |_| start.elapsed() > Duration::from_millis(2));
     assert!(both[1].seen.pulled.is_empty(), "nobody said yet that the operation exists");
     let (head, request) = both[0].seen.requests.remove(0);
-    both[0].link.push(head.id, head.tag, View::of(&request), &Segments::EMPTY).unwrap();
+    both[0].link.push(head.id, head.tag, View::of(&request), &Lease::own(&Segments::EMPTY)).unwrap();
     run(&mut both, |both| !both[1].seen.pulled.is_empty());
     assert_eq!(both[1].seen.pulled, [(8, Err(PullError::Gone))]);
     assert!(both[0].seen.pushed.is_empty());
     // A pull of nothing ends well on both sides.
-    both[1].link.pull(4, &offer, &Segments::EMPTY, 9).unwrap();
+    both[1].link.pull(4, &offer, &Lease::own(&Segments::EMPTY), 9).unwrap();
     run(&mut both, |both| !both[0].seen.requests.is_empty());
     let (head, request) = both[0].seen.requests.remove(0);
-    both[0].link.push(head.id, head.tag, View::of(&request), &memory.segments()).unwrap();
+    both[0].link.push(head.id, head.tag, View::of(&request), &memory.lease()).unwrap();
     run(&mut both, |both| both[1].seen.pulled.len() == 2 && both[0].seen.pushed.len() == 1);
     assert_eq!(both[1].seen.pulled[1], (9, Ok(0)));
     assert_eq!(both[0].seen.pushed, [(4, Ok(()))]);
@@ -547,11 +551,11 @@ impl Scribbled {
     fn answer(&mut self, peer: &mut Peer) {
         for (head, offer) in self.offers.drain(..) {
             let mut memory = Memory::new((offer.len.get() as usize).min(100_000), Kept::Heap);
-            peer.link.pull(head.id, &offer, &memory.segments(), head.id).ok();
+            peer.link.pull(head.id, &offer, &memory.lease(), head.id).ok();
             self.kept.push(memory);
         }
         for (head, request) in self.requests.drain(..) {
-            let source = peer.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments);
+            let source = Lease::own(&peer.sources.get_mut(&head.id).map_or(Segments::EMPTY, Memory::segments));
             peer.link.push(head.id, head.tag, View::of(&request), &source).ok();
         }
     }
@@ -578,3 +582,6 @@ impl Sink for Scribbled {
 
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 }
+
+#[path = "revoked_tests.rs"]
+mod revoked;

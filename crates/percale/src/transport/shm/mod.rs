@@ -33,7 +33,6 @@ mod fuzz;
 
 pub use bell::{BELL_BITS, BELL_BYTES, Bell};
 pub use death::Death;
-#[allow(unused_imports, reason = "the engine's")]
 pub(crate) use direct::{DirectError, GrantIndex, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;

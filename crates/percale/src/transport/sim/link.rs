@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use super::{Cargo, Network};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{Data, Pulls, Pushes, pull_frame};
 use crate::transport::{Broken, Connection, Landing, Link, Refused, Sink};
@@ -57,8 +58,13 @@ impl SimLink {
     /// Sends what pulls ask for, and then the goodbye that waited for it; returns whether anything left.
     fn serve(&mut self) -> bool {
         let mut moved = false;
-        while let Some((head, payload)) = self.pushes.next(self.frame_limit) {
-            if self.transmit(head, payload.to_vec()).is_err() {
+        while let Some((head, payload)) = self.pushes.next(self.frame_limit, 0) {
+            let bytes = payload.enter().map(|(payload, _held)| payload.to_vec());
+            let Some(bytes) = bytes else {
+                self.pushes.revoked();
+                continue;
+            };
+            if self.transmit(head, bytes).is_err() {
                 return moved;
             }
             self.pushes.advance(payload.len());
@@ -117,7 +123,10 @@ impl SimLink {
     ) -> Result<(), Broken> {
         let ended = match self.pulls.data(head)? {
             Data::Bytes(into) => {
-                View::of(payload).copy_into(&into, 0);
+                match into.enter() {
+                    Some((into, _held)) => drop(View::of(payload).copy_into(into, 0)),
+                    None => self.pulls.revoked(head.id),
+                }
                 self.pulls.arrived(head.id, head.len)
             }
             Data::Ended(ended) => Some(ended),
@@ -168,14 +177,14 @@ impl Link for SimLink {
         }
     }
 
-    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         let (head, wanted) = pull_frame(id, offer, into, token);
         self.transmit(head, wanted.as_bytes().to_vec())?;
         self.pulls.start(offer, into, token);
         Ok(())
     }
 
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::{Event, Network, SimOptions, What};
 use crate::memory::volatile::{Segments, View};
-use crate::transport::testing::{Lent, Notes, Told};
-use crate::transport::{Broken, Link, Refused};
+use crate::transport::testing::{Lent, Notes, Revocable, Told};
+use crate::transport::{Broken, Link, PullError, Refused};
 use crate::wire::head::{Head, Kind, Offer};
 
 const MESSAGES: u64 = 60;
@@ -39,7 +39,7 @@ fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
         .iter()
         .map(|target| {
             let (a, mut b) = network.connect();
-            b.pull(4, &offer, &target.cut(&[1_000]), 5).ok();
+            b.pull(4, &offer, &target.lease(&[1_000]), 5).ok();
             (a, Notes::keeping(usize::MAX), b, Notes::keeping(usize::MAX), 0u64, false)
         })
         .collect();
@@ -57,7 +57,7 @@ fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
             a.poll(0, at_a).ok();
             for told in at_a.told.drain(..) {
                 if let Told::Frame(head, request) = told {
-                    a.push(head.id, head.tag, View::of(&request), &source.whole()).ok();
+                    a.push(head.id, head.tag, View::of(&request), &source.lease(&[])).ok();
                 }
             }
             let end = b.poll(0, at_b).err();
@@ -131,11 +131,11 @@ fn a_goodbye_waits_for_pushes_and_closes() {
     let (mut a, mut b) = network.connect();
     let (mut at_a, mut at_b) = (Notes::keeping(9), Notes::keeping(9));
     let (source, target) = (Lent::new(vec![7; 200_000]), Lent::new(vec![0; 200_000]));
-    b.pull(1, &Offer { len: 200_000.into(), ..Offer::default() }, &target.whole(), 2).unwrap();
+    b.pull(1, &Offer { len: 200_000.into(), ..Offer::default() }, &target.lease(&[]), 2).unwrap();
     assert!(network.advance_to_arrival());
     a.poll(0, &mut at_a).unwrap();
     let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
-    a.push(1, head.tag, View::of(&request), &source.whole()).unwrap();
+    a.push(1, head.tag, View::of(&request), &source.lease(&[])).unwrap();
     a.send(&Head { kind: Kind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
     assert_eq!(a.send(&tagged(0, 0), &Segments::EMPTY, false), Err(Refused::Broken));
     let mut end = None;
@@ -177,4 +177,56 @@ fn a_full_window_refuses_messages_but_not_answers() {
     while a.send(&tagged(0, 1), &Segments::EMPTY, false).is_ok() {}
     assert_eq!(a.send(&tagged(0, 1), &Segments::EMPTY, false), Err(Refused::Full));
     assert_eq!(a.send(&Head { kind: Kind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
+}
+
+/// Pulls 200,000 bytes and revokes one end's memory once some of them have arrived. What both ends were told.
+fn revoke_in_the_middle(revoke_source: bool) {
+    const LEN: usize = 200_000;
+    let network = Network::new(3, SimOptions::default());
+    let (mut a, mut b) = network.connect();
+    let (mut at_a, mut at_b) = (Notes::keeping(9), Notes::keeping(9));
+    let (source, target) = (Lent::new(vec![7; LEN]), Lent::new(vec![0; LEN]));
+    let (from, into) = (Revocable::new(source.whole()), Revocable::new(target.cut(&[90_000])));
+    b.pull(1, &Offer { len: (LEN as u64).into(), ..Offer::default() }, &into.lease(), 2).unwrap();
+    assert!(network.advance_to_arrival());
+    a.poll(0, &mut at_a).unwrap();
+    let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!("no pull") };
+    a.push(1, head.tag, View::of(&request), &from.lease()).unwrap();
+    let arrived = || target.bytes().iter().filter(|byte| **byte == 7).count();
+    while arrived() == 0 {
+        assert!(network.advance_to_arrival());
+        b.poll(0, &mut at_b).unwrap();
+    }
+    if revoke_source {
+        from.revoke()
+    } else {
+        into.revoke()
+    }
+    let before = arrived();
+    assert!(before < LEN && at_b.told.is_empty(), "this is the middle");
+    while !a.is_idle() || !b.is_idle() {
+        a.poll(0, &mut at_a).unwrap();
+        b.poll(0, &mut at_b).unwrap();
+    }
+    a.send(&tagged(5, 6), &source.whole().slice(0, 5), false).unwrap();
+    while at_b.told.len() < 2 {
+        b.poll(0, &mut at_b).unwrap();
+    }
+    let (pulled, pushed) =
+        if revoke_source { (PullError::Gone, Err(PullError::Revoked)) } else { (PullError::Revoked, Ok(())) };
+    assert_eq!(at_b.told, [Told::Pulled(2, Err(pulled)), Told::Frame(tagged(5, 6), vec![7; 5])]);
+    assert_eq!(at_a.told, [Told::Pushed(1, pushed)]);
+    // From a revoked source nothing new is sent; into a revoked place nothing is put.
+    assert!(revoke_source || arrived() == before);
+    assert!(arrived() < LEN);
+}
+
+#[test]
+fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_nothing_else() {
+    revoke_in_the_middle(false);
+}
+
+#[test]
+fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_nothing_else() {
+    revoke_in_the_middle(true);
 }

@@ -13,10 +13,10 @@ use crate::transport::testing::{Lent, Notes};
 use crate::wire::head::Offer;
 
 /// Bytes that arrive in pieces of these lengths, again and again.
-struct Pieces<'a> {
-    bytes: &'a [u8],
-    lengths: &'a [u8],
-    turn: usize,
+pub(super) struct Pieces<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) lengths: &'a [u8],
+    pub(super) turn: usize,
 }
 
 impl Stream for Pieces<'_> {
@@ -54,7 +54,7 @@ pub(super) fn receive(bytes: &[u8], notes: &mut Notes) -> Result<(), Broken> {
     let (mut inbound, mut pulls) = (Inbound::new(), Pulls::default());
     for (token, target) in targets.iter().enumerate() {
         let offer = Offer { len: 4_000.into(), ..Offer::default() };
-        pulls.start(&offer, &target.cut(&[10, 60]), token as u32);
+        pulls.start(&offer, &target.lease(&[10, 60]), token as u32);
     }
     let mut pieces = Pieces { bytes, lengths, turn: 0 };
     while with_scratch(|scratch| inbound.poll(&mut pieces, scratch, &mut pulls, 0, notes))? {}

@@ -16,12 +16,16 @@ use zerocopy::FromBytes;
 use super::buffers::SCRATCH_BYTES;
 use super::socket::{Stream, broken};
 use super::{DATA_LIMIT, TcpLink};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{Data, Pulls};
 use crate::transport::{Broken, Connection, Sink};
-use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind};
+use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
 
-/// The longest payload of a frame that is neither a message nor data.
+/// The longest payload of a frame of a remote access: bytes, and what goes with them.
+const ACCESS_LIMIT: usize = RMA_EAGER + 64;
+
+/// The longest payload of any other frame that is neither a message nor data.
 const CONTROL_LIMIT: usize = 64;
 
 /// Frames up to this length always reach the sink whole; the start of one is kept until the rest comes.
@@ -53,7 +57,7 @@ pub(super) struct Inbound {
 struct Body {
     kind: Kind,
     token: u32,
-    into: Segments,
+    into: Lease,
     len: usize,
     done: usize,
 }
@@ -76,7 +80,7 @@ impl Inbound {
         let mut turn = 0;
         while turn < TURN_BYTES {
             let (result, asked) = if self.body.is_some() {
-                self.read_body(from, scratch)
+                self.read_body(from, scratch, pulls)
             } else {
                 // Where long payloads are to be expected leave them to be read into place.
                 let room = if pulls.is_empty() && !self.long { SCRATCH_BYTES } else { TAIL_BYTES };
@@ -101,12 +105,23 @@ impl Inbound {
     }
 
     /// Receives into the place of the payload that is arriving, and behind it into the scratch.
-    fn read_body(&self, from: &mut impl Stream, scratch: &mut [u8; SCRATCH_BYTES]) -> (Result<usize, Errno>, usize) {
-        let Some(body) = &self.body else { return (Ok(0), 0) };
+    fn read_body(
+        &mut self,
+        from: &mut impl Stream,
+        scratch: &mut [u8; SCRATCH_BYTES],
+        pulls: &mut Pulls,
+    ) -> (Result<usize, Errno>, usize) {
+        let Some(body) = &mut self.body else { return (Ok(0), 0) };
+        let Some((into, _held)) = body.into.enter() else {
+            // All that is still to come has no place any more.
+            pulls.revoked(body.token);
+            body.into = Lease::own(&Segments::EMPTY);
+            return self.read_body(from, scratch, pulls);
+        };
         let placed = body.placed();
         let tail = &mut scratch[..(body.excess() + TAIL_BYTES).min(SCRATCH_BYTES)];
         let asked = placed + tail.len();
-        (body.into.with_io_slices_mut(body.done, placed, tail, |vectors| from.read(vectors)), asked)
+        (into.with_io_slices_mut(body.done, placed, tail, |vectors| from.read(vectors)), asked)
     }
 
     /// Deals with `received` bytes: first those of the payload that is arriving, then frames in the scratch.
@@ -176,7 +191,10 @@ impl Inbound {
         match head.kind {
             Kind::Data => match pulls.data(head)? {
                 Data::Bytes(into) => {
-                    View::of(payload).copy_into(&into, 0);
+                    match into.enter() {
+                        Some((into, _held)) => drop(View::of(payload).copy_into(into, 0)),
+                        None => pulls.revoked(head.id),
+                    }
                     data_arrived(pulls, head.id, head.len, me, sink);
                 }
                 Data::Ended((token, result)) => sink.pulled(me, token, result),
@@ -209,9 +227,12 @@ impl Inbound {
             }
         } else {
             let landing = sink.begin(me, *head);
-            (landing.token, landing.into)
+            (landing.token, Lease::own(&landing.into))
         };
-        View::of(part).copy_into(&into, 0);
+        // If this fails, so will the first read into that place.
+        if let Some((into, _held)) = into.enter() {
+            View::of(part).copy_into(into, 0);
+        }
         self.body = Some(Body { kind: head.kind, token, into, len: head.len as usize, done: part.len() });
         Ok(())
     }
@@ -250,7 +271,10 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     let limit = match head.kind {
         Kind::Message | Kind::Tagged => TcpLink::EAGER_LIMIT,
         Kind::Data => DATA_LIMIT,
-        Kind::Transport => return Err(Broken::Protocol("a frame that does not exist over TCP".into())),
+        Kind::Write | Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
+        Kind::Transport | Kind::Resolve | Kind::Resolved => {
+            return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
+        }
         _ => CONTROL_LIMIT,
     };
     if head.len as usize > limit {

@@ -17,6 +17,8 @@ mod fuzz;
 mod inbound;
 mod linger;
 mod outbound;
+#[cfg(test)]
+mod revoked_tests;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -33,6 +35,7 @@ use socket::Socket;
 
 use super::stream::{Pulls, pull_bytes};
 use super::{Broken, Connection, Link, Refused, Sink};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::{Head, Kind, Offer};
 
@@ -165,7 +168,7 @@ impl Link for TcpLink {
         Err(broken)
     }
 
-    fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) -> Result<(), Refused> {
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
@@ -175,7 +178,7 @@ impl Link for TcpLink {
         Ok(())
     }
 
-    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Segments) -> Result<(), Refused> {
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         if self.broken.is_some() || self.outbound.failed.is_some() {
             return Err(Refused::Broken);
         }

@@ -12,8 +12,13 @@
 //! Bounds: a frame is refused while [`QUEUE_LIMIT`] bytes wait; what protocols need to get on (answers, pulls,
 //! goodbyes) may go [`RESERVE`] bytes further. The queue is not the place where a stalled peer's data piles up.
 //!
+//! Sources that can be revoked: each write of a `Data` frame enters the lease, and if that fails, zeros are written for
+//! what its head promised, and the next frame says that the offer is void. So that there is a next frame, the last
+//! [`LAST_BYTES`] have a frame of their own, which is copied into the queue.
+//!
 //! A write error only stops sending: the link first delivers what still comes, then breaks.
 
+use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -22,6 +27,7 @@ use zerocopy::IntoBytes;
 use super::buffers::{give_queue, take_queue};
 use super::socket::{Stream, broken};
 use super::{DATA_LIMIT, TcpLink};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::Segments;
 use crate::transport::stream::Pushes;
 use crate::transport::{Broken, Refused};
@@ -41,6 +47,12 @@ const RESERVE: usize = TcpLink::EAGER_LIMIT + (64 << 10);
 
 /// Frames up to this length are put together before they are sent or queued.
 const SMALL_BYTES: usize = 256;
+
+/// The last bytes of a source that can be revoked: so few that the receiver need not read them into place.
+const LAST_BYTES: usize = 64;
+
+/// What is written in place of bytes that were promised and cannot be had any more.
+static ZEROS: [u8; 4 << 10] = [0; 4 << 10];
 
 /// Bytes of a large frame that are written at once, so that the receiver copies out the first ones meanwhile: a half of
 /// what is short, and no more of what is long than keeps the cost of the calls small.
@@ -74,8 +86,30 @@ pub(super) struct Outbound {
 #[derive(Debug)]
 struct DataFrame {
     head: [u8; HEAD_BYTES],
-    payload: Segments,
+    payload: Lease,
     done: usize,
+    /// The payload was revoked: the rest of it is zeros.
+    void: bool,
+}
+
+impl DataFrame {
+    /// Bytes to be written yet.
+    fn rest(&self) -> usize {
+        HEAD_BYTES + self.payload.len() - self.done
+    }
+
+    /// Writes what is left, or some of it: how much was asked for, and the result. `None` once the payload was revoked.
+    fn write(&self, to: &mut impl Stream) -> Option<(usize, Result<usize, Errno>)> {
+        let prefix = &self.head[self.done.min(HEAD_BYTES)..];
+        let offset = self.done.saturating_sub(HEAD_BYTES);
+        if self.void {
+            let zeros = &ZEROS[..ZEROS.len().min(self.payload.len() - offset)];
+            let result = to.write(&[IoSlice::new(prefix), IoSlice::new(zeros)]);
+            return Some((prefix.len() + zeros.len(), result));
+        }
+        let (payload, _held) = self.payload.enter()?;
+        Some((self.rest(), payload.with_io_slices(prefix, offset, |vectors| to.write(vectors))))
+    }
 }
 
 impl Outbound {
@@ -216,14 +250,17 @@ impl Outbound {
         while !self.blocked && self.failed.is_none() && turn < TURN_BYTES {
             let due = if self.pushes.is_empty() { self.queued() } else { self.ahead };
             if let Some(mut frame) = self.data.take() {
-                let rest = HEAD_BYTES + frame.payload.len() - frame.done;
-                let prefix = &frame.head[frame.done.min(HEAD_BYTES)..];
-                let offset = frame.done.saturating_sub(HEAD_BYTES);
-                let result = frame.payload.with_io_slices(prefix, offset, |vectors| to.write(vectors));
-                let written = self.account(result, rest);
+                let Some((asked, result)) = frame.write(to) else {
+                    self.pushes.revoked();
+                    // A frame of which nothing left was promised to nobody.
+                    frame.void = true;
+                    self.data = (frame.done > 0).then_some(frame);
+                    continue;
+                };
+                let written = self.account(result, asked);
                 turn += written;
                 frame.done += written;
-                if written == rest {
+                if frame.rest() == 0 {
                     self.pushes.advance(frame.payload.len());
                     self.ahead = self.queued();
                 } else {
@@ -234,10 +271,14 @@ impl Outbound {
                 let written = self.account(result, due);
                 turn += written;
                 self.consume(written);
-            } else if let Some((head, payload)) = self.pushes.next(DATA_LIMIT) {
+            } else if let Some((head, payload)) = self.pushes.next(DATA_LIMIT, LAST_BYTES) {
+                if payload.is_revocable() && payload.len() <= LAST_BYTES {
+                    self.queue_data(&head, &payload);
+                    continue;
+                }
                 let mut bytes = [0; HEAD_BYTES];
                 bytes.copy_from_slice(head.to_bytes().as_bytes());
-                self.data = Some(DataFrame { head: bytes, payload, done: 0 });
+                self.data = Some(DataFrame { head: bytes, payload, done: 0, void: false });
             } else if let Some(bye) = self.bye.take() {
                 self.reserve();
                 self.queue.extend_from_slice(bye.to_bytes().as_bytes());
@@ -247,6 +288,18 @@ impl Outbound {
             }
         }
         turn > 0
+    }
+
+    /// Puts a short `Data` frame into the queue, unless its source was revoked.
+    fn queue_data(&mut self, head: &Head, payload: &Lease) {
+        let Some((source, _held)) = payload.enter() else { return self.pushes.revoked() };
+        self.reserve();
+        self.queue.extend_from_slice(head.to_bytes().as_bytes());
+        let at = self.queue.len();
+        self.queue.resize(at + payload.len(), 0);
+        source.copy_to(0, &mut self.queue[at..]);
+        self.pushes.advance(payload.len());
+        self.ahead = self.queued();
     }
 
     /// Whether a frame of this kind may come in.

@@ -21,7 +21,7 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 
 /// Little room to write, so that most writes are partial. A small receive buffer as well would make the kernel wait for
 /// its timers: its window would be smaller than the loopback's segments.
-const SMALL: TcpOptions =
+pub(super) const SMALL: TcpOptions =
     TcpOptions { send_buffer: Some(4 << 10), receive_buffer: None, timeout: Duration::from_secs(30) };
 
 fn sockets() -> (TcpStream, TcpStream) {
@@ -30,12 +30,12 @@ fn sockets() -> (TcpStream, TcpStream) {
     (a, listener.accept().unwrap().0)
 }
 
-fn links(options: TcpOptions) -> (TcpLink, TcpLink) {
+pub(super) fn links(options: TcpOptions) -> (TcpLink, TcpLink) {
     let (a, b) = sockets();
     (TcpLink::new(OwnedFd::from(a), options).unwrap(), TcpLink::new(OwnedFd::from(b), options).unwrap())
 }
 
-fn tagged(len: usize, tag: u64) -> Head {
+pub(super) fn tagged(len: usize, tag: u64) -> Head {
     Head { kind: Kind::Tagged, flags: Flags::DATA, len: len as u32, tag, data: !tag, id: 0 }
 }
 
@@ -43,12 +43,12 @@ fn plain(kind: Kind) -> Head {
     Head { kind, ..Head::default() }
 }
 
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
+pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 31 + (at >> 8)) as u8).collect()
 }
 
 /// Polls until `done`, or fails after a time that no working link needs.
-fn until(mut done: impl FnMut() -> bool) {
+pub(super) fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < Duration::from_secs(60), "the links made no progress");
@@ -137,7 +137,7 @@ proptest! {
         let targets: Vec<_> = pulls.iter().map(|pull| Lent::new(vec![0; pull.0.min(pull.1)])).collect();
         for (n, (len, _, cuts)) in pulls.iter().enumerate() {
             let offer = Offer { len: (*len as u64).into(), ..Offer::default() };
-            b.pull(n as u32 + 100, &offer, &targets[n].cut(cuts), n as u32).unwrap();
+            b.pull(n as u32 + 100, &offer, &targets[n].lease(cuts), n as u32).unwrap();
         }
         let mut sent = 0u64;
         let mut pushed = Vec::new();
@@ -148,7 +148,7 @@ proptest! {
                     Told::Frame(head, request) => {
                         assert_eq!(head.kind, Kind::Pull);
                         let n = head.id as usize - 100;
-                        a.push(head.id, head.tag, View::of(&request), &sources[n].cut(&pulls[n].2)).unwrap();
+                        a.push(head.id, head.tag, View::of(&request), &sources[n].lease(&pulls[n].2)).unwrap();
                     }
                     Told::Pushed(id, result) => pushed.push((id, result)),
                     other => panic!("{other:?}"),
@@ -203,7 +203,7 @@ proptest! {
 }
 
 /// Frames, as bytes after the two that `receive` takes for the lengths of its pieces.
-fn stream(frames: &[(Head, usize)]) -> Vec<u8> {
+pub(super) fn stream(frames: &[(Head, usize)]) -> Vec<u8> {
     let mut bytes = vec![6, 50];
     for (head, len) in frames {
         bytes.extend(head.to_bytes().as_bytes());
@@ -316,10 +316,10 @@ fn a_pull_of_what_is_gone_says_so_and_of_too_much_breaks() {
     let target = Lent::new(vec![0; 50]);
     let offer = Offer { len: 60.into(), ..Offer::default() };
     for (token, source, answer) in [(3, vec![], Ok(())), (4, vec![1; 49], Err(Refused::Broken))] {
-        b.pull(8, &offer, &target.whole(), token).unwrap();
+        b.pull(8, &offer, &target.lease(&[]), token).unwrap();
         until(|| a.poll(0, &mut at_a).unwrap());
         let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
-        assert_eq!(a.push(8, head.tag, View::of(&request), &Lent::new(source).whole()), answer);
+        assert_eq!(a.push(8, head.tag, View::of(&request), &Lent::new(source).lease(&[])), answer);
         if answer.is_ok() {
             until(|| b.poll(0, &mut at_b).unwrap());
             a.poll(0, &mut at_a).unwrap();
@@ -335,10 +335,10 @@ fn a_goodbye_waits_for_pushes() {
     let (mut a, mut b) = links(SMALL);
     let (mut at_a, mut at_b) = (Notes::keeping(99), Notes::keeping(99));
     let (source, target) = (Lent::new(pattern(900_000, 0)), Lent::new(vec![0; 900_000]));
-    b.pull(8, &Offer { len: 900_000.into(), ..Offer::default() }, &target.whole(), 5).unwrap();
+    b.pull(8, &Offer { len: 900_000.into(), ..Offer::default() }, &target.lease(&[]), 5).unwrap();
     until(|| a.poll(0, &mut at_a).unwrap());
     let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
-    a.push(8, head.tag, View::of(&request), &source.whole()).unwrap();
+    a.push(8, head.tag, View::of(&request), &source.lease(&[])).unwrap();
     a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
     let mut end = None;
     until(|| {
@@ -354,10 +354,10 @@ fn a_goodbye_waits_for_pushes() {
 
 /// Takes as much as it is told to and remembers the lengths of the writes.
 #[derive(Default)]
-struct Slow {
-    writes: Vec<usize>,
-    bytes: Vec<u8>,
-    room: VecDeque<usize>,
+pub(super) struct Slow {
+    pub(super) writes: Vec<usize>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) room: VecDeque<usize>,
 }
 
 impl Stream for Slow {

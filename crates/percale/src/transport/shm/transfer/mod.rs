@@ -13,8 +13,8 @@
 //! ```text
 //! puller: clears the slot, sends Pull       OPEN
 //! pusher: engine calls push                 ACCEPTED | YOURS (I cannot copy) | BOUNCE* | GONE*
-//! either: claims, copies, adds to its done  (pusher may say FAULT, puller FAILED)
-//! pusher: all done, or the puller FINISHED or FAILED   CLOSED*
+//! either: claims, copies, adds to its done  (pusher may say FAULT or REVOKED, puller FAILED or REVOKED)
+//! pusher: all done, or the puller FINISHED, FAILED or REVOKED   CLOSED*
 //! ```
 //! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use
 //! the slot again. The puller reports success when the pusher accepted (so the operation was not cancelled) and the two
@@ -24,6 +24,11 @@
 //! A peer that lies in a slot harms its own transfer: chunks are checked against our own segments, each side's claims
 //! are bounded, and its own count is its own memory. A peer that dies holding a chunk is reported by the watcher; the
 //! link breaks, and with it the transfer ends.
+//!
+//! # Memory that can be revoked
+//! Its owner alone copies: a destination is then not named in the request, nor a source in the offer, so the other side has
+//! no way to it. Each copy of a chunk enters the lease. If that fails, the side says REVOKED in the slot; in frames, the
+//! puller throws away what comes, and the pusher sends one empty `Data` frame at the offset [`GONE`].
 
 mod arenas;
 mod cma;
@@ -60,6 +65,9 @@ const CMA_SHARED: u64 = 32 << 10;
 /// Otherwise it helps when the pusher has not finished after this.
 const HELP_AFTER: Duration = Duration::from_micros(30);
 
+/// The offset of a `Data` frame that says that no more will come.
+const GONE: u64 = u64::MAX;
+
 /// What the pusher says in a slot.
 mod pusher {
     pub(super) const OPEN: u32 = 0;
@@ -69,6 +77,7 @@ mod pusher {
     pub(super) const BOUNCE: u32 = 4;
     pub(super) const GONE: u32 = 5;
     pub(super) const CLOSED: u32 = 6;
+    pub(super) const REVOKED: u32 = 7;
 }
 
 /// What the puller says in a slot.
@@ -76,6 +85,7 @@ mod puller {
     pub(super) const OPEN: u32 = 0;
     pub(super) const FINISHED: u32 = 1;
     pub(super) const FAILED: u32 = 2;
+    pub(super) const REVOKED: u32 = 3;
 }
 
 /// A transfer's end, to be reported.

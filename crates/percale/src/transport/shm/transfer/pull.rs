@@ -9,9 +9,10 @@ use zerocopy::IntoBytes;
 use super::request::{NO_SLOT, Request};
 use super::way::Way;
 use super::{
-    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair, PullError, Sender, Slot,
-    Step, TransferError, Transfers, puller, pusher,
+    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, GONE, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair, PullError, Sender,
+    Slot, Step, TransferError, Transfers, puller, pusher,
 };
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
@@ -23,7 +24,7 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 pub(super) struct Waiting {
     id: u32,
     offer: Offer,
-    into: Segments,
+    into: Lease,
     token: u32,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Waiting {
 pub(super) struct Pull {
     token: u32,
     slot: u8,
-    into: Segments,
+    into: Lease,
     wanted: u64,
     chunk: u64,
     way: Way,
@@ -50,9 +51,13 @@ pub(super) struct Pull {
 enum Phase {
     Copying,
     /// We cannot go on, and wait until the pusher has let go.
-    Failed,
+    Failed(PullError),
     /// It comes as frames, of which so many bytes have come.
     Bounce(u64),
+    /// The same, but there is no place for it any more.
+    Discard(u64),
+    /// It came as frames, and no more will come.
+    Void(PullError),
     Over,
 }
 
@@ -65,10 +70,15 @@ const fn is_closing(state: u32) -> bool {
     matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
 }
 
+/// Whether the pusher can have no copy under way: it is done with the slot, or waits for us to be.
+const fn has_stopped(state: u32) -> bool {
+    is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED)
+}
+
 impl Transfers {
     /// Starts a pull; it never fails, but may wait for its turn.
-    pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Segments, token: u32) {
-        self.waiting.push_back(Waiting { id, offer: *offer, into: *into, token });
+    pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) {
+        self.waiting.push_back(Waiting { id, offer: *offer, into: into.clone(), token });
     }
 
     /// Starts what waits, as far as there are slots and room. Whether anything was started.
@@ -90,10 +100,13 @@ impl Transfers {
     fn start(&mut self, waiting: &Waiting, sender: &mut Sender) -> Result<(), TransferError> {
         let Waiting { id, offer, into, token } = waiting;
         let wanted = offer.len.get().min(into.len() as u64);
+        // What can be revoked is written by nobody but us: the pusher learns of no place.
+        let ours = into.is_revocable();
+        let place = if ours { &Segments::EMPTY } else { into.place() };
         let mut request = Request {
             slot: NO_SLOT,
             puller_copies: 0,
-            pieces: into.as_slice().len() as u8,
+            pieces: place.as_slice().len() as u8,
             reserved: 0,
             chunk: CMA_CHUNK.into(),
             wanted: wanted.into(),
@@ -118,9 +131,9 @@ impl Transfers {
                 (Some(cma), address) => Way::Cma(cma, address),
             }
         };
-        let (arena, offset) = self.arenas.name(&into.slice(0, wanted as usize));
+        let (arena, offset) = self.arenas.name(&place.slice(0, wanted as usize));
         let mapped = way.is_mapped() || arena != 0;
-        if let [only] = into.as_slice() {
+        if let [only] = place.as_slice() {
             request.address = (only.as_ptr().expose_provenance() as u64).into();
         }
         let chunk = chunk_of(wanted, mapped);
@@ -139,7 +152,7 @@ impl Transfers {
             self.free |= 1 << index;
             return Err(error);
         }
-        let at_once = wanted > if way.is_mapped() { MAPPED_SHARED } else { CMA_SHARED };
+        let at_once = ours || wanted > if way.is_mapped() { MAPPED_SHARED } else { CMA_SHARED };
         self.pulls.push(Pull {
             token: *token,
             slot: index,
@@ -203,24 +216,28 @@ impl Pull {
         sender: &mut Sender,
         may_copy: &mut bool,
     ) -> Result<Step, TransferError> {
-        if let Phase::Bounce(arrived) = self.phase {
-            return Ok(if arrived == self.wanted { self.ends(Ok(arrived)) } else { Step::Waits });
+        match self.phase {
+            Phase::Bounce(arrived) if arrived == self.wanted => return Ok(self.ends(Ok(arrived))),
+            Phase::Discard(arrived) if arrived == self.wanted => return Ok(self.ends(Err(PullError::Revoked))),
+            Phase::Bounce(_) | Phase::Discard(_) => return Ok(Step::Waits),
+            Phase::Void(error) => return Ok(self.ends(Err(error))),
+            Phase::Copying | Phase::Failed(_) | Phase::Over => {}
         }
         let slot = self.slot(pair, side)?;
         let state = slot.pusher.0.state.load(Ordering::Acquire);
         let theirs = slot.pusher.0.done.load(Ordering::Acquire);
-        if self.phase == Phase::Failed {
-            let free = is_closing(state) || state == pusher::FAULT;
-            return Ok(if free { self.ends(Err(PullError::Fault)) } else { Step::Waits });
+        if let Phase::Failed(error) = self.phase {
+            return Ok(if has_stopped(state) { self.ends(Err(error)) } else { Step::Waits });
         }
         match state {
             pusher::OPEN | pusher::ACCEPTED | pusher::CLOSED => {}
             pusher::YOURS => self.help_at = None,
             pusher::GONE => return Ok(self.ends(Err(PullError::Gone))),
-            pusher::FAULT => {
+            pusher::FAULT | pusher::REVOKED => {
                 slot.puller.state.store(puller::FAILED, Ordering::Release);
                 sender.poke();
-                return Ok(self.ends(Err(PullError::Fault)));
+                let error = if state == pusher::FAULT { PullError::Fault } else { PullError::Gone };
+                return Ok(self.ends(Err(error)));
             }
             pusher::BOUNCE if !self.way.exists() => {
                 self.phase = Phase::Bounce(0);
@@ -255,9 +272,10 @@ impl Pull {
                 self.copied += len;
                 slot.puller.done.store(self.copied, Ordering::Release);
             }
-            Err(_) => {
-                self.phase = Phase::Failed;
-                slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
+            Err(error) => {
+                self.phase = Phase::Failed(error);
+                let state = if error == PullError::Revoked { puller::REVOKED } else { puller::FAILED };
+                slot.puller.state.store(state, Ordering::SeqCst);
             }
         }
         sender.poke();
@@ -265,17 +283,28 @@ impl Pull {
 
     /// Bytes at `offset` that came in a frame.
     pub(super) fn data(&mut self, offset: u64, payload: View<'_>) -> Result<(), TransferError> {
-        let arrived = match self.phase {
-            Phase::Bounce(arrived) => arrived,
-            Phase::Copying if !self.way.exists() => 0,
+        let (arrived, discard) = match self.phase {
+            Phase::Bounce(arrived) => (arrived, false),
+            Phase::Discard(arrived) => (arrived, true),
+            Phase::Copying if !self.way.exists() => (0, false),
             _ => return Err("data for a pull that copies".into()),
         };
         let len = payload.len() as u64;
+        if offset == GONE && len == 0 && arrived < self.wanted {
+            self.phase = Phase::Void(if discard { PullError::Revoked } else { PullError::Gone });
+            return Ok(());
+        }
         if offset != arrived || len == 0 || len > self.wanted - arrived {
             return Err("data out of place".into());
         }
-        payload.copy_into(&self.into, offset as usize);
-        self.phase = Phase::Bounce(arrived + len);
+        let arrived = arrived + len;
+        self.phase = match self.into.enter() {
+            Some((into, _held)) if !discard => {
+                payload.copy_into(into, offset as usize);
+                Phase::Bounce(arrived)
+            }
+            _ => Phase::Discard(arrived),
+        };
         Ok(())
     }
 
@@ -284,6 +313,6 @@ impl Pull {
         let Ok(slot) = self.slot(pair, side) else { return true };
         slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
         let state = slot.pusher.0.state.load(Ordering::SeqCst);
-        is_closing(state) || state == pusher::FAULT || matches!(self.phase, Phase::Bounce(_) | Phase::Over)
+        self.into.is_revocable() || has_stopped(state) || !matches!(self.phase, Phase::Copying | Phase::Failed(_))
     }
 }

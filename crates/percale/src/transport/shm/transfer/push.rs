@@ -2,7 +2,8 @@
 
 use super::request::{NO_SLOT, Request};
 use super::way::Way;
-use super::{End, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
+use super::{CMA_CHUNK, End, GONE, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
+use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
@@ -17,7 +18,7 @@ const CHUNK_MIN: u32 = 4096;
 pub(super) struct Push {
     id: u32,
     slot: u8,
-    source: Segments,
+    source: Lease,
     wanted: u64,
     chunk: u64,
     way: Way,
@@ -31,9 +32,11 @@ pub(super) struct Push {
 enum Phase {
     Copying,
     /// We cannot go on, and wait until the puller has seen it.
-    Failed,
+    Failed(PullError),
     /// It goes as frames with this id, of which so many bytes are gone.
     Bounce(u32, u64),
+    /// It went as frames with this id; what is left was revoked, and the puller has still to be told.
+    Void(u32),
 }
 
 impl Transfers {
@@ -47,7 +50,7 @@ impl Transfers {
         id: u32,
         token: u32,
         request: View<'_>,
-        source: &Segments,
+        source: &Lease,
         sender: &mut Sender,
     ) -> Result<(), TransferError> {
         let short = TransferError::Protocol("a pull without its request");
@@ -62,8 +65,12 @@ impl Transfers {
         }
         let theirs = 1 - self.side;
         let slot = self.pair.slot(theirs, usize::from(request.slot)).ok_or("a slot that does not exist")?;
-        if wanted == 0 || chunk < CHUNK_MIN || self.pushes.iter().any(|push| push.holds_slot(request.slot)) {
+        let sound = wanted > 0 && (CHUNK_MIN..=CMA_CHUNK).contains(&chunk);
+        if !sound || self.pushes.iter().any(|push| push.holds_slot(request.slot)) {
             return Err("a malformed pull".into());
+        }
+        if source.is_revocable() && request.puller_copies != 0 {
+            return Err("a pull that copies by itself what was not offered for that".into());
         }
         if wanted > source.len() as u64 {
             slot.pusher.0.state.store(pusher::GONE, Ordering::Release);
@@ -120,14 +127,14 @@ const PUSHER_FIRST: u64 = 3;
 
 impl Push {
     fn holds_slot(&self, slot: u8) -> bool {
-        self.slot == slot && !matches!(self.phase, Phase::Bounce(..))
+        self.slot == slot && matches!(self.phase, Phase::Copying | Phase::Failed(_))
     }
 
     pub(super) fn only_waits(&self) -> bool {
         match self.phase {
             Phase::Copying => self.exhausted,
-            Phase::Failed => true,
-            Phase::Bounce(..) => false,
+            Phase::Failed(_) => true,
+            Phase::Bounce(..) | Phase::Void(_) => false,
         }
     }
 
@@ -138,8 +145,10 @@ impl Push {
         sender: &mut Sender,
         may_copy: &mut bool,
     ) -> Result<Step, TransferError> {
-        if let Phase::Bounce(token, gone) = self.phase {
-            return self.bounce(token, gone, sender);
+        match self.phase {
+            Phase::Bounce(token, gone) => return self.bounce(token, gone, sender),
+            Phase::Void(token) => return self.give_up(token, sender),
+            Phase::Copying | Phase::Failed(_) => {}
         }
         let slot = pair.slot(theirs, usize::from(self.slot)).ok_or("no such slot")?;
         let copied = self.copy(slot, may_copy);
@@ -157,7 +166,7 @@ impl Push {
     /// Claims a chunk and copies it, if it is our turn. Whether it tried.
     fn copy(&mut self, slot: &Slot, may_copy: &mut bool) -> bool {
         if self.exhausted
-            || self.phase == Phase::Failed
+            || self.phase != Phase::Copying
             || !*may_copy
             || slot.puller.state.load(Ordering::SeqCst) != puller::OPEN
         {
@@ -179,9 +188,10 @@ impl Push {
                 self.copied += len;
                 slot.pusher.0.done.store(self.copied, Ordering::Release);
             }
-            Err(_) => {
-                self.phase = Phase::Failed;
-                slot.pusher.0.state.store(pusher::FAULT, Ordering::Release);
+            Err(error) => {
+                self.phase = Phase::Failed(error);
+                let state = if error == PullError::Revoked { pusher::REVOKED } else { pusher::FAULT };
+                slot.pusher.0.state.store(state, Ordering::Release);
             }
         }
         true
@@ -190,8 +200,10 @@ impl Push {
     /// Lets go of the slot if the transfer is over; then how it ended.
     fn close(&self, slot: &Slot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
-            (puller::OPEN, Phase::Failed) => return None,
-            (puller::FAILED, _) | (_, Phase::Failed) => Err(PullError::Fault),
+            (puller::OPEN, Phase::Failed(_)) => return None,
+            (_, Phase::Failed(error)) => Err(error),
+            (puller::FAILED, _) => Err(PullError::Fault),
+            (puller::REVOKED, _) => Err(PullError::Gone),
             (puller::FINISHED, _) => Ok(()),
             _ if self.copied.saturating_add(slot.puller.done.load(Ordering::Acquire)) >= self.wanted => Ok(()),
             _ => return None,
@@ -206,7 +218,11 @@ impl Push {
         while gone < self.wanted {
             let len = (self.wanted - gone).min(sender.limit() as u64);
             let head = Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag: gone, data: 0, id: token };
-            match sender.send(&head, &self.source.slice(gone as usize, len as usize), gone + len < self.wanted) {
+            let Some((source, _held)) = self.source.enter() else {
+                self.phase = Phase::Void(token);
+                return self.give_up(token, sender);
+            };
+            match sender.send(&head, &source.slice(gone as usize, len as usize), gone + len < self.wanted) {
                 Ok(()) => gone += len,
                 Err(SendError::Refused(Refused::Full)) => break,
                 Err(error) => return Err(TransferError::Send(error)),
@@ -222,5 +238,15 @@ impl Push {
             gone if gone == from => Step::Waits,
             _ => Step::Moved,
         })
+    }
+
+    /// Tells the puller that no more comes, once there is room for that.
+    fn give_up(&self, token: u32, sender: &mut Sender) -> Result<Step, TransferError> {
+        let head = Head { kind: Kind::Data, flags: Flags::ID, len: 0, tag: GONE, data: 0, id: token };
+        match sender.send(&head, &Segments::EMPTY, false) {
+            Ok(()) => Ok(Step::Ends(End::Pushed(self.id, Err(PullError::Revoked)))),
+            Err(SendError::Refused(Refused::Full)) => Ok(Step::Waits),
+            Err(error) => Err(TransferError::Send(error)),
+        }
     }
 }

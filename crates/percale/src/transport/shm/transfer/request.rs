@@ -11,7 +11,8 @@ pub(super) struct Request {
     pub(super) slot: u8,
     /// 1 if the puller can copy by itself.
     pub(super) puller_copies: u8,
-    /// Segments of the destination; only one can be written from outside.
+    /// Segments of the destination. It can be written from outside only if there is one; a destination that can be revoked
+    /// says 0.
     pub(super) pieces: u8,
     pub(super) reserved: u8,
     /// Bytes in a chunk.

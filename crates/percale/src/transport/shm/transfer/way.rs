@@ -4,7 +4,8 @@
 
 use super::arenas::Remote;
 use super::cma::{Cma, Direction};
-use crate::memory::volatile::{Segments, View};
+use crate::memory::lease::Lease;
+use crate::memory::volatile::View;
 use crate::transport::PullError;
 
 /// The other side's end of a transfer, as far as we can reach it.
@@ -27,9 +28,10 @@ impl Way {
         matches!(self, Self::Mapped(_))
     }
 
-    /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination). Both ends were
-    /// checked to be at least `offset + len` long.
-    pub(super) fn fetch(&self, into: &Segments, offset: usize, len: usize) -> Result<(), PullError> {
+    /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination), which it enters for
+    /// that. Both ends were checked to be at least `offset + len` long.
+    pub(super) fn fetch(&self, into: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
+        let (into, _held) = into.enter().ok_or(PullError::Revoked)?;
         match self {
             Self::None => Err(PullError::Fault),
             Self::Mapped(remote) => {
@@ -45,7 +47,8 @@ impl Way {
     }
 
     /// Copies `len` bytes at `offset` of the transfer from `source` (the whole) to the peer. Checked as in `fetch`.
-    pub(super) fn store(&self, source: &Segments, offset: usize, len: usize) -> Result<(), PullError> {
+    pub(super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
+        let (source, _held) = source.enter().ok_or(PullError::Revoked)?;
         match self {
             Self::None => Err(PullError::Fault),
             Self::Mapped(remote) => {

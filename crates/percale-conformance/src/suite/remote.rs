@@ -1,0 +1,374 @@
+//! One-sided operations: regions, their rights and keys, reads, writes and atomic operations.
+//!
+//! Every test runs on memory of both kinds: what percale allocated (which local peers may map) and any other.
+
+use std::sync::Arc;
+
+use percale::endpoint::safe::{Cause, OperationError};
+use percale::{
+    Access, AtomicOp, Buffer, CompletionFlags, Counter, ErrorCode, PeerAddress, PostError, Region, RemoteMemory,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send};
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+/// Memory of both kinds.
+fn memories<F: Fabric>(mesh: &Mesh<F>, bytes: &[u8]) -> [Buffer; 2] {
+    let mut allocation = mesh.station(1).domain.allocate(bytes.len()).expect("memory");
+    allocation.write(0, bytes);
+    [Buffer::from(bytes.to_vec()), Buffer::from(allocation)]
+}
+
+fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read(0, &mut bytes);
+    bytes
+}
+
+/// Memory in two pieces.
+fn cut(memory: Memory, at: usize) -> percale::Segments {
+    let all = memory.segments();
+    let pieces = [all.slice(0, at), all.slice(at, usize::MAX)].map(|part| part.as_slice()[0]);
+    percale::Segments::new(&pieces).expect("two pieces")
+}
+
+#[track_caller]
+fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
+    match result {
+        Ok(_) => panic!("the operation should not have succeeded"),
+        Err(OperationError { cause: Cause::Completion(error), .. }) => error.error,
+        Err(error) => panic!("the operation should have been posted: {error}"),
+    }
+}
+
+/// MR-030, MR-033, MR-051, MR-053: what is written is there, what is read is what is there, of every size.
+pub fn rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let room = F::BULK + 100;
+    for memory in memories(&mesh, &content(1, room)) {
+        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let mut expected = content(1, room);
+        for (number, len) in (2..).zip([0, 1, 7, 8, 48, 64, 512, 2048, 2049, 9000, 16 << 10, (16 << 10) + 1, F::BULK]) {
+            let (start, bytes) = (number as usize, content(number, len));
+            let part = region.remote().slice(number..number + len as u64);
+            let back = mesh.finish(a.write(peer, bytes.clone(), part)).expect("the write");
+            same(&back.into_vec(), &bytes, "the source comes back");
+            expected[start..start + len].copy_from_slice(&bytes);
+            same(&bytes_of(&region), &expected, "the region");
+            let got = mesh.finish(a.read(peer, part, vec![0; len])).expect("the read");
+            same(&got.into_vec(), &bytes, "what was read");
+        }
+        same(&region.close().expect("nobody is at it").into_vec(), &expected, "the memory");
+    }
+}
+
+/// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: what is not allowed is refused, and nothing is changed.
+pub fn mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let before = content(1, 30_000);
+    for access in [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE] {
+        for memory in memories(&mesh, &before) {
+            let region = mesh.station(1).domain.register(memory, access).expect("a region");
+            let all = region.remote();
+            for len in [8, 20_000] {
+                let part = all.slice(0..len);
+                let source = vec![0x55; len as usize];
+                let wrong = RemoteMemory { key: part.key ^ 1, ..part };
+                assert_eq!(code(mesh.finish(a.write(peer, source.clone(), wrong))), ErrorCode::KeyRejected);
+                assert_eq!(code(mesh.finish(a.read(peer, wrong, source.clone()))), ErrorCode::KeyRejected);
+                for address in [all.len - 1, all.len, u64::MAX, u64::MAX - len + 1, 1 << 63] {
+                    let beyond = RemoteMemory { address, ..part };
+                    assert_eq!(code(mesh.finish(a.write(peer, source.clone(), beyond))), ErrorCode::Denied);
+                    assert_eq!(code(mesh.finish(a.read(peer, beyond, source.clone()))), ErrorCode::Denied);
+                }
+                if !access.contains(Access::REMOTE_WRITE) {
+                    assert_eq!(code(mesh.finish(a.write(peer, source.clone(), part))), ErrorCode::Denied);
+                }
+                if !access.contains(Access::REMOTE_READ) {
+                    let error = mesh.finish(a.read(peer, part, source.clone())).expect_err("it is refused");
+                    same(&error.buffer.expect("it comes back").into_vec(), &source, "nothing is disclosed");
+                }
+            }
+            let word = all.slice(0..8);
+            if access != ALL {
+                assert_eq!(code(mesh.finish(a.fetch_add(peer, word, 1_u64))), ErrorCode::Denied);
+            }
+            same(&bytes_of(&region), &before, "nothing was written");
+        }
+    }
+}
+
+/// MR-003: a key is one domain's.
+pub fn mr_003_a_key_is_one_domains<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let other = mesh.fabric.domain(|domain| domain);
+    let region = other.registration(ALL).key(77).own(vec![1; 100]).expect("a region");
+    let wrong = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; 100]));
+    assert_eq!(code(wrong), ErrorCode::KeyRejected);
+}
+
+/// MR-032, MR-066, MR-067, MR-068, MR-071: keys of one's own; a closed region is gone, others are not.
+pub fn mr_032_mr_067_mr_071_keys_come_and_go<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let domain = &mesh.station(1).domain;
+    for memory in memories(&mesh, &content(3, 5000)) {
+        let other = domain.register(content(4, 100), ALL).expect("another region");
+        let region = domain.registration(ALL).key(0xABCD).own(memory).expect("a region");
+        assert_eq!(region.key(), 0xABCD);
+        let taken = domain.registration(ALL).key(0xABCD).own(vec![0; 8]).expect_err("the key is taken");
+        assert_eq!(taken.errno(), 126, "ENOKEY");
+        let remote = RemoteMemory { key: 0xABCD, address: 0, len: 5000 };
+        let got = mesh.finish(a.read(peer, remote, vec![0; 5000])).expect("a read");
+        same(&got.into_vec(), &content(3, 5000), "the region");
+        let memory = region.close().expect("nobody is at it").into_vec();
+        for len in [8, 5000] {
+            let part = remote.slice(0..len);
+            assert_eq!(code(mesh.finish(a.write(peer, vec![9; len as usize], part))), ErrorCode::KeyRejected);
+            assert_eq!(code(mesh.finish(a.read(peer, part, vec![9; len as usize]))), ErrorCode::KeyRejected);
+        }
+        same(&memory, &content(3, 5000), "memory of a closed region");
+        let got = mesh.finish(a.read(peer, other.remote(), vec![0; 100])).expect("another region is served");
+        same(&got.into_vec(), &content(4, 100), "the other region");
+        // The key is free again, and means the new region.
+        let again = domain.registration(ALL).key(0xABCD).own(content(5, 5000)).expect("the key is free");
+        let got = mesh.finish(a.read(peer, remote, vec![0; 5000])).expect("a read of the new region");
+        same(&got.into_vec(), &content(5, 5000), "the new region");
+        drop(again);
+        assert_eq!(code(mesh.finish(a.read(peer, remote.slice(0..8), vec![9; 8]))), ErrorCode::KeyRejected);
+    }
+}
+
+/// MR-039, MR-040: a region with a base is addressed from there.
+pub fn mr_039_mr_040_a_base_of_ones_own<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for memory in memories(&mesh, &content(1, 100)) {
+        let base = 0xFFFF_FFFF_FFFF_FF00;
+        let region = mesh.station(1).domain.registration(ALL).base(base).own(memory).expect("a region");
+        assert_eq!(region.remote().address, base);
+        mesh.finish(a.write(peer, vec![7; 10], region.remote().slice(90..100))).expect("the last ten bytes");
+        assert_eq!(&bytes_of(&region)[89..], [&content(1, 100)[89..90], &[7; 10][..]].concat());
+        for address in [0, base - 1, base + 91] {
+            let part = RemoteMemory { address, len: 10, ..region.remote() };
+            assert_eq!(code(mesh.finish(a.write(peer, vec![7; 10], part))), ErrorCode::Denied);
+        }
+    }
+}
+
+/// Atomic operations do what they say, whatever the way.
+pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for memory in memories(&mesh, &[0; 64]) {
+        let counter = Arc::new(Counter::new());
+        let registration = mesh.station(1).domain.registration(ALL).counter(&counter);
+        let region = registration.own(memory).expect("a region");
+        let word = |at: u64, len| region.remote().slice(at..at + len);
+        assert_eq!(mesh.finish(a.fetch_add(peer, word(0, 8), 5_u64)).expect("an add"), 0);
+        assert_eq!(mesh.finish(a.fetch_add(peer, word(0, 8), u64::MAX)).expect("an add that wraps"), 5);
+        assert_eq!(mesh.finish(a.compare_swap(peer, word(0, 8), 4_u64, 100)).expect("a swap"), 4);
+        assert_eq!(mesh.finish(a.compare_swap(peer, word(0, 8), 4_u64, 200)).expect("no swap"), 100);
+        assert_eq!(mesh.finish(a.fetch_atomic(peer, AtomicOp::Read, word(0, 8), 0_u64)).expect("a read"), 100);
+        assert_eq!(mesh.finish(a.fetch_atomic(peer, AtomicOp::Sum, word(8, 8), 1.5_f64)).expect("a float"), 0.0);
+        assert_eq!(mesh.finish(a.fetch_atomic(peer, AtomicOp::Max, word(8, 8), -1.0_f64)).expect("a maximum"), 1.5);
+        assert_eq!(mesh.finish(a.fetch_atomic(peer, AtomicOp::Bor, word(16, 1), 0x81_u8)).expect("bits"), 0);
+        assert_eq!(mesh.finish(a.fetch_atomic(peer, AtomicOp::Min, word(20, 4), -7_i32)).expect("a minimum"), 0);
+        assert_eq!(
+            mesh.finish(a.compare_atomic(peer, AtomicOp::Mswap, word(24, 2), 0x00F0_u16, 0xFFFF)).expect("m"),
+            0
+        );
+        let bytes = bytes_of(&region);
+        assert_eq!(bytes[..8], 100_u64.to_ne_bytes());
+        assert_eq!(bytes[8..16], 1.5_f64.to_ne_bytes());
+        assert_eq!(
+            (bytes[16], &bytes[20..24], &bytes[24..26]),
+            (0x81, &(-7_i32).to_ne_bytes()[..], &0xF0_u16.to_ne_bytes()[..])
+        );
+        let odd = code(mesh.finish(a.fetch_add(peer, word(1, 8), 1_u64)));
+        assert_eq!(odd, ErrorCode::Misaligned);
+        let refused = a.fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64).start().expect_err("no bits of floats");
+        assert!(matches!(refused.cause, Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
+        // Nine of them wrote.
+        mesh.until(|| (counter.read() >= 9).then_some(()));
+        mesh.turns(20);
+        assert_eq!(counter.read(), 9);
+    }
+}
+
+/// The target is told of writes where that is asked for: by its counter, and by 8 bytes in its queue; after the data.
+pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for memory in memories(&mesh, &vec![0; F::BULK]) {
+        let counter = Arc::new(Counter::new());
+        let region = mesh.station(1).domain.registration(ALL).counter(&counter).own(memory).expect("a region");
+        let mut count = 0;
+        for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
+            let part = region.remote().slice(0..len as u64);
+            mesh.finish(a.write(peer, content(number, len), part)).expect("a write");
+            mesh.finish(a.write(peer, content(number, len), part).data(number)).expect("a write that tells");
+            count += 2;
+            let told = mesh.until(|| mesh.take(0)).expect("news of the write");
+            let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
+            assert_eq!((told.flags, told.data, told.source), (flags, number, mesh.peer(0)));
+            mesh.until(|| (counter.read() >= count).then_some(()));
+            same(&bytes_of(&region)[..len], &content(number, len), "what was written");
+            mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
+        }
+        mesh.turns(20);
+        assert_eq!(counter.read(), count);
+        let refused = a.write(peer, vec![0; 8], RemoteMemory { address: u64::MAX, ..region.remote().slice(0..8) });
+        assert_eq!(code(mesh.finish(refused.data(9))), ErrorCode::Denied);
+        mesh.nothing(0);
+        assert_eq!(counter.read(), count, "a refused write is not counted");
+    }
+}
+
+/// A message that follows writes finds their data there (FI_ORDER_SAW), and a read finds what was written before (RAW).
+pub fn rma_005_rma_006_messages_and_reads_do_not_overtake_writes<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
+    for memory in memories(&mesh, &vec![0; F::BULK]) {
+        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
+            let part = region.remote().slice(0..len as u64);
+            let receive = b.recv(vec![0; 8]).start().expect("a receive");
+            let write = a.write(peer, content(number, len), part).start().expect("a write");
+            let send = a.send(peer, vec![1; 8]).start().expect("a send");
+            let read = a.read(peer, part.slice(0..8), vec![0; 8]).start().expect("a read");
+            mesh.finish(receive).expect("the message");
+            same(&bytes_of(&region)[..len], &content(number, len), "what was written before the message");
+            mesh.finish(write).expect("the write");
+            mesh.finish(send).expect("the send");
+            let got = mesh.finish(read).expect("the read").into_vec();
+            same(&got, &content(number, len)[..8], "what was written before the read");
+        }
+    }
+}
+
+/// A fenced access starts when what came before is over; one to a peer that nobody knows is refused.
+pub fn rma_007_rma_009_accesses_are_fenced_and_refused<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for memory in memories(&mesh, &vec![0; F::BULK]) {
+        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let part = region.remote().slice(0..F::BULK as u64);
+        let write = a.write(peer, content(1, F::BULK), part).start().expect("a write");
+        let read = a.read(peer, part, vec![0; F::BULK]).fenced().start().expect("a read");
+        same(&mesh.finish(read).expect("the read").into_vec(), &content(1, F::BULK), "what was written before");
+        mesh.finish(write).expect("the write");
+        let nobody = a.read(PeerAddress(99), part, vec![0; F::BULK]).start().expect_err("nobody has this address");
+        assert!(matches!(nobody.cause, Cause::Post(PostError::UnknownPeer(99))));
+        let lengths = a.write(peer, vec![0; 9], part.slice(0..8)).start().expect_err("other lengths");
+        assert!(matches!(lengths.cause, Cause::Post(PostError::Lengths { local: 9, remote: 8 })));
+        assert_eq!(lengths.buffer.map(|buffer| buffer.len()), Some(9));
+    }
+}
+
+/// MR-010: pieces on both sides, of one region and of several.
+pub fn mr_010_rma_004_pieces_on_both_sides<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
+        let domain = &mesh.station(1).domain;
+        let counter = Arc::new(Counter::new());
+        let one = domain.registration(ALL).counter(&counter).own(first).expect("a region");
+        let two = domain.registration(ALL).counter(&counter).own(second).expect("a region");
+        for len in [10_u64, 9000, 30_000] {
+            let source = Memory::content(len, 3 * len as usize);
+            let pieces = [
+                one.remote().slice(100..100 + len),
+                two.remote().slice(0..len),
+                one.remote().slice(0..0),
+                two.remote().slice(40_000..40_000 + len),
+            ];
+            let write = mesh.write(0, 1, cut(source, 5), &pieces);
+            let entry = mesh.done(write);
+            assert_eq!((entry.flags, entry.len), (CompletionFlags::RMA | CompletionFlags::WRITE, 3 * len));
+            let target = Memory::blank(3 * len as usize);
+            mesh.done(mesh.read(0, 1, cut(target, len as usize + 1), &pieces));
+            same(&target.read(), &source.read(), "what was written and read");
+            same(&bytes_of(&one)[100..100 + len as usize], &source.read()[..len as usize], "the first piece");
+        }
+        // Each write is one to each region.
+        mesh.until(|| (counter.read() >= 6).then_some(()));
+    }
+}
+
+/// An injected write is copied; it is told only when it fails.
+pub fn rma_002_injected_writes_are_copied<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    for memory in memories(&mesh, &[0; 2048]) {
+        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        for len in [8, 2048] {
+            let mut bytes = content(len, len as usize);
+            let part = region.remote().slice(0..len);
+            mesh.endpoint(0).inject_write(mesh.peer(1), &bytes, part, Some(len)).expect("an inject");
+            bytes.fill(0);
+            let told = mesh.until(|| mesh.take(0)).expect("news of the write");
+            assert_eq!(told.data, len);
+            same(&bytes_of(&region)[..len as usize], &content(len, len as usize), "what was injected");
+        }
+        let refused = mesh.endpoint(0).inject_write(
+            mesh.peer(1),
+            &[0; 2049],
+            RemoteMemory { len: 2049, ..region.remote() },
+            None,
+        );
+        assert_eq!(refused, Err(PostError::InjectTooLong(2049)));
+        let wrong = RemoteMemory { key: region.key() ^ 1, ..region.remote().slice(0..8) };
+        mesh.endpoint(0).inject_write(mesh.peer(1), &[0; 8], wrong, None).expect("an inject");
+        assert_eq!(mesh.failed(0).error, ErrorCode::KeyRejected);
+    }
+}
+
+/// What was posted before a region is closed succeeds or fails, and nothing is written after the close.
+pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for round in 0..20 {
+        for memory in memories(&mesh, &vec![0; F::BULK]) {
+            let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+            let part = region.remote().slice(0..F::BULK as u64);
+            mesh.finish(a.read(peer, part.slice(0..8), vec![0; 8])).expect("a read");
+            let write = a.write(peer, content(1, F::BULK), part).start().expect("a write");
+            let read = a.read(peer, part, vec![0; F::BULK]).start().expect("a read");
+            mesh.turns(round);
+            let memory = region.close().expect("nobody stops in the middle").into_vec();
+            for (result, what) in [(mesh.finish(write), "the write"), (mesh.finish(read), "the read")] {
+                if let Err(error) = result {
+                    let Cause::Completion(error) = error.cause else { panic!("{what}: {error}") };
+                    assert_eq!(error.error, ErrorCode::KeyRejected, "{what}");
+                }
+            }
+            // Either of one write, in order, or of none.
+            let written = content(1, F::BULK);
+            assert!(memory.iter().zip(&written).all(|(got, sent)| got == sent || *got == 0));
+            // The connection still works.
+            let receive = mesh.receive(1, Receive::into(Memory::blank(8)));
+            let send = mesh.send(0, 1, Send::of(Memory::content(2, 8)));
+            mesh.all_done([receive, send]);
+        }
+    }
+}
+
+/// Memory that is only borrowed is given back when its scope ends.
+pub fn rev_006_borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let mut bytes = content(1, 5000);
+    let remote = mesh.station(1).domain.scope(|scope| {
+        let region = scope.register(&mut bytes, ALL).expect("a region");
+        let write = mesh.endpoint(0).write(mesh.peer(1), vec![7; 100], region.remote().slice(0..100));
+        mesh.finish(write).expect("a write");
+        region.remote()
+    });
+    assert_eq!((&bytes[..100], &bytes[100..]), (&[7; 100][..], &content(1, 5000)[100..]));
+    let late = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![8; 100], remote.slice(0..100)));
+    assert_eq!(code(late), ErrorCode::KeyRejected);
+    assert_eq!(bytes[..100], [7; 100]);
+}

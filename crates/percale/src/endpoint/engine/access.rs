@@ -1,0 +1,552 @@
+//! One-sided operations, at the initiator.
+//!
+//! An access goes one of two ways. *Directly*: a link of shared memory lets us reach the peer's region by ourselves, and it is over
+//! within the call. *Executed*: the target does it at its progress. Then the access is cut into parts, each of which is one request
+//! frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull. What is short travels with its
+//! frame; a long write is offered and pulled by the target, a long read offered by the target and pulled by us.
+//!
+//! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames
+//! are handled in order. Only what is long is done when the target gets to it: an access to the same bytes waits for it (unless
+//! both read), and a message for all long writes. So accesses to the same bytes of a region, and messages after writes, take
+//! effect in the order in which they were posted.
+//!
+//! Invariants:
+//! * An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and
+//!   no transport reads its memory any more.
+//! * Parts that a peer names are checked to be its own.
+
+use std::borrow::Cow;
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
+
+use super::core::Core;
+use super::types::{Action, Notify, Side};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::endpoint::remote_work::{AtomicWork, RmaWork};
+use crate::endpoint::work::OpFlags;
+use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::memory::buffer::Buffer;
+use crate::memory::lease::Lease;
+use crate::memory::region::{Refusal, RemoteMemory};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::any::AnyLink;
+use crate::transport::{Connection, Link, PullError, Refused};
+use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
+
+/// The longest part: what a target may have to hold on the way.
+pub(crate) const PART_LIMIT: u64 = 64 << 20;
+
+/// Parts of one peer that wait for answers.
+const PARTS_LIMIT: u32 = 1024;
+
+/// Operations that peers name by number, besides sends: these bits say of which table.
+pub(crate) const PART: u32 = 1 << 31;
+pub(crate) const SERVE: u32 = 1 << 30;
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// Write to the peer's memory.
+    Write(RmaWork),
+    /// Read it.
+    Read(RmaWork),
+    /// Change it atomically.
+    Atomic(AtomicWork),
+}
+
+/// An access that waits for its turn, or some parts of which do.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    what: What,
+    /// Its entry in `accesses`, once a part has left.
+    started: Option<u32>,
+    /// Parts that have left.
+    sent: u64,
+}
+
+/// An access that is being executed.
+#[derive(Debug)]
+pub(crate) struct Access {
+    to: Connection,
+    notify: Notify,
+    entry: Entry,
+    /// Parts that have not ended, and one more while not all have left.
+    left: u32,
+    error: Option<(ErrorCode, Cow<'static, str>)>,
+    /// What the target is told once all is there.
+    tell: Option<Tell>,
+    /// Some part is a long write: messages wait for it.
+    long: bool,
+    /// What an injected access sends.
+    _copy: Option<Buffer>,
+}
+
+/// What the target is told of a write that it could not count or report by itself.
+#[derive(Clone, Copy, Debug)]
+struct Tell {
+    keys: [u64; crate::memory::volatile::IOV_LIMIT],
+    count: usize,
+    counts: bool,
+    data: Option<u64>,
+}
+
+/// A part that the target does when it gets to it: what meets it has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Long {
+    peer: Connection,
+    access: u32,
+    remote: RemoteMemory,
+    writes: bool,
+}
+
+impl Long {
+    /// Whether an access to `other` must not overtake this one.
+    fn meets(&self, other: &RemoteMemory, writes: bool) -> bool {
+        let (ours, theirs) = (&self.remote, other);
+        // Not the sums of address and length, which may wrap.
+        let overlap = ours.address.wrapping_sub(theirs.address) < theirs.len
+            || theirs.address.wrapping_sub(ours.address) < ours.len;
+        ours.key == theirs.key && overlap && (writes || self.writes)
+    }
+}
+
+/// One request to the target.
+#[derive(Debug)]
+pub(crate) struct Part {
+    access: u32,
+    pub(super) to: Connection,
+    /// Our memory: what is written, or where results go.
+    pub(super) local: Segments,
+    /// A transport reads `local` to serve a pull.
+    pub(super) pushing: bool,
+    /// How the target answered, if a transport still reads `local`.
+    answered: Option<Result<(), Refusal>>,
+    takes_data: bool,
+}
+
+impl Waiting {
+    pub(super) fn new(what: What) -> Self {
+        Self { what, started: None, sent: 0 }
+    }
+
+    pub(crate) fn flags(&self) -> OpFlags {
+        match &self.what {
+            What::Write(work) | What::Read(work) => work.flags,
+            What::Atomic(work) => work.flags,
+        }
+    }
+
+    /// Nothing of it has left.
+    pub(crate) const fn is_untouched(&self) -> bool {
+        self.started.is_none()
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        self.what.entry()
+    }
+
+    pub(super) const fn what(&self) -> &What {
+        &self.what
+    }
+
+    pub(super) const fn what_mut(&mut self) -> &mut What {
+        &mut self.what
+    }
+}
+
+impl What {
+    /// What the completion says.
+    #[inline]
+    pub(super) fn entry(&self) -> Entry {
+        let (context, flags, len) = match self {
+            Self::Write(work) => (work.context, CompletionFlags::RMA | CompletionFlags::WRITE, work.remote.len()),
+            Self::Read(work) => (work.context, CompletionFlags::RMA | CompletionFlags::READ, work.remote.len()),
+            Self::Atomic(work) => {
+                let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
+                (work.context, CompletionFlags::ATOMIC | kind, work.remote.len)
+            }
+        };
+        Entry { context, flags, len, ..Entry::default() }
+    }
+
+    /// The peer's memory.
+    pub(super) fn pieces(&self) -> &[RemoteMemory] {
+        match self {
+            Self::Write(work) | Self::Read(work) => work.remote.as_slice(),
+            Self::Atomic(work) => std::slice::from_ref(&work.remote),
+        }
+    }
+
+    pub(super) const fn data(&self) -> Option<u64> {
+        match self {
+            Self::Write(work) => work.data,
+            Self::Read(_) => None,
+            Self::Atomic(work) => work.data,
+        }
+    }
+
+    /// The part with this number: the peer's memory, and where ours starts.
+    fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
+        let (mut left, mut local) = (number, 0);
+        for piece in self.pieces() {
+            let parts = piece.len.div_ceil(PART_LIMIT).max(1);
+            if left < parts {
+                let start = left * PART_LIMIT;
+                let part = piece.slice(start..(start + PART_LIMIT).min(piece.len));
+                return Some((part, local + start));
+            }
+            left -= parts;
+            local += piece.len;
+        }
+        None
+    }
+
+    /// Whether the access changes the peer's memory.
+    pub(super) fn changes(&self) -> bool {
+        match self {
+            Self::Write(_) => true,
+            Self::Read(_) => false,
+            Self::Atomic(work) => work.op != AtomicOp::Read,
+        }
+    }
+
+    fn tell(&self, counts: bool) -> Tell {
+        let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, data: self.data() };
+        for piece in self.pieces() {
+            if !tell.keys[..tell.count].contains(&piece.key) {
+                tell.keys[tell.count] = piece.key;
+                tell.count += 1;
+            }
+        }
+        tell
+    }
+}
+
+/// Hands parts of an access to the link, as far as it takes them. Ok once all have left.
+pub(super) fn execute(
+    link: &mut AnyLink,
+    core: &mut Core,
+    slot: Connection,
+    waiting: &mut Waiting,
+    notify: Notify,
+) -> Result<(), Refused> {
+    let what = waiting.what;
+    let several = what.part(1).is_some();
+    let access = match waiting.started {
+        Some(access) => access,
+        None => {
+            if core.meets_long(slot, &what) {
+                return Err(Refused::Full);
+            }
+            let tell = (what.changes() && several).then(|| what.tell(true));
+            let access =
+                Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
+            core.peers.started(slot);
+            core.peers.get_mut(slot).executed += 1;
+            *waiting.started.insert(core.accesses.insert(access) as u32)
+        }
+    };
+    while let Some((remote, offset)) = what.part(waiting.sent) {
+        if core.peers.get(slot).parts >= PARTS_LIMIT {
+            return Err(Refused::Full);
+        }
+        send_part(link, core, slot, access, &what, remote, offset as usize, several)?;
+        core.peers.get_mut(slot).parts += 1;
+        core.accesses[access as usize].left += 1;
+        waiting.sent += 1;
+    }
+    core.access_step(access, Ok(()));
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
+fn send_part(
+    link: &mut AnyLink,
+    core: &mut Core,
+    slot: Connection,
+    access: u32,
+    what: &What,
+    remote: RemoteMemory,
+    offset: usize,
+    several: bool,
+) -> Result<(), Refused> {
+    let len = remote.len as usize; // At most PART_LIMIT.
+    let (local, takes_data) = match what {
+        What::Write(work) => (work.local.slice(offset, len), false),
+        What::Read(work) => (work.local.slice(offset, len), true),
+        What::Atomic(work) => (work.result.unwrap_or(Segments::EMPTY), work.result.is_some()),
+    };
+    let part = Part { access, to: slot, local, pushing: false, answered: None, takes_data };
+    let id = core.parts.insert(part);
+    let mut head = Head {
+        kind: Kind::Write,
+        flags: Flags::DATA | Flags::ID,
+        len: len as u32,
+        tag: remote.address,
+        data: remote.key,
+        id: id as u32 | PART,
+    };
+    head.flags.set(Flags::PART, several);
+    let eager = len <= link.frame_limit().min(RMA_EAGER);
+    let mut long = false;
+    let sent = match what {
+        What::Write(_) if eager => send_write(link, core, access, head, &local, what, several),
+        What::Write(_) => {
+            head.kind = Kind::WriteOffer;
+            head.len = size_of::<Offer>() as u32;
+            long = true;
+            let offer = super::send::offer_of(&local);
+            Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, false))
+        }
+        What::Read(_) => {
+            head.kind = Kind::Read;
+            head.len = size_of::<U64>() as u32;
+            Segments::lend(U64::new(remote.len).as_bytes(), |payload| link.send(&head, payload, false))
+        }
+        What::Atomic(work) => send_atomic(link, head, work),
+    };
+    if let Err(refused) = sent {
+        core.parts.remove(id);
+        return Err(refused);
+    }
+    if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
+        core.long.push(Long { peer: slot, access, remote, writes: what.changes() });
+    }
+    let access = &mut core.accesses[access as usize];
+    if long && !access.long {
+        access.long = true;
+        core.peers.get_mut(slot).long_writes += 1;
+    }
+    if what.data().is_some() && (long || !matches!(what, What::Write(_))) {
+        access.tell.get_or_insert_with(|| what.tell(false));
+    }
+    Ok(())
+}
+
+/// A short write. The completion data travels behind its bytes if that is possible.
+fn send_write(
+    link: &mut AnyLink,
+    core: &mut Core,
+    access: u32,
+    mut head: Head,
+    local: &Segments,
+    what: &What,
+    several: bool,
+) -> Result<(), Refused> {
+    let Some(data) = what.data() else { return link.send(&head, local, false) };
+    let told = (!several).then(|| {
+        local.with_tail(U64::new(data).as_bytes(), |payload| {
+            head.flags |= Flags::TELLS;
+            head.len += size_of::<U64>() as u32;
+            link.send(&head, payload, false)
+        })
+    });
+    match told.flatten() {
+        Some(result) => result,
+        None => {
+            link.send(&head, local, false)?;
+            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(false));
+            Ok(())
+        }
+    }
+}
+
+fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<(), Refused> {
+    let kind = atomic_kind(work);
+    let about = AtomicHead {
+        op: work.op.to_u8(),
+        datatype: work.datatype.to_u8(),
+        kind: kind.to_u8(),
+        reserved: 0,
+        count: ((work.remote.len as usize / work.datatype.size()) as u32).into(),
+    };
+    // Short, so it is put together: an atomic that travels is no matter of nanoseconds.
+    let mut payload = Vec::with_capacity(size_of::<AtomicHead>() + 2 * work.remote.len as usize);
+    payload.extend_from_slice(about.as_bytes());
+    if work.op != AtomicOp::Read {
+        payload.extend(work.operand.to_vec());
+    }
+    if let Some(compare) = &work.compare {
+        payload.extend(compare.to_vec());
+    }
+    head.kind = Kind::Atomic;
+    head.len = payload.len() as u32;
+    Segments::lend(&payload, |payload| link.send(&head, payload, false))
+}
+
+/// Which kind of atomic operation this is.
+pub(super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
+    match (work.compare.is_some(), work.result.is_some()) {
+        (true, _) => AtomicKind::Compare,
+        (false, true) => AtomicKind::Fetch,
+        (false, false) => AtomicKind::Plain,
+    }
+}
+
+/// How a refusal is reported.
+pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::Key => ErrorCode::KeyRejected,
+        Refusal::Right | Refusal::Range => ErrorCode::Denied,
+        Refusal::Fault => ErrorCode::Fault,
+        Refusal::Misaligned => ErrorCode::Misaligned,
+        Refusal::Memory => ErrorCode::NoMemory,
+    }
+}
+
+impl Core {
+    /// Whether an access must wait for a long one that was posted before it.
+    fn meets_long(&self, slot: Connection, what: &What) -> bool {
+        let writes = what.changes();
+        self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
+    }
+
+    /// The part that a peer names, if it is its own.
+    fn part(&mut self, from: Connection, id: u32) -> Option<&mut Part> {
+        self.parts.get_mut((id & !PART) as usize).filter(|part| id & PART != 0 && part.to == from)
+    }
+
+    /// [`Kind::Done`].
+    pub(super) fn done(&mut self, from: Connection, head: &Head) {
+        let result = match (head.tag, Refusal::from_number(head.tag)) {
+            (0, _) => Ok(()),
+            (_, Some(refusal)) => Err(refusal),
+            (_, None) => return self.peers.accuse(from, "a refusal that does not exist"),
+        };
+        let Some(part) = self.part(from, head.id) else {
+            return self.peers.accuse(from, "an answer to an access that nobody asked for");
+        };
+        if result.is_ok() && part.takes_data {
+            return self.peers.accuse(from, "the end of a read without its bytes");
+        }
+        if part.pushing {
+            part.answered = Some(result);
+        } else {
+            self.part_over(head.id, result);
+        }
+    }
+
+    /// [`Kind::ReadData`].
+    pub(super) fn read_data(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let Some(part) = self.part(from, head.id).filter(|part| part.takes_data) else {
+            return self.peers.accuse(from, "bytes that nobody reads");
+        };
+        if payload.len() != part.local.len() {
+            return self.peers.accuse(from, "more or fewer bytes than were to be read");
+        }
+        payload.copy_into(&part.local, 0);
+        self.part_over(head.id, Ok(()));
+    }
+
+    /// [`Kind::ReadOffer`]: the bytes are to be fetched.
+    pub(super) fn read_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let Some(part) = self.part(from, head.id).filter(|part| part.takes_data && !part.pushing) else {
+            return self.peers.accuse(from, "an offer of bytes that nobody reads");
+        };
+        let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
+            return self.peers.accuse(from, "an offer of other bytes than were to be read");
+        };
+        part.pushing = true; // A transport uses its memory.
+        let into = Lease::own(&part.local);
+        let token = self.pulls.insert(super::types::Pull::Fetch { from, part: head.id }) as u32;
+        self.outbox.push_back((from, Action::Pull { id: head.tag as u32, offer, into, token }));
+    }
+
+    /// A long read has been fetched, or not.
+    pub(super) fn fetched(&mut self, part: u32, result: Result<u64, PullError>) {
+        let result = result.map(drop).map_err(|error| match error {
+            PullError::Fault => Refusal::Fault,
+            PullError::Gone | PullError::Revoked => Refusal::Key,
+        });
+        self.part_over(part, result);
+    }
+
+    /// The target asks for the bytes of a long write.
+    pub(super) fn write_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
+        let part = self.part(from, id).filter(|part| !part.takes_data && !part.pushing && part.answered.is_none())?;
+        part.pushing = true;
+        Some(Lease::own(&part.local))
+    }
+
+    /// No transport reads the bytes of a long write any more.
+    pub(super) fn write_pushed(&mut self, from: Connection, id: u32) {
+        let Some(part) = self.part(from, id) else { return };
+        part.pushing = false;
+        if let Some(result) = part.answered {
+            self.part_over(id, result);
+        }
+    }
+
+    /// A part has ended.
+    fn part_over(&mut self, id: u32, result: Result<(), Refusal>) {
+        let part = self.parts.remove((id & !PART) as usize);
+        let peer = self.peers.get_mut(part.to);
+        peer.parts = peer.parts.saturating_sub(1);
+        self.access_step(part.access, result.map_err(|refusal| (refused_code(refusal), refusal.to_string().into())));
+    }
+
+    /// One of the things that an access waits for has come; the last completes it.
+    fn access_step(&mut self, id: u32, result: Result<(), (ErrorCode, Cow<'static, str>)>) {
+        let access = &mut self.accesses[id as usize];
+        access.left -= 1;
+        if let Err(error) = result {
+            access.error.get_or_insert(error);
+        }
+        if access.left > 0 {
+            return;
+        }
+        let Access { to, notify, entry, error, tell, long, .. } = self.accesses.remove(id as usize);
+        let peer = self.peers.get_mut(to);
+        peer.executed = peer.executed.saturating_sub(1);
+        peer.long_writes -= u32::from(long).min(peer.long_writes);
+        self.long.retain(|long| long.access != id);
+        self.peers.finished(to);
+        match error {
+            None => {
+                if let Some(tell) = tell {
+                    self.tell(to, &tell);
+                }
+                self.complete(Side::Transmit, notify, entry);
+            }
+            Some((code, why)) => self.fail(Side::Transmit, notify, ErrorEntry::new(entry, code).with_text(why)),
+        }
+    }
+
+    /// All parts of an injected access have left: the copy is kept until they have ended.
+    pub(super) fn keep_copy(&mut self, waiting: &Waiting, copy: Buffer) {
+        if let Some(access) = waiting.started.and_then(|id| self.accesses.get_mut(id as usize)) {
+            access._copy = Some(copy);
+        }
+    }
+
+    /// Tells the target what it cannot know by itself.
+    fn tell(&mut self, to: Connection, tell: &Tell) {
+        let keys = &tell.keys[..tell.count];
+        for (at, key) in keys.iter().enumerate() {
+            let data = tell.data.filter(|_| at + 1 == keys.len());
+            self.wrote(to, *key, tell.counts, data);
+        }
+    }
+
+    /// Tells the target that its region was written.
+    pub(super) fn wrote(&mut self, to: Connection, key: u64, counts: bool, data: Option<u64>) {
+        let mut flags = Flags::ID;
+        flags.set(Flags::DATA, data.is_some());
+        let id = u32::from(counts);
+        let head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data: data.unwrap_or(0), id };
+        self.outbox.push_back((to, Action::Frame(head)));
+    }
+
+    /// The connection is gone: what was being executed over it has failed.
+    pub(super) fn accesses_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        self.parts.retain(|_, part| part.to != from);
+        self.long.retain(|long| long.peer != from);
+        let gone: Vec<usize> = self.accesses.iter().filter(|(_, a)| a.to == from).map(|(id, _)| id).collect();
+        for id in gone {
+            let access = self.accesses.remove(id);
+            let failure = ErrorEntry::new(access.entry, error).with_text(why.to_owned());
+            self.fail(Side::Transmit, access.notify, failure);
+        }
+    }
+}

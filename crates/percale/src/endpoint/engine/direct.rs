@@ -1,0 +1,318 @@
+//! Posting one-sided operations: made within the call where the peer's memory can be reached, else behind what waits.
+
+#![expect(
+    unsafe_code,
+    reason = "an atomic operation on a place that the link vouches for; the block states its reason"
+)]
+
+use super::Engine;
+use super::access::{Waiting, What, atomic_kind, execute, refused_code};
+use super::core::Core;
+use super::peers::State;
+use super::receive::unresolved;
+use super::send::PENDING_LIMIT;
+use super::types::{Notify, Pending, Side, Work};
+use crate::completion::entry::ErrorEntry;
+use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
+use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
+use crate::memory::atomic::{AtomicOp, Kind as AtomicKind, Operands, is_valid};
+use crate::memory::buffer::Buffer;
+use crate::memory::region::Refusal;
+use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
+use crate::transport::Connection;
+use crate::transport::any::AnyLink;
+use crate::transport::shm::{DirectError, GrantIndex, Lookup, ShmLink};
+
+/// How an access can be made now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    /// It is over: reported, and nothing is left to do.
+    Over,
+    /// Not known yet: the peer was asked.
+    Asked,
+    /// By the target.
+    Executed,
+}
+
+impl Engine {
+    /// Posts a read or a write.
+    #[inline]
+    pub(crate) fn post_rma(&mut self, write: bool, work: &RmaWork, notify: Notify) -> Result<(), PostError> {
+        if work.local.len() as u64 != work.remote.len() {
+            return Err(PostError::Lengths { local: work.local.len() as u64, remote: work.remote.len() });
+        }
+        let slot = self.access_slot(work.peer)?;
+        let long = work.flags.contains(OpFlags::INJECT) && work.local.len() > INJECT_LIMIT;
+        if !long
+            && let Some(link) = self.direct_link(slot, work.flags)
+            && let [piece] = work.remote.as_slice()
+            && let Lookup::Ready(grant) = link.look_up(piece.key)
+        {
+            let result = if write {
+                link.direct_write(grant, piece.address, &work.local)
+            } else {
+                link.direct_read(grant, piece.address, &work.local)
+            };
+            if result.is_ok() {
+                let what = if write { What::Write(*work) } else { What::Read(*work) };
+                let notifies = write && (work.data.is_some() || link.grant_notifies(grant));
+                self.over(slot, &what, notify, notifies.then_some(piece.key));
+                return Ok(());
+            }
+        }
+        self.post_access_slow(slot, if write { What::Write(*work) } else { What::Read(*work) }, notify)
+    }
+
+    /// Posts an atomic operation.
+    #[inline]
+    pub(crate) fn post_atomic(&mut self, work: &AtomicWork, notify: Notify) -> Result<(), PostError> {
+        check_atomic(work)?;
+        let slot = self.access_slot(work.peer)?;
+        if let Some(link) = self.direct_link(slot, work.flags)
+            && let Lookup::Ready(grant) = link.look_up(work.remote.key)
+            && link.grant_can_atomic(grant)
+            && atomically(link, grant, work).is_ok()
+        {
+            let notifies = work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
+            self.over(slot, &What::Atomic(*work), notify, notifies.then_some(work.remote.key));
+            return Ok(());
+        }
+        self.post_access_slow(slot, What::Atomic(*work), notify)
+    }
+
+    #[inline]
+    fn access_slot(&mut self, peer: crate::address::PeerAddress) -> Result<Connection, PostError> {
+        if !self.process.is_here() {
+            return Err(PostError::Forked);
+        }
+        self.core.peers.resolve(peer).map_err(|error| unresolved(error, peer))
+    }
+
+    /// The link over which an access that is posted now may be made directly.
+    #[inline]
+    fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<&mut ShmLink> {
+        let peer = self.core.peers.get(slot);
+        let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0;
+        if !free || (flags.contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot)) {
+            return None;
+        }
+        match &mut self.links[slot as usize] {
+            Some(AnyLink::Shm(link)) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// An access was made directly.
+    #[inline]
+    fn over(&mut self, slot: Connection, what: &What, notify: Notify, tells: Option<u64>) {
+        if let Some(key) = tells {
+            self.core.wrote(slot, key, true, what.data());
+            self.act();
+        }
+        self.core.complete(Side::Transmit, notify, what.entry());
+    }
+
+    /// The peer is not connected, or something waits for it already, or its memory is not within reach.
+    #[cold]
+    fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
+        let mut waiting = Waiting::new(what);
+        let flags = waiting.flags();
+        let mut copy = None;
+        if flags.contains(OpFlags::INJECT) {
+            copy = waiting.inject().map_err(PostError::InjectTooLong)?;
+        }
+        let peer = self.core.peers.get(slot);
+        let draining = peer.state == State::Up && !peer.pending.is_empty() && !flags.contains(OpFlags::FENCE);
+        if notify != Notify::Operation
+            && (draining && peer.pending.len() >= PENDING_LIMIT / 4 || peer.pending.len() >= PENDING_LIMIT)
+        {
+            return Err(PostError::Again);
+        }
+        let idle = peer.state == State::Idle;
+        let pending = Pending { work: Work::Access(Box::new(waiting)), notify, _copy: copy };
+        self.core.peers.get_mut(slot).pending.push_back(pending);
+        if idle {
+            self.start_connecting(slot);
+        }
+        self.drain(slot);
+        Ok(())
+    }
+
+    /// Starts the access that is first in line, or goes on with it; false if it has to wait.
+    pub(super) fn start_access(&mut self, slot: Connection) -> bool {
+        let Some(link) = &mut self.links[slot as usize] else { return false };
+        let peer = self.core.peers.get_mut(slot);
+        let Some(mut pending) = peer.pending.pop_front() else { return false };
+        let Work::Access(waiting) = &mut pending.work else {
+            peer.pending.push_front(pending);
+            return false;
+        };
+        let executed = !waiting.is_untouched() || peer.executed > 0;
+        let attempt = match link {
+            AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting.what(), pending.notify),
+            _ => Attempt::Executed,
+        };
+        let over = match attempt {
+            Attempt::Over => true,
+            Attempt::Asked => false,
+            Attempt::Executed => execute(link, &mut self.core, slot, waiting, pending.notify).is_ok(),
+        };
+        if over {
+            if let Some(copy) = pending._copy.take() {
+                self.core.keep_copy(waiting, copy);
+            }
+        } else {
+            self.core.peers.get_mut(slot).pending.push_front(pending);
+        }
+        over
+    }
+}
+
+/// What is wrong with an atomic operation, if anything is.
+#[inline]
+fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
+    let len = work.remote.len;
+    if !is_valid(atomic_kind(work), work.op, work.datatype) {
+        return Err(PostError::NoSuchAtomic(work.op, work.datatype));
+    }
+    if len as usize > ATOMIC_LIMIT {
+        return Err(PostError::TooLong(len as usize));
+    }
+    let reads = work.op == AtomicOp::Read;
+    let lists = [(!reads).then_some(&work.operand), work.compare.as_ref(), work.result.as_ref()];
+    for local in lists.into_iter().flatten() {
+        if local.len() as u64 != len {
+            return Err(PostError::Lengths { local: local.len() as u64, remote: len });
+        }
+    }
+    if !len.is_multiple_of(work.datatype.size() as u64) {
+        return Err(PostError::Flags("an atomic operation is on whole elements"));
+    }
+    if atomic_kind(work) == AtomicKind::Compare && work.result.is_none() {
+        return Err(PostError::Flags("an operation that compares has a result"));
+    }
+    Ok(())
+}
+
+/// Makes an access within reach; if it is not, finds out how to make it.
+fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, notify: Notify) -> Attempt {
+    let mut grants = [None; IOV_LIMIT];
+    for (grant, piece) in grants.iter_mut().zip(what.pieces()) {
+        match link.look_up(piece.key) {
+            Lookup::Ready(ready) => *grant = Some(ready),
+            Lookup::Unknown => return Attempt::Asked,
+            Lookup::Executed => return Attempt::Executed,
+            Lookup::NoKey => {
+                // Asked again next time: the key may be registered by then.
+                link.forget(piece.key);
+                return refuse(core, what, notify, Refusal::Key);
+            }
+        }
+    }
+    let mut offset = 0;
+    for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
+        let result = match what {
+            What::Write(work) => link.direct_write(grant, piece.address, &work.local.slice(offset, piece.len as usize)),
+            What::Read(work) => link.direct_read(grant, piece.address, &work.local.slice(offset, piece.len as usize)),
+            What::Atomic(_) if !link.grant_can_atomic(grant) => return Attempt::Executed,
+            What::Atomic(work) => atomically(link, grant, work),
+        };
+        offset += piece.len as usize;
+        let refusal = match result {
+            Ok(()) => continue,
+            Err(DirectError::Stale) => {
+                // Closed, and perhaps registered anew: the key is resolved once more. What was copied is copied again.
+                link.forget(piece.key);
+                return match link.look_up(piece.key) {
+                    Lookup::Executed => Attempt::Executed,
+                    _ => Attempt::Asked,
+                };
+            }
+            Err(DirectError::Right) => Refusal::Right,
+            Err(DirectError::Range) => Refusal::Range,
+            Err(DirectError::Fault) => Refusal::Fault,
+            Err(DirectError::Misaligned) => Refusal::Misaligned,
+        };
+        return refuse(core, what, notify, refusal);
+    }
+    for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
+        let tells = what.data().is_some() || link.grant_notifies(grant);
+        if what.changes() && tells {
+            core.wrote(slot, piece.key, link.grant_notifies(grant), what.data());
+        }
+    }
+    core.complete(Side::Transmit, notify, what.entry());
+    Attempt::Over
+}
+
+fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Attempt {
+    let failure = ErrorEntry::new(what.entry(), refused_code(refusal)).with_text(refusal.to_string());
+    core.fail(Side::Transmit, notify, failure);
+    Attempt::Over
+}
+
+/// An atomic operation on memory within reach.
+#[inline]
+fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Result<(), DirectError> {
+    let one = |segments: &Segments| match segments.as_slice() {
+        [] => Some(Segment::EMPTY),
+        [only] => Some(*only),
+        _ => None,
+    };
+    let compare = work.compare.unwrap_or(Segments::EMPTY);
+    let result = work.result.unwrap_or(Segments::EMPTY);
+    match (one(&work.operand), one(&compare), one(&result)) {
+        (Some(operand), Some(compare), Some(result)) => operate(link, grant, work, operand, compare, result),
+        _ => {
+            // What lies in pieces is put together first.
+            let (operand, compare, mut before) = (work.operand.to_vec(), compare.to_vec(), vec![0; result.len()]);
+            let whole = |segments: &Segments| one(segments).unwrap_or(Segment::EMPTY);
+            Segments::lend(&operand, |operand| {
+                Segments::lend(&compare, |compare| {
+                    Segments::lend_mut(&mut before, |into| {
+                        operate(link, grant, work, whole(operand), whole(compare), whole(into))
+                    })
+                })
+            })?;
+            View::of(&before).copy_into(&result, 0);
+            Ok(())
+        }
+    }
+}
+
+#[inline]
+fn operate(
+    link: &mut ShmLink,
+    grant: GrantIndex,
+    work: &AtomicWork,
+    operand: Segment,
+    compare: Segment,
+    result: Segment,
+) -> Result<(), DirectError> {
+    let (kind, len) = (atomic_kind(work), work.remote.len as usize);
+    let operands = Operands { op: work.op, datatype: work.datatype, kind, operand, compare, result };
+    let done = link.direct_atomic(grant, work.remote.address, len, kind != AtomicKind::Plain, |target| {
+        // SAFETY: the link vouches for the place until this returns.
+        unsafe { operands.apply(target, len) }
+    })?;
+    done.map_err(|_| DirectError::Misaligned)
+}
+
+impl Waiting {
+    /// Copies what an injected access sends; its length if that is too long.
+    fn inject(&mut self) -> Result<Option<Buffer>, usize> {
+        let copy = |segments: &mut Segments| {
+            if segments.len() > INJECT_LIMIT {
+                return Err(segments.len());
+            }
+            let buffer = Buffer::from(segments.to_vec());
+            *segments = Segments::one(buffer.segment_for_send());
+            Ok(Some(buffer))
+        };
+        match self.what_mut() {
+            What::Write(work) => copy(&mut work.local),
+            What::Atomic(work) => copy(&mut work.operand),
+            What::Read(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What is posted for one-sided operations: accesses to peers' regions.
+
+use super::work::OpFlags;
+use crate::address::PeerAddress;
+use crate::memory::atomic::{AtomicOp, Datatype};
+use crate::memory::region::RemoteMemory;
+use crate::memory::volatile::{IOV_LIMIT, Segments};
+
+/// The most operand bytes of one atomic operation.
+pub const ATOMIC_LIMIT: usize = 1000;
+
+/// Up to [`IOV_LIMIT`] parts of a peer's regions, one behind the other (fi_rma(3), `rma_iov`).
+#[derive(Clone, Copy, Debug)]
+pub struct RemotePieces {
+    list: [RemoteMemory; IOV_LIMIT],
+    count: u8,
+    len: u64,
+}
+
+impl RemotePieces {
+    /// One piece.
+    #[must_use]
+    #[inline]
+    pub const fn one(piece: RemoteMemory) -> Self {
+        let none = RemoteMemory { key: 0, address: 0, len: 0 };
+        Self { list: [piece, none, none, none], count: 1, len: piece.len }
+    }
+
+    /// Several pieces; `None` if there are none, more than [`IOV_LIMIT`], or more bytes than 2^64 - 1.
+    #[must_use]
+    pub fn new(pieces: &[RemoteMemory]) -> Option<Self> {
+        let mut list = [RemoteMemory::default(); IOV_LIMIT];
+        list.get_mut(..pieces.len())?.copy_from_slice(pieces);
+        let len = pieces.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.len))?;
+        (!pieces.is_empty()).then_some(Self { list, count: pieces.len() as u8, len })
+    }
+
+    /// The pieces.
+    #[must_use]
+    #[inline]
+    pub fn as_slice(&self) -> &[RemoteMemory] {
+        &self.list[..usize::from(self.count)]
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A read or a write (fi_rma(3)). Local and remote memory are equally long.
+#[derive(Clone, Copy, Debug)]
+pub struct RmaWork {
+    /// Whose memory.
+    pub peer: PeerAddress,
+    /// Our memory: the source of a write, the destination of a read.
+    pub local: Segments,
+    /// The peer's.
+    pub remote: RemotePieces,
+    /// Of a write: 8 bytes that the peer's completion queue is told, after the data is there. `None`: the peer is not told.
+    pub data: Option<u64>,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// How. A write completes when its bytes are in the peer's memory, whatever level is asked for.
+    pub flags: OpFlags,
+}
+
+/// An atomic operation on as many elements as the remote memory holds (fi_atomic(3)). Each element is changed as a whole; there is
+/// no order between elements.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicWork {
+    /// Whose memory.
+    pub peer: PeerAddress,
+    /// What to do.
+    pub op: AtomicOp,
+    /// With elements of which type.
+    pub datatype: Datatype,
+    /// One operand for each element; not read by [`AtomicOp::Read`].
+    pub operand: Segments,
+    /// What elements are compared with, by the operations that compare.
+    pub compare: Option<Segments>,
+    /// Where the elements' values from before go; with `compare`, always.
+    pub result: Option<Segments>,
+    /// The peer's memory, aligned to the element's size.
+    pub remote: RemoteMemory,
+    /// As in [`RmaWork::data`].
+    pub data: Option<u64>,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// How.
+    pub flags: OpFlags,
+}

@@ -1,0 +1,307 @@
+//! One-sided operations that own their buffers.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let domain = percale::Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert("127.0.0.1:7471")?;
+//! # let remote = percale::RemoteMemory::default(); // as the peer sent it
+//! let bytes = endpoint.read(peer, remote.slice(0..4096), vec![0; 4096]).wait()?;
+//! endpoint.write(peer, bytes, remote.slice(4096..8192)).wait()?;
+//! let before: u64 = endpoint.fetch_add(peer, remote.slice(8192..8200), 1).wait()?;
+//! # drop(before); Ok(()) }
+//! ```
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::OperationError;
+use super::future::Started;
+use super::request::posted;
+use super::under_way::UnderWay;
+use crate::address::PeerAddress;
+use crate::endpoint::Endpoint;
+use crate::endpoint::access::Access;
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
+use crate::endpoint::work::{OpFlags, PostError};
+use crate::memory::atomic::{AtomicOp, Datatype, Kind};
+use crate::memory::buffer::Buffer;
+use crate::memory::region::RemoteMemory;
+use crate::memory::volatile::Segments;
+
+/// A number that atomic operations work on.
+pub trait Element: Copy + private::Bytes {
+    /// Its type.
+    const DATATYPE: Datatype;
+}
+
+mod private {
+    /// How a number lies in memory.
+    pub trait Bytes {
+        fn to_bytes(self) -> [u8; 8];
+        fn from_bytes(bytes: [u8; 8]) -> Self;
+    }
+}
+
+macro_rules! element {
+    ($($type:ty => $datatype:ident),*) => {$(
+        impl private::Bytes for $type {
+            fn to_bytes(self) -> [u8; 8] {
+                let mut bytes = [0; 8];
+                bytes[..size_of::<Self>()].copy_from_slice(&self.to_ne_bytes());
+                bytes
+            }
+
+            fn from_bytes(bytes: [u8; 8]) -> Self {
+                let mut own = [0; size_of::<Self>()];
+                own.copy_from_slice(&bytes[..size_of::<Self>()]);
+                Self::from_ne_bytes(own)
+            }
+        }
+
+        impl Element for $type {
+            const DATATYPE: Datatype = Datatype::$datatype;
+        }
+    )*};
+}
+
+element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64);
+
+/// What a one-sided operation gives.
+pub trait Outcome: Sized {
+    /// Makes it of the operation's buffer.
+    fn of(buffer: Buffer) -> Self;
+}
+
+impl Outcome for Buffer {
+    fn of(buffer: Buffer) -> Self {
+        buffer
+    }
+}
+
+/// The value from before.
+impl<T: Element> Outcome for T {
+    fn of(buffer: Buffer) -> Self {
+        let mut bytes = [0; 8];
+        buffer.copy_to(RESULT, &mut bytes);
+        Self::from_bytes(bytes)
+    }
+}
+
+/// Where operand, compare value and result of an atomic operation lie in its buffer.
+const OPERAND: usize = 0;
+const COMPARE: usize = 8;
+const RESULT: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read,
+    Write,
+    Atomic(Kind, AtomicOp, Datatype),
+}
+
+/// A one-sided operation that is not posted yet. It gives an `R`.
+#[must_use = "nothing is done before start, wait or await"]
+#[derive(Debug)]
+pub struct AccessRequest<'e, A: Access, R> {
+    endpoint: &'e Endpoint<A>,
+    peer: PeerAddress,
+    remote: RemoteMemory,
+    buffer: Buffer,
+    what: What,
+    data: Option<u64>,
+    flags: OpFlags,
+    outcome: PhantomData<R>,
+}
+
+/// A one-sided operation under way: wait for it or await it. Dropping it cancels it if nothing of it was done; its buffer is kept
+/// until the peer no longer uses it.
+#[must_use = "dropping it cancels the operation if it can"]
+#[derive(Debug)]
+pub struct Accessing<'e, A: Access, R> {
+    under_way: UnderWay<'e, A>,
+    outcome: PhantomData<R>,
+}
+
+impl<A: Access> Endpoint<A> {
+    /// A read of a peer's memory into the buffer, which is as long. Gives the buffer.
+    pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
+        self.access_request(peer, from, into.into(), What::Read)
+    }
+
+    /// A write of the buffer to a peer's memory, which is as long. It completes when the bytes are there; gives the buffer back.
+    pub fn write(
+        &self,
+        peer: PeerAddress,
+        buffer: impl Into<Buffer>,
+        to: RemoteMemory,
+    ) -> AccessRequest<'_, A, Buffer> {
+        self.access_request(peer, to, buffer.into(), What::Write)
+    }
+
+    /// Adds to a number in a peer's memory. Gives its value from before. Integers wrap.
+    pub fn fetch_add<T: Element>(&self, peer: PeerAddress, word: RemoteMemory, value: T) -> AccessRequest<'_, A, T> {
+        self.fetch_atomic(peer, AtomicOp::Sum, word, value)
+    }
+
+    /// Writes `new` to a number in a peer's memory if that equals `expected`. Gives its value from before.
+    pub fn compare_swap<T: Element>(
+        &self,
+        peer: PeerAddress,
+        word: RemoteMemory,
+        expected: T,
+        new: T,
+    ) -> AccessRequest<'_, A, T> {
+        self.compare_atomic(peer, AtomicOp::Cswap, word, expected, new)
+    }
+
+    /// An atomic operation on a number in a peer's memory. Gives its value from before.
+    pub fn fetch_atomic<T: Element>(
+        &self,
+        peer: PeerAddress,
+        op: AtomicOp,
+        word: RemoteMemory,
+        operand: T,
+    ) -> AccessRequest<'_, A, T> {
+        self.atomic_request(peer, word, Kind::Fetch, op, operand, operand)
+    }
+
+    /// An atomic operation that compares: the masked swap, or one of the conditional swaps. Gives the value from before.
+    pub fn compare_atomic<T: Element>(
+        &self,
+        peer: PeerAddress,
+        op: AtomicOp,
+        word: RemoteMemory,
+        compare: T,
+        operand: T,
+    ) -> AccessRequest<'_, A, T> {
+        self.atomic_request(peer, word, Kind::Compare, op, operand, compare)
+    }
+
+    fn atomic_request<T: Element>(
+        &self,
+        peer: PeerAddress,
+        word: RemoteMemory,
+        kind: Kind,
+        op: AtomicOp,
+        operand: T,
+        compare: T,
+    ) -> AccessRequest<'_, A, T> {
+        let mut bytes = vec![0; RESULT + 8];
+        bytes[OPERAND..COMPARE].copy_from_slice(&operand.to_bytes());
+        bytes[COMPARE..RESULT].copy_from_slice(&compare.to_bytes());
+        self.access_request(peer, word, bytes.into(), What::Atomic(kind, op, T::DATATYPE))
+    }
+
+    fn access_request<R>(
+        &self,
+        peer: PeerAddress,
+        remote: RemoteMemory,
+        buffer: Buffer,
+        what: What,
+    ) -> AccessRequest<'_, A, R> {
+        let (data, flags) = (None, OpFlags::empty());
+        AccessRequest { endpoint: self, peer, remote, buffer, what, data, flags, outcome: PhantomData }
+    }
+}
+
+impl<'e, A: Access, R: Outcome> AccessRequest<'e, A, R> {
+    /// Tells the peer's completion queue these 8 bytes, after the data is there. Not for reads.
+    pub fn data(mut self, data: u64) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// Starts only after all earlier operations to this peer have completed.
+    pub fn fenced(mut self) -> Self {
+        self.flags |= OpFlags::FENCE;
+        self
+    }
+
+    /// Posts the operation.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn start(self) -> Result<Accessing<'e, A, R>, OperationError> {
+        let Self { endpoint, peer, remote, mut buffer, what, data, flags, .. } = self;
+        let segment = match what {
+            What::Write => Some(buffer.segment_for_send()),
+            What::Read | What::Atomic(..) => buffer.segment_for_receive(),
+        };
+        let Some(segment) = segment else {
+            return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
+        };
+        let id = endpoint.access.with(|engine| {
+            let id = engine.core.operations.start(buffer);
+            let (context, local) = (id as u64, Segments::one(segment));
+            posted(engine, id, |engine| match what {
+                What::Read | What::Write => {
+                    let remote = RemotePieces::one(remote);
+                    let work = RmaWork { peer, local, remote, data, context, flags };
+                    engine.post_rma(matches!(what, What::Write), &work, Notify::Operation)
+                }
+                What::Atomic(kind, op, datatype) => {
+                    let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
+                    let compare = (kind == Kind::Compare).then(|| part(COMPARE));
+                    let (operand, result) = (part(OPERAND), Some(part(RESULT)));
+                    let work =
+                        AtomicWork { peer, op, datatype, operand, compare, result, remote, data, context, flags };
+                    engine.post_atomic(&work, Notify::Operation)
+                }
+            })
+        })?;
+        Ok(Accessing { under_way: UnderWay::new(endpoint, id), outcome: PhantomData })
+    }
+
+    /// Posts the operation and waits for it.
+    ///
+    /// # Errors
+    /// If it cannot be posted, or fails.
+    pub fn wait(self) -> Result<R, OperationError> {
+        self.start()?.wait()
+    }
+}
+
+impl<A: Access, R: Outcome> Accessing<'_, A, R> {
+    /// Waits until the operation has completed.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn wait(mut self) -> Result<R, OperationError> {
+        self.under_way.wait(None).map(|(_, buffer)| R::of(buffer))
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`; after that the operation goes on without its handle.
+    ///
+    /// # Errors
+    /// If it fails, or time passes.
+    pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
+        self.under_way.wait(Some(timeout)).map(|(_, buffer)| R::of(buffer))
+    }
+}
+
+impl<A: Access, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
+    type Output = Result<R, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.under_way.id;
+        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
+            let (_, buffer) = self.under_way.end(taken)?;
+            Ok(R::of(buffer))
+        })
+    }
+}
+
+impl<'e, A: Access, R: Outcome + Unpin> IntoFuture for AccessRequest<'e, A, R> {
+    type Output = Result<R, OperationError>;
+    type IntoFuture = Started<Accessing<'e, A, R>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Started::new(self.start())
+    }
+}
