@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::*;
 use crate::memory::mapping::{Mapping, sealed_memfd};
 use crate::memory::sealed::{Allocation, allocate};
-use crate::transport::shm::fuzz_ring;
 use crate::transport::shm::pair::{PAIR_BYTES, pair_memory};
+use crate::transport::shm::{Bell, fuzz_ring};
 use crate::transport::{Landing, PullError};
 use crate::wire::head::Flags;
 
