@@ -2,24 +2,22 @@
 
 #![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
 use super::barrier;
-use super::bell::{BELL_BITS, Bell, PeerBell};
+use super::bell::{BELL_BITS, PeerBell};
 use super::death::Death;
 use super::direct::{Direct, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
+use super::parts::{Parts, SetUpError};
 use super::ring::{Arrival, Consumer, Mark, SCRATCH, Scratch};
 use super::sender::{GROW, SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::memory::lease::Lease;
-use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
@@ -30,55 +28,6 @@ const BATCH: u32 = 16;
 const EAGER_MAX: usize = 8192;
 /// How long a link that breaks waits for copies that the peer has under way.
 const QUIESCE: Duration = Duration::from_millis(20);
-
-/// What a link is made of; the set-up exchanged it.
-#[derive(Debug)]
-pub struct Parts {
-    /// 0 for the side that connected and made the pair memory, 1 for the other.
-    pub side: u8,
-    /// The pair memory ([`pair_memory`](super::pair_memory)).
-    pub pair: OwnedFd,
-    /// Our endpoint's bell.
-    pub my_bell: Arc<Bell>,
-    /// The bit of it that stands for this link.
-    pub my_bit: u32,
-    /// The page of the peer's bell.
-    pub peer_bell: OwnedFd,
-    /// The event descriptor of the peer's bell.
-    pub peer_event: OwnedFd,
-    /// The bit of the peer's bell that stands for this link.
-    pub peer_bit: u32,
-    /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
-    pub control: OwnedFd,
-    /// The peer's process, in our namespace.
-    pub peer_pid: i32,
-    /// An address in the peer and what stands there (eight bytes), to try CMA with.
-    pub peer_nonce: (u64, u64),
-    /// Whether CMA may be used at all.
-    pub cma: bool,
-    /// Readable when the peer's process has ended.
-    pub pidfd: Option<Arc<OwnedFd>>,
-    /// Our domain's regions, if the peer may reach them by itself.
-    pub(crate) keys: Option<Arc<Keys>>,
-}
-
-/// Why a link could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetUpError {
-    /// The side is 0 or 1.
-    #[error("a pair has sides 0 and 1, not {0}")]
-    Side(u8),
-    /// A bit beyond the bell's.
-    #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
-    Bit(u32),
-    /// The pair memory is not what it should be, or cannot be mapped.
-    #[error("the memory of the pair cannot be used: {0}")]
-    Pair(#[source] io::Error),
-    /// The same of the peer's bell.
-    #[error("the peer's doorbell cannot be used: {0}")]
-    Bell(#[source] io::Error),
-}
 
 /// One end of a connection over shared memory.
 ///

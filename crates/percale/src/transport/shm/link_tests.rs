@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
 use crate::memory::sealed::{Allocation, allocate};
+use crate::transport::shm::Bell;
 use crate::transport::shm::pair::pair_memory;
 use crate::transport::{Landing, PullError};
 use crate::wire::head::Flags;

@@ -110,7 +110,8 @@ pub(in super::super) struct Initiator {
     death: Arc<Death>,
     /// The number of the key page.
     number: u32,
-    no_cma: NoCma,
+    /// The kernel refused to copy.
+    no_cma: bool,
     /// The arenas' count when grants were last swept.
     taken_back: u64,
 }
@@ -125,7 +126,7 @@ impl Initiator {
             side,
             death,
             number: 0,
-            no_cma: NoCma::default(),
+            no_cma: false,
             taken_back: 0,
         }
     }
@@ -222,7 +223,7 @@ impl Initiator {
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
-            let (Some(cma), false) = (cma, self.no_cma.0) else { return Ok(Answer::Executed) };
+            let (Some(cma), false) = (cma, self.no_cma) else { return Ok(Answer::Executed) };
             (Memory::Cma(cma, resolution.place.get()), None)
         };
         Ok(Answer::Granted(Grant {
@@ -314,80 +315,79 @@ impl Initiator {
         self.announced(target.entry, target.generation, || operate(at))
     }
 
-    /// A long access, one of several segments, or one that the kernel makes: piece by piece, so that a revoker waits for no more
-    /// than one of them.
+    /// A long access, one of several segments, or one that the kernel makes.
     #[inline(never)]
     fn in_pieces(&mut self, target: Target, direction: Direction, local: &Segments) -> Result<(), DirectError> {
-        let most = if matches!(target.memory, Memory::Mapped(_)) { MAPPED_PIECE } else { CMA_PIECE };
-        // The number of a dead process may be another's by now.
-        if matches!(target.memory, Memory::Cma(..)) && self.death.is_dead() {
-            return Err(DirectError::Stale);
-        }
         let entry = self.page.as_ref().and_then(|page| page.entry(target.entry)).ok_or(DirectError::Stale)?;
         let line = self.pair.announcements(self.side);
-        self.announcer.enter(line);
+        let most = if matches!(target.memory, Memory::Mapped(_)) { MAPPED_PIECE } else { CMA_PIECE };
         let mut done = 0;
-        let result = loop {
+        self.announcer.enter(line);
+        let copied = loop {
             if !entry.holds(target.generation) {
-                break Err(DirectError::Stale);
+                break Ok(false);
             }
             let len = most.min(local.len() - done);
-            if let Err(error) = target.copy(direction, local, done, len) {
-                break Err(self.no_cma.failed(&error));
+            if let Err(error) = piece(target, direction, local, done, len, &self.death) {
+                break Err(error);
             }
             done += len;
             if done >= local.len() {
-                break Ok(());
+                break Ok(true);
             }
             self.announcer.renew(line);
         };
         self.announcer.leave(line);
-        result
-    }
-}
-
-impl Target {
-    /// Copies `len` bytes from `done` on. The caller has announced it.
-    fn copy(&self, direction: Direction, local: &Segments, done: usize, len: usize) -> io::Result<()> {
-        match (self.memory, direction) {
-            (Memory::Mapped(memory), Direction::Write) => {
-                let to = memory.as_ptr().wrapping_add(self.offset + done);
-                // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
-                // mapped for writing. The source is our own memory, not this mapping.
-                unsafe { local.copy_to_raw(done, to, len) };
-            }
-            (Memory::Mapped(memory), Direction::Read) => {
-                let from = memory.as_ptr().wrapping_add(self.offset + done);
-                // SAFETY: `check` found the range within the mapping, which the grant holds.
-                let view = unsafe { View::new(from, len) };
-                view.copy_into(local, done);
-            }
-            (Memory::Cma(cma, first), _) => {
-                let remote = first.wrapping_add((self.offset + done) as u64);
-                cma.copy(direction, &local.slice(done, len), remote)?;
-            }
+        match copied {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(DirectError::Stale),
+            Err(error) => Err(self.refused(&error)),
         }
-        Ok(())
     }
-}
 
-/// Whether the kernel has refused to copy: then accesses are executed.
-#[derive(Debug, Default)]
-struct NoCma(bool);
-
-impl NoCma {
-    /// A copy by the kernel failed.
+    /// What it means that the kernel did not copy.
     #[cold]
-    fn failed(&mut self, error: &io::Error) -> DirectError {
+    fn refused(&mut self, error: &io::Error) -> DirectError {
         match error.raw_os_error() {
             Some(libc::ESRCH) => DirectError::Stale,
             Some(libc::EPERM | libc::ENOSYS) => {
                 tracing::debug!(%error, "the kernel copies no more: accesses will be executed");
-                self.0 = true;
+                self.no_cma = true;
                 DirectError::Stale
             }
             _ => DirectError::Fault,
         }
+    }
+}
+
+/// Copies `len` bytes of an announced access, from `done` on.
+fn piece(
+    target: Target,
+    direction: Direction,
+    local: &Segments,
+    done: usize,
+    len: usize,
+    death: &Death,
+) -> io::Result<()> {
+    let offset = target.offset + done;
+    match (target.memory, direction) {
+        (Memory::Mapped(memory), Direction::Write) => {
+            let to = memory.as_ptr().wrapping_add(offset);
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped for
+            // writing. The source is our own memory, not this mapping.
+            unsafe { local.copy_to_raw(done, to, len) };
+            Ok(())
+        }
+        (Memory::Mapped(memory), Direction::Read) => {
+            let from = memory.as_ptr().wrapping_add(offset);
+            // SAFETY: `check` found the range within the mapping, which the grant holds.
+            let view = unsafe { View::new(from, len) };
+            view.copy_into(local, done);
+            Ok(())
+        }
+        // The number of a dead process may be another's by now.
+        (Memory::Cma(..), _) if death.is_dead() => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        (Memory::Cma(cma, first), _) => cma.copy(direction, &local.slice(done, len), first.wrapping_add(offset as u64)),
     }
 }
 
