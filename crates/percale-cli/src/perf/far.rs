@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use super::control::{Control, Reply, Request};
-use super::{processors, say};
 use super::watch::Watch;
+use super::{processors, say};
 use crate::failure::{Failure, Result};
 use crate::subject::{self, Bench, Kind};
 

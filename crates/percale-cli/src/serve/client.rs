@@ -160,9 +160,8 @@ impl Client {
             }
             Request::Put { path, size, mode } => {
                 let named = |error| named(&path, error);
-                let open = |service: &Service| {
-                    Transfer::put(&service.root, &service.domain, path.clone(), size, mode & 0o777)
-                };
+                let open =
+                    |service: &Service| Transfer::put(&service.root, &service.domain, path.clone(), size, mode & 0o777);
                 self.begin(open).map_err(named)
             }
             Request::Hash { block } => self.with(|file| file.hash(block, scratch)),
