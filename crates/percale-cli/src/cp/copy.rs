@@ -1,12 +1,12 @@
 //! The copy itself: blocks on their way between the local file and the server's slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use percale::RemoteMemory;
 
 use super::file::{BUFFERS, LocalFile};
 use super::progress::Progress;
-use super::server::{Server, unexpected};
+use super::server::{Moving, Server, unexpected};
 use crate::failure::{Failure, Result};
 use crate::transfer::blocks::{self, BLOCK, Digest};
 use crate::transfer::protocol::{Reply, Request};
@@ -20,6 +20,14 @@ pub(super) struct Copy<'a> {
     pub(super) progress: Progress,
     /// For errors: the local file.
     pub(super) name: String,
+}
+
+/// A block that is being written to the server.
+struct Written<'a> {
+    write: Moving<'a>,
+    block: u64,
+    slot: usize,
+    digest: Digest,
 }
 
 impl Copy<'_> {
@@ -66,29 +74,41 @@ impl Copy<'_> {
 
     /// Reads the blocks from `first` on from the server.
     pub(super) fn download(&mut self, first: u64) -> Result<Digest> {
-        let all = blocks::count(self.size);
+        let (server, all) = (self.server, blocks::count(self.size));
         let mut next = first;
         // What was asked to be where.
         let mut asked: Vec<Option<u64>> = vec![None; self.slots.len()];
         for (slot, asked) in asked.iter_mut().enumerate() {
             *asked = self.fill(slot, &mut next)?;
         }
-        for _ in first..all {
-            let (block, slot, digest) = match self.server.next()? {
-                Reply::Filled { block, slot, digest } if asked.get(slot) == Some(&Some(block)) => (block, slot, digest),
-                other => return Err(unexpected(&other)),
-            };
-            let from = self.slot(slot, block)?;
-            let buffer = loop {
-                match self.file.buffer(block) {
-                    Some(buffer) => break buffer,
-                    None => self.saved()?,
-                }
-            };
-            let buffer = self.server.read(from, buffer)?;
-            asked[slot] = self.fill(slot, &mut next)?;
-            self.progress.moved(buffer.len() as u64);
-            self.file.save(block, buffer, digest);
+        let (mut left, mut moving, mut awaited) = (all - first, VecDeque::new(), None);
+        while left > 0 || !moving.is_empty() {
+            if awaited.is_none() && left > 0 {
+                awaited = Some(server.listen()?);
+            }
+            // While there is anything to read, it is begun; else the oldest read is waited for.
+            if let Some(reply) = awaited.take_if(|reply| moving.is_empty() || reply.is_here()) {
+                let (block, slot, digest) = match reply.take()? {
+                    Reply::Filled { block, slot, digest } if asked.get(slot) == Some(&Some(block)) => {
+                        (block, slot, digest)
+                    }
+                    other => return Err(unexpected(&other)),
+                };
+                // The server's slots are fewer than the buffers, so waiting for one cannot last.
+                let buffer = loop {
+                    match self.file.buffer(block) {
+                        Some(buffer) => break buffer,
+                        None => self.saved()?,
+                    }
+                };
+                moving.push_back((server.read(self.slot(slot, block)?, buffer)?, block, slot, digest));
+                left -= 1;
+            } else if let Some((read, block, slot, digest)) = moving.pop_front() {
+                let buffer = read.wait()?;
+                asked[slot] = self.fill(slot, &mut next)?;
+                self.progress.moved(buffer.len() as u64);
+                self.file.save(block, buffer, digest);
+            }
         }
         while self.file.pending > 0 {
             self.saved()?;
@@ -117,30 +137,51 @@ impl Copy<'_> {
 
     /// Writes the blocks from `first` on to the server.
     pub(super) fn upload(&mut self, first: u64) -> Result<Digest> {
-        let all = blocks::count(self.size);
-        let mut next = first;
+        let (server, all) = (self.server, blocks::count(self.size));
+        let (mut next, mut left, mut moving) = (first, all - first, VecDeque::new());
         let mut free: Vec<usize> = (0..self.slots.len()).collect();
         let mut asked: BTreeMap<usize, u64> = BTreeMap::new();
-        for _ in first..all {
+        while left > 0 || !moving.is_empty() {
             while next < all && self.file.load(next) {
                 next += 1;
             }
-            let done = self.file.next(&self.name)?;
-            if free.is_empty() {
-                free.push(self.stored(&mut asked)?);
+            let loaded = match self.file.try_next(&self.name)? {
+                None if moving.is_empty() => Some(self.file.next(&self.name)?),
+                loaded => loaded,
+            };
+            if let Some(done) = loaded {
+                let slot = match free.pop() {
+                    Some(slot) => slot,
+                    None => {
+                        if asked.is_empty() {
+                            self.written(&mut moving, &mut asked)?;
+                        }
+                        self.stored(&mut asked)?
+                    }
+                };
+                let write = server.write(done.buffer, self.slot(slot, done.block)?)?;
+                moving.push_back(Written { write, block: done.block, slot, digest: done.digest });
+                left -= 1;
+            } else {
+                self.written(&mut moving, &mut asked)?;
             }
-            let Some(slot) = free.pop() else { return Err(Failure::Protocol("no slots".into())) };
-            let buffer = self.server.write(done.buffer, self.slot(slot, done.block)?)?;
-            self.progress.moved(buffer.len() as u64);
-            self.file.give_back(buffer);
-            self.server.ask(&Request::Store { block: done.block, slot, digest: done.digest })?;
-            asked.insert(slot, done.block);
-            self.file.note(done.block, done.digest);
         }
         while !asked.is_empty() {
             self.stored(&mut asked)?;
         }
         Ok(self.file.digest())
+    }
+
+    /// Waits until the oldest write is there, and has it stored.
+    fn written(&mut self, moving: &mut VecDeque<Written<'_>>, asked: &mut BTreeMap<usize, u64>) -> Result<()> {
+        let Some(Written { write, block, slot, digest }) = moving.pop_front() else { return Ok(()) };
+        let buffer = write.wait()?;
+        self.progress.moved(buffer.len() as u64);
+        self.file.give_back(buffer);
+        self.server.ask(&Request::Store { block, slot, digest })?;
+        asked.insert(slot, block);
+        self.file.note(block, digest);
+        Ok(())
     }
 
     /// Waits until the server has stored a block; which slot is free again.

@@ -109,9 +109,16 @@ impl LocalFile {
 
     /// Waits for the next block that is done, in no particular order.
     pub(super) fn next(&mut self, what: &str) -> Result<Done> {
-        self.pending -= 1;
         let result = self.results.recv().map_err(|_| Failure::PeerEnded)?;
+        self.pending -= 1;
         result.map_err(Failure::system(what.to_owned()))
+    }
+
+    /// The next block that is done, if there is one now.
+    pub(super) fn try_next(&mut self, what: &str) -> Result<Option<Done>> {
+        let Ok(result) = self.results.try_recv() else { return Ok(None) };
+        self.pending -= 1;
+        result.map(Some).map_err(Failure::system(what.to_owned()))
     }
 
     /// The copy has this block.
@@ -131,13 +138,10 @@ impl Job {
         let place = blocks::place(size, block).ok_or(io::ErrorKind::InvalidInput)?;
         let (digest, buffer) = match work {
             Work::Hash => (blocks::load(file, place, scratch, |_, _| {})?, Vec::new()),
-            Work::Load(mut buffer) => {
-                let take = |at: usize, piece: &[u8]| buffer[at..at + piece.len()].copy_from_slice(piece);
-                (blocks::load(file, place, scratch, take)?, buffer)
-            }
-            Work::Save(buffer, expected) => {
-                let give = |at: usize, piece: &mut [u8]| piece.copy_from_slice(&buffer[at..at + piece.len()]);
-                let digest = blocks::store(file, place, scratch, give)?;
+            // The block's own buffer takes the place of the scratch memory.
+            Work::Load(mut buffer) => (blocks::load(file, place, &mut buffer, |_, _| {})?, buffer),
+            Work::Save(mut buffer, expected) => {
+                let digest = blocks::store(file, place, &mut buffer, |_, _| {})?;
                 if digest != expected {
                     let why = format!("block {block} arrived with another checksum than it was sent with");
                     return Err(io::Error::other(why));

@@ -3,8 +3,9 @@
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
-use percale::endpoint::safe::OperationError;
-use percale::{Endpoint, Info, PeerAddress, RemoteMemory};
+use percale::endpoint::Owned;
+use percale::endpoint::safe::{Accessing, Receiving};
+use percale::{Buffer, Endpoint, Info, PeerAddress, RemoteMemory};
 
 use crate::failure::{Failure, Result, percale};
 use crate::row::Transport;
@@ -63,14 +64,13 @@ impl Server {
     }
 
     fn next_within(&self, patience: Duration) -> Result<Reply> {
-        let received = self.endpoint.tagged_recv(TAG, 0, vec![0; LINE]).from(self.peer).start();
-        let received = received.and_then(|receiving| receiving.wait_for(patience));
-        let message = received.map_err(percale("waiting for the server"))?.to_vec();
-        match serde_json::from_slice(&message) {
-            Ok(Reply::Failed { why }) => Err(Failure::Server(why)),
-            Ok(reply) => Ok(reply),
-            Err(error) => Err(Failure::Protocol(error.to_string())),
-        }
+        self.listen()?.wait(patience)
+    }
+
+    /// Listens for the next reply.
+    pub(super) fn listen(&self) -> Result<Awaited<'_>> {
+        let receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; LINE]).from(self.peer).start();
+        Ok(Awaited(receiving.map_err(percale("waiting for the server"))?))
     }
 
     /// Waits for the next reply; one that says that something failed is a failure here.
@@ -87,19 +87,51 @@ impl Server {
         }
     }
 
-    /// Reads from the server's memory; the buffer is as long as that.
-    pub(super) fn read(&self, from: RemoteMemory, into: Vec<u8>) -> Result<Vec<u8>> {
-        done(self.endpoint.read(self.peer, from, into).start().and_then(|read| read.wait_for(PATIENCE)))
+    /// Begins to read from the server's memory; the buffer is as long as that.
+    pub(super) fn read(&self, from: RemoteMemory, into: Vec<u8>) -> Result<Moving<'_>> {
+        Ok(Moving(self.endpoint.read(self.peer, from, into).start().map_err(percale("reading a block"))?))
     }
 
-    /// Writes into the server's memory, which is as long as the buffer.
-    pub(super) fn write(&self, from: Vec<u8>, to: RemoteMemory) -> Result<Vec<u8>> {
-        done(self.endpoint.write(self.peer, from, to).start().and_then(|write| write.wait_for(PATIENCE)))
+    /// Begins to write into the server's memory, which is as long as the buffer.
+    pub(super) fn write(&self, from: Vec<u8>, to: RemoteMemory) -> Result<Moving<'_>> {
+        Ok(Moving(self.endpoint.write(self.peer, from, to).start().map_err(percale("writing a block"))?))
     }
 }
 
-fn done(result: Result<percale::Buffer, OperationError>) -> Result<Vec<u8>> {
-    Ok(result.map_err(percale("moving a block"))?.into_vec())
+/// A reply that will come.
+#[derive(Debug)]
+pub(super) struct Awaited<'a>(Receiving<'a, Owned>);
+
+impl Awaited<'_> {
+    /// Whether it is here.
+    pub(super) fn is_here(&self) -> bool {
+        self.0.is_ready()
+    }
+
+    /// Waits for it; one that says that something failed is a failure here.
+    pub(super) fn take(self) -> Result<Reply> {
+        self.wait(PATIENCE)
+    }
+
+    fn wait(self, patience: Duration) -> Result<Reply> {
+        let message = self.0.wait_for(patience).map_err(percale("waiting for the server"))?.to_vec();
+        match serde_json::from_slice(&message) {
+            Ok(Reply::Failed { why }) => Err(Failure::Server(why)),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(Failure::Protocol(error.to_string())),
+        }
+    }
+}
+
+/// A block on its way.
+#[derive(Debug)]
+pub(super) struct Moving<'a>(Accessing<'a, Owned, Buffer>);
+
+impl Moving<'_> {
+    /// Waits until it is there; gives the buffer.
+    pub(super) fn wait(self) -> Result<Vec<u8>> {
+        Ok(self.0.wait_for(PATIENCE).map_err(percale("moving a block"))?.into_vec())
+    }
 }
 
 /// A reply that was not to be.
