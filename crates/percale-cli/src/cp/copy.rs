@@ -153,7 +153,8 @@ impl Copy<'_> {
                 let slot = match free.pop() {
                     Some(slot) => slot,
                     None => {
-                        if asked.is_empty() {
+                        // The server has all there is to be stored before it is waited for.
+                        while !moving.is_empty() {
                             self.written(&mut moving, &mut asked)?;
                         }
                         self.stored(&mut asked)?
