@@ -1,6 +1,7 @@
 //! One line of the result: what was measured beside the limit of the same run. Also the line of `--json`.
 
 use clap::ValueEnum;
+use percale::TransportKind;
 use serde::{Deserialize, Serialize};
 
 /// What is measured.
@@ -53,6 +54,14 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+        }
+    }
+
+    /// What the library calls it.
+    pub(crate) const fn kind(self) -> TransportKind {
+        match self {
+            Self::Shm => TransportKind::Shm,
+            Self::Tcp => TransportKind::Tcp,
         }
     }
 }

@@ -2,18 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-fn percale(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_percale")).args(arguments).output().unwrap()
-}
+use crate::common::{eventually, percale, text};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+mod common;
 
 #[test]
 fn bad_usage_exits_with_2_and_says_what_would_be_right() {
@@ -30,6 +25,12 @@ fn bad_usage_exits_with_2_and_says_what_would_be_right() {
         (&["perf", "--listen", "7471"], "node7:7471"),
         (&["perf", "--limits-only", "node7:7471"], "cannot be used with"),
         (&["perf", "--limits-only", "--op", "bandwidth", "--svg", "never.svg"], "add --op tagged-latency"),
+        (&["cp", "a", "b"], "neither SRC nor DST"),
+        (&["cp", "a:1/b", "[::1]:2/c"], "must be a local file"),
+        (&["cp", "a:1/b"], "<DST>"),
+        (&["cp", "a:1/b", "c", "--transport", "verbs"], "shm, tcp"),
+        (&["serve"], "<DIR>"),
+        (&["serve", ".", "--listen", "7471"], "node7:7471"),
         (&["perfect"], "perf"),
         (&[], "Usage"),
     ] {
@@ -160,14 +161,6 @@ fn info_says_what_is_here_and_why() {
 fn children(parent: u32) -> Vec<u32> {
     let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn is_running(pid: u32) -> bool {

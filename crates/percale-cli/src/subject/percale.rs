@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 use percale::memory::volatile::{Segment, Segments, View};
 use percale::{
     AddressVector, Allocation, Domain, Endpoint, Entry, Info, OpFlags, PeerAddress, PostError, Progress, ReceiveWork,
-    SendWork, TransportKind,
+    SendWork,
 };
 
 use super::{Place, Subject};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, percale};
 use crate::pattern::Content;
 use crate::perf::round::{Shape, WINDOW};
 use crate::perf::watch::{Spin, Watch};
@@ -121,24 +121,15 @@ pub(super) struct Percale {
     entries: [Entry; 32],
 }
 
-/// For `map_err`: percale refused `what`.
-fn percale<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Failure {
-    move |error| Failure::Percale { what, why: error.to_string() }
-}
-
 impl Percale {
     /// Opens an endpoint on `transport`; its peer is not known yet.
     pub(super) fn open(transport: Transport, place: &Place) -> Result<Self> {
-        let kind = match transport {
-            Transport::Shm => TransportKind::Shm,
-            Transport::Tcp => TransportKind::Tcp,
-        };
         let here = match place {
             Place::Local(_) => "127.0.0.1:0".into(),
             Place::Remote(address) => address.to_string(),
         };
         let info = Info::discover().map_err(percale("looking what is here"))?;
-        let domain = info.domain().transport(kind).progress(Progress::Manual).open();
+        let domain = info.domain().transport(transport.kind()).progress(Progress::Manual).open();
         let domain = domain.map_err(percale("opening a domain"))?;
         let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.as_str()).map_err(percale("opening an endpoint"))?;
