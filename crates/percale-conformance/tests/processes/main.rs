@@ -1,4 +1,4 @@
-//! Several processes: faults, hostile peers, other hosts and users, resources.
+//! Several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
 //!
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
@@ -6,6 +6,7 @@
 mod environment;
 mod faults;
 mod hostile;
+mod onesided;
 mod resources;
 
 use percale_conformance::peers;
@@ -50,5 +51,12 @@ fn helper() {
         ("host", environment::host),
         ("info", environment::info),
         ("guarded", environment::guarded),
+        ("writer", onesided::revocation::writer),
+        ("refusing", onesided::refused::target),
+        ("adder", onesided::words::adder),
+        ("unbacked", onesided::unbacked::target),
+        ("curious", onesided::untrusting::curious),
+        ("survivor", onesided::deaths::survivor),
+        ("victim", onesided::deaths::victim),
     ]);
 }
