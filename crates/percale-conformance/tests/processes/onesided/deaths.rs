@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percale::endpoint::safe::{Cause, OperationError};
-use percale::{Event, PeerAddress};
+use percale::{Buffer, Event, PeerAddress};
 use percale_conformance::long;
 use percale_conformance::measure::{Held, descriptors};
 use percale_conformance::memory::content;
@@ -147,8 +147,13 @@ pub(crate) fn victim() {
     let open = open_as_told();
     let survivor = open.insert(&told("PERCALE_PEER"));
     let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
-    let mut memory = open.domain.allocate(GROUND).expect("memory");
-    memory.write(0, &content(VICTIM, GROUND));
+    // Of ordinary memory, local peers make reads and writes by themselves, and atomic operations not.
+    let mut memory = Buffer::from(content(VICTIM, GROUND));
+    if number % 4 == 1 {
+        let mut sealed = open.domain.allocate(GROUND).expect("memory");
+        sealed.write(0, &content(VICTIM, GROUND));
+        memory = Buffer::from(sealed);
+    }
     let _region = open.domain.registration(ALL).key(VICTIM).own(memory).expect("a region");
     open.say_address();
     serve(&open, |line| {

@@ -110,6 +110,8 @@ impl Tries {
             self.target.tell("quiet");
             assert_eq!(self.target.hear(), "quiet");
             (0..made).for_each(|_| self.refused_at_once());
+            self.target.tell("check");
+            assert_eq!(self.target.hear(), "unchanged");
         }
         for _ in 0..(tries - made).div_ceil(DEPTH) {
             self.refused_by_the_target();

@@ -11,7 +11,7 @@ use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
 use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
-use super::{Deadline, all_of, code, open_as_told, open_kind, refusal};
+use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp: {
     mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
@@ -122,12 +122,11 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
             if random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !watch.is_written(&held) {
-                    if !owner.open.endpoint.progress() {
-                        std::thread::yield_now();
-                    }
+                    work(&owner.open);
                     deadline.check();
                 }
-                (0..random.below(30)).for_each(|_| _ = owner.open.endpoint.progress());
+                let calls = if random.below(4) == 0 { 3000 } else { 30 };
+                (0..random.below(calls)).for_each(|_| _ = owner.open.endpoint.progress());
                 (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
             }
             let deadline = Deadline::new("closing ends");
@@ -166,7 +165,7 @@ pub(crate) fn writer() {
     loop {
         let next = loop {
             match board(&open, owner) {
-                now if now == epoch || now == 0 => std::thread::yield_now(),
+                now if now == epoch || now == 0 => (0..100).for_each(|_| std::hint::spin_loop()),
                 now => break now,
             }
         };

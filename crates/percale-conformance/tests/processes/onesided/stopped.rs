@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::ground::{GROUND, Ground, Held, Watch, key_of};
 use super::revocation::Owner;
-use super::{Deadline, PATIENCE, open_kind};
+use super::{Deadline, PATIENCE, open_kind, work};
 use crate::faults::is_stopped;
 
 crate::on!(shm, untrusting, tcp: { mr_066_mr_067_memory_of_stopped_writers_is_not_used_again });
@@ -96,9 +96,7 @@ impl Play {
         self.owner.post(self.epoch);
         let deadline = Deadline::new("a writer writes");
         while !self.watch.is_written(&held) && self.writers.iter().any(|writer| !writer.stopped) {
-            if !self.owner.open.endpoint.progress() {
-                std::thread::yield_now();
-            }
+            work(&self.owner.open);
             deadline.check();
         }
         (0..self.random.below(50_000)).for_each(|_| std::hint::spin_loop());

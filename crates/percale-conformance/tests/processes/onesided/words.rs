@@ -7,7 +7,7 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::watchdog::Watchdog;
 use std::time::Duration;
 
-use super::{ALL, Deadline, all_of, open_as_told, open_kind};
+use super::{ALL, Deadline, all_of, open_as_told, open_kind, work};
 
 /// Two through mapped memory, one over TCP; the fourth is the target itself.
 const OTHERS: [&str; 3] = ["shm", "shm", "tcp"];
@@ -81,9 +81,7 @@ fn hear_all(open: &Open, others: &mut [Helper], wanted: &str) {
             if let Some(word) = other.try_hear() {
                 break word;
             }
-            if !open.endpoint.progress() {
-                std::thread::yield_now();
-            }
+            work(open);
             if !long() {
                 deadline.check();
             }
