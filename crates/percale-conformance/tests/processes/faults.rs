@@ -254,7 +254,7 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
 }
 
 /// Whether all threads of a process are stopped.
-fn is_stopped(pid: u32) -> bool {
+pub(crate) fn is_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
     let stopped = |thread: std::fs::DirEntry| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Several processes: faults, hostile peers, other hosts and users, resources.
+//! Several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
 //!
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
@@ -10,6 +10,7 @@ mod environment;
 mod faults;
 mod flood;
 mod hostile;
+mod onesided;
 mod resources;
 mod ring;
 mod sockets;
@@ -64,5 +65,12 @@ fn helper() {
         ("by-name-to", environment::by_name_to),
         ("info", discovery::info),
         ("guarded", environment::guarded),
+        ("writer", onesided::revocation::writer),
+        ("refusing", onesided::refused::target),
+        ("adder", onesided::words::adder),
+        ("unbacked", onesided::unbacked::target),
+        ("curious", onesided::untrusting::curious),
+        ("survivor", onesided::deaths::survivor),
+        ("victim", onesided::deaths::victim),
     ]);
 }
