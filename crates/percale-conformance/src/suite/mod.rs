@@ -11,6 +11,7 @@ pub mod messages;
 pub mod model;
 pub mod probing;
 pub mod remote;
+pub mod remote_model;
 pub mod safe;
 pub mod tagged;
 pub mod waiting;
@@ -85,7 +86,9 @@ macro_rules! conformance {
                 messages_and_reads_do_not_overtake_writes,
                 accesses_are_fenced_and_refused,
                 injected_writes_are_copied,
-                borrowed_memory_is_registered_in_a_scope,
+                borrowed_memory_is_registered_in_a_scope;
+            remote_model:
+                random_accesses_do_what_a_plain_model_does,
         }
     };
     (@every $fabric:ty) => {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::access::{Access, Part};
+use super::access::{Access, Long, Part};
 use super::peers::Peers;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use crate::completion::counter::Counter;
@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) accesses: Slab<Access>,
     /// Their parts.
     pub(crate) parts: Slab<Part>,
+    /// Those parts that are long.
+    pub(crate) long: Vec<Long>,
     /// Bytes of our regions that peers are to fetch.
     pub(crate) serves: Slab<Serve>,
     /// Our regions.

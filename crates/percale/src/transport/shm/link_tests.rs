@@ -582,3 +582,6 @@ impl Sink for Scribbled {
 
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 }
+
+#[path = "revoked_tests.rs"]
+mod revoked;
