@@ -87,7 +87,7 @@ impl Access {
     }
 
     /// Checks what the near side has left here; `own` additions were ours.
-    fn verify(&mut self, round: &Round, own: u64) -> Result<()> {
+    fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.means {
             Means::Word => {
                 let sum = self.shared.words().word.value.load(SeqCst);
@@ -99,8 +99,8 @@ impl Access {
                 }
             }
             _ if self.shape.op != Operation::Put => Ok(()),
-            Means::Copy | Means::Kernel => round.last_of_slots(self.shape.slots()).try_for_each(|index| {
-                let slot = self.at(round.slot(index, self.shape.slots()));
+            Means::Copy | Means::Kernel => round.last_of_slots(slots).try_for_each(|index| {
+                let slot = self.at(round.slot(index, slots));
                 let get = |at: usize, to: &mut [u8]| self.shared.get(Side::Far, slot + at, to);
                 round.checked(index, Way::There).check_from(self.shape.bytes, get)
             }),
@@ -162,10 +162,10 @@ impl Subject for Access {
         Ok(())
     }
 
-    fn serve(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         if self.shape.op == Operation::Get {
-            for index in round.last_of_slots(self.shape.slots()) {
-                let slot = round.slot(index, self.shape.slots());
+            for index in round.last_of_slots(slots) {
+                let slot = round.slot(index, slots);
                 let put = |at: usize, bytes: &[u8]| self.shared.put(Side::Far, self.at(slot) + at, bytes);
                 round.written(slot as u64, Way::Back).write_to(self.shape.bytes, put);
             }
@@ -183,6 +183,6 @@ impl Subject for Access {
             }
             spin.turn(watch)?;
         }
-        self.verify(round, own)
+        self.verify(slots, round, own)
     }
 }

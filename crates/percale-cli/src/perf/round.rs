@@ -167,7 +167,7 @@ pub(crate) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, wat
     match shape.op.pattern() {
         Pattern::PingPong => pong(subject, shape, round, watch),
         Pattern::Stream => drain(subject, round, watch),
-        Pattern::Access => subject.serve(round, watch),
+        Pattern::Access => subject.serve(shape.slots(), round, watch),
     }
 }
 

@@ -160,10 +160,10 @@ pub(crate) trait Subject {
         Ok(())
     }
 
-    /// Lets the other side access this side's memory until the round is over; then checks what is there.
-    fn serve(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+    /// Lets the other side access this side's memory, of so many slots, until the round is over; then checks what is there.
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         for index in 0..round.messages() {
-            self.write(round.written(index, Way::Back), watch)?;
+            self.write(round.written(round.slot(index, slots) as u64, Way::Back), watch)?;
             for _ in 0..round.batch {
                 self.receive(watch)?;
                 self.send(watch)?;

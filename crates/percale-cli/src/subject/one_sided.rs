@@ -214,7 +214,7 @@ impl OneSided {
     }
 
     #[inline]
-    fn post_atomic(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+    fn post_atomic(&mut self, watch: &mut Watch) -> Result<()> {
         let swaps = self.shape.op == Operation::CompareSwap;
         if swaps {
             self.local.word(self.place(OPERAND)).store(self.next + 1, Relaxed);
@@ -228,7 +228,8 @@ impl OneSided {
             operand: word(OPERAND),
             compare: swaps.then(|| word(COMPARE)),
             result: Some(word(RESULT)),
-            remote: self.remote(slot)?,
+            // All change one word.
+            remote: self.remote(0)?,
             data: None,
             context: ACCESS,
             flags: OpFlags::COMPLETION,
@@ -248,9 +249,9 @@ impl OneSided {
     }
 
     /// Writes the content that the other side is to read.
-    fn fill(&self, round: &Round) {
-        for index in round.last_of_slots(self.shape.slots()) {
-            let slot = round.slot(index, self.shape.slots());
+    fn fill(&self, slots: usize, round: &Round) {
+        for index in round.last_of_slots(slots) {
+            let slot = round.slot(index, slots);
             let to = self.slot(slot);
             round.written(slot as u64, Way::Back).write_to(self.shape.bytes, |at, bytes| {
                 View::of(bytes).copy_into(&to, at);
@@ -263,10 +264,10 @@ impl OneSided {
     }
 
     /// Checks what the other side has left in our memory; `own` additions were ours.
-    fn verify(&self, round: &Round, own: u64) -> Result<()> {
+    fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.shape.op {
-            Operation::Put => round.last_of_slots(self.shape.slots()).try_for_each(|index| {
-                let from = self.slot(round.slot(index, self.shape.slots()));
+            Operation::Put => round.last_of_slots(slots).try_for_each(|index| {
+                let from = self.slot(round.slot(index, slots));
                 round.checked(index, Way::There).check_from(self.shape.bytes, |at, to| {
                     from.copy_to(at, to);
                 })
@@ -388,7 +389,7 @@ impl Subject for OneSided {
     #[inline]
     fn access(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         if self.shape.op.is_atomic() {
-            self.post_atomic(slot, watch)?;
+            self.post_atomic(watch)?;
             self.until(ACCESS, watch)?;
             self.found();
             return Ok(());
@@ -401,10 +402,10 @@ impl Subject for OneSided {
         self.tell(OVER, watch)
     }
 
-    fn serve(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         let adds = self.shape.op == Operation::FetchAdd;
         match self.shape.op {
-            Operation::Get => self.fill(round),
+            Operation::Get => self.fill(slots, round),
             op if op.is_atomic() => self.exposed.block.word(0).store(0, SeqCst),
             _ => {}
         }
@@ -421,7 +422,7 @@ impl Subject for OneSided {
                 spin.turn(watch)?;
             }
         }
-        self.verify(round, own)
+        self.verify(slots, round, own)
     }
 
     fn progress(&mut self) -> Result<()> {
