@@ -171,10 +171,16 @@ impl Run {
     fn fill(&self, session: &mut Session, options: &Options, target: Duration) -> Result<u64> {
         let round = Round { setting: self.setting, ..timed_round(&self.shape, options) };
         let mut count = 4;
-        loop {
+        let mut try_it = |count| {
             let start = Instant::now();
-            session.round(self.kind, Round { count, ..round })?;
-            let spent = start.elapsed();
+            session.round(self.kind, Round { count, ..round }).map(|_| start.elapsed())
+        };
+        loop {
+            let mut spent = try_it(count)?;
+            if spent >= target / 8 {
+                // Once more: something that happens once may have held it up for longer than the messages took.
+                spent = spent.min(try_it(count)?);
+            }
             if spent >= target / 8 || count >= MOST {
                 let fit = target.as_secs_f64() / spent.as_secs_f64() * count as f64;
                 return Ok((fit as u64).clamp(1, MOST));

@@ -14,7 +14,7 @@ use super::bell::{BELL_BITS, Bell, PeerBell};
 use super::death::Death;
 use super::direct::{Direct, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
-use super::ring::{Arrival, Consumer, INLINE_MAX};
+use super::ring::{Arrival, Consumer, Mark, SCRATCH, Scratch};
 use super::sender::{GROW, SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
@@ -25,7 +25,7 @@ use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
 /// Frames that one poll takes at most, so that other links get their turn.
-const BATCH: usize = 16;
+const BATCH: u32 = 16;
 /// Payloads longer than this are better offered than sent.
 const EAGER_MAX: usize = 8192;
 /// How long a link that breaks waits for copies that the peer has under way.
@@ -98,7 +98,7 @@ pub struct ShmLink {
     broken: Option<Broken>,
     death: Arc<Death>,
     cma: Result<(), String>,
-    scratch: [u8; INLINE_MAX],
+    scratch: Scratch,
 }
 
 impl ShmLink {
@@ -135,7 +135,7 @@ impl ShmLink {
             broken: None,
             death: Arc::new(Death::new(parts.my_bell, parts.my_bit)),
             cma: cma.map(|_| ()),
-            scratch: [0; INLINE_MAX],
+            scratch: [0; SCRATCH],
         })
     }
 
@@ -149,6 +149,18 @@ impl ShmLink {
     #[must_use]
     pub fn cma_reason(&self) -> Option<&str> {
         self.cma.as_ref().err().map(String::as_str)
+    }
+
+    /// Sends a frame that is no offer. Always inlined: what the caller knows of the head is then not asked for again.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    #[inline(always)]
+    pub(crate) fn send_plain(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
     }
 
     /// How large messages move, and why.
@@ -205,13 +217,13 @@ impl ShmLink {
     /// Whether a poll would find nothing to do: the price of looking at an idle peer is this.
     #[must_use]
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.broken.is_none()
-            && self.rx.is_empty()
-            && self.sender.is_settled()
+    pub fn is_quiet(&mut self) -> bool {
+        self.rx.is_empty()
+            && self.broken.is_none()
             && self.transfers.is_empty()
             && self.direct.is_settled()
             && !self.death.is_dead()
+            && self.sender.rests()
     }
 
     /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
@@ -239,6 +251,7 @@ impl ShmLink {
         }
     }
 
+    #[cold]
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,
@@ -262,6 +275,9 @@ impl ShmLink {
 
     #[cold]
     fn send_offer(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
         let Some(mut offer) = self.transfers.complete_offer(payload) else {
             return self.sender.send(head, payload, more).map_err(|error| self.send_error(error));
         };
@@ -277,7 +293,8 @@ impl ShmLink {
         self.direct.initiator()
     }
 
-    fn direct(&mut self) -> (&mut Direct, Side<'_>) {
+    /// Its direct accesses, and what of the link they need.
+    pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
         let (pair, side, death, cma) = (&self.pair, self.side, &self.death, self.transfers.cma());
         let (arenas, sender) = (self.transfers.arenas(), &mut self.sender);
         (&mut self.direct, Side { pair, side, death, cma, arenas, sender })
@@ -348,47 +365,83 @@ impl ShmLink {
     #[inline]
     fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
-        while count < BATCH {
-            if let Some((head, payload)) = self.rx.peek_short() {
+        while count < BATCH
+            && let Some(mark) = self.rx.next()
+        {
+            let Some(head) = self.rx.peek_message(mark) else {
+                if !self.receive_any(mark, me, sink)? {
+                    break;
+                }
                 count += 1;
-                // SAFETY: the line has room for `head.len` bytes there, as was checked, and is consumed only after the
-                // sink has returned.
-                sink.frame(me, head, unsafe { View::new(payload, head.len as usize) });
+                if self.broken.is_some() {
+                    break; // It was a goodbye.
+                }
+                continue;
+            };
+            let (payload, long) = match self.rx.short_payload(&head) {
+                Some(payload) => (payload, None),
+                None => match self.rx.payload(head, &mut self.scratch) {
+                    Ok(Some(arrival)) => (arrival.payload(), Some(arrival)),
+                    Ok(None) => break,
+                    Err(why) => return Err(self.broken_frame(why)),
+                },
+            };
+            // SAFETY: that many bytes lie there, as was checked, until they are consumed after the sink has returned.
+            sink.frame(me, &head, unsafe { View::new(payload, head.len as usize) });
+            if let Some(arrival) = &long {
+                self.consume(arrival);
+            } else {
                 if self.rx.consume_short() {
                     self.sender.gave_room();
                 }
-                if count > 1 {
+                if count > 0 {
                     // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
                     // single messages: the next line is then about to be written.)
                     self.rx.prefetch();
                 }
-                self.sender.answered();
-                continue;
             }
-            match self.rx.peek(&mut self.scratch) {
-                Ok(Some(arrival)) => {
-                    count += 1;
-                    match arrival.head.kind {
-                        Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {
-                            self.own_frame(&arrival)?;
-                        }
-                        kind => {
-                            // SAFETY: the frame is consumed only after the sink has returned.
-                            sink.frame(me, arrival.head, unsafe { arrival.view() });
-                            self.consume(&arrival);
-                            if kind == Kind::Bye {
-                                self.break_with(Broken::Closed);
-                                return Ok(true);
-                            }
-                        }
-                    }
-                    self.sender.answered();
-                }
-                Ok(None) => break,
-                Err(why) => return Err(self.break_with(Broken::Protocol(why.to_owned()))),
-            }
+            count += 1;
         }
+        self.sender.answered(count);
         Ok(count > 0)
+    }
+
+    /// Goes on with transfers. Whether any did.
+    #[inline(never)]
+    fn step(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let stepped = self.transfers.step(&mut self.sender, me, sink);
+        stepped.map_err(|error| self.transfer_error(error))
+    }
+
+    #[cold]
+    fn break_with_death(&mut self) -> Broken {
+        let reason = self.death.reason().to_owned();
+        self.break_with(Broken::Died(reason))
+    }
+
+    #[cold]
+    fn broken_frame(&mut self, why: &str) -> Broken {
+        self.break_with(Broken::Protocol(why.to_owned()))
+    }
+
+    /// Gives a frame of any kind to `sink`. False if it is not all there.
+    #[inline(never)]
+    fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
+            Ok(Some(arrival)) => arrival,
+            Ok(None) => return Ok(false),
+            Err(why) => return Err(self.broken_frame(why)),
+        };
+        if matches!(arrival.head.kind, Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved) {
+            return self.own_frame(&arrival).map(|()| true);
+        }
+        // SAFETY: the frame is consumed only after the sink has returned.
+        sink.frame(me, &arrival.head, unsafe { arrival.view() });
+        self.consume(&arrival);
+        if arrival.head.kind == Kind::Bye {
+            self.break_with(Broken::Closed);
+        }
+        Ok(true)
     }
 }
 
@@ -398,18 +451,17 @@ impl Link for ShmLink {
         self.sender.limit().min(EAGER_MAX)
     }
 
-    #[inline]
+    // The commonest frames go by `send_plain`, inlined.
+    #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
-        if self.broken.is_some() {
-            return Err(Refused::Broken);
-        }
         if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer | Kind::ReadOffer) {
             return self.send_offer(head, payload, more);
         }
-        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
+        self.send_plain(head, payload, more)
     }
 
-    #[inline]
+    // Out of line: whoever polls looks first whether the link is quiet.
+    #[inline(never)]
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -422,16 +474,12 @@ impl Link for ShmLink {
         }
         self.sender.flush();
         if !self.transfers.is_empty() && self.broken.is_none() {
-            match self.transfers.step(&mut self.sender, me, sink) {
-                Ok(stepped) => moved |= stepped,
-                Err(error) => return Err(self.transfer_error(error)),
-            }
+            moved |= self.step(me, sink)?;
         }
         if !moved {
             self.sender.idle();
             if dead {
-                let reason = self.death.reason().to_owned();
-                return Err(self.break_with(Broken::Died(reason)));
+                return Err(self.break_with_death());
             }
         }
         Ok(moved)
@@ -476,4 +524,4 @@ impl Drop for ShmLink {
 
 #[cfg(all(test, not(loom)))]
 #[path = "link_tests.rs"]
-mod tests;
+pub(super) mod tests;

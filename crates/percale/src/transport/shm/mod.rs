@@ -31,6 +31,7 @@ mod transfer;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
 
+pub(crate) use barrier::register;
 pub use bell::{BELL_BITS, BELL_BYTES, Bell};
 pub use death::Death;
 #[allow(unused_imports, reason = "the engine's")]

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "moves words to and from mapped memory; each block states its own reason")]
 
+use std::io;
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -29,10 +30,10 @@ const CMA_PIECE: usize = 256 << 10;
 /// Why a direct access was not made, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DirectError {
-    /// The region does not give this right (MR-014).
+    /// The region does not give this right (MR-050, MR-052).
     #[error("the region does not give this right")]
     Right,
-    /// Some byte is outside of the region (MR-050).
+    /// Some byte is outside of the region (MR-014).
     #[error("the access leaves the region")]
     Range,
     /// The grant does not hold any more: to be forgotten, and asked for anew. A long access may have been made in part.
@@ -109,8 +110,7 @@ pub(in super::super) struct Initiator {
     death: Arc<Death>,
     /// The number of the key page.
     number: u32,
-    /// The kernel refused to copy.
-    no_cma: bool,
+    no_cma: NoCma,
     /// The arenas' count when grants were last swept.
     taken_back: u64,
 }
@@ -125,7 +125,7 @@ impl Initiator {
             side,
             death,
             number: 0,
-            no_cma: false,
+            no_cma: NoCma::default(),
             taken_back: 0,
         }
     }
@@ -161,7 +161,9 @@ impl Initiator {
     /// What the peer did wrong.
     pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         let key = self.grants.answered(id).ok_or("an answer about a key that nobody asked for")?;
-        let resolution = payload.read::<Resolution>(0).ok_or("an answer about a key that is too short")?;
+        let exact = payload.len() == size_of::<Resolution>();
+        let resolution =
+            payload.read::<Resolution>(0).filter(|_| exact).ok_or("an answer about a key of another length")?;
         let answer = match resolution.check()? {
             Status::Executed => Answer::Executed,
             Status::NoKey => Answer::NoKey,
@@ -220,7 +222,7 @@ impl Initiator {
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
-            let (Some(cma), false) = (cma, self.no_cma) else { return Ok(Answer::Executed) };
+            let (Some(cma), false) = (cma, self.no_cma.0) else { return Ok(Answer::Executed) };
             (Memory::Cma(cma, resolution.place.get()), None)
         };
         Ok(Answer::Granted(Grant {
@@ -312,64 +314,80 @@ impl Initiator {
         self.announced(target.entry, target.generation, || operate(at))
     }
 
-    /// A long access, one of several segments, or one that the kernel makes.
+    /// A long access, one of several segments, or one that the kernel makes: piece by piece, so that a revoker waits for no more
+    /// than one of them.
     #[inline(never)]
     fn in_pieces(&mut self, target: Target, direction: Direction, local: &Segments) -> Result<(), DirectError> {
         let most = if matches!(target.memory, Memory::Mapped(_)) { MAPPED_PIECE } else { CMA_PIECE };
+        // The number of a dead process may be another's by now.
+        if matches!(target.memory, Memory::Cma(..)) && self.death.is_dead() {
+            return Err(DirectError::Stale);
+        }
+        let entry = self.page.as_ref().and_then(|page| page.entry(target.entry)).ok_or(DirectError::Stale)?;
+        let line = self.pair.announcements(self.side);
+        self.announcer.enter(line);
         let mut done = 0;
-        loop {
+        let result = loop {
+            if !entry.holds(target.generation) {
+                break Err(DirectError::Stale);
+            }
             let len = most.min(local.len() - done);
-            self.piece(target, direction, local, done, len)?;
+            if let Err(error) = target.copy(direction, local, done, len) {
+                break Err(self.no_cma.failed(&error));
+            }
             done += len;
             if done >= local.len() {
-                return Ok(());
+                break Ok(());
             }
-        }
+            self.announcer.renew(line);
+        };
+        self.announcer.leave(line);
+        result
     }
+}
 
-    /// Copies `len` bytes from `done` on.
-    fn piece(
-        &mut self,
-        target: Target,
-        direction: Direction,
-        local: &Segments,
-        done: usize,
-        len: usize,
-    ) -> Result<(), DirectError> {
-        let Target { entry, generation, memory, offset } = target;
-        let copied = match (memory, direction) {
+impl Target {
+    /// Copies `len` bytes from `done` on. The caller has announced it.
+    fn copy(&self, direction: Direction, local: &Segments, done: usize, len: usize) -> io::Result<()> {
+        match (self.memory, direction) {
             (Memory::Mapped(memory), Direction::Write) => {
-                let to = memory.as_ptr().wrapping_add(offset + done);
-                return self.announced(entry, generation, || {
-                    // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
-                    // mapped for writing. The source is our own memory, not this mapping.
-                    unsafe { local.copy_to_raw(done, to, len) };
-                });
+                let to = memory.as_ptr().wrapping_add(self.offset + done);
+                // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
+                // mapped for writing. The source is our own memory, not this mapping.
+                unsafe { local.copy_to_raw(done, to, len) };
             }
             (Memory::Mapped(memory), Direction::Read) => {
-                let from = memory.as_ptr().wrapping_add(offset + done);
-                return self.announced(entry, generation, || {
-                    // SAFETY: `check` found the range within the mapping, which the grant holds.
-                    let view = unsafe { View::new(from, len) };
-                    view.copy_into(local, done);
-                });
+                let from = memory.as_ptr().wrapping_add(self.offset + done);
+                // SAFETY: `check` found the range within the mapping, which the grant holds.
+                let view = unsafe { View::new(from, len) };
+                view.copy_into(local, done);
             }
-            // The number of a dead process may be another's by now.
-            (Memory::Cma(..), _) if self.death.is_dead() => return Err(DirectError::Stale),
             (Memory::Cma(cma, first), _) => {
-                let remote = first.wrapping_add((offset + done) as u64);
-                self.announced(entry, generation, || cma.copy(direction, &local.slice(done, len), remote))?
+                let remote = first.wrapping_add((self.offset + done) as u64);
+                cma.copy(direction, &local.slice(done, len), remote)?;
             }
-        };
-        copied.map_err(|error| match error.raw_os_error() {
+        }
+        Ok(())
+    }
+}
+
+/// Whether the kernel has refused to copy: then accesses are executed.
+#[derive(Debug, Default)]
+struct NoCma(bool);
+
+impl NoCma {
+    /// A copy by the kernel failed.
+    #[cold]
+    fn failed(&mut self, error: &io::Error) -> DirectError {
+        match error.raw_os_error() {
             Some(libc::ESRCH) => DirectError::Stale,
             Some(libc::EPERM | libc::ENOSYS) => {
                 tracing::debug!(%error, "the kernel copies no more: accesses will be executed");
-                self.no_cma = true;
+                self.0 = true;
                 DirectError::Stale
             }
             _ => DirectError::Fault,
-        })
+        }
     }
 }
 
