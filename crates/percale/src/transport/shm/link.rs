@@ -156,8 +156,8 @@ impl ShmLink {
         self.cold
     }
 
-    /// To be called on each hot link between [`Bell::arm`] and the last look before sleeping. True if the peer publishes
-    /// without fences, so that a [`Bell::barrier`] is needed before that look.
+    /// To be called on each hot link between [`Bell::arm`](super::Bell::arm) and the last look before sleeping. True if the peer publishes
+    /// without fences, so that a [`Bell::barrier`](super::Bell::barrier) is needed before that look.
     pub fn prepare_sleep(&mut self) -> bool {
         self.sender.prepare_sleep();
         self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
