@@ -7,8 +7,7 @@ use std::sync::atomic::AtomicU64;
 use percale::memory::volatile::{Segment, Segments};
 use percale::{Allocation, Domain};
 
-use crate::failure::Result;
-use crate::failure::percale;
+use crate::failure::{Result, percale};
 use crate::row::Memory;
 
 /// Pages: where every block starts.

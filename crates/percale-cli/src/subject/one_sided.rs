@@ -20,8 +20,7 @@ use percale::{
 use super::Subject;
 use super::block::Block;
 use super::node::Node;
-use crate::failure::percale;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, percale};
 use crate::pattern::{Content, Part, Way};
 use crate::perf::round::{Round, Shape};
 use crate::perf::watch::{Spin, Watch};
@@ -83,7 +82,8 @@ impl Drop for Exposed {
 }
 
 /// One side.
-// The order of the fields matters: the endpoint closes, and ends all operations, before the memory goes.
+// The order of the fields matters: what the other side may access is taken back first; the endpoint closes, and ends all
+// operations, before the local memory goes.
 pub(super) struct OneSided {
     exposed: Exposed,
     node: Node,
