@@ -80,6 +80,9 @@ pub trait Sink {
     /// A pull that was started as `token` is over: the bytes that arrived, or why not all did.
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>);
 
+    /// A long access of ours to the peer's region is over, which had not ended in the call that began it.
+    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>);
+
     /// The payload of the sender's operation `id` has left: the peer has it or holds no claim on it any more.
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>);
 }

@@ -59,6 +59,9 @@ pub enum Kind {
     Resolve = 21,
     /// The answer to [`Resolve`](Self::Resolve).
     Resolved = 22,
+    /// Local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`, as its number
+    /// `id`; the target may help.
+    Assist = 23,
 }
 
 impl Kind {
@@ -89,6 +92,7 @@ impl Kind {
             20 => Self::Wrote,
             21 => Self::Resolve,
             22 => Self::Resolved,
+            23 => Self::Assist,
             _ => return None,
         })
     }

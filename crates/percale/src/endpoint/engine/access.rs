@@ -384,6 +384,14 @@ pub(super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
     }
 }
 
+/// What the failure of a transfer from or to a region means.
+const fn pull_refusal(error: PullError) -> Refusal {
+    match error {
+        PullError::Fault => Refusal::Fault,
+        PullError::Gone | PullError::Revoked => Refusal::Key,
+    }
+}
+
 /// How a refusal is reported.
 pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
     match refusal {
@@ -455,11 +463,7 @@ impl Core {
 
     /// A long read has been fetched, or not.
     pub(super) fn fetched(&mut self, part: u32, result: Result<u64, PullError>) {
-        let result = result.map(drop).map_err(|error| match error {
-            PullError::Fault => Refusal::Fault,
-            PullError::Gone | PullError::Revoked => Refusal::Key,
-        });
-        self.part_over(part, result);
+        self.part_over(part, result.map(drop).map_err(pull_refusal));
     }
 
     /// The target asks for the bytes of a long write.
@@ -536,6 +540,38 @@ impl Core {
         let id = u32::from(counts);
         let head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data: data.unwrap_or(0), id };
         self.outbox.push_back((to, Action::Frame(head)));
+    }
+
+    /// Begins a long access that we make ourselves with the target's help; its number.
+    pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: bool) -> u32 {
+        let tells = what.changes() && (counts || what.data().is_some());
+        let tell = tells.then(|| what.tell(counts));
+        let access =
+            Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
+        self.peers.started(slot);
+        self.peers.get_mut(slot).executed += 1;
+        self.accesses.insert(access) as u32
+    }
+
+    /// It ended in the call that began it, and is reported there.
+    pub(super) fn withdraw_assisted(&mut self, slot: Connection, id: u32) {
+        self.accesses.remove(id as usize);
+        let peer = self.peers.get_mut(slot);
+        peer.executed = peer.executed.saturating_sub(1);
+        self.peers.finished(slot);
+    }
+
+    /// It is over.
+    pub(super) fn assisted_end(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+        if self.accesses.get(id as usize).is_some_and(|access| access.to == from) {
+            self.access_step(
+                id,
+                result.map_err(|error| {
+                    let refusal = pull_refusal(error);
+                    (refused_code(refusal), refusal.to_string().into())
+                }),
+            );
+        }
     }
 
     /// The connection is gone: what was being executed over it has failed.

@@ -104,7 +104,13 @@ impl Core {
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
             Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
-            Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {}
+            Kind::Data
+            | Kind::Bye
+            | Kind::Nothing
+            | Kind::Transport
+            | Kind::Resolve
+            | Kind::Resolved
+            | Kind::Assist => {}
             _ => self.remote(from, &head, payload),
         }
     }
@@ -274,6 +280,10 @@ impl Sink for Core {
                 self.receive_failed(from, &head, &receive, code, why);
             }
         }
+    }
+
+    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>) {
+        self.assisted_end(from, token, result);
     }
 
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {

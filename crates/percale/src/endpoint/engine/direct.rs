@@ -17,11 +17,11 @@ use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind, Operands, is_valid};
 use crate::memory::buffer::Buffer;
-use crate::memory::region::Refusal;
+use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
-use crate::transport::shm::{DirectError, GrantIndex, Lookup, ShmLink};
+use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
 
 /// How an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ impl Engine {
         let slot = self.access_slot(work.peer)?;
         let long = work.flags.contains(OpFlags::INJECT) && work.local.len() > INJECT_LIMIT;
         if !long
+            && work.local.len() <= ASSISTED
             && let Some(link) = self.direct_link(slot, work.flags)
             && let [piece] = work.remote.as_slice()
             && let Lookup::Ready(grant) = link.look_up(piece.key)
@@ -209,6 +210,12 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
             }
         }
     }
+    if let (Some(grant), [piece], What::Write(work) | What::Read(work)) = (grants[0], what.pieces(), what)
+        && work.local.len() > ASSISTED
+        && !link.is_assisted()
+    {
+        return assisted(link, core, slot, grant, piece, what, &work.local, notify);
+    }
     let mut offset = 0;
     for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
         let result = match what {
@@ -218,22 +225,9 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
             What::Atomic(work) => atomically(link, grant, work),
         };
         offset += piece.len as usize;
-        let refusal = match result {
-            Ok(()) => continue,
-            Err(DirectError::Stale) => {
-                // Closed, and perhaps registered anew: the key is resolved once more. What was copied is copied again.
-                link.forget(piece.key);
-                return match link.look_up(piece.key) {
-                    Lookup::Executed => Attempt::Executed,
-                    _ => Attempt::Asked,
-                };
-            }
-            Err(DirectError::Right) => Refusal::Right,
-            Err(DirectError::Range) => Refusal::Range,
-            Err(DirectError::Fault) => Refusal::Fault,
-            Err(DirectError::Misaligned) => Refusal::Misaligned,
-        };
-        return refuse(core, what, notify, refusal);
+        if let Err(error) = result {
+            return failed(link, core, what, notify, piece.key, error);
+        }
     }
     for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
         let tells = what.data().is_some() || link.grant_notifies(grant);
@@ -243,6 +237,56 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
     }
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
+}
+
+/// A long access, which the target may help with.
+#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
+fn assisted(
+    link: &mut ShmLink,
+    core: &mut Core,
+    slot: Connection,
+    grant: GrantIndex,
+    piece: &RemoteMemory,
+    what: &What,
+    local: &Segments,
+    notify: Notify,
+) -> Attempt {
+    let writes = what.changes();
+    let counts = link.grant_notifies(grant);
+    let token = core.start_assisted(slot, what, notify, counts);
+    let long = LongAccess { grant, key: piece.key, address: piece.address, local, writes, token };
+    let result = link.direct_long(&long);
+    if matches!(result, Ok(false)) {
+        return Attempt::Over; // It is reported when it ends.
+    }
+    core.withdraw_assisted(slot, token);
+    if let Err(error) = result {
+        return failed(link, core, what, notify, piece.key, error);
+    }
+    if writes && (what.data().is_some() || counts) {
+        core.wrote(slot, piece.key, counts, what.data());
+    }
+    core.complete(Side::Transmit, notify, what.entry());
+    Attempt::Over
+}
+
+/// An access was not made, or not all of it.
+fn failed(link: &mut ShmLink, core: &mut Core, what: &What, notify: Notify, key: u64, error: DirectError) -> Attempt {
+    let refusal = match error {
+        DirectError::Stale => {
+            // Closed, and perhaps registered anew: the key is resolved once more. What was copied is copied again.
+            link.forget(key);
+            return match link.look_up(key) {
+                Lookup::Executed => Attempt::Executed,
+                _ => Attempt::Asked,
+            };
+        }
+        DirectError::Right => Refusal::Right,
+        DirectError::Range => Refusal::Range,
+        DirectError::Fault => Refusal::Fault,
+        DirectError::Misaligned => Refusal::Misaligned,
+    };
+    refuse(core, what, notify, refusal)
 }
 
 fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Attempt {

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::barrier;
 use super::bell::{BELL_BITS, PeerBell};
 use super::death::Death;
-use super::direct::{Direct, Initiator, Lookup, Side};
+use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
 use super::parts::{Parts, SetUpError};
 use super::ring::{Arrival, Consumer, Mark, SCRATCH, Scratch};
@@ -19,7 +19,7 @@ use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
-use crate::transport::{Broken, Connection, Link, Refused, Sink};
+use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
 /// Frames that one poll takes at most, so that other links get their turn.
@@ -187,11 +187,11 @@ impl ShmLink {
     }
 
     fn quiesce(&mut self) {
-        if self.transfers.is_empty() {
+        if self.transfers.is_empty() && !self.direct.is_assisted() {
             return;
         }
         let until = Instant::now() + QUIESCE;
-        while !self.transfers.quiesce(&mut self.sender) && !self.death.is_dead() {
+        while (!self.transfers.quiesce(&mut self.sender) || self.has_assisted()) && !self.death.is_dead() {
             if Instant::now() > until {
                 tracing::warn!("a peer did not confirm that it stopped copying");
                 return;
@@ -201,6 +201,11 @@ impl ShmLink {
     }
 
     #[cold]
+    /// Whether the peer still copies for a long access of ours; nobody is told of its end any more.
+    fn has_assisted(&mut self) -> bool {
+        self.direct.is_assisted() && self.direct.assisted_end(&self.pair, self.side).is_none()
+    }
+
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,
@@ -268,6 +273,25 @@ impl ShmLink {
         direct.answer(side).map_err(|error| self.transfer_error(TransferError::Send(error)))
     }
 
+    /// Goes on with long accesses, the peer's and ours. Whether anything happened.
+    #[cold]
+    fn go_on(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
+        let helped = self.direct.help(&self.pair, self.side);
+        if helped {
+            self.sender.poke();
+        }
+        let Some((token, result)) = self.direct.assisted_end(&self.pair, self.side) else { return helped };
+        let result =
+            result.map_err(|error| if error == DirectError::Fault { PullError::Fault } else { PullError::Gone });
+        sink.assisted(me, token, result);
+        true
+    }
+
+    /// Whether a long access has yet to end, so that no other may begin.
+    pub(crate) const fn is_assisted(&self) -> bool {
+        self.direct.is_assisted()
+    }
+
     /// A frame that is not simply the sink's.
     fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
         match arrival.head.kind {
@@ -289,7 +313,7 @@ impl ShmLink {
                     return Err(self.transfer_error(error));
                 }
             }
-            Kind::Resolve | Kind::Resolved => {
+            Kind::Resolve | Kind::Resolved | Kind::Assist => {
                 // SAFETY: the frame is consumed only below.
                 let view = unsafe { arrival.view() };
                 let (direct, side) = self.direct();
@@ -381,7 +405,10 @@ impl ShmLink {
             Ok(None) => return Ok(false),
             Err(why) => return Err(self.broken_frame(why)),
         };
-        if matches!(arrival.head.kind, Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved) {
+        if matches!(
+            arrival.head.kind,
+            Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist
+        ) {
             return self.own_frame(&arrival).map(|()| true);
         }
         // SAFETY: the frame is consumed only after the sink has returned.
@@ -419,7 +446,7 @@ impl Link for ShmLink {
         let dead = self.death.is_dead();
         let mut moved = self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
-            moved |= self.answer()?;
+            moved |= self.answer()? | self.go_on(me, sink);
         }
         self.sender.flush();
         if !self.transfers.is_empty() && self.broken.is_none() {

@@ -145,5 +145,7 @@ impl Sink for Scribbled {
 
     fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
 
+    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 }

@@ -166,6 +166,8 @@ impl Sink for Seen {
         self.pulled.push((token, result));
     }
 
+    fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
+
     fn pushed(&mut self, _: Connection, id: u32, result: Result<(), PullError>) {
         self.pushed.push((id, result));
     }

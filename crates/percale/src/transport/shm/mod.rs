@@ -35,7 +35,7 @@ mod fuzz;
 pub(crate) use barrier::register;
 pub use bell::{BELL_BITS, BELL_BYTES, Bell};
 pub use death::Death;
-pub(crate) use direct::{DirectError, GrantIndex, Lookup};
+pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
 pub use link::ShmLink;

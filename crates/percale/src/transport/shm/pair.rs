@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::direct::Claims;
 use super::ring::{Area, Credits, LINE, Line};
 use super::sync::{AtomicU32, AtomicU64};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
@@ -99,6 +100,8 @@ struct Control {
     slots: [[Slot; SLOTS]; 2],
     /// Where each side announces its accesses to the other's regions.
     announcements: [rundown::Line; 2],
+    /// What both sides claim of a long access that a side initiates.
+    claims: [Claims; 2],
 }
 
 #[cfg(not(loom))]
@@ -158,6 +161,11 @@ impl Pair {
     #[inline]
     pub(super) fn announcements(&self, side: usize) -> &rundown::Line {
         &self.control().announcements[side]
+    }
+
+    /// What both sides claim of a long access that `side` initiates.
+    pub(super) fn claims(&self, side: usize) -> &Claims {
+        &self.control().claims[side]
     }
 
     const fn offset(side: usize, size: Size) -> usize {

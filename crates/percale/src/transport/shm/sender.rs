@@ -117,6 +117,12 @@ impl Sender {
         }
     }
 
+    /// Whether the peer looks at our ring by itself.
+    pub(super) fn peer_is_awake(&self) -> bool {
+        let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
+        !cold && !self.bell.is_asleep()
+    }
+
     /// Makes sure that the peer notices what was published or written to the pair memory.
     #[inline]
     pub(super) fn poke(&mut self) {

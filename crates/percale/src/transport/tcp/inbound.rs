@@ -272,7 +272,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
         Kind::Message | Kind::Tagged => TcpLink::EAGER_LIMIT,
         Kind::Data => DATA_LIMIT,
         Kind::Write | Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
-        Kind::Transport | Kind::Resolve | Kind::Resolved => {
+        Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {
             return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
         }
         _ => CONTROL_LIMIT,

@@ -114,6 +114,8 @@ pub(in super::super) struct Initiator {
     no_cma: bool,
     /// The arenas' count when grants were last swept.
     taken_back: u64,
+    /// The number of the last long access.
+    assists: u32,
 }
 
 impl Initiator {
@@ -128,6 +130,7 @@ impl Initiator {
             number: 0,
             no_cma: false,
             taken_back: 0,
+            assists: 0,
         }
     }
 
@@ -253,6 +256,23 @@ impl Initiator {
     #[inline]
     fn check(&self, grant: GrantIndex, address: u64, len: usize, wanted: Access) -> Result<Target, DirectError> {
         self.grants.get(grant).ok_or(DirectError::Stale)?.check(address, len, wanted)
+    }
+
+    /// Checks an access.
+    pub(super) fn check_access(
+        &self,
+        grant: GrantIndex,
+        address: u64,
+        len: usize,
+        wanted: Access,
+    ) -> Result<(), DirectError> {
+        self.check(grant, address, len, wanted).map(drop)
+    }
+
+    /// A number for a long access; never 0.
+    pub(super) fn next_assist(&mut self) -> u32 {
+        self.assists = self.assists.wrapping_add(1).max(1);
+        self.assists
     }
 
     /// Makes an access, if the grant holds. It must not panic, nor take longer than a revoker may wait.

@@ -1,5 +1,6 @@
 //! Direct access, as a link's owner uses it.
 
+use super::LongAccess;
 use super::access::DirectError;
 use super::grants::{GrantIndex, Lookup};
 use crate::memory::region::Access;
@@ -74,5 +75,16 @@ impl ShmLink {
     ) -> Result<R, DirectError> {
         let wanted = if fetches { Access::REMOTE_READ | Access::REMOTE_WRITE } else { Access::REMOTE_WRITE };
         self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, len, wanted, operate)
+    }
+
+    /// Makes an access of more than [`ASSISTED`](super::ASSISTED) bytes, which the target helps with if it makes progress. False if its
+    /// end comes later ([`Sink::assisted`](crate::transport::Sink::assisted)); until then no other may begin
+    /// ([`is_assisted`](Self::is_assisted)).
+    ///
+    /// # Errors
+    /// As [`DirectError`] says. After `Stale` and `Fault` some of it may have been copied.
+    pub(crate) fn direct_long(&mut self, long: &LongAccess<'_>) -> Result<bool, DirectError> {
+        let (direct, side) = self.direct();
+        direct.assisted(long, side)
     }
 }

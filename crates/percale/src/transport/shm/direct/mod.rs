@@ -9,6 +9,7 @@
 //! * `resolution`: the answer as it travels, and its checks
 //! * `grantee`: the target's record of the peer, with its key page; `target`: answers
 //! * `grants`: what the initiator knows, by key; `access`: reading and writing; `face`: what a link's owner calls
+//! * `assist`: long accesses that the target helps with
 //!
 //! Bounds: a target answers at most [`ASKED`] questions that are under way, and grants at most [`ENTRIES`] regions to a peer at a
 //! time; an initiator keeps at most 64 Ki keys.
@@ -20,6 +21,7 @@
 //! descriptors that cannot be mapped for writing.
 
 mod access;
+mod assist;
 mod face;
 mod grantee;
 mod grants;
@@ -34,6 +36,9 @@ use std::sync::Arc;
 
 pub(crate) use self::access::DirectError;
 pub(super) use self::access::Initiator;
+pub(super) use self::assist::Claims;
+pub(crate) use self::assist::{ASSISTED, LongAccess};
+use self::assist::{Assisted, Help};
 use self::grants::Asked;
 pub(crate) use self::grants::{GrantIndex, Lookup};
 use self::target::Target;
@@ -63,6 +68,8 @@ pub(super) struct Direct {
     pidfd: Option<Arc<OwnedFd>>,
     target: Option<Box<Target>>,
     initiator: Option<Box<Initiator>>,
+    /// A long access of ours that has yet to end.
+    assisted: Option<Assisted>,
 }
 
 /// What of a link its direct accesses need.
@@ -77,13 +84,47 @@ pub(super) struct Side<'a> {
 
 impl Direct {
     pub(super) const fn new(keys: Option<Arc<Keys>>, pidfd: Option<Arc<OwnedFd>>) -> Self {
-        Self { keys, pidfd, target: None, initiator: None }
+        Self { keys, pidfd, target: None, initiator: None, assisted: None }
     }
 
-    /// Whether no answer waits for room.
+    /// Whether there is nothing to do: no answer waits for room, no long access goes on.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        self.target.as_ref().is_none_or(|target| target.owed.is_empty())
+        self.target.as_ref().is_none_or(|target| target.owed.is_empty() && target.help.is_none())
+            && self.assisted.is_none()
+    }
+
+    /// Makes a long access ([`assist`]). Whether it is over.
+    #[inline(never)]
+    pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: Side<'_>) -> Result<bool, DirectError> {
+        let initiator = self.initiator.as_mut().ok_or(DirectError::Stale)?;
+        debug_assert!(self.assisted.is_none(), "one long access at a time");
+        let pair = Arc::clone(link.pair);
+        self.assisted = initiator.assisted(long, pair.claims(link.side), &mut link)?;
+        Ok(self.assisted.is_none())
+    }
+
+    /// Whether a long access has yet to end.
+    pub(super) const fn is_assisted(&self) -> bool {
+        self.assisted.is_some()
+    }
+
+    /// The end of a long access that had yet to come.
+    pub(super) fn assisted_end(&mut self, pair: &Pair, side: usize) -> Option<(u32, Result<(), DirectError>)> {
+        let assisted = self.assisted.as_ref()?;
+        let end = (assisted.token(), assisted.end(pair.claims(side))?);
+        self.assisted = None;
+        Some(end)
+    }
+
+    /// Copies a chunk of what the peer asked us to help with. Whether there was one.
+    pub(super) fn help(&mut self, pair: &Pair, side: usize) -> bool {
+        let Some(target) = &mut self.target else { return false };
+        let helped = target.help.as_ref().is_some_and(|help| help.step(pair.claims(1 - side)));
+        if !helped {
+            target.help = None;
+        }
+        helped
     }
 
     /// The grants that we were given, if we ever asked.
@@ -120,6 +161,15 @@ impl Direct {
     pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         if !head.flags.contains(Flags::ID) {
             return Err("a question about a key, or its answer, without a number");
+        }
+        if head.kind == Kind::Assist {
+            // A second request comes when the first is over.
+            let help = match &self.keys {
+                Some(keys) => Help::of(head, payload, keys, link.cma, link.arenas)?,
+                None => None,
+            };
+            self.target.get_or_insert_default().help = help;
+            return Ok(());
         }
         if head.kind == Kind::Resolve {
             let target = self.target.get_or_insert_default();

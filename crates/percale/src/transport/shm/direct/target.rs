@@ -7,6 +7,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use super::Side;
+use super::assist::Help;
 use super::grantee::{Full, ShmGrantee};
 use super::resolution::{Resolution, Status};
 use crate::memory::region::{Access, Keys, Registered};
@@ -24,6 +25,8 @@ type Place = (Status, u64, u32);
 pub(super) struct Target {
     /// Questions that were not answered yet: number and key.
     pub(super) owed: VecDeque<(u32, u64)>,
+    /// A long access of the peer's that we help with.
+    pub(super) help: Option<Help>,
     grantee: Option<Arc<ShmGrantee>>,
 }
 

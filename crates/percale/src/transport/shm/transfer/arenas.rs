@@ -102,7 +102,7 @@ impl Arenas {
     }
 
     /// The arena that holds all of `memory` and the offset in it, once the peer has the arena; else (0, 0).
-    pub(super) fn name(&mut self, memory: &Segments) -> (u32, u64) {
+    pub(in super::super) fn name(&mut self, memory: &Segments) -> (u32, u64) {
         let [only] = memory.as_slice() else { return (0, 0) };
         self.name_range(only.as_ptr(), only.len())
     }
@@ -174,7 +174,7 @@ impl Arenas {
     ///
     /// # Errors
     /// If the peer never handed that arena over, or the range does not lie in it.
-    pub(super) fn find(&mut self, arena: u32, offset: u64, len: u64) -> Result<Option<Remote>, &'static str> {
+    pub(in super::super) fn find(&mut self, arena: u32, offset: u64, len: u64) -> Result<Option<Remote>, &'static str> {
         if arena == 0 {
             return Ok(None);
         }

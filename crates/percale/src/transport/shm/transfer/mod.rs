@@ -48,6 +48,7 @@ pub(super) use self::arenas::{Arenas, Given, Remote, Sharing};
 pub(super) use self::cma::{Cma, Direction};
 use self::pull::{Pull, Waiting};
 use self::push::Push;
+pub(super) use self::way::Way;
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
 use crate::memory::volatile::{Segments, View};

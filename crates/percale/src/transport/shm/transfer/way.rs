@@ -10,7 +10,7 @@ use crate::transport::PullError;
 
 /// The other side's end of a transfer, as far as we can reach it.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(in super::super) enum Way {
     /// Not at all.
     None,
     /// It lies in an arena that we have mapped.
@@ -30,7 +30,7 @@ impl Way {
 
     /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination), which it enters for
     /// that. Both ends were checked to be at least `offset + len` long.
-    pub(super) fn fetch(&self, into: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
+    pub(in super::super) fn fetch(&self, into: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
         let (into, _held) = into.enter().ok_or(PullError::Revoked)?;
         match self {
             Self::None => Err(PullError::Fault),
@@ -47,7 +47,7 @@ impl Way {
     }
 
     /// Copies `len` bytes at `offset` of the transfer from `source` (the whole) to the peer. Checked as in `fetch`.
-    pub(super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
+    pub(in super::super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
         let (source, _held) = source.enter().ok_or(PullError::Revoked)?;
         match self {
             Self::None => Err(PullError::Fault),

@@ -1,0 +1,236 @@
+//! A long access that the target helps with.
+//!
+//! The initiator needs nobody, but two copy faster than one. So it says what it is about to copy ([`Kind::Assist`]), and both
+//! claim chunks: the initiator at once, the target if it makes progress meanwhile. Whoever claimed a chunk copies it: the
+//! initiator under its announcement, the target inside of its region's pin. A target that is busy with something else claims
+//! nothing, and the initiator does it all. At the end it waits only for chunks that the target has claimed.
+//!
+//! A [`Claims`] line of the pair counts both: every number of an access is claimed under the access' own number, so that a claim
+//! that comes late finds another number and takes nothing. The initiator starts no second access before the first is over.
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use super::access::{DirectError, Initiator};
+use super::{GrantIndex, Side};
+use crate::memory::lease::Lease;
+use crate::memory::region::{Access, Keys};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::shm::sync::{AtomicU64, Ordering};
+use crate::transport::shm::transfer::{Arenas, Cma, Way};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Accesses longer than this are worth a message to the target.
+pub(crate) const ASSISTED: usize = 128 << 10;
+
+/// What one claim copies.
+const CHUNK: usize = 64 << 10;
+
+/// Looks at what the target has claimed and not finished, before the access goes on by itself.
+const LOOKS: u32 = 256;
+
+/// In place of a chunk's number: nothing is left, or (of what is done) a claimed chunk was not copied.
+const STOP: u32 = u32::MAX;
+
+/// What both sides of one access have claimed, and what the target has done. In the pair's memory, a line for each side that
+/// initiates.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(in super::super) struct Claims {
+    /// The access' number, and the next chunk.
+    next: AtomicU64,
+    /// The access' number, and how many chunks the target has copied.
+    done: AtomicU64,
+}
+
+/// What is to be copied: the payload of a [`Kind::Assist`], whose head has the key and the address.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Request {
+    /// Bytes.
+    len: U64,
+    /// Where they are at the initiator: an offset in an arena of its own, or an address.
+    place: U64,
+    /// That arena, or 0.
+    arena: U32,
+    /// 1: the region is written.
+    writes: U32,
+}
+
+const fn word(number: u32, count: u32) -> u64 {
+    (number as u64) << 32 | count as u64
+}
+
+/// An access of ours that waits for chunks which the target has claimed.
+#[derive(Debug)]
+pub(super) struct Assisted {
+    token: u32,
+    /// What `done` will be.
+    awaited: u64,
+    result: Result<(), DirectError>,
+}
+
+impl Assisted {
+    /// How it ended, once it has.
+    pub(super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
+        let done = claims.done.load(Ordering::Acquire);
+        if done == self.awaited {
+            return Some(self.result);
+        }
+        // The target could not copy what it had claimed: the region was closed, or its memory is not there.
+        let failed = done == word((self.awaited >> 32) as u32, STOP);
+        failed.then_some(self.result.and(Err(DirectError::Stale)))
+    }
+
+    /// What the access was begun with.
+    pub(super) const fn token(&self) -> u32 {
+        self.token
+    }
+}
+
+/// A long access as the engine asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LongAccess<'a> {
+    pub(crate) grant: GrantIndex,
+    pub(crate) key: u64,
+    pub(crate) address: u64,
+    /// Our memory.
+    pub(crate) local: &'a Segments,
+    /// Whether the region is written, else read.
+    pub(crate) writes: bool,
+    /// Names the access if it does not end in the call that begins it.
+    pub(crate) token: u32,
+}
+
+impl Initiator {
+    /// Makes a long access, with the target's help if it gives any. `Some` if it has yet to end.
+    pub(super) fn assisted(
+        &mut self,
+        long: &LongAccess<'_>,
+        claims: &Claims,
+        link: &mut Side<'_>,
+    ) -> Result<Option<Assisted>, DirectError> {
+        let wanted = if long.writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        self.check_access(long.grant, long.address, long.local.len(), wanted)?;
+        let number = self.next_assist();
+        claims.done.store(word(number, 0), Ordering::Relaxed);
+        claims.next.store(word(number, 0), Ordering::Release);
+        ask(long, number, link);
+        let chunks = long.local.len().div_ceil(CHUNK) as u64;
+        let mut ours = 0;
+        let result = loop {
+            let next = u64::from(claims.next.fetch_add(1, Ordering::AcqRel) as u32);
+            if next >= chunks {
+                break Ok(());
+            }
+            ours += 1;
+            let done = next as usize * CHUNK;
+            let (at, part) = (long.address.wrapping_add(done as u64), long.local.slice(done, CHUNK));
+            let copied = if long.writes { self.write(long.grant, at, &part) } else { self.read(long.grant, at, &part) };
+            if copied.is_err() {
+                break copied;
+            }
+        };
+        // From here on nothing is claimed; what was and is not ours is the target's.
+        let claimed = u64::from(claims.next.swap(word(number, STOP), Ordering::AcqRel) as u32).min(chunks);
+        let theirs = claimed.saturating_sub(ours) as u32;
+        let assisted = Assisted { token: long.token, awaited: word(number, theirs), result };
+        for _ in 0..LOOKS {
+            if let Some(result) = assisted.end(claims) {
+                return result.map(|()| None);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(Some(assisted))
+    }
+}
+
+/// Asks the target to help, if it is awake: waking it takes longer than the access.
+fn ask(long: &LongAccess<'_>, number: u32, link: &mut Side<'_>) {
+    if !link.sender.peer_is_awake() {
+        return;
+    }
+    let (arena, offset) = link.arenas.name(long.local);
+    let place = match long.local.as_slice() {
+        [_] if arena != 0 => offset,
+        [only] => only.as_ptr().expose_provenance() as u64,
+        _ => return,
+    };
+    let request = Request {
+        len: (long.local.len() as u64).into(),
+        place: place.into(),
+        arena: arena.into(),
+        writes: u32::from(long.writes).into(),
+    };
+    let head = Head {
+        kind: Kind::Assist,
+        flags: Flags::DATA | Flags::ID,
+        len: size_of::<Request>() as u32,
+        tag: long.address,
+        data: long.key,
+        id: number,
+    };
+    // Without room, or without a link, there is no help; the link itself says what is wrong with it.
+    Segments::lend(request.as_bytes(), |payload| link.sender.send(&head, payload, false)).ok();
+}
+
+/// A peer's access that we help with.
+#[derive(Debug)]
+pub(super) struct Help {
+    number: u32,
+    region: Lease,
+    way: Way,
+    writes: bool,
+}
+
+impl Help {
+    /// What the peer asks for; `None` if we cannot, or may not, help.
+    ///
+    /// # Errors
+    /// What the peer did wrong.
+    pub(super) fn of(
+        head: &Head,
+        payload: View<'_>,
+        keys: &Keys,
+        cma: Option<Cma>,
+        arenas: &mut Arenas,
+    ) -> Result<Option<Self>, &'static str> {
+        let request = payload.read::<Request>(0).ok_or("a request for help that is too short")?;
+        let (len, writes) = (request.len.get(), request.writes.get() != 0);
+        let wanted = if writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let Ok(region) = keys.find(head.data) else { return Ok(None) };
+        let Some(region) = region.lease(head.tag, len, wanted).ok() else { return Ok(None) };
+        let way = match arenas.find(request.arena.get(), request.place.get(), len)? {
+            Some(remote) => Way::Mapped(remote),
+            None => match cma {
+                Some(cma) if request.arena.get() == 0 => Way::Cma(cma, request.place.get()),
+                _ => return Ok(None),
+            },
+        };
+        Ok(Some(Self { number: head.id, region, way, writes }))
+    }
+
+    /// Claims a chunk and copies it. False if nothing is left for us.
+    pub(super) fn step(&self, claims: &Claims) -> bool {
+        let next = claims.next.load(Ordering::Acquire);
+        let offset = (next as u32 as usize).saturating_mul(CHUNK);
+        if (next >> 32) as u32 != self.number || offset >= self.region.len() {
+            return false;
+        }
+        if claims.next.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return true; // The initiator was faster; there may be more.
+        }
+        let len = CHUNK.min(self.region.len() - offset);
+        let copied = if self.writes {
+            self.way.fetch(&self.region, offset, len)
+        } else {
+            self.way.store(&self.region, offset, len)
+        };
+        match copied {
+            Ok(()) => _ = claims.done.fetch_add(1, Ordering::Release),
+            Err(_) => claims.done.store(word(self.number, STOP), Ordering::Release),
+        }
+        true
+    }
+}
