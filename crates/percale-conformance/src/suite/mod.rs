@@ -86,7 +86,8 @@ macro_rules! conformance {
                 messages_and_reads_do_not_overtake_writes,
                 accesses_are_fenced_and_refused,
                 injected_writes_are_copied,
-                borrowed_memory_is_registered_in_a_scope;
+                borrowed_memory_is_registered_in_a_scope,
+                results_are_seen_before_sleeping;
             remote_model:
                 random_accesses_do_what_a_plain_model_does,
         }

@@ -76,10 +76,10 @@ impl Survivor {
         let peer = self.open.insert(&victim.hear());
         let got = self.open.endpoint.read(peer, all_of(VICTIM, 8), vec![0; 8]).wait().expect("the victim's region");
         assert_eq!(got.into_vec(), content(VICTIM, GROUND)[..8]);
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             self.kill_initiator(&mut victim);
         } else {
-            self.kill_target(&mut victim, peer, number % 3 > 0);
+            self.kill_target(&mut victim, peer, !number.is_multiple_of(3));
         }
         let deadline = Deadline::new("the death is noticed");
         while !matches!(self.open.events.read(), Some(Event::PeerDown { .. })) {
