@@ -125,8 +125,13 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
                     work(&owner.open);
                     deadline.check();
                 }
-                let calls = if random.below(4) == 0 { 3000 } else { 30 };
-                (0..random.below(calls)).for_each(|_| _ = owner.open.endpoint.progress());
+                (0..random.below(30)).for_each(|_| _ = owner.open.endpoint.progress());
+                // What we execute for writers takes turns: now and then there are some.
+                let (long, begun) = (random.below(4) == 0, Instant::now());
+                let time = Duration::from_micros(random.below(2000) as u64);
+                while long && begun.elapsed() < time {
+                    work(&owner.open);
+                }
                 (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
             }
             let deadline = Deadline::new("closing ends");
@@ -147,6 +152,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
                 watch.check(&ground, epoch);
             }
         }
+        println!("{kind}, sealed {sealed}: {epoch} revocations after {:?}", started.elapsed());
         for word in owner.dismiss(crew) {
             println!("{kind}, sealed {sealed}: {word}");
         }
