@@ -188,7 +188,7 @@ pub(crate) fn writer() {
         writes += done;
         refused += failed;
     }
-    let arenas = super::untrusting::arenas();
+    let arenas = super::disclosed::arenas();
     say(&format!("{writes} writes in {epochs} epochs, {refused} refused, {arenas} arenas mapped"));
     drop(ask());
 }
