@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, ValueEnum};
@@ -24,8 +25,12 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Measure how fast messages are here, beside what the machine could do at best
+    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best
     Perf(PerfArgs),
+    /// Let others copy files from, or to, a directory
+    Serve(ServeArgs),
+    /// Copy a file from or to a machine where `percale serve` runs
+    Cp(CpArgs),
     /// The second process of a measurement
     #[command(name = crate::perf::session::SECOND_PROCESS, hide = true)]
     SecondProcess {
@@ -35,7 +40,7 @@ pub(crate) enum Subcommand {
     },
 }
 
-/// Which memory large messages lie in.
+/// Which memory large messages lie in, and what one-sided operations reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryChoice {
     /// Memory that percale allocated
@@ -50,8 +55,9 @@ pub(crate) enum MemoryChoice {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Without HOST:PORT, a second process is started here, and both stay on one processor each. Every byte of some messages \
-and the ends of all are checked. Latencies are half a round trip; the limit is a program of a few plain lines that \
-moves the same bytes with nothing around them, run in turn with percale in the same two processes.
+and the ends of all are checked. Latencies are half a round trip; put, get, fetch-add and compare-swap are one operation \
+on the other side's memory until it has completed (below 4 KiB timed 32 at a time). The limit is a program of a few plain \
+lines that moves the same bytes with nothing around them, run in turn with percale in the same two processes.
 
 Exit codes: 0 measured, 1 failed, 2 bad usage.")]
 pub(crate) struct PerfArgs {
@@ -64,19 +70,19 @@ pub(crate) struct PerfArgs {
     /// Operations [default: all]
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     pub(crate) op: Vec<Operation>,
-    /// Message sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation]
+    /// Sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation; fetch-add, compare-swap: 8]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
     pub(crate) size: Vec<usize>,
     /// Transports [default: shm,tcp; across machines tcp]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(crate) transport: Vec<Transport>,
-    /// Where messages lie [default: both for 64K and more over shm, else ordinary]
+    /// Where messages lie [default: both over shm for 64K and more and for one-sided operations, else ordinary]
     #[arg(long)]
     pub(crate) memory: Option<MemoryChoice>,
-    /// Write the whole source before each send, as programs do, instead of its ends only (latencies)
+    /// Write the whole source before each send, as programs do, instead of its ends only (latencies, put)
     #[arg(long)]
     pub(crate) dirty: bool,
-    /// Timed messages of each row
+    /// Timed messages or operations of each row
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8 << 20))]
     pub(crate) iterations: Option<u64>,
     /// Seconds for each row [default: 0.8]
@@ -92,6 +98,61 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Print one JSON object for each row
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `percale serve`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Clients read the files from this process's memory, or write them there (`percale cp`). Only regular files below DIR are \
+opened; symbolic links may not lead out of it. A file that is written has the name FILE.percale-part until it is \
+complete. Nothing is encrypted, and without a key whoever reaches the port may copy.
+
+Exit codes: 1 failed, 2 bad usage; otherwise it serves until it is interrupted.")]
+pub(crate) struct ServeArgs {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Where to wait
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7471", value_parser = host_and_port)]
+    pub(crate) listen: String,
+    /// Let clients make and replace files
+    #[arg(long)]
+    pub(crate) writable: bool,
+    /// Serve only those who have the same key: the bytes of this file, which only its owner may read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authorization_key: Option<PathBuf>,
+    /// Print one JSON object for each thing that happens
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `percale cp`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+One of SRC and DST is HOST:PORT/PATH, where PATH is below the directory that is served there; the other is a local \
+file (write ./a:1/b if it looks like the former). Permissions are kept. Until it is complete the copy has the name \
+DST.percale-part; a copy that was interrupted goes on from there when it is repeated, as far as both sides have the same.
+
+Both sides compute checksums of what they read or write, and compare them. tree_sha256 is the SHA-256 of the SHA-256s \
+of the file's blocks of 4 MiB: split -b 4M --filter='sha256sum | head -c 64 | xxd -r -p' FILE | sha256sum
+
+Exit codes: 0 copied, 1 failed, 2 bad usage.")]
+pub(crate) struct CpArgs {
+    /// The file to copy
+    #[arg(value_name = "SRC")]
+    pub(crate) source: OsString,
+    /// Its copy, replaced if it is there
+    #[arg(value_name = "DST")]
+    pub(crate) target: OsString,
+    /// The server's key: the bytes of this file, which only its owner may read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authorization_key: Option<PathBuf>,
+    /// Use only this transport [default: what is best]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) transport: Option<Transport>,
+    /// Print the result as a JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

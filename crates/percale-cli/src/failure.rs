@@ -24,6 +24,9 @@ pub(crate) enum Failure {
     /// The two processes do not understand each other.
     #[error("the other process sent what this version does not know ({0}); are both of the same version?")]
     Protocol(String),
+    /// The server of files said no, or could not.
+    #[error("the server says: {0}")]
+    Server(String),
     /// The operating system refused something.
     #[error("{what}: {source}")]
     System {
@@ -32,6 +35,9 @@ pub(crate) enum Failure {
         /// What it answered.
         source: io::Error,
     },
+    /// This machine does not let one process copy another's memory.
+    #[error("copying another process' memory is forbidden here: {0}")]
+    Forbidden(io::Error),
     /// percale refused something.
     #[error("{what}: {why}")]
     Percale {
@@ -55,6 +61,11 @@ impl Failure {
             _ => 1,
         }
     }
+}
+
+/// For `map_err`: percale refused `what`.
+pub(crate) fn percale<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Failure {
+    move |error| Failure::Percale { what, why: error.to_string() }
 }
 
 /// The command's results.

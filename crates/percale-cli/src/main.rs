@@ -1,4 +1,4 @@
-//! `percale`, the command: what is here and why not, and how fast it is.
+//! `percale`, the command: what is here and why not, how fast it is, and files from one machine to another.
 
 use std::process::ExitCode;
 
@@ -8,6 +8,7 @@ use args::{Args, Subcommand};
 
 mod args;
 mod clock;
+mod cp;
 mod failure;
 mod info;
 mod limits;
@@ -15,9 +16,11 @@ mod pattern;
 mod perf;
 mod plot;
 mod row;
+mod serve;
 mod statistics;
 mod subject;
 mod table;
+mod transfer;
 mod units;
 
 fn main() -> ExitCode {
@@ -26,6 +29,8 @@ fn main() -> ExitCode {
     let done = match &args.subcommand {
         Subcommand::Info { json } => info::run(*json),
         Subcommand::Perf(args) => perf::run(args),
+        Subcommand::Serve(args) => serve::run(args),
+        Subcommand::Cp(args) => cp::run(args),
         // Whatever fails here was reported to the process that measures; that one prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use super::control::{Control, Reply, Request};
-use super::processors;
 use super::watch::Watch;
+use super::{processors, say};
 use crate::failure::{Failure, Result};
 use crate::subject::{self, Bench, Kind};
 
@@ -98,10 +98,4 @@ pub(crate) fn listen(address: &str) -> Result<()> {
             Err(error) => say(&format!("Failed with {peer}: {error}")),
         }
     }
-}
-
-/// Prints to standard error; whether anybody reads it is no concern of the measurement.
-fn say(text: &str) {
-    use std::io::Write;
-    let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -90,6 +90,12 @@ pub(crate) fn print_line(text: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
 }
 
+/// Prints to standard error; whether anybody reads it is no concern of those who are served.
+pub(crate) fn say(text: &str) {
+    use std::io::Write;
+    let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");
+}
+
 /// A bar on standard error, if that is a terminal.
 fn progress_bar(steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));

@@ -3,11 +3,18 @@
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
 
+mod cut;
+mod discovery;
+mod endless;
 mod environment;
 mod faults;
+mod flood;
 mod hostile;
 mod onesided;
 mod resources;
+mod ring;
+mod sockets;
+mod unmapped;
 
 use percale_conformance::peers;
 
@@ -43,13 +50,20 @@ fn helper() {
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),
         ("scribbler", hostile::scribbler),
+        ("endured", endless::endured),
+        ("babbler", endless::babbler),
+        ("flood", flood::flood),
+        ("lazy", sockets::lazy),
+        ("ring", percale_conformance::ring::ring),
+        ("switch", percale_conformance::ring::switch),
         ("cycles", resources::cycles),
         ("hub", resources::hub),
         ("spokes", resources::spokes),
         ("all-to-all", resources::all_to_all),
         ("by-name", environment::by_name),
         ("host", environment::host),
-        ("info", environment::info),
+        ("by-name-to", environment::by_name_to),
+        ("info", discovery::info),
         ("guarded", environment::guarded),
         ("writer", onesided::revocation::writer),
         ("refusing", onesided::refused::target),

@@ -95,10 +95,10 @@ fn words_like(_open: &Open, masked: u64) -> usize {
     found
 }
 
-mod untrusting {
+mod distrusted {
     mod rust {
         #[test]
-        fn mr_001_an_untrusted_peer_gets_neither_mapping_nor_address() {
+        fn rma_015_an_untrusted_peer_gets_neither_mapping_nor_address() {
             assert_eq!(super::super::found_by("untrusting", true), (0, 0));
             assert_eq!(super::super::found_by("untrusting", false), (0, 0));
         }

@@ -14,8 +14,8 @@ use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp: {
-    mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
-    mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
+    rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
+    rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
 });
 
 /// The key of the board, a word that names the epoch.
@@ -30,7 +30,7 @@ const DEPTH: usize = 4;
 const SHIFT: Duration = Duration::from_secs(240);
 
 /// 2,000 revocations; with `PERCALE_LONG` a million of what peers reach by themselves.
-fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
+fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
     let rounds = match (long(), kind) {
         (true, "shm") => 1_000_000,
         (true, _) => 100_000,
@@ -40,7 +40,7 @@ fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str)
 }
 
 /// 500 revocations; with `PERCALE_LONG` for ten minutes.
-fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
+fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
     let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
     both(kind, 4, rounds, time);
 }

@@ -29,7 +29,7 @@ fn locks() -> usize {
 }
 
 #[test]
-fn mr_053_atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
+fn atm_005_atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
     let _watchdog = Watchdog::within("atomic operations", Duration::from_secs(if long() { 3600 } else { 300 }));
     let open = open_kind("any", |domain| domain);
     let each = adds() * 8;

@@ -111,7 +111,7 @@ impl Core {
     }
 
     /// An operation succeeded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         if let Some(counter) = &reports.counter {
@@ -206,8 +206,13 @@ impl Core {
         match segments.as_slice() {
             [] => Place::One(Segment::EMPTY),
             [only] => Place::One(*only),
-            _ => Place::Several(self.vectors.insert(*segments) as u32, segments.len()),
+            _ => self.place_of_several(segments),
         }
+    }
+
+    #[inline(never)]
+    fn place_of_several(&mut self, segments: &Segments) -> Place {
+        Place::Several(self.vectors.insert(*segments) as u32, segments.len())
     }
 
     /// A receive is over: its place is no longer needed.

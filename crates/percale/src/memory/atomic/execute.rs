@@ -50,20 +50,14 @@ pub(crate) unsafe fn execute(
     }
     macro_rules! run {
         ($type:ty) => {{
-            let array = Array::<$type> {
-                target: target.cast(),
-                operand: operand.cast(),
-                compare: compare.cast(),
-                result: result.cast(),
-                count,
-            };
-            // Without a result the compiler has more instructions to choose from.
+            let (target, operand, compare) = (target.cast::<$type>(), operand.cast(), compare.cast());
+            // Without a result the processor has one instruction for more operations.
             if result.is_null() {
                 // SAFETY: the caller promised the memory; the alignment was checked; no result is written.
-                unsafe { array.run::<false>(op) }
+                unsafe { array::<$type, false>(op, target, operand, compare, result.cast(), count) }
             } else {
                 // SAFETY: the caller promised the memory; the alignment was checked.
-                unsafe { array.run::<true>(op) }
+                unsafe { array::<$type, true>(op, target, operand, compare, result.cast(), count) }
             }
         }};
     }
@@ -82,102 +76,76 @@ pub(crate) unsafe fn execute(
     Ok(())
 }
 
-/// The memory of one call, with its type. Only `target` is aligned.
-struct Array<T> {
+/// [`execute`] for one type. The operation is decided for each element: a predicted branch costs little beside a
+/// locked instruction, and a loop for each operation would be many times the code.
+///
+/// # Safety
+/// As for [`execute`], with the target aligned; `FETCH` only with a result.
+#[inline(never)]
+unsafe fn array<T: Element, const FETCH: bool>(
+    op: AtomicOp,
     target: *mut T,
     operand: *const T,
     compare: *const T,
     result: *mut T,
     count: usize,
-}
-
-impl<T: Element> Array<T> {
-    /// # Safety
-    /// As for [`execute`], with the target aligned; `FETCH` only with a result.
-    unsafe fn run<const FETCH: bool>(&self, op: AtomicOp) {
-        /// One of the loops, over the whole array.
-        macro_rules! each {
-            ($loop:ident, $f:expr) => {
-                // SAFETY: the caller's promise is the same.
-                unsafe { self.$loop::<FETCH>($f) }
-            };
-        }
-        match op {
-            AtomicOp::Min => each!(with_operand, T::min),
-            AtomicOp::Max => each!(with_operand, T::max),
-            AtomicOp::Sum => each!(with_operand, T::sum),
-            AtomicOp::Prod => each!(with_operand, |cell, o| T::update(cell, |t| Some(t.product(o)))),
-            AtomicOp::Lor => each!(with_operand, |cell, o| logical(cell, o, |t, o| t | o)),
-            AtomicOp::Land => each!(with_operand, |cell, o| logical(cell, o, |t, o| t & o)),
-            AtomicOp::Lxor => each!(with_operand, |cell, o| logical(cell, o, |t, o| t ^ o)),
-            AtomicOp::Bor => each!(with_operand, T::or),
-            AtomicOp::Band => each!(with_operand, T::and),
-            AtomicOp::Bxor => each!(with_operand, T::xor),
-            AtomicOp::Read => each!(alone, |cell, _| T::load(cell)),
-            AtomicOp::Write => each!(with_operand, T::swap),
-            AtomicOp::Cswap => each!(with_both, T::compare_swap),
-            AtomicOp::CswapNe => each!(with_both, |cell, o, c| T::update(cell, |t| (c != t).then_some(o))),
-            AtomicOp::CswapLe => each!(with_both, |cell, o, c| T::update(cell, |t| (c <= t).then_some(o))),
-            AtomicOp::CswapLt => each!(with_both, |cell, o, c| T::update(cell, |t| (c < t).then_some(o))),
-            AtomicOp::CswapGe => each!(with_both, |cell, o, c| T::update(cell, |t| (c >= t).then_some(o))),
-            AtomicOp::CswapGt => each!(with_both, |cell, o, c| T::update(cell, |t| (c > t).then_some(o))),
-            AtomicOp::Mswap => each!(with_both, |cell, o, c| T::update(cell, |t| Some(t.masked(o, c)))),
-        }
-    }
-
-    /// Does `f` to each cell; it is told the element's number.
-    ///
-    /// # Safety
-    /// As for [`run`](Self::run).
-    #[inline(always)]
-    unsafe fn alone<const FETCH: bool>(&self, f: impl Fn(&T::Cell, usize) -> T) {
-        for at in 0..self.count {
-            // SAFETY: the target is aligned, has `count` elements, and is accessed by atomics alone. Wrapping, since
-            // the elements of a valid array never do.
-            let cell = unsafe { T::cell(self.target.wrapping_add(at)) };
-            let old = f(cell, at);
-            if FETCH {
-                // SAFETY: the result has `count` elements and nobody else has it.
-                unsafe { self.result.wrapping_add(at).write_unaligned(old) };
-            }
-        }
-    }
-
-    /// Does `f` to each cell and its operand.
-    ///
-    /// # Safety
-    /// As for [`run`](Self::run).
-    #[inline(always)]
-    unsafe fn with_operand<const FETCH: bool>(&self, f: impl Fn(&T::Cell, T) -> T) {
-        let apply = |cell: &T::Cell, at| {
-            // SAFETY: the operand has `count` elements that nobody writes.
-            let operand = unsafe { self.operand.wrapping_add(at).read_unaligned() };
-            f(cell, operand)
+) {
+    for at in 0..count {
+        // Addresses wrap, which those within a valid array never do.
+        let operand = || {
+            // SAFETY: this operation has an operand, of `count` elements that nobody writes.
+            unsafe { operand.wrapping_add(at).read_unaligned() }
         };
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.alone::<FETCH>(apply) }
-    }
-
-    /// Does `f` to each cell, its operand and its compare operand.
-    ///
-    /// # Safety
-    /// As for [`run`](Self::run).
-    #[inline(always)]
-    unsafe fn with_both<const FETCH: bool>(&self, f: impl Fn(&T::Cell, T, T) -> T) {
-        let apply = |cell: &T::Cell, at| {
-            // SAFETY: the operand has `count` elements that nobody writes.
-            let operand = unsafe { self.operand.wrapping_add(at).read_unaligned() };
-            // SAFETY: so has the compare operand.
-            let compare = unsafe { self.compare.wrapping_add(at).read_unaligned() };
-            f(cell, operand, compare)
+        let compare = || {
+            // SAFETY: this operation has a compare operand, of `count` elements that nobody writes.
+            unsafe { compare.wrapping_add(at).read_unaligned() }
         };
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.alone::<FETCH>(apply) }
+        // SAFETY: the target is aligned, has `count` elements, and is accessed by atomics alone.
+        let cell = unsafe { T::cell(target.wrapping_add(at)) };
+        let old = one::<T>(op, cell, operand, compare);
+        if FETCH {
+            // SAFETY: the result has `count` elements and nobody else has it.
+            unsafe { result.wrapping_add(at).write_unaligned(old) };
+        }
     }
 }
 
-/// Replaces a cell's value by the truth of it and the operand.
+/// Does `op` to one cell; returns its value before. Only the operands that the operation has are asked for.
 #[inline(always)]
-fn logical<T: Element>(cell: &T::Cell, operand: T, f: impl Fn(bool, bool) -> bool) -> T {
-    T::update(cell, |old| Some(T::truth(f(old.is_true(), operand.is_true()))))
+fn one<T: Element>(op: AtomicOp, cell: &T::Cell, operand: impl Fn() -> T, compare: impl Fn() -> T) -> T {
+    let truth = |f: fn(bool, bool) -> bool| {
+        let o = operand().is_true();
+        T::update(cell, |t| Some(T::truth(f(t.is_true(), o))))
+    };
+    let swap_if = |f: fn(T, T) -> bool| {
+        let (o, c) = (operand(), compare());
+        T::update(cell, |t| f(c, t).then_some(o))
+    };
+    match op {
+        AtomicOp::Min => T::min(cell, operand()),
+        AtomicOp::Max => T::max(cell, operand()),
+        AtomicOp::Sum => T::sum(cell, operand()),
+        AtomicOp::Prod => {
+            let o = operand();
+            T::update(cell, |t| Some(t.product(o)))
+        }
+        AtomicOp::Lor => truth(|t, o| t | o),
+        AtomicOp::Land => truth(|t, o| t & o),
+        AtomicOp::Lxor => truth(|t, o| t ^ o),
+        AtomicOp::Bor => T::or(cell, operand()),
+        AtomicOp::Band => T::and(cell, operand()),
+        AtomicOp::Bxor => T::xor(cell, operand()),
+        AtomicOp::Read => T::load(cell),
+        AtomicOp::Write => T::swap(cell, operand()),
+        AtomicOp::Cswap => T::compare_swap(cell, operand(), compare()),
+        AtomicOp::CswapNe => swap_if(|c, t| c != t),
+        AtomicOp::CswapLe => swap_if(|c, t| c <= t),
+        AtomicOp::CswapLt => swap_if(|c, t| c < t),
+        AtomicOp::CswapGe => swap_if(|c, t| c >= t),
+        AtomicOp::CswapGt => swap_if(|c, t| c > t),
+        AtomicOp::Mswap => {
+            let (o, c) = (operand(), compare());
+            T::update(cell, |t| Some(t.masked(o, c)))
+        }
+    }
 }

@@ -3,13 +3,14 @@
 #![expect(unsafe_code, reason = "calls of `execute` on words of the tests")]
 
 use std::fmt::Debug;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::*;
 
 const THREADS: u64 = 3;
-const TIMES: u64 = 20_000;
+const TIMES: u64 = 100_000;
 
 /// 8 aligned bytes that threads share, used as one or several elements.
 #[derive(Default)]
@@ -82,11 +83,22 @@ number!(u64, U64);
 number!(f32, F32);
 number!(f64, F64);
 
-/// Runs `each` in all threads, which are told their numbers; returns what they return.
+/// Runs `each` in all threads at a time, which are told their numbers; returns what they return.
 fn in_threads<R: Send>(each: impl Fn(u64) -> R + Sync) -> Vec<R> {
+    // One test at a time, and all its threads off at a time: else each would be done before the next one runs.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let ready = AtomicU64::new(0);
     thread::scope(|scope| {
-        let each = &each;
-        let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(move || each(me))).collect();
+        let (each, ready) = (&each, &ready);
+        let run = move |me| {
+            ready.fetch_add(1, SeqCst);
+            while ready.load(SeqCst) < THREADS {
+                thread::yield_now();
+            }
+            each(me)
+        };
+        let threads: Vec<_> = (0..THREADS).map(|me| scope.spawn(move || run(me))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

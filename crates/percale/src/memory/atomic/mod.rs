@@ -13,7 +13,8 @@
 //! # Meaning
 //! Written for the old value `t` at the target, operand `o` and compare operand `c`; a fetching operation returns `t`.
 //! * `min`, `max`, `sum`, `prod`: integers wrap at their width. Floats follow IEEE 754, rounded to nearest; with
-//!   `min` and `max` a NaN loses against a number, as in [`f64::min`], and of two equal zeros `t` stays.
+//!   `min` and `max` a NaN loses against a number, as in [`f64::min`] (the manual's sketch, `if (o < t)`, would keep a
+//!   NaN that is at the target), and of two equal zeros `t` stays.
 //! * `lor`, `land`, `lxor`: 1 or 0. True is what is not equal to zero (so a NaN is true and a negative zero false).
 //! * `bor`, `band`, `bxor`, and `mswap`, which is `(o & c) | (t & !c)`: integers only.
 //! * `cswap`: writes `o` if `c == t`; `cswap_ne`, `_le`, `_lt`, `_ge` and `_gt` if `c != t`, `c <= t` and so on, in

@@ -47,7 +47,7 @@ fn numbers_and_names_are_libfabrics_and_come_back() {
         assert_eq!((datatype.to_u8(), Datatype::from_u8(number)), (number, Some(datatype)));
     }
     assert_eq!((AtomicOp::from_u8(19), Datatype::from_u8(10)), (None, None));
-    // From <rdma/fi_atomic.h>: FI_ATOMIC_READ, FI_CSWAP, FI_MSWAP; FI_UINT64, FI_DOUBLE.
+    // From <rdma/fabric.h>: FI_ATOMIC_READ, FI_CSWAP, FI_MSWAP; FI_UINT64, FI_DOUBLE.
     assert_eq!([AtomicOp::Read, AtomicOp::Cswap, AtomicOp::Mswap].map(AtomicOp::to_u8), [10, 12, 18]);
     assert_eq!([Datatype::U64, Datatype::F64].map(Datatype::to_u8), [7, 9]);
     let names = AtomicOp::ALL.map(|op| op.to_string()).join(" ");
@@ -108,75 +108,59 @@ fn model(op: AtomicOp, datatype: Datatype, t: u64, o: u64, c: u64) -> u64 {
         U64 => integer(op, t.into(), o.into(), c.into()),
         F32 => {
             let [t, o, c] = [t, o, c].map(|bits| f32::from_bits(bits as u32));
-            let rounded = match op {
-                // In double precision these are exact or rounded harmlessly, and then rounded once.
-                AtomicOp::Sum => t + o,
-                AtomicOp::Prod => t * o,
-                _ => f64::from_bits(float(op, t.into(), o.into(), c.into())) as f32,
-            };
-            rounded.to_bits().into()
+            pick(op, [t, o, c], [t.min(o), t.max(o), t + o, t * o], [0.0, 1.0]).to_bits().into()
         }
         F64 => {
             let [t, o, c] = [t, o, c].map(f64::from_bits);
-            float(op, t, o, c)
+            pick(op, [t, o, c], [t.min(o), t.max(o), t + o, t * o], [0.0, 1.0]).to_bits()
         }
     }
 }
 
 fn integer(op: AtomicOp, t: i128, o: i128, c: i128) -> u64 {
     let new = match op {
-        AtomicOp::Min => t.min(o),
-        AtomicOp::Max => t.max(o),
-        AtomicOp::Sum => t + o,
-        AtomicOp::Prod => t.wrapping_mul(o),
         AtomicOp::Bor => t | o,
         AtomicOp::Band => t & o,
         AtomicOp::Bxor => t ^ o,
         AtomicOp::Mswap => (o & c) | (t & !c),
-        _ => return common(op, &t, &o, &c, &0, &1).map_or(t, |new| *new) as u64,
+        _ => pick(op, [t, o, c], [t.min(o), t.max(o), t + o, t.wrapping_mul(o)], [0, 1]),
     };
     new as u64
 }
 
-fn float(op: AtomicOp, t: f64, o: f64, c: f64) -> u64 {
-    let new = match op {
-        AtomicOp::Min => t.min(o),
-        AtomicOp::Max => t.max(o),
-        AtomicOp::Sum => t + o,
-        AtomicOp::Prod => t * o,
-        _ => *common(op, &t, &o, &c, &0.0, &1.0).unwrap_or(&t),
-    };
-    new.to_bits()
-}
-
-/// What is the same for all types.
-fn common<'a, T: PartialOrd>(op: AtomicOp, t: &T, o: &'a T, c: &T, zero: &'a T, one: &'a T) -> Option<&'a T> {
-    let truth = |is_true| Some(if is_true { one } else { zero });
-    let if_so = |is_so: bool| is_so.then_some(o);
+/// The new value, of what the arithmetic operations give, and of the rest, which is the same for all types.
+fn pick<T: PartialOrd>(op: AtomicOp, [t, o, c]: [T; 3], [min, max, sum, product]: [T; 4], [zero, one]: [T; 2]) -> T {
+    let if_so = |is_so: bool, yes, no| if is_so { yes } else { no };
     match op {
-        AtomicOp::Lor => truth(t != zero || o != zero),
-        AtomicOp::Land => truth(t != zero && o != zero),
-        AtomicOp::Lxor => truth((t != zero) != (o != zero)),
-        AtomicOp::Read => None,
-        AtomicOp::Write => Some(o),
-        AtomicOp::Cswap => if_so(c == t),
-        AtomicOp::CswapNe => if_so(c != t),
-        AtomicOp::CswapLe => if_so(c <= t),
-        AtomicOp::CswapLt => if_so(c < t),
-        AtomicOp::CswapGe => if_so(c >= t),
-        AtomicOp::CswapGt => if_so(c > t),
-        _ => unreachable!("{op} is not the same for all types"),
+        AtomicOp::Min => min,
+        AtomicOp::Max => max,
+        AtomicOp::Sum => sum,
+        AtomicOp::Prod => product,
+        AtomicOp::Lor => if_so(t != zero || o != zero, one, zero),
+        AtomicOp::Land => if_so(t != zero && o != zero, one, zero),
+        AtomicOp::Lxor => if_so((t != zero) != (o != zero), one, zero),
+        AtomicOp::Read => t,
+        AtomicOp::Write => o,
+        AtomicOp::Cswap => if_so(c == t, o, t),
+        AtomicOp::CswapNe => if_so(c != t, o, t),
+        AtomicOp::CswapLe => if_so(c <= t, o, t),
+        AtomicOp::CswapLt => if_so(c < t, o, t),
+        AtomicOp::CswapGe => if_so(c >= t, o, t),
+        AtomicOp::CswapGt => if_so(c > t, o, t),
+        AtomicOp::Bor | AtomicOp::Band | AtomicOp::Bxor | AtomicOp::Mswap => unreachable!("not for all types"),
     }
 }
 
-/// Equal bits, or both a NaN, or both a zero where the sign is not laid down.
+/// Equal bits; where floats are computed, any NaN is one, and the model leaves open which of two equal zeros stays.
 fn is_same(op: AtomicOp, datatype: Datatype, is: u64, expected: u64) -> bool {
     let of = |bits: u64| match datatype {
         Datatype::F32 => f64::from(f32::from_bits(bits as u32)),
         _ => f64::from_bits(bits),
     };
-    let zeros = matches!(op, AtomicOp::Min | AtomicOp::Max) && of(is) == of(expected);
-    is == expected || datatype.is_float() && (zeros || of(is).is_nan() && of(expected).is_nan())
+    let is_extreme = matches!(op, AtomicOp::Min | AtomicOp::Max);
+    let computes = is_extreme || matches!(op, AtomicOp::Sum | AtomicOp::Prod);
+    let any_nan = computes && of(is).is_nan() && of(expected).is_nan();
+    is == expected || datatype.is_float() && (any_nan || is_extreme && of(is) == of(expected))
 }
 
 /// Element values: of all sizes and signs, often equal, and the floats that are special.

@@ -1,0 +1,198 @@
+//! The copy itself: blocks on their way between the local file and the server's slots.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use percale::RemoteMemory;
+
+use super::file::{BUFFERS, LocalFile};
+use super::progress::Progress;
+use super::server::{Moving, Server, unexpected};
+use crate::failure::{Failure, Result};
+use crate::transfer::blocks::{self, BLOCK, Digest};
+use crate::transfer::protocol::{Reply, Request};
+
+/// A file that both sides have open.
+pub(super) struct Copy<'a> {
+    pub(super) server: &'a Server,
+    pub(super) file: LocalFile,
+    pub(super) size: u64,
+    pub(super) slots: Vec<RemoteMemory>,
+    pub(super) progress: Progress,
+    /// For errors: the local file.
+    pub(super) name: String,
+}
+
+/// A block that is being written to the server.
+struct Written<'a> {
+    write: Moving<'a>,
+    block: u64,
+    slot: usize,
+    digest: Digest,
+}
+
+impl Copy<'_> {
+    /// How many blocks from the first on are the same on both sides, of those that lie in the first `held` bytes.
+    pub(super) fn agree(&mut self, held: u64) -> Result<u64> {
+        let all = held.min(self.size) / BLOCK;
+        let mut agreed = 0;
+        while agreed < all {
+            let batch = agreed..all.min(agreed + BUFFERS as u64);
+            for block in batch.clone() {
+                self.server.ask(&Request::Hash { block })?;
+                self.file.hash(block);
+            }
+            let (mut theirs, mut ours) = (BTreeMap::new(), BTreeMap::new());
+            for _ in batch.clone() {
+                match self.server.next()? {
+                    Reply::Hashed { block, digest } => theirs.insert(block, digest),
+                    other => return Err(unexpected(&other)),
+                };
+                let done = self.file.next(&self.name)?;
+                ours.insert(done.block, done.digest);
+            }
+            for block in batch {
+                match (ours.get(&block), theirs.get(&block)) {
+                    (Some(digest), Some(other)) if digest == other => self.file.note(block, *digest),
+                    _ => return Ok(block),
+                }
+                agreed = block + 1;
+                self.progress.resumed(agreed * BLOCK);
+            }
+        }
+        Ok(agreed)
+    }
+
+    /// The part of a slot that a block takes.
+    fn slot(&self, slot: usize, block: u64) -> Result<RemoteMemory> {
+        let memory = self.slots.get(slot).zip(blocks::place(self.size, block));
+        let (memory, (_, len)) = memory.ok_or_else(|| Failure::Protocol(format!("slot {slot}, block {block}")))?;
+        if memory.len < len as u64 {
+            return Err(Failure::Protocol(format!("a slot of {} bytes", memory.len)));
+        }
+        Ok(memory.slice(0..len as u64))
+    }
+
+    /// Reads the blocks from `first` on from the server.
+    pub(super) fn download(&mut self, first: u64) -> Result<Digest> {
+        let (server, all) = (self.server, blocks::count(self.size));
+        let mut next = first;
+        // What was asked to be where.
+        let mut asked: Vec<Option<u64>> = vec![None; self.slots.len()];
+        for (slot, asked) in asked.iter_mut().enumerate() {
+            *asked = self.fill(slot, &mut next)?;
+        }
+        let (mut left, mut moving, mut awaited) = (all - first, VecDeque::new(), None);
+        while left > 0 || !moving.is_empty() {
+            if awaited.is_none() && left > 0 {
+                awaited = Some(server.listen()?);
+            }
+            // While there is anything to read, it is begun; else the oldest read is waited for.
+            if let Some(reply) = awaited.take_if(|reply| moving.is_empty() || reply.is_here()) {
+                let (block, slot, digest) = match reply.take()? {
+                    Reply::Filled { block, slot, digest } if asked.get(slot) == Some(&Some(block)) => {
+                        (block, slot, digest)
+                    }
+                    other => return Err(unexpected(&other)),
+                };
+                // The server's slots are fewer than the buffers, so waiting for one cannot last.
+                let buffer = loop {
+                    match self.file.buffer(block) {
+                        Some(buffer) => break buffer,
+                        None => self.saved()?,
+                    }
+                };
+                moving.push_back((server.read(self.slot(slot, block)?, buffer)?, block, slot, digest));
+                left -= 1;
+            } else if let Some((read, block, slot, digest)) = moving.pop_front() {
+                let buffer = read.wait()?;
+                asked[slot] = self.fill(slot, &mut next)?;
+                self.progress.moved(buffer.len() as u64);
+                self.file.save(block, buffer, digest);
+            }
+        }
+        while self.file.pending > 0 {
+            self.saved()?;
+        }
+        Ok(self.file.digest())
+    }
+
+    /// Asks for the next block, if there is one.
+    fn fill(&self, slot: usize, next: &mut u64) -> Result<Option<u64>> {
+        let block = *next;
+        if block >= blocks::count(self.size) {
+            return Ok(None);
+        }
+        self.server.ask(&Request::Fill { block, slot })?;
+        *next += 1;
+        Ok(Some(block))
+    }
+
+    /// Waits until a block is written here.
+    fn saved(&mut self) -> Result<()> {
+        let done = self.file.next(&self.name)?;
+        self.file.note(done.block, done.digest);
+        self.file.give_back(done.buffer);
+        Ok(())
+    }
+
+    /// Writes the blocks from `first` on to the server.
+    pub(super) fn upload(&mut self, first: u64) -> Result<Digest> {
+        let (server, all) = (self.server, blocks::count(self.size));
+        let (mut next, mut left, mut moving) = (first, all - first, VecDeque::new());
+        let mut free: Vec<usize> = (0..self.slots.len()).collect();
+        let mut asked: BTreeMap<usize, u64> = BTreeMap::new();
+        while left > 0 || !moving.is_empty() {
+            while next < all && self.file.load(next) {
+                next += 1;
+            }
+            let loaded = match self.file.try_next(&self.name)? {
+                None if moving.is_empty() => Some(self.file.next(&self.name)?),
+                loaded => loaded,
+            };
+            if let Some(done) = loaded {
+                let slot = match free.pop() {
+                    Some(slot) => slot,
+                    None => {
+                        // The server has all there is to be stored before it is waited for.
+                        while !moving.is_empty() {
+                            self.written(&mut moving, &mut asked)?;
+                        }
+                        self.stored(&mut asked)?
+                    }
+                };
+                let write = server.write(done.buffer, self.slot(slot, done.block)?)?;
+                moving.push_back(Written { write, block: done.block, slot, digest: done.digest });
+                left -= 1;
+            } else {
+                self.written(&mut moving, &mut asked)?;
+            }
+        }
+        while !asked.is_empty() {
+            self.stored(&mut asked)?;
+        }
+        Ok(self.file.digest())
+    }
+
+    /// Waits until the oldest write is there, and has it stored.
+    fn written(&mut self, moving: &mut VecDeque<Written<'_>>, asked: &mut BTreeMap<usize, u64>) -> Result<()> {
+        let Some(Written { write, block, slot, digest }) = moving.pop_front() else { return Ok(()) };
+        let buffer = write.wait()?;
+        self.progress.moved(buffer.len() as u64);
+        self.file.give_back(buffer);
+        self.server.ask(&Request::Store { block, slot, digest })?;
+        asked.insert(slot, block);
+        self.file.note(block, digest);
+        Ok(())
+    }
+
+    /// Waits until the server has stored a block; which slot is free again.
+    fn stored(&self, asked: &mut BTreeMap<usize, u64>) -> Result<usize> {
+        match self.server.next()? {
+            Reply::Stored { block, slot } if asked.get(&slot) == Some(&block) => {
+                asked.remove(&slot);
+                Ok(slot)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}

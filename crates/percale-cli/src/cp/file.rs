@@ -1,0 +1,154 @@
+//! The local file of a copy: threads read or write its blocks, and compute their checksums.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+
+use crate::failure::{Failure, Result};
+use crate::transfer::blocks::{self, BLOCK, Digest};
+use crate::transfer::pool::Pool;
+
+/// Blocks in memory at a time.
+pub(super) const BUFFERS: usize = 8;
+
+/// Threads, at most; more would outrun any one connection.
+const THREADS: usize = 8;
+
+/// What is done to a block.
+#[derive(Debug)]
+enum Work {
+    /// Only its checksum.
+    Hash,
+    /// Read it into this buffer.
+    Load(Vec<u8>),
+    /// Write it from this buffer; it was sent with this checksum.
+    Save(Vec<u8>, Digest),
+}
+
+#[derive(Debug)]
+struct Job {
+    block: u64,
+    work: Work,
+}
+
+/// A block that is done.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// Which.
+    pub(super) block: u64,
+    /// Its checksum.
+    pub(super) digest: Digest,
+    /// Its buffer; empty if it was only hashed.
+    pub(super) buffer: Vec<u8>,
+}
+
+/// A local file and the threads that work on it.
+#[derive(Debug)]
+pub(super) struct LocalFile {
+    size: u64,
+    pool: Pool<Job>,
+    results: Receiver<io::Result<Done>>,
+    /// Jobs that were given and whose results were not taken.
+    pub(super) pending: usize,
+    spare: Vec<Vec<u8>>,
+    /// Checksums of blocks that the copy has.
+    digests: BTreeMap<u64, Digest>,
+}
+
+impl LocalFile {
+    /// Starts threads for a file that has, or will have, `size` bytes.
+    pub(super) fn new(file: &File, size: u64) -> Result<Self> {
+        let file = Arc::new(file.try_clone().map_err(Failure::system("duplicating a descriptor"))?);
+        let (sender, results) = mpsc::channel();
+        let pool = Pool::start(THREADS, move |job: Job, scratch: &mut [u8]| {
+            // The other end is gone if the copy has failed.
+            let _sent: Result<(), mpsc::SendError<_>> = sender.send(job.run(&file, size, scratch));
+        })?;
+        let block = BLOCK.min(size) as usize;
+        let buffers = blocks::count(size).min(BUFFERS as u64);
+        let spare = (0..buffers).map(|_| vec![0; block]).collect();
+        Ok(Self { size, pool, results, pending: 0, spare, digests: BTreeMap::new() })
+    }
+
+    fn give(&mut self, block: u64, work: Work) {
+        self.pending += 1;
+        self.pool.give(Job { block, work });
+    }
+
+    /// Has a block's checksum computed.
+    pub(super) fn hash(&mut self, block: u64) {
+        self.give(block, Work::Hash);
+    }
+
+    /// Has a block read, if there is a buffer for it.
+    pub(super) fn load(&mut self, block: u64) -> bool {
+        let Some(buffer) = self.buffer(block) else { return false };
+        self.give(block, Work::Load(buffer));
+        true
+    }
+
+    /// Has a block written that was sent with this checksum.
+    pub(super) fn save(&mut self, block: u64, buffer: Vec<u8>, digest: Digest) {
+        self.give(block, Work::Save(buffer, digest));
+    }
+
+    /// A buffer as long as the block.
+    pub(super) fn buffer(&mut self, block: u64) -> Option<Vec<u8>> {
+        let (_, len) = blocks::place(self.size, block)?;
+        let mut buffer = self.spare.pop()?;
+        buffer.resize(len, 0);
+        Some(buffer)
+    }
+
+    /// A buffer that is no longer used.
+    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
+        self.spare.push(buffer);
+    }
+
+    /// Waits for the next block that is done, in no particular order.
+    pub(super) fn next(&mut self, what: &str) -> Result<Done> {
+        let result = self.results.recv().map_err(|_| Failure::PeerEnded)?;
+        self.pending -= 1;
+        result.map_err(Failure::system(what.to_owned()))
+    }
+
+    /// The next block that is done, if there is one now.
+    pub(super) fn try_next(&mut self, what: &str) -> Result<Option<Done>> {
+        let Ok(result) = self.results.try_recv() else { return Ok(None) };
+        self.pending -= 1;
+        result.map(Some).map_err(Failure::system(what.to_owned()))
+    }
+
+    /// The copy has this block.
+    pub(super) fn note(&mut self, block: u64, digest: Digest) {
+        self.digests.insert(block, digest);
+    }
+
+    /// The checksum of the whole file.
+    pub(super) fn digest(&self) -> Digest {
+        blocks::whole(self.digests.values())
+    }
+}
+
+impl Job {
+    fn run(self, file: &File, size: u64, scratch: &mut [u8]) -> io::Result<Done> {
+        let Self { block, work } = self;
+        let place = blocks::place(size, block).ok_or(io::ErrorKind::InvalidInput)?;
+        let (digest, buffer) = match work {
+            Work::Hash => (blocks::load(file, place, scratch, |_, _| {})?, Vec::new()),
+            // The block's own buffer takes the place of the scratch memory.
+            Work::Load(mut buffer) => (blocks::load(file, place, &mut buffer, |_, _| {})?, buffer),
+            Work::Save(mut buffer, expected) => {
+                let digest = blocks::store(file, place, &mut buffer, |_, _| {})?;
+                if digest != expected {
+                    let why = format!("block {block} arrived with another checksum than it was sent with");
+                    return Err(io::Error::other(why));
+                }
+                (digest, buffer)
+            }
+        };
+        Ok(Done { block, digest, buffer })
+    }
+}

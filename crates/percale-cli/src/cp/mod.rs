@@ -1,0 +1,155 @@
+//! `percale cp`: copies a file from or to a machine where `percale serve` runs.
+//!
+//! One thread asks and moves blocks, reading the server's memory or writing it; others read, write and hash the local file.
+//! [`place`]: which side is which; [`server`]: the connection; [`file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::args::CpArgs;
+use crate::failure::{Failure, Result};
+use crate::perf::print_line;
+use crate::transfer::blocks::{self, BLOCK, Digest};
+use crate::transfer::key;
+use crate::transfer::part::Part;
+use crate::transfer::protocol::{Reply, Request, SLOTS, Slot};
+use crate::units;
+use copy::Copy;
+use file::LocalFile;
+use place::Place;
+use progress::Progress;
+use server::{Server, unexpected};
+
+mod copy;
+mod file;
+mod place;
+mod progress;
+mod server;
+
+/// What was done; the object of `--json`.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// Of the whole file.
+    bytes: u64,
+    /// From connecting until the copy had its name.
+    seconds: f64,
+    /// Of those that were moved now.
+    bytes_per_s: f64,
+    /// The SHA-256 of the blocks' SHA-256s, in hexadecimal digits.
+    tree_sha256: String,
+    /// How many bytes were there from an earlier attempt.
+    resumed_from: u64,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &CpArgs) -> Result<()> {
+    let start = Instant::now();
+    let connect = |address: &str| {
+        let key = args.authorization_key.as_deref().map(key::read).transpose()?;
+        Server::connect(address, key, args.transport)
+    };
+    let (bytes, resumed, digest) = match (Place::of(&args.source), Place::of(&args.target)) {
+        (Place::There(address, path), Place::Here(target)) => download(&connect(&address)?, path, &target)?,
+        (Place::Here(source), Place::There(address, path)) => {
+            // What is wrong here is said before anybody is bothered.
+            let (source, metadata) = open_source(&source)?;
+            upload(&connect(&address)?, (&source, &metadata, &args.source.display().to_string()), path)?
+        }
+        (Place::Here(_), Place::Here(_)) => {
+            return Err(Failure::Usage("neither SRC nor DST is at a server (HOST:PORT/PATH)".into()));
+        }
+        (Place::There(..), Place::There(..)) => {
+            return Err(Failure::Usage("one of SRC and DST must be a local file".into()));
+        }
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let bytes_per_s = (bytes - resumed) as f64 / seconds;
+    let outcome = Outcome { bytes, seconds, bytes_per_s, tree_sha256: blocks::hex(&digest), resumed_from: resumed };
+    if args.json {
+        return print_line(&serde_json::to_string(&outcome).map_err(Failure::system("writing JSON"))?);
+    }
+    let (time, rate) = (units::time(seconds * 1e9), units::bandwidth(bytes_per_s));
+    let resumed = match resumed {
+        0 => String::new(),
+        resumed => format!(" ({} were there already)", units::count(resumed)),
+    };
+    print_line(&format!("{} bytes{resumed} in {time}, {rate}, checksums agree", units::count(bytes)))
+}
+
+/// What the server says of a file that it opened.
+struct Opened {
+    size: u64,
+    mode: u32,
+    held: u64,
+    slots: Vec<Slot>,
+}
+
+fn open(server: &Server, request: &Request) -> Result<Opened> {
+    server.ask(request)?;
+    match server.next()? {
+        Reply::Opened { size, mode, held, slots } if (1..=SLOTS).contains(&slots.len()) || size == 0 => {
+            Ok(Opened { size, mode, held, slots })
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Copies from the server. The size, how much of it was there, the checksum.
+fn download(server: &Server, path: String, target: &Path) -> Result<(u64, u64, Digest)> {
+    let name = target.display().to_string();
+    let system = || Failure::system(name.clone());
+    let opened = open(server, &Request::Get { path })?;
+    let file_name = target.file_name().filter(|_| !target.as_os_str().as_encoded_bytes().ends_with(b"/"));
+    let file_name = file_name.ok_or_else(|| Failure::Usage(format!("{name} is a directory; name the file")))?;
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = File::open(parent).map_err(Failure::system(parent.display().to_string()))?;
+    let part = Part::open(directory.into(), file_name, opened.size).map_err(system())?;
+    let held = part.held().map_err(system())?;
+    let mut copy = begin(server, part.file(), &opened, name.clone())?;
+    let agreed = copy.agree(held)?;
+    let digest = copy.download(agreed)?;
+    server.finish(&Request::Finish { digest })?;
+    part.commit(opened.size, opened.mode).map_err(system())?;
+    Ok((opened.size, agreed * BLOCK, digest))
+}
+
+fn open_source(source: &Path) -> Result<(File, Metadata)> {
+    let name = source.display().to_string();
+    // NONBLOCK: opening a pipe would wait for a writer.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(source);
+    let file = file.map_err(Failure::system(name.clone()))?;
+    let metadata = file.metadata().map_err(Failure::system(name.clone()))?;
+    let wrong = |why: &str| Failure::System { what: name, source: std::io::Error::other(why) };
+    match metadata.file_type() {
+        kind if kind.is_file() => Ok((file, metadata)),
+        kind if kind.is_dir() => Err(wrong("it is a directory; only files are copied")),
+        _ => Err(wrong("it is no regular file")),
+    }
+}
+
+/// Copies to the server, as `download` from it.
+fn upload(server: &Server, source: (&File, &Metadata, &str), path: String) -> Result<(u64, u64, Digest)> {
+    let (file, metadata, name) = source;
+    let size = metadata.len();
+    let opened = open(server, &Request::Put { path, size, mode: metadata.mode() & 0o777 })?;
+    if opened.size != size {
+        return Err(Failure::Protocol(format!("a file of {} bytes", opened.size)));
+    }
+    let mut copy = begin(server, file, &opened, name.to_owned())?;
+    let agreed = copy.agree(opened.held)?;
+    let digest = copy.upload(agreed)?;
+    blocks::unchanged(file, metadata).map_err(Failure::system(name))?;
+    server.finish(&Request::Finish { digest })?;
+    Ok((size, agreed * BLOCK, digest))
+}
+
+fn begin<'a>(server: &'a Server, file: &File, opened: &Opened, name: String) -> Result<Copy<'a>> {
+    let slots = opened.slots.iter().map(|&slot| slot.into()).collect();
+    let progress = Progress::new(opened.size)?;
+    let file = LocalFile::new(file, opened.size)?;
+    Ok(Copy { server, file, size: opened.size, slots, progress, name })
+}

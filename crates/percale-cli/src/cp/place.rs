@@ -1,0 +1,48 @@
+//! Where a file is: here, or below a directory that is served.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+/// A file's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On this machine.
+    Here(PathBuf),
+    /// At a server: `HOST:PORT`, and the path there.
+    There(String, String),
+}
+
+impl Place {
+    /// Reads an argument: `HOST:PORT/PATH`, `[IPv6]:PORT/PATH`, or else a local path.
+    pub(super) fn of(argument: &OsStr) -> Self {
+        let remote = argument.to_str().and_then(|text| {
+            let (address, path) = text.split_once('/')?;
+            let (host, port) = address.rsplit_once(':')?;
+            let bracketed = host.starts_with('[') && host.ends_with(']');
+            let sound = !host.is_empty() && (bracketed || !host.contains(':'));
+            (sound && port.parse::<u16>().is_ok()).then(|| Self::There(address.into(), path.into()))
+        });
+        remote.unwrap_or_else(|| Self::Here(argument.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_told_from_files() {
+        for (text, address, path) in [
+            ("node7:7471/a/b", "node7:7471", "a/b"),
+            ("127.0.0.1:1/x", "127.0.0.1:1", "x"),
+            ("[::1]:7471/x", "[::1]:7471", "x"),
+            ("h:1//etc", "h:1", "/etc"),
+            ("h:1/", "h:1", ""),
+        ] {
+            assert_eq!(Place::of(OsStr::new(text)), Place::There(address.into(), path.into()));
+        }
+        for text in ["a", "a/b", "/a:1/b", "./a:1/b", "a:1", "a:b/c", ":1/c", "::1/c", "a:65536/c", ""] {
+            assert_eq!(Place::of(OsStr::new(text)), Place::Here(text.into()));
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! `percale serve` and `percale cp` as users meet them.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::common::{eventually, percale, text};
+
+mod common;
+
+const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+
+/// What interrupted copies carry: enough to be caught half-way.
+const LONG: usize = 160 << 20;
+
+/// A directory that goes with the test: `served` and `local` below it.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("percale-copy-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(path.join("served")).unwrap();
+        std::fs::create_dir_all(path.join("local")).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A path as an argument.
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().into()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    fn mode(&self, name: &str, mode: u32) {
+        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    /// What lies in a directory.
+    fn names(&self, directory: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(directory)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _removed: std::io::Result<()> = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server of a test's directory; it ends with the test.
+struct Serving {
+    child: Child,
+    address: String,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Serving {
+    fn start(place: &Place, more: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
+            .args(["serve", &place.text("served"), "--listen", "127.0.0.1:0", "--json"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut serving = Self { child, address: String::new(), lines };
+        let line = serving.line();
+        assert_eq!(line["is"], "serving", "{line}");
+        serving.address = line["address"].as_str().unwrap().into();
+        serving
+    }
+
+    /// The next thing that it says.
+    fn line(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"))
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}/{path}", self.address)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _killed: std::io::Result<()> = self.child.kill();
+        let _ended: std::io::Result<std::process::ExitStatus> = self.child.wait();
+    }
+}
+
+/// Bytes that differ from block to block.
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn copy(from: &str, to: &str, more: &[&str]) -> Output {
+    percale(&[&["cp", from, to, "--json"], more].concat())
+}
+
+/// The result of a copy that worked.
+#[track_caller]
+fn copied(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a copy says that did not work.
+#[track_caller]
+fn refused(output: &Output) -> String {
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(output.stdout.is_empty());
+    error
+}
+
+#[track_caller]
+fn identical(a: &Path, b: &Path) {
+    // Not assert_eq!: nobody wants to read the difference.
+    assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{} and {} differ", a.display(), b.display());
+}
+
+#[test]
+fn files_of_every_size_go_there_and_back_over_both_transports() {
+    let place = Place::new("sizes");
+    let mut serving = Serving::start(&place, &["--writable"]);
+    let block = 4 << 20;
+    for transport in TRANSPORTS {
+        let mut sums = Vec::new();
+        for size in [0, 1, block, block + 1, 5 * (1 << 20) + 3, 6 * block] {
+            place.write("local/a", &content(size as u64, size));
+            place.mode("local/a", 0o751);
+            // An older copy is replaced.
+            place.write("local/b", b"old");
+            let (up, down) = (serving.at("sub"), serving.at("./sub"));
+            let there = copied(&copy(&place.text("local/a"), &up, &["--transport", transport]));
+            let back = copied(&copy(&down, &place.text("local/b"), &["--transport", transport]));
+            assert_eq!(
+                (serving.line()["is"].as_str(), serving.line()["is"].as_str()),
+                (Some("received"), Some("sent"))
+            );
+            identical(&place.path("local/a"), &place.path("served/sub"));
+            identical(&place.path("local/a"), &place.path("local/b"));
+            for copy in ["served/sub", "local/b"] {
+                assert_eq!(place.path(copy).metadata().unwrap().permissions().mode() & 0o777, 0o751);
+            }
+            for result in [&there, &back] {
+                assert_eq!((result["bytes"].as_u64(), result["resumed_from"].as_u64()), (Some(size as u64), Some(0)));
+                assert!(result["seconds"].as_f64().unwrap() > 0.0 && result["bytes_per_s"].is_f64(), "{result}");
+            }
+            assert_eq!(there["tree_sha256"], back["tree_sha256"]);
+            sums.push(there["tree_sha256"].as_str().unwrap().to_owned());
+        }
+        // That of the standard for nothing; and no two alike.
+        assert!(sums[0].starts_with("e3b0c44298fc1c14") && sums.iter().all(|sum| sum.len() == 64), "{sums:?}");
+        sums.sort();
+        sums.dedup();
+        assert_eq!(sums.len(), 6);
+    }
+    assert_eq!((place.names("served"), place.names("local")), (vec!["sub".into()], vec!["a".into(), "b".into()]));
+    let said = percale(&["cp", &serving.at("sub"), &place.text("local/b")]);
+    assert!(text(&said.stdout).contains("25,165,824 bytes in "), "{said:?}");
+}
+
+#[test]
+fn a_server_is_read_only_unless_told_otherwise() {
+    let place = Place::new("read-only");
+    let serving = Serving::start(&place, &[]);
+    place.write("local/a", b"text");
+    let error = refused(&copy(&place.text("local/a"), &serving.at("a"), &[]));
+    assert!(error.contains("read-only") && error.contains("--writable"), "{error}");
+    assert!(place.names("served").is_empty());
+}
+
+#[test]
+fn nothing_outside_of_the_directory_is_read_or_written() {
+    let place = Place::new("escape");
+    let serving = Serving::start(&place, &["--writable"]);
+    place.write("secret", b"secret");
+    place.write("local/a", b"new");
+    place.write("served/inside", b"inside");
+    std::fs::create_dir(place.path("served/directory")).unwrap();
+    symlink(place.path("secret"), place.path("served/absolute")).unwrap();
+    symlink("../secret", place.path("served/relative")).unwrap();
+    symlink("..", place.path("served/up")).unwrap();
+    symlink("inside", place.path("served/within")).unwrap();
+    symlink(place.path("secret"), place.path("served/trap.percale-part")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place.path("served/pipe"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let secret = place.text("secret");
+    let (got, source) = (place.text("local/got"), place.text("local/a"));
+    for (path, read, written) in [
+        ("../secret", "'..' is not allowed", "'..' is not allowed"),
+        ("directory/../../secret", "'..' is not allowed", "'..' is not allowed"),
+        (secret.as_str(), "absolute paths are not allowed", "absolute paths are not allowed"),
+        ("up/secret", "leads out", "leads out"),
+        ("directory", "is a directory", "is a directory"),
+        ("", "no path", "no path"),
+        ("pipe", "no regular file", "no regular file"),
+        ("missing/file", "No such file", "No such file"),
+    ] {
+        let error = refused(&copy(&serving.at(path), &got, &[]));
+        assert!(error.contains(read), "{path}: {error}");
+        let error = refused(&copy(&source, &serving.at(path), &[]));
+        assert!(error.contains(written), "{path}: {error}");
+    }
+    for link in ["absolute", "relative"] {
+        assert!(refused(&copy(&serving.at(link), &got, &[])).contains("leads out"));
+        // The link itself is replaced, not what it leads to.
+        copied(&copy(&source, &serving.at(link), &[]));
+        assert!(!place.path(&format!("served/{link}")).is_symlink());
+    }
+    refused(&copy(&source, &serving.at("trap"), &[]));
+    assert_eq!(place.read("secret"), b"secret");
+    assert_eq!(place.names("local"), ["a"]);
+    copied(&copy(&serving.at("within"), &got, &[]));
+    assert_eq!(place.read("local/got"), b"inside");
+}
+
+#[test]
+fn local_files_that_cannot_be_copied_are_named() {
+    let place = Place::new("local");
+    let serving = Serving::start(&place, &["--writable"]);
+    place.write("served/a", b"text");
+    for (from, to) in [
+        (place.text("local"), serving.at("b")),
+        (place.text("local/missing"), serving.at("b")),
+        (serving.at("a"), place.text("local")),
+        (serving.at("a"), place.text("local/missing/b")),
+    ] {
+        let error = refused(&copy(&from, &to, &[]));
+        assert!(error.contains("is a directory") || error.contains("No such file"), "{error}");
+    }
+    assert_eq!(place.names("served"), ["a"]);
+}
+
+#[test]
+fn only_those_with_the_key_are_served() {
+    let place = Place::new("key");
+    for (name, key, mode) in [("right", "secret\n", 0o600), ("also", "secret", 0o400), ("wrong", "other", 0o600)] {
+        place.write(name, key.as_bytes());
+        place.mode(name, mode);
+    }
+    place.write("open", b"secret");
+    place.mode("open", 0o640);
+    let serving = Serving::start(&place, &["--authorization-key", &place.text("right")]);
+    place.write("served/a", b"text");
+    let (from, to) = (serving.at("a"), place.text("local/a"));
+    for transport in TRANSPORTS {
+        for key in [&["--authorization-key", &place.text("wrong")], [].as_slice()] {
+            let error = refused(&copy(&from, &to, &[key, &["--transport", transport]].concat()));
+            assert!(error.contains("key"), "{error}");
+        }
+        copied(&copy(&from, &to, &["--authorization-key", &place.text("also"), "--transport", transport]));
+    }
+    let error = refused(&copy(&from, &to, &["--authorization-key", &place.text("open")]));
+    assert!(error.contains("mode 640"), "{error}");
+    let served = percale(&["serve", &place.text("served"), "--authorization-key", &place.text("open")]);
+    assert!(refused(&served).contains("chmod 600"));
+}
+
+/// Starts a copy, and returns once a good part of it has arrived.
+fn half_way(from: &str, to: &str, transport: &str, part: &Path) -> Child {
+    let child = Command::new(env!("CARGO_BIN_EXE_percale"))
+        .args(["cp", from, to, "--transport", transport])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // With at most 8 blocks of 4 MiB under way, the first 32 MiB are complete by then.
+    eventually("the copy does not advance", || part.metadata().is_ok_and(|part| part.len() > 64 << 20));
+    child
+}
+
+#[test]
+fn an_interrupted_copy_goes_on_where_it_was() {
+    let place = Place::new("interrupted");
+    let serving = Serving::start(&place, &["--writable"]);
+    place.write("source", &content(5, LONG));
+    std::fs::hard_link(place.path("source"), place.path("served/a")).unwrap();
+    let source = place.text("source");
+    for transport in TRANSPORTS {
+        for (from, to, target) in [
+            (serving.at("a"), place.text("local/b"), place.path("local/b")),
+            (source.clone(), serving.at("b"), place.path("served/b")),
+        ] {
+            let part = target.with_extension("percale-part");
+            let mut client = half_way(&from, &to, transport, &part);
+            client.kill().unwrap();
+            client.wait().unwrap();
+            assert!(!target.exists() && part.exists(), "half of it has the name of the whole");
+            let result = copied(&copy(&from, &to, &["--transport", transport]));
+            assert!(result["resumed_from"].as_u64().unwrap() >= 32 << 20, "{result}");
+            identical(&place.path("source"), &target);
+            assert!(!part.exists());
+            std::fs::remove_file(target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_changed_in_between_is_copied_from_its_beginning() {
+    let place = Place::new("changed");
+    let serving = Serving::start(&place, &[]);
+    place.write("served/a", &content(6, LONG));
+    let (target, part) = (place.path("local/b"), place.path("local/b.percale-part"));
+    let mut client = half_way(&serving.at("a"), &place.text("local/b"), "tcp", &part);
+    client.kill().unwrap();
+    client.wait().unwrap();
+    // Shorter than what was there already.
+    place.write("served/a", &content(7, 40 << 20));
+    let result = copied(&copy(&serving.at("a"), &place.text("local/b"), &[]));
+    assert_eq!(result["resumed_from"], 0);
+    identical(&place.path("served/a"), &target);
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_copied_is_not_taken_for_a_copy() {
+    let place = Place::new("changing");
+    let serving = Serving::start(&place, &[]);
+    place.write("served/a", &content(8, LONG));
+    let (target, part) = (place.path("local/b"), place.path("local/b.percale-part"));
+    let mut client = half_way(&serving.at("a"), &place.text("local/b"), "shm", &part);
+    let file = std::fs::File::options().append(true).open(place.path("served/a")).unwrap();
+    std::io::Write::write_all(&mut &file, b"more").unwrap();
+    let mut error = String::new();
+    client.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert_eq!(client.wait().unwrap().code(), Some(1), "{error}");
+    assert!(error.contains("was changed while it was copied"), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn a_server_that_dies_is_an_error_and_no_hang() {
+    for transport in TRANSPORTS {
+        let place = Place::new(&format!("dies-{transport}"));
+        let mut serving = Serving::start(&place, &[]);
+        place.write("served/a", &content(9, LONG));
+        let part = place.path("local/b.percale-part");
+        let mut client = half_way(&serving.at("a"), &place.text("local/b"), transport, &part);
+        serving.kill();
+        let mut status = None;
+        eventually("the client hangs", || {
+            status = client.try_wait().unwrap();
+            status.is_some()
+        });
+        let mut error = String::new();
+        client.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert_eq!(status.unwrap().code(), Some(1), "{error}");
+        assert!(error.contains("the peer is gone"), "{error}");
+        assert_eq!(place.names("local"), ["b.percale-part"]);
+    }
+}
+
+#[test]
+fn clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody() {
+    let place = Place::new("several");
+    let mut serving = Serving::start(&place, &[]);
+    place.write("served/a", &content(10, LONG));
+    let mut doomed = half_way(&serving.at("a"), &place.text("local/0"), "tcp", &place.path("local/0.percale-part"));
+    let others: Vec<_> = ["1", "2", "3"]
+        .map(|name| {
+            Command::new(env!("CARGO_BIN_EXE_percale"))
+                .args(["cp", &serving.at("a"), &place.text(&format!("local/{name}"))])
+                .spawn()
+                .unwrap()
+        })
+        .into();
+    doomed.kill().unwrap();
+    doomed.wait().unwrap();
+    for mut other in others {
+        assert!(other.wait().unwrap().success());
+    }
+    let mut said: Vec<_> = (0..4).map(|_| serving.line()["is"].as_str().unwrap().to_owned()).collect();
+    said.sort();
+    assert_eq!(said, ["interrupted", "sent", "sent", "sent"]);
+    for name in ["local/1", "local/2", "local/3"] {
+        identical(&place.path("served/a"), &place.path(name));
+    }
+}
