@@ -87,7 +87,8 @@ macro_rules! conformance {
                 rma_005_rma_006_messages_and_reads_do_not_overtake_writes,
                 rma_007_rma_009_accesses_are_fenced_and_refused,
                 rma_002_injected_writes_are_copied,
-                rev_006_borrowed_memory_is_registered_in_a_scope;
+                rev_006_borrowed_memory_is_registered_in_a_scope,
+                results_are_seen_before_sleeping;
             remote_model:
                 rma_011_random_accesses_do_what_a_plain_model_does,
         }

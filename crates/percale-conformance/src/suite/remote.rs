@@ -372,3 +372,29 @@ pub fn rev_006_borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     assert_eq!(code(late), ErrorCode::KeyRejected);
     assert_eq!(bytes[..100], [7; 100]);
 }
+
+/// Whoever may sleep has nothing to read: also where an answer about a key ends what waited for it.
+pub fn results_are_seen_before_sleeping<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
+    for key in 1..100 {
+        let nowhere = RemoteMemory { key, address: 0, len: 8 };
+        while a.inject_write(peer, &[1; 8], nowhere, None) == Err(PostError::Again) {
+            mesh.turns(1);
+        }
+        let error = loop {
+            let sleeps = a.try_wait();
+            match a.read_error() {
+                Some(error) => {
+                    assert!(!sleeps, "a sleeper would not have seen the error (key {key})");
+                    break error;
+                }
+                None => b.progress(),
+            };
+            if !sleeps {
+                a.progress();
+            }
+        };
+        assert_eq!(error.error, ErrorCode::KeyRejected);
+    }
+}

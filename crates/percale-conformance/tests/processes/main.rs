@@ -69,7 +69,7 @@ fn helper() {
         ("refusing", onesided::refused::target),
         ("adder", onesided::words::adder),
         ("unbacked", onesided::unbacked::target),
-        ("curious", onesided::untrusting::curious),
+        ("curious", onesided::disclosed::curious),
         ("survivor", onesided::deaths::survivor),
         ("victim", onesided::deaths::victim),
     ]);

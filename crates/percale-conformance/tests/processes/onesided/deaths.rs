@@ -15,7 +15,7 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, key_of};
 use super::{ALL, Deadline, PATIENCE, all_of, open_as_told, serve};
 
-crate::on!(shm, untrusting, tcp: { flt_001_res_001_killed_initiators_and_targets_leave_nothing });
+crate::on!(shm, untrusting, tcp: { rma_013_killed_initiators_and_targets_leave_nothing });
 
 /// The victim's region.
 const VICTIM: u64 = 30;
@@ -24,7 +24,7 @@ const OUTSTANDING: usize = 1000;
 const WARM: u64 = 6;
 
 /// 50 deaths (500 with `PERCALE_LONG`); the helper `survivor` survives them.
-fn flt_001_res_001_killed_initiators_and_targets_leave_nothing(kind: &str) {
+fn rma_013_killed_initiators_and_targets_leave_nothing(kind: &str) {
     let _watchdog =
         Watchdog::within("killed initiators and targets", Duration::from_secs(if long() { 3600 } else { 300 }));
     for _ in 0..if long() { 10 } else { 1 } {
@@ -76,10 +76,10 @@ impl Survivor {
         let peer = self.open.insert(&victim.hear());
         let got = self.open.endpoint.read(peer, all_of(VICTIM, 8), vec![0; 8]).wait().expect("the victim's region");
         assert_eq!(got.into_vec(), content(VICTIM, GROUND)[..8]);
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             self.kill_initiator(&mut victim);
         } else {
-            self.kill_target(&mut victim, peer, number % 3 > 0);
+            self.kill_target(&mut victim, peer, !number.is_multiple_of(3));
         }
         let deadline = Deadline::new("the death is noticed");
         while !matches!(self.open.events.read(), Some(Event::PeerDown { .. })) {

@@ -3,15 +3,16 @@
 //!
 //! * `ground`: memory of both kinds, registered again and again, and what must not change in it
 //! * `revocation`: regions closed under running writers; `stopped`: under stopped and killed ones
-//! * `refused`, `words`, `unbacked`, `untrusting`, `deaths`: as their names say
+//! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
 
 pub(crate) mod deaths;
+pub(crate) mod disclosed;
 mod ground;
 pub(crate) mod refused;
 pub(crate) mod revocation;
 mod stopped;
 pub(crate) mod unbacked;
-pub(crate) mod untrusting;
+
 pub(crate) mod words;
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};

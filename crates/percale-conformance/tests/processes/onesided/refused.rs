@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{ALL, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, bounced, tcp: {
-    mr_001_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused,
+    rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused,
 });
 
 /// Bytes of each region.
@@ -56,7 +56,7 @@ pub(crate) fn target() {
 }
 
 /// 20,000 tries (10,000,000 with `PERCALE_LONG`), of all four ways together.
-fn mr_001_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused(kind: &str) {
+fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused(kind: &str) {
     let _watchdog = Watchdog::within("random tries", Duration::from_secs(if long() { 7200 } else { 300 }));
     let seed = seed();
     println!("PERCALE_SEED={seed}");
@@ -69,6 +69,36 @@ fn mr_001_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused(kind: 
         shift += 1;
         Tries::new(kind, seed.wrapping_add(shift)).make(tries);
     }
+}
+
+mod quiet {
+    mod shm {
+        mod rust {
+            #[test]
+            fn rma_012_regions_are_accessed_while_their_target_makes_no_progress() {
+                super::super::super::accesses_of_a_quiet_target();
+            }
+        }
+    }
+}
+
+fn accesses_of_a_quiet_target() {
+    let _watchdog = Watchdog::new("accesses of a quiet target");
+    let mut tries = Tries::new("shm", seed());
+    tries.warm();
+    tries.target.tell("quiet");
+    assert_eq!(tries.target.hear(), "quiet");
+    for number in 0..if long() { 100_000 } else { 1000 } {
+        let (len, region) = (tries.len(), [0, 4][number % 2]);
+        let at = tries.random.next() % (LEN - len);
+        let wanted = content(region as u64, LEN as usize)[at as usize..][..len as usize].to_vec();
+        let part = tries.part(region, at, len);
+        let read = tries.open.endpoint.read(tries.peer, part, vec![0; len as usize]).start().expect("a read");
+        same(&read.wait_for(super::PATIENCE).expect("the read").into_vec(), &wanted, "what was read");
+        let write = tries.open.endpoint.write(tries.peer, wanted, part).start().expect("a write");
+        write.wait_for(super::PATIENCE).expect("the write");
+    }
+    tries.end();
 }
 
 struct Tries {
@@ -91,8 +121,8 @@ impl Tries {
         Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
     }
 
-    fn make(mut self, tries: usize) {
-        // What is known of a region is known after its first use.
+    /// What is known of a region is known after its first use.
+    fn warm(&self) {
         for region in [0, 1, 4, 5] {
             let word = self.part(region, 0, 8);
             let got = self.open.endpoint.read(self.peer, word, vec![0; 8]).wait().expect("a read");
@@ -103,6 +133,18 @@ impl Tries {
             let bytes = content(region as u64, LEN as usize)[..8].to_vec();
             self.open.endpoint.write(self.peer, bytes, word).wait().expect("a write");
         }
+    }
+
+    /// The target finds its memory as it was.
+    fn end(mut self) {
+        self.target.tell("check");
+        assert_eq!(self.target.hear(), "unchanged");
+        self.target.tell("end");
+        self.target.end();
+    }
+
+    fn make(mut self, tries: usize) {
+        self.warm();
         let mut made = 0;
         if self.kind == "shm" {
             made = tries / 2;
@@ -116,11 +158,8 @@ impl Tries {
         for _ in 0..(tries - made).div_ceil(DEPTH) {
             self.refused_by_the_target();
         }
-        self.target.tell("check");
-        assert_eq!(self.target.hear(), "unchanged");
         println!("{}: {made} tries without the target, {} with it", self.kind, tries - made);
-        self.target.tell("end");
-        self.target.end();
+        self.end();
     }
 
     fn part(&self, region: usize, address: u64, len: u64) -> RemoteMemory {

@@ -14,8 +14,8 @@ use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp: {
-    mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
-    mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
+    rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
+    rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
 });
 
 /// The key of the board, a word that names the epoch.
@@ -30,7 +30,7 @@ const DEPTH: usize = 4;
 const SHIFT: Duration = Duration::from_secs(240);
 
 /// 2,000 revocations; with `PERCALE_LONG` a million of what peers reach by themselves.
-fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
+fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
     let rounds = match (long(), kind) {
         (true, "shm") => 1_000_000,
         (true, _) => 100_000,
@@ -40,7 +40,7 @@ fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str)
 }
 
 /// 500 revocations; with `PERCALE_LONG` for ten minutes.
-fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
+fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
     let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
     both(kind, 4, rounds, time);
 }
@@ -125,8 +125,13 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
                     work(&owner.open);
                     deadline.check();
                 }
-                let calls = if random.below(4) == 0 { 3000 } else { 30 };
-                (0..random.below(calls)).for_each(|_| _ = owner.open.endpoint.progress());
+                (0..random.below(30)).for_each(|_| _ = owner.open.endpoint.progress());
+                // What we execute for writers takes turns: now and then there are some.
+                let (long, begun) = (random.below(4) == 0, Instant::now());
+                let time = Duration::from_micros(random.below(2000) as u64);
+                while long && begun.elapsed() < time {
+                    work(&owner.open);
+                }
                 (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
             }
             let deadline = Deadline::new("closing ends");
@@ -147,6 +152,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
                 watch.check(&ground, epoch);
             }
         }
+        println!("{kind}, sealed {sealed}: {epoch} revocations after {:?}", started.elapsed());
         for word in owner.dismiss(crew) {
             println!("{kind}, sealed {sealed}: {word}");
         }
@@ -182,7 +188,7 @@ pub(crate) fn writer() {
         writes += done;
         refused += failed;
     }
-    let arenas = super::untrusting::arenas();
+    let arenas = super::disclosed::arenas();
     say(&format!("{writes} writes in {epochs} epochs, {refused} refused, {arenas} arenas mapped"));
     drop(ask());
 }

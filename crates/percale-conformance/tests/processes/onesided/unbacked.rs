@@ -194,7 +194,7 @@ impl Test {
         assert_eq!(answer(got.map(drop)), read, "reading {name:?}");
         let put = endpoint.write(self.peer, vec![0x33; len], name).start().expect("a write").wait_for(PATIENCE);
         assert_eq!(answer(put.map(drop)), write, "writing {name:?}");
-        if len == 8 && name.address % 8 == 0 {
+        if len == 8 && name.address.is_multiple_of(8) {
             let add = endpoint.fetch_add(self.peer, name, 1_u64).start().expect("an addition").wait_for(PATIENCE);
             assert_eq!(answer(add.map(drop)), write, "adding to {name:?}");
         }

@@ -29,7 +29,7 @@ fn locks() -> usize {
 }
 
 #[test]
-fn atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
+fn atm_005_atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
     let _watchdog = Watchdog::within("atomic operations", Duration::from_secs(if long() { 3600 } else { 300 }));
     let open = open_kind("any", |domain| domain);
     let each = adds() * 8;
@@ -124,7 +124,7 @@ pub(crate) fn adder() {
     let len = bytes.len() as u64;
     let part = all_of(RESULTS, (number + 1) * len).slice(number * len..(number + 1) * len);
     open.endpoint.write(target, bytes, part).wait().expect("the values");
-    let arenas = super::untrusting::arenas();
+    let arenas = super::disclosed::arenas();
     assert_eq!(arenas > 0, told("PERCALE_FABRIC") == "shm", "only local initiators map memory");
     say("added");
     assert_eq!(ask(), "lock");

@@ -288,7 +288,10 @@ impl Engine {
         let busy = self.poller.take_busy();
         for &slot in &busy {
             any |= self.poll_link(slot);
+            let waited = self.core.peers.get(slot).pending.len();
             self.drain(slot);
+            // What no longer waits may have completed: who is about to sleep looks at the results once more.
+            any |= self.core.peers.get(slot).pending.len() != waited;
             let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
             if waits || (self.links[slot as usize].is_some() && !self.core.peers.get(slot).pending.is_empty()) {
                 self.poller.waits(slot);

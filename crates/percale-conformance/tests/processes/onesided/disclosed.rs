@@ -11,29 +11,6 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, key_of};
 use super::{Deadline, all_of, open_as_told, open_kind};
 
-mod untrusting {
-    mod rust {
-        #[test]
-        fn mr_001_an_untrusted_peer_gets_neither_mapping_nor_address() {
-            assert_eq!(super::super::found_by("untrusting", true), (0, 0));
-            assert_eq!(super::super::found_by("untrusting", false), (0, 0));
-        }
-    }
-}
-
-mod shm {
-    mod rust {
-        /// What the test of untrusted peers looks for is there to be found.
-        #[test]
-        fn a_trusted_peer_has_mapping_or_address() {
-            let (arenas, _) = super::super::found_by("shm", true);
-            assert!(arenas > 0, "an arena is mapped");
-            let (arenas, addresses) = super::super::found_by("shm", false);
-            assert!(arenas == 0 && addresses > 0, "{arenas} arenas, {addresses} places with the address");
-        }
-    }
-}
-
 /// Of the owner's arenas and of its memory's address, what its peer holds after reads, writes and an atomic operation.
 fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     let _watchdog = Watchdog::new("what a peer gets to know");
@@ -116,4 +93,27 @@ fn words_like(_open: &Open, masked: u64) -> usize {
         }
     }
     found
+}
+
+mod distrusted {
+    mod rust {
+        #[test]
+        fn rma_015_an_untrusted_peer_gets_neither_mapping_nor_address() {
+            assert_eq!(super::super::found_by("untrusting", true), (0, 0));
+            assert_eq!(super::super::found_by("untrusting", false), (0, 0));
+        }
+    }
+}
+
+mod shm {
+    mod rust {
+        /// What the test of untrusted peers looks for is there to be found.
+        #[test]
+        fn a_trusted_peer_has_mapping_or_address() {
+            let (arenas, _) = super::super::found_by("shm", true);
+            assert!(arenas > 0, "an arena is mapped");
+            let (arenas, addresses) = super::super::found_by("shm", false);
+            assert!(arenas == 0 && addresses > 0, "{arenas} arenas, {addresses} places with the address");
+        }
+    }
 }
