@@ -112,6 +112,10 @@ const METHOD: &str = "
 ## How it is measured
 
 - Two processes, each pinned to a core of its own. Times are one way: half a round trip. Rates are streams one way.
+- put, get, fetch-add and compare-swap are one operation on the other process' memory until it has completed; percale's
+  below 4 KiB are timed 32 in turn. put-latency is half a round trip of writes, each side polling its own memory.
+- fetch-add: the other side adds to the same word by itself meanwhile, for percale and for its limit. The peers' programs
+  have no such case; compare-swap is without others on all sides.
 - Times are medians of all round trips of a run (p50), except libfabric's, whose program prints a mean only.
 - The sides of a comparison take turns within each round, the order turned around every round; the median of the
   rounds counts. So noise hits all sides alike; still, a ratio between 0.95 and 1.05 says little.
@@ -119,14 +123,18 @@ const METHOD: &str = "
   theirs, so a dirty row is held against the peer's clean figure.
 - \"percale's\" buffers are allocated by the library, so that a peer of the same user can map them; \"ordinary\" ones
   come from the heap.
-- UCX: `ucx_perftest` with UCX_TLS=posix,cma (shm) or UCX_TLS=tcp on the loopback device. libfabric: `fi_pingpong`,
-  tagged, reliable datagrams, provider shm or tcp. Both are Debian's packages.
+- UCX: `ucx_perftest` with UCX_TLS=posix,cma (shm) or UCX_TLS=tcp on the loopback device. Its one-sided operations
+  access memory that UCX allocated; \"UCX posix\" is UCX_TLS=posix alone: mapped memory, and no check of an access.
+  libfabric: `fi_pingpong`, tagged, reliable datagrams, provider shm or tcp. Both are Debian's packages.
 ";
 
 const LIMITS: &str = "\
 A limit is a program of a few plain lines that does nothing but move the bytes: for small shared-memory messages a ring
 each way with a mark; for copies a memcpy of a buffer that the other core has just written; for TCP plain non-blocking
-sockets with the best of several settings. It runs in the same run as the row beside it. Rows more than 25 % above
+sockets with the best of several settings. For one-sided operations it is a copy to or from a buffer that both map, the
+kernel's system call on ordinary memory of the other process (process_vm_readv, process_vm_writev), or a locked
+instruction on a word that both map; for atomic operations on ordinary memory, which only its owner can make, a round trip
+of the ring; over TCP a round trip, the bytes one way and 8 the other. It runs in the same run as the row beside it. Rows more than 25 % above
 their limit are marked.";
 
 fn peers_table(peers: &peers::Run) -> Table {

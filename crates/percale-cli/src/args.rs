@@ -25,7 +25,7 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Measure how fast messages are here, beside what the machine could do at best
+    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best
     Perf(PerfArgs),
     /// Let others copy files from, or to, a directory
     Serve(ServeArgs),
@@ -40,7 +40,7 @@ pub(crate) enum Subcommand {
     },
 }
 
-/// Which memory large messages lie in.
+/// Which memory large messages lie in, and what one-sided operations reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryChoice {
     /// Memory that percale allocated
@@ -55,8 +55,9 @@ pub(crate) enum MemoryChoice {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Without HOST:PORT, a second process is started here, and both stay on one processor each. Every byte of some messages \
-and the ends of all are checked. Latencies are half a round trip; the limit is a program of a few plain lines that \
-moves the same bytes with nothing around them, run in turn with percale in the same two processes.
+and the ends of all are checked. Latencies are half a round trip; put, get, fetch-add and compare-swap are one operation \
+on the other side's memory until it has completed (below 4 KiB timed 32 at a time). The limit is a program of a few plain \
+lines that moves the same bytes with nothing around them, run in turn with percale in the same two processes.
 
 Exit codes: 0 measured, 1 failed, 2 bad usage.")]
 pub(crate) struct PerfArgs {
@@ -69,19 +70,19 @@ pub(crate) struct PerfArgs {
     /// Operations [default: all]
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     pub(crate) op: Vec<Operation>,
-    /// Message sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation]
+    /// Sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation; fetch-add, compare-swap: 8]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
     pub(crate) size: Vec<usize>,
     /// Transports [default: shm,tcp; across machines tcp]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(crate) transport: Vec<Transport>,
-    /// Where messages lie [default: both for 64K and more over shm, else ordinary]
+    /// Where messages lie [default: both over shm for 64K and more and for one-sided operations, else ordinary]
     #[arg(long)]
     pub(crate) memory: Option<MemoryChoice>,
-    /// Write the whole source before each send, as programs do, instead of its ends only (latencies)
+    /// Write the whole source before each send, as programs do, instead of its ends only (latencies, put)
     #[arg(long)]
     pub(crate) dirty: bool,
-    /// Timed messages of each row
+    /// Timed messages or operations of each row
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8 << 20))]
     pub(crate) iterations: Option<u64>,
     /// Seconds for each row [default: 0.8]

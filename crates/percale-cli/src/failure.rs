@@ -35,6 +35,9 @@ pub(crate) enum Failure {
         /// What it answered.
         source: io::Error,
     },
+    /// This machine does not let one process copy another's memory.
+    #[error("copying another process' memory is forbidden here: {0}")]
+    Forbidden(io::Error),
     /// percale refused something.
     #[error("{what}: {why}")]
     Percale {

@@ -60,6 +60,7 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
     let latencies = [
         (Operation::TaggedLatency, "tagged", RGBColor(31, 119, 180), RGBColor(148, 199, 232)),
         (Operation::MessageLatency, "message", RGBColor(214, 96, 20), RGBColor(244, 178, 124)),
+        (Operation::PutLatency, "put", RGBColor(44, 140, 60), RGBColor(152, 214, 160)),
     ];
     for (op, name, color, light) in latencies {
         // Where both memories were measured there are two lines; else all sizes are one.
@@ -74,7 +75,8 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
             add(format!("percale, {name}"), color, false, of(op).map(point).collect());
         }
     }
-    let limits = of(Operation::TaggedLatency).chain(of(Operation::MessageLatency));
+    // Of a size that several have, the first limit is drawn.
+    let limits = latencies.iter().flat_map(|&(op, ..)| of(op));
     add("limit of the machine".into(), GREY, true, limits.map(limit).collect());
     all
 }

@@ -16,11 +16,42 @@ pub(crate) enum Operation {
     TaggedRate,
     /// Large tagged messages one way, a window of them under way.
     Bandwidth,
+    /// Ping-pong of writes to each other's memory, which is polled; half a round trip.
+    PutLatency,
+    /// One write to the other's memory, completed.
+    Put,
+    /// One read of the other's memory, completed.
+    Get,
+    /// One fetching addition to a word of the other's memory, to which the other adds as well.
+    FetchAdd,
+    /// One compare-and-swap of a word of the other's memory.
+    CompareSwap,
+}
+
+/// In which pattern the two processes take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Pattern {
+    /// One at a time, to and fro.
+    PingPong,
+    /// One way, many at a time.
+    Stream,
+    /// One process accesses the other's memory, one access at a time.
+    Access,
 }
 
 impl Operation {
     /// All, in the order shown.
-    pub(crate) const ALL: [Self; 4] = [Self::TaggedLatency, Self::MessageLatency, Self::TaggedRate, Self::Bandwidth];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::TaggedLatency,
+        Self::MessageLatency,
+        Self::TaggedRate,
+        Self::Bandwidth,
+        Self::PutLatency,
+        Self::Put,
+        Self::Get,
+        Self::FetchAdd,
+        Self::CompareSwap,
+    ];
 
     /// Its name, as in the arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
@@ -29,12 +60,46 @@ impl Operation {
             Self::MessageLatency => "message-latency",
             Self::TaggedRate => "tagged-rate",
             Self::Bandwidth => "bandwidth",
+            Self::PutLatency => "put-latency",
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::FetchAdd => "fetch-add",
+            Self::CompareSwap => "compare-swap",
         }
     }
 
-    /// Whether messages go one way, many at a time (else one at a time, to and fro).
-    pub(crate) const fn is_stream(self) -> bool {
-        matches!(self, Self::TaggedRate | Self::Bandwidth)
+    /// What the two processes do.
+    pub(crate) const fn pattern(self) -> Pattern {
+        match self {
+            Self::TaggedLatency | Self::MessageLatency | Self::PutLatency => Pattern::PingPong,
+            Self::TaggedRate | Self::Bandwidth => Pattern::Stream,
+            Self::Put | Self::Get | Self::FetchAdd | Self::CompareSwap => Pattern::Access,
+        }
+    }
+
+    /// Whether the other's memory is accessed, without a receive.
+    pub(crate) const fn is_one_sided(self) -> bool {
+        matches!(self.pattern(), Pattern::Access) || matches!(self, Self::PutLatency)
+    }
+
+    /// Whether it changes a word as a whole.
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether there is a source that may be written before each message.
+    pub(crate) const fn can_be_dirty(self) -> bool {
+        matches!(self.pattern(), Pattern::PingPong) || matches!(self, Self::Put)
+    }
+
+    /// Why there is no such operation on so many bytes.
+    pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
+        match self {
+            Self::FetchAdd | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
+            // The last 8 are what the other side polls.
+            Self::PutLatency if bytes == 0 || !bytes.is_multiple_of(8) => Some("it is of a multiple of 8 bytes"),
+            _ => None,
+        }
     }
 }
 
@@ -89,7 +154,8 @@ impl Memory {
 /// One measurement.
 ///
 /// For latencies a time is half a round trip and `rate` is what one message at a time gives; for streams a time is
-/// that of a round divided by its messages.
+/// that of a round divided by its messages; for accesses it is that of one operation until it has completed, or where
+/// they are short that of a batch divided by its operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) transport: Transport,
@@ -168,6 +234,7 @@ pub(crate) mod tests {
             assert_eq!(serde_json::to_value(op).unwrap(), op.name());
             assert_eq!(op.to_possible_value().unwrap().get_name(), op.name());
         }
+        assert_eq!(Operation::ALL, Operation::value_variants());
         for transport in [Transport::Shm, Transport::Tcp] {
             assert_eq!(serde_json::to_value(transport).unwrap(), transport.name());
             assert_eq!(transport.to_possible_value().unwrap().get_name(), transport.name());

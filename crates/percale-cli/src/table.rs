@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 
-use crate::row::Row;
+use crate::row::{Operation, Pattern, Row};
 use crate::units;
 
 /// What stands where nothing was measured.
@@ -37,31 +37,47 @@ pub(crate) fn perf(rows: &[Row]) -> String {
 }
 
 fn notes(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "p50, p99: half a round trip; for tagged-rate and bandwidth, of rounds, a message.\n\
-         limit: p50 of a plain program in the same run.",
-    );
+    let mut text = String::from("p50, p99: half a round trip; for tagged-rate and bandwidth, of rounds, a message.");
+    let has = |wanted: &dyn Fn(&Row) -> bool| rows.iter().any(wanted);
+    if has(&|row| row.op.pattern() == Pattern::Access) {
+        text.push_str(
+            "\n  put, get, fetch-add, compare-swap: of one operation until it has completed (below 4 KiB: of 32 in turn, a 32nd).",
+        );
+    }
+    if has(&|row| row.op == Operation::FetchAdd) {
+        text.push_str("\n  fetch-add: while the other side adds to the word too, by itself; so it does for the limit.");
+    }
+    text.push_str("\nlimit: p50 of a plain program in the same run.");
     let about = [
         ("ring", "lines of a ring in shared memory, 8 bytes and a mark each (more: a copy in, a copy out)"),
-        ("copy", "one core copies a buffer that the other has written"),
+        ("copy", "one core copies a buffer that the other has written, or to one that it will read"),
+        ("kernel", "one system call copies from or to the other process (process_vm_readv, process_vm_writev)"),
+        ("word", "one locked instruction on a word in shared memory"),
         ("sockets", "plain non-blocking sockets; the best of the write sizes, buffer sizes and calls:"),
     ];
     for (name, what) in about {
-        if rows.iter().any(|row| row.limit.as_deref().is_some_and(|limit| limit.starts_with(name))) {
+        if has(&|row| row.limit.as_deref().is_some_and(|limit| limit.starts_with(name))) {
             text.push_str(&format!("\n  {name}: {what}"));
         }
     }
-    let mut settings: Vec<(usize, bool, &str)> = Vec::new();
+    if has(&|row| is_round_trip(row)) {
+        text.push_str("\n  Of ring and sockets, put, get, fetch-add and compare-swap take a whole round trip.");
+    }
+    let mut settings: Vec<(usize, Pattern, &str)> = Vec::new();
     for row in rows {
         if let Some((_, setting)) = row.limit.as_deref().and_then(|limit| limit.split_once(": ")) {
-            settings.push((row.bytes, row.op.is_stream(), setting));
+            settings.push((row.bytes, row.op.pattern(), setting));
         }
     }
     settings.sort_unstable();
     settings.dedup();
-    for (bytes, stream, setting) in settings {
-        let stream = if stream { " one way" } else { "" };
-        text.push_str(&format!("\n    {}{stream}: {setting}", units::size(bytes)));
+    for (bytes, pattern, setting) in settings {
+        let how = match pattern {
+            Pattern::PingPong => "",
+            Pattern::Stream => " one way",
+            Pattern::Access => " and an answer",
+        };
+        text.push_str(&format!("\n    {}{how}: {setting}", units::size(bytes)));
     }
     let verified: u64 = rows.iter().map(|row| row.verified).sum();
     text.push_str(&match verified {
@@ -69,6 +85,12 @@ fn notes(rows: &[Row]) -> String {
         _ => format!("\nEvery byte of {verified} messages and the ends of all others were checked."),
     });
     text
+}
+
+/// Whether it is an access whose limit sends it there and an answer back.
+fn is_round_trip(row: &Row) -> bool {
+    let goes_there = |limit: &str| limit.starts_with("ring") || limit.starts_with("sockets");
+    row.op.pattern() == Pattern::Access && row.limit.as_deref().is_some_and(goes_there)
 }
 
 fn shown(number: Option<f64>, show: impl Fn(f64) -> String) -> String {
@@ -86,8 +108,8 @@ pub(crate) fn right(text: impl ToString) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::Transport;
     use crate::row::tests::row;
-    use crate::row::{Operation, Transport};
 
     #[test]
     fn a_row_is_shown_with_its_units_and_its_limit() {
@@ -114,6 +136,18 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
-        assert!(!text.contains("copy: "), "{text}");
+        assert!(!text.contains("copy: ") && !text.contains("a 32nd"), "{text}");
+    }
+
+    #[test]
+    fn accesses_are_explained_with_their_limits() {
+        let with = |op, limit: &str| Row { limit: Some(limit.into()), ..row(Transport::Shm, op, 8, 60.0, 40.0) };
+        let text = perf(&[with(Operation::Put, "kernel"), with(Operation::FetchAdd, "word")]);
+        for part in ["fetch-add", "a 32nd", "adds to the word too", "kernel: one system call", "word: one locked"] {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+        assert!(!text.contains("whole round trip"), "{text}");
+        let text = perf(&[with(Operation::Get, "sockets: writes whole")]);
+        assert!(text.contains("whole round trip") && text.contains("8 B and an answer: writes whole"), "{text}");
     }
 }

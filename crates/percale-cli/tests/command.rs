@@ -24,6 +24,9 @@ fn bad_usage_exits_with_2_and_says_what_would_be_right() {
         (&["perf", "nowhere"], "node7:7471"),
         (&["perf", "--listen", "7471"], "node7:7471"),
         (&["perf", "--limits-only", "node7:7471"], "cannot be used with"),
+        (&["perf", "--op", "fetch-add", "--size", "4"], "--op fetch-add --size 4: it is of 8 bytes"),
+        (&["perf", "--op", "put,compare-swap", "--size", "64"], "--op compare-swap --size 64: it is of 8 bytes"),
+        (&["perf", "--op", "put-latency", "--size", "12"], "a multiple of 8 bytes"),
         (&["perf", "--limits-only", "--op", "bandwidth", "--svg", "never.svg"], "add --op tagged-latency"),
         (&["cp", "a", "b"], "neither SRC nor DST"),
         (&["cp", "a:1/b", "[::1]:2/c"], "must be a local file"),
@@ -52,21 +55,22 @@ fn nobody_there_exits_with_1() {
 
 #[test]
 fn limits_are_measured_between_two_processes_one_json_object_a_row() {
-    let output = percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let lines = text(&output.stdout);
-    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB.
-    assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1));
+    let rows = rows(&percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]));
+    // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB. Of one-sided
+    // operations three have all sizes and two one, over shm with two memories.
+    assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1) + (2 + 1) * (3 * 3 + 2));
     for row in &rows {
         assert!(row["limit_p50_ns"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["limit_p99_ns"].as_f64().unwrap() >= row["limit_p50_ns"].as_f64().unwrap(), "{row}");
         assert!(row["verified"].as_u64().unwrap() > 0, "{row}");
         assert!(row["p50_ns"].is_null() && row["ratio"].is_null(), "{row}");
         let program = row["limit"].as_str().unwrap();
-        let expected = match (row["transport"].as_str().unwrap(), row["bytes"].as_u64().unwrap()) {
-            ("tcp", _) => "sockets: writes",
-            (_, 65536) => "copy",
+        let of = |name: &str| row[name].as_str().unwrap();
+        let expected = match (of("transport"), of("op"), of("memory"), row["bytes"].as_u64().unwrap()) {
+            ("tcp", ..) => "sockets: writes",
+            (_, "fetch-add" | "compare-swap", "percale", _) => "word",
+            (_, "put" | "get" | "put-latency", "ordinary", _) => "kernel",
+            (_, "put" | "get", ..) | (.., 65536) => "copy",
             _ => "ring",
         };
         assert!(program.starts_with(expected), "{row}");
@@ -105,8 +109,9 @@ fn rows(output: &Output) -> Vec<Value> {
 fn percale_is_measured_beside_its_limit_on_both_transports() {
     let quick = ["perf", "--seconds", "0.01", "--json"];
     let latency = ["--op", "tagged-latency", "--size", "8,64K"];
-    // Two latencies of two sizes, a rate, a bandwidth; over shm the large ones from both memories.
-    let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1);
+    // Two latencies of two sizes, a rate, a bandwidth; over shm the large ones from both memories. Of one-sided operations
+    // three have both sizes and two one, over shm with two memories.
+    let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1) + (2 + 1) * (3 * 2 + 2);
     for (more, count) in [
         (["--size", "8,64K"].as_slice(), all),
         (&[latency.as_slice(), &["--dirty"]].concat(), 5),
@@ -125,6 +130,26 @@ fn percale_is_measured_beside_its_limit_on_both_transports() {
 }
 
 #[test]
+fn one_sided_operations_reach_both_memories_over_both_transports() {
+    let ops = ["--op", "put-latency,put,get,fetch-add,compare-swap", "--size", "8"];
+    let large = ["--op", "put-latency,put,get", "--size", "4096,300000"];
+    for memory in ["percale", "ordinary"] {
+        for which in [ops, large] {
+            let arguments = [&["perf", "--json", "--iterations", "64", "--memory", memory], which.as_slice()].concat();
+            let rows = rows(&percale(&arguments));
+            assert_eq!(rows.len(), if which == ops { 2 * 5 } else { 2 * 3 * 2 });
+            for row in &rows {
+                assert_eq!(row["memory"], memory, "{row}");
+                assert!(row["verified"].as_u64().unwrap() > 0, "{row}");
+                for number in ["p50_ns", "p99_ns", "limit_p50_ns", "ratio"] {
+                    assert!(row[number].as_f64().unwrap() > 0.0, "{number}: {row}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_listening_process_serves_one_measurement_after_another() {
     let mut listening = Command::new(env!("CARGO_BIN_EXE_percale"))
         .args(["perf", "--listen", "127.0.0.1:0"])
@@ -136,7 +161,7 @@ fn a_listening_process_serves_one_measurement_after_another() {
     let address = line.split_once(';').unwrap().0.rsplit_once(' ').unwrap().1.to_owned();
     for _ in 0..2 {
         let rows = rows(&percale(&["perf", &address, "--size", "8,64K", "--seconds", "0.02", "--json"]));
-        assert_eq!(rows.len(), 2 * 2 + 1 + 1);
+        assert_eq!(rows.len(), 2 * 2 + 1 + 1 + 3 * 2 + 2);
         for row in &rows {
             assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["verified"].as_u64().unwrap() > 0, "{row}");
             assert!(row["limit_p50_ns"].is_null(), "{row}");

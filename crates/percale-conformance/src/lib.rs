@@ -6,6 +6,7 @@
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
+//! * [`ring`]: a token that goes round many processes
 //! * [`watchdog`]: what ends a test that hangs
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
 //!
@@ -19,6 +20,7 @@ pub mod mesh;
 pub mod peers;
 pub mod process;
 pub mod random;
+pub mod ring;
 pub mod suite;
 pub mod watchdog;
 

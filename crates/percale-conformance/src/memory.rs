@@ -39,6 +39,19 @@ impl Memory {
         Self::of(&content(number, len))
     }
 
+    /// Addresses with nothing behind them, and nothing ever will be: for what the kernel refuses to copy. Not to be read or
+    /// written here.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    #[must_use]
+    pub fn unmapped(len: usize) -> Self {
+        let (none, private) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::PRIVATE);
+        // SAFETY: a new mapping, at an address that nobody uses.
+        let ptr = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, none, private) };
+        Self { ptr: ptr.expect("addresses").cast(), len, life: PhantomData }
+    }
+
     /// Its length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {

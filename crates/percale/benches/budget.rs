@@ -31,7 +31,6 @@ struct Pair {
     peer: PeerAddress,
     source: Segments,
     target: Segments,
-    bytes: usize,
 }
 
 impl Pair {
@@ -46,7 +45,7 @@ impl Pair {
             // SAFETY: leaked memory stays; only operations are given the segment.
             Segments::one(unsafe { Segment::new(leaked.as_mut_ptr(), leaked.len()) })
         };
-        let mut pair = Self { left, right, peer, source: memory(), target: memory(), bytes };
+        let mut pair = Self { left, right, peer, source: memory().slice(0, bytes), target: memory() };
         pair.connect();
         for tag in 0..WARM {
             pair.exchange(tag);
@@ -80,9 +79,8 @@ impl Pair {
 
     #[inline]
     fn post_send(&self, tag: u64) {
-        let segments = self.source.slice(0, self.bytes);
         let (peer, data, context, flags) = (self.peer, None, tag, OpFlags::COMPLETION);
-        let work = SendWork { peer, segments, tag: Some(tag), data, context, flags };
+        let work = SendWork { peer, segments: self.source, tag: Some(tag), data, context, flags };
         // SAFETY: as `Pair` says of its memory.
         unsafe { self.left.post_send(&work) }.expect("room for a send");
     }

@@ -25,6 +25,9 @@
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
+#[cfg(doctest)]
+pub mod refused;
+
 pub mod address;
 pub mod completion;
 pub mod domain;

@@ -14,6 +14,13 @@ pub(crate) enum Op {
     TaggedRate,
     /// Bytes per second, one way.
     Bandwidth,
+    /// Half a round trip of writes to each other's memory.
+    PutLatency,
+    /// One read of the other's memory, completed.
+    Get,
+    /// One compare-and-swap of a word of the other's memory, completed. (percale's fetch-add is measured while the other side
+    /// adds too, which the peers' programs never do: it has no counterpart.)
+    CompareSwap,
 }
 
 impl Op {
@@ -22,12 +29,20 @@ impl Op {
             Self::TaggedLatency => "tagged-latency",
             Self::TaggedRate => "tagged-rate",
             Self::Bandwidth => "bandwidth",
+            Self::PutLatency => "put-latency",
+            Self::Get => "get",
+            Self::CompareSwap => "compare-swap",
         }
     }
 
     /// Whether less is better.
     pub(crate) fn is_time(self) -> bool {
-        self == Self::TaggedLatency
+        !matches!(self, Self::TaggedRate | Self::Bandwidth)
+    }
+
+    /// Whether the other's memory is accessed, without a receive.
+    pub(crate) fn is_one_sided(self) -> bool {
+        matches!(self, Self::PutLatency | Self::Get | Self::CompareSwap)
     }
 }
 
@@ -54,7 +69,7 @@ pub(crate) struct Comparison {
     pub(crate) transport: String,
     pub(crate) op: Op,
     pub(crate) bytes: u64,
-    /// "UCX" or "libfabric".
+    /// "UCX", "UCX posix" or "libfabric".
     pub(crate) peer: String,
     /// "p50", "mean" or "rate": what the peer's figure is. percale's is a p50 or a rate.
     pub(crate) peer_figure: String,
@@ -78,14 +93,20 @@ impl Case {
             all.push(Self { transport, op: Op::TaggedRate, bytes: 8 });
             all.extend([4 << 10, 64 << 10, 1 << 20].map(|bytes| Self { transport, op: Op::Bandwidth, bytes }));
         }
+        // Over TCP, UCX has no one-sided operations but those that its program emulates.
+        let transport = "shm";
+        for op in [Op::PutLatency, Op::Get] {
+            all.extend([8, 64 << 10, 1 << 20].map(|bytes| Self { transport, op, bytes }));
+        }
+        all.push(Self { transport, op: Op::CompareSwap, bytes: 8 });
         all
     }
 
-    /// Whose memory it is matters only where a peer can map it, and only to messages that are not copied through a
-    /// ring.
+    /// Whose memory it is matters only where a peer can map it, and to messages only if they are not copied through a ring.
     pub(crate) fn variants(&self) -> Vec<Variant> {
         let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
-        let owners = if self.transport == "shm" && self.bytes > 4 << 10 { &[true, false][..] } else { &[false][..] };
+        let matters = self.transport == "shm" && (self.bytes > 4 << 10 || self.op.is_one_sided());
+        let owners = if matters { &[true, false][..] } else { &[false][..] };
         let variants = owners.iter().flat_map(|&is_percales_memory| {
             dirts.iter().map(move |&is_dirty| Variant { is_percales_memory, is_dirty })
         });
@@ -100,6 +121,8 @@ impl Case {
             ("shm", Op::TaggedLatency, 65536 | 1048576) => 0.75,
             ("shm", Op::TaggedRate, 8) => 1.5,
             ("tcp", Op::TaggedRate, 8) => 3.0,
+            // UCX's programs access memory that UCX allocated: ordinary memory has no counterpart.
+            ("shm", op, _) if op.is_one_sided() && variant.is_percales_memory => 1.0,
             _ => return None,
         })
     }
@@ -117,8 +140,7 @@ pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Compar
     for (side, peer_rounds) in sides {
         let (peer, peer_figure) = match (side, case.op.is_time()) {
             (Side::Percale(_), _) => continue,
-            (Side::Ucx, true) => ("UCX", "p50"),
-            (Side::Ucx, false) => ("UCX", "rate"),
+            (Side::Ucx(setup), is_time) => (setup.name(), if is_time { "p50" } else { "rate" }),
             (Side::Libfabric, _) => ("libfabric", "mean"),
         };
         let row = |variant: Option<Variant>, percale_rounds: &[f64]| {
@@ -180,6 +202,7 @@ fn median(figures: &[f64]) -> Option<f64> {
 mod tests {
     use super::{Case, Op, Variant, comparisons, median};
     use crate::peers::Side;
+    use crate::peers::ucx::Setup;
 
     #[test]
     fn the_median_stands_in_the_middle() {
@@ -193,7 +216,7 @@ mod tests {
         let case = Case { transport: "shm", op: Op::TaggedLatency, bytes: 8 };
         let variant = |is_dirty| Variant { is_percales_memory: false, is_dirty };
         let sides = [
-            (Side::Ucx, vec![200.0]),
+            (Side::Ucx(Setup::Usual), vec![200.0]),
             (Side::Libfabric, vec![800.0]),
             (Side::Percale(variant(false)), vec![150.0]),
             (Side::Percale(variant(true)), vec![]),
@@ -207,10 +230,26 @@ mod tests {
     }
 
     #[test]
+    fn a_setup_that_checks_nothing_has_no_aim() {
+        let case = Case { transport: "shm", op: Op::Get, bytes: 8 };
+        assert_eq!(case.variants().len(), 2);
+        let sides = [
+            (Side::Ucx(Setup::Usual), vec![20.0]),
+            (Side::Ucx(Setup::PosixAlone), vec![20.0]),
+            (Side::Percale(Variant { is_percales_memory: true, is_dirty: false }), vec![30.0]),
+            (Side::Percale(Variant { is_percales_memory: false, is_dirty: false }), vec![300.0]),
+        ];
+        let rows = comparisons(&case, &sides);
+        let shown: Vec<_> = rows.iter().map(|row| (row.peer.as_str(), row.aim, row.is_loss())).collect();
+        let (usual, alone) = ("UCX", "UCX posix");
+        assert_eq!(shown, [(usual, Some(1.0), true), (usual, None, true), (alone, None, true), (alone, None, true)]);
+    }
+
+    #[test]
     fn more_is_better_for_rates() {
         let case = Case { transport: "tcp", op: Op::TaggedRate, bytes: 8 };
         let variant = Variant { is_percales_memory: false, is_dirty: false };
-        let rows = comparisons(&case, &[(Side::Ucx, vec![1e6]), (Side::Percale(variant), vec![2e6])]);
+        let rows = comparisons(&case, &[(Side::Ucx(Setup::Usual), vec![1e6]), (Side::Percale(variant), vec![2e6])]);
         assert!(!rows[0].is_loss() && rows[0].is_short());
     }
 }

@@ -21,6 +21,7 @@ use crate::place::Place;
 use cases::{Case, Variant};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
+use ucx::Setup;
 
 /// Where the last run is kept, under the target directory.
 pub(crate) const FILE: &str = "bench/peers.json";
@@ -80,7 +81,7 @@ pub(crate) struct Run {
 
 /// One program that can measure a case.
 enum Side {
-    Ucx,
+    Ucx(Setup),
     Libfabric,
     Percale(Variant),
 }
@@ -132,7 +133,7 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
 
 /// All sides of one case, in rounds: one comparison for each peer and each variant of percale's.
 fn compare(case: &Case, perf: Option<&Perf>, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
-    let mut sides = vec![(Side::Ucx, Vec::new())];
+    let mut sides: Vec<_> = ucx::setups(case).iter().map(|&setup| (Side::Ucx(setup), Vec::new())).collect();
     if libfabric::measures(case) {
         sides.push((Side::Libfabric, Vec::new()));
     }
@@ -142,7 +143,7 @@ fn compare(case: &Case, perf: Option<&Perf>, rounds: usize, problems: &mut Vec<S
     for _ in 0..rounds {
         for (side, figures) in &mut sides {
             let figure = match (&*side, perf) {
-                (Side::Ucx, _) => ucx::measure(case),
+                (Side::Ucx(setup), _) => ucx::measure(case, *setup),
                 (Side::Libfabric, _) => libfabric::measure(case),
                 (Side::Percale(variant), Some(perf)) => percale::measure(perf, case, *variant),
                 (Side::Percale(_), None) => continue,

@@ -30,9 +30,9 @@ pub(super) fn measure(perf: &Perf, case: &Case, variant: Variant) -> Outcome<f64
         return Err(Failure::new(format!("percale perf: {why}")));
     }
     let figure = match case.op {
-        Op::TaggedLatency => row.p50_ns,
+        op if op.is_time() => row.p50_ns,
         Op::TaggedRate => row.rate,
-        Op::Bandwidth => row.bytes_per_s,
+        _ => row.bytes_per_s,
     };
     figure.ok_or_else(|| Failure::new(format!("percale perf gave no figure for {}", case.op.name())))
 }

@@ -13,7 +13,7 @@ pub(super) fn run(run: &Run) {
     }
     println!("{shown}");
     println!(
-        "one way; medians of {} rounds; a ratio is percale's by the peer's; {}",
+        "one way (get, compare-swap: the operation); medians of {} rounds; a ratio is percale's by the peer's; {}",
         run.rounds,
         run.versions.join(", ")
     );
@@ -47,9 +47,9 @@ pub(crate) fn comparison(row: &Comparison) -> Vec<String> {
 
 fn in_its_unit(op: Op, value: f64) -> String {
     match op {
-        Op::TaggedLatency => table::time(value),
+        op if op.is_time() => table::time(value),
         Op::TaggedRate => table::rate(value),
-        Op::Bandwidth => table::bandwidth(value),
+        _ => table::bandwidth(value),
     }
 }
 

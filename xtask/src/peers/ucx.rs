@@ -7,10 +7,43 @@ use crate::program::Program;
 
 const NAME: &str = "ucx_perftest";
 
-/// One way in nanoseconds (p50), messages per second, or bytes per second.
-pub(super) fn measure(case: &Case) -> Outcome<f64> {
-    let tls = if case.transport == "shm" { "posix,cma" } else { "tcp" };
-    let test = if case.op.is_time() { "tag_lat" } else { "tag_bw" };
+/// By which of its transports it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Setup {
+    /// All that suit the case.
+    Usual,
+    /// Mapped memory alone, which is the fastest for one-sided operations, and checks no access.
+    PosixAlone,
+}
+
+impl Setup {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "UCX",
+            Self::PosixAlone => "UCX posix",
+        }
+    }
+}
+
+/// Those by which a case is measured.
+pub(super) fn setups(case: &Case) -> &'static [Setup] {
+    if case.transport == "shm" && case.op.is_one_sided() { &[Setup::Usual, Setup::PosixAlone] } else { &[Setup::Usual] }
+}
+
+/// One way (or the operation) in nanoseconds (p50), messages per second, or bytes per second.
+pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
+    let tls = match (case.transport, setup) {
+        (_, Setup::PosixAlone) => "posix",
+        ("shm", Setup::Usual) => "posix,cma",
+        _ => "tcp",
+    };
+    let test = match case.op {
+        Op::TaggedLatency => "tag_lat",
+        Op::TaggedRate | Op::Bandwidth => "tag_bw",
+        Op::PutLatency => "ucp_put_lat",
+        Op::Get => "ucp_get",
+        Op::CompareSwap => "ucp_cswap",
+    };
     let iterations = iterations(case);
     let printed = pair::run(NAME, |program, port, is_client| {
         let program = program.env("UCX_TLS", tls).env("UCX_NET_DEVICES", "lo").env("UCX_WARN_UNUSED_ENV_VARS", "n");
@@ -24,10 +57,10 @@ pub(super) fn measure(case: &Case) -> Outcome<f64> {
     })?;
     let column = |name| column(&printed, name);
     let figure = match case.op {
-        Op::TaggedLatency => column("50.0_percentile_lat").map(|us| us * 1e3),
+        op if op.is_time() => column("50.0_percentile_lat").map(|us| us * 1e3),
         Op::TaggedRate => column("overall_mr"),
         // Its own megabytes are of 2^20 bytes: count messages instead.
-        Op::Bandwidth => column("overall_mr").map(|rate| rate * case.bytes as f64),
+        _ => column("overall_mr").map(|rate| rate * case.bytes as f64),
     };
     figure
         .filter(|value| *value > 0.0)

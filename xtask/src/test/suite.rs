@@ -18,7 +18,7 @@ pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
     Ok(findings(&found, "no test matches"))
 }
 
-/// The loom models are unit tests of the library whose names begin with `loom_`; they are built apart, with loom's
+/// The loom models are unit tests of the library whose names have `loom_` in them; they are built apart, with loom's
 /// types in the place of the standard library's.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";

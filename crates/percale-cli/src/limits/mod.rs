@@ -3,11 +3,15 @@
 //!
 //! * [`ring`]: small messages through shared memory. One ring of 64 cache lines each way; 8 bytes and a mark in each.
 //! * [`copy`]: large ones. One core copies a buffer that the other has written.
+//! * [`access`]: one-sided operations. One core reaches into the other's buffer: by a copy, by the system call ([`kernel`]), or
+//!   by one locked instruction.
 //! * [`sockets`]: TCP. Plain non-blocking sockets; the fastest of the write sizes, buffer sizes and calls named there.
 //!
-//! [`shared`] is the memory that the first two stand on, and the only one with `unsafe`.
+//! [`shared`] is the memory that the first three stand on; it and [`kernel`] are the only ones with `unsafe`.
 
+pub(crate) mod access;
 pub(crate) mod copy;
+mod kernel;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod sockets;

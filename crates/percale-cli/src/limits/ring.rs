@@ -11,6 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::pattern::Content;
 use crate::perf::round::Shape;
 use crate::perf::watch::{Spin, Watch};
+use crate::row::Pattern;
 use crate::subject::Subject;
 
 /// The longest message that goes this way.
@@ -53,7 +54,7 @@ impl Subject for Ring {
         }
         self.source = vec![0; shape.bytes];
         self.target = vec![0; shape.bytes];
-        self.places = if shape.stream { LINES } else { 1 };
+        self.places = if shape.op.pattern() == Pattern::Stream { LINES } else { 1 };
         Ok(())
     }
 

@@ -22,6 +22,9 @@ const BUFFERS: usize = 16 << 10;
 /// Where the second ring starts.
 const SECOND: usize = 8 << 10;
 
+/// Where the words for accesses start, between the rings.
+const WORDS: usize = 6 << 10;
+
 /// The lines of a ring.
 pub(crate) const LINES: u64 = 64;
 
@@ -50,6 +53,22 @@ impl Lines {
     pub(crate) const fn line(&self, sent: u64) -> &Line {
         &self.lines[(sent % LINES) as usize]
     }
+}
+
+/// What two sides agree on while one accesses the other's memory. Rounds are told by their numbers.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Words {
+    /// The last round for which the far side's buffer is ready.
+    pub(crate) ready: Line,
+    /// The last round that is over.
+    pub(crate) over: Line,
+    /// The far side's process, and where it has its buffer.
+    pub(crate) place: Line,
+    /// Keeps the next line out of the pair of lines that processors fetch together.
+    _apart: Line,
+    /// What is changed atomically.
+    pub(crate) word: Line,
 }
 
 /// Which of the two sides a process is; it is the producer of the ring and the writer of the buffer of that number.
@@ -117,11 +136,30 @@ impl Shared {
             Side::Near => 0,
             Side::Far => SECOND,
         };
+        self.atomics::<Lines>(at)
+    }
+
+    /// The words for accesses.
+    #[inline]
+    pub(crate) const fn words(&self) -> &Words {
+        const { assert!(size_of::<Lines>() <= WORDS && WORDS + size_of::<Words>() <= SECOND) };
+        self.atomics::<Words>(WORDS)
+    }
+
+    /// What lies below the buffers at `at`: [`Lines`] or [`Words`], both of atomics only.
+    #[inline]
+    const fn atomics<T>(&self, at: usize) -> &T {
+        assert!(at.is_multiple_of(align_of::<T>()) && at + size_of::<T>() <= BUFFERS);
         // SAFETY: the mapping is longer than `BUFFERS`.
-        let ring = unsafe { self.base.add(at) };
+        let place = unsafe { self.base.add(at) };
         // SAFETY: aligned, within the mapping, which lives as long as `self`, and of atomics only, for which any bytes
         // are valid.
-        unsafe { ring.cast().as_ref() }
+        unsafe { place.cast().as_ref() }
+    }
+
+    /// Where this process has the buffer of `side`.
+    pub(crate) fn address(&self, side: Side) -> u64 {
+        self.place(side, 0, 0).addr() as u64
     }
 
     /// The bytes of one buffer.

@@ -11,10 +11,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
+use super::shared::Side;
 use crate::failure::{Failure, Result};
 use crate::pattern::Content;
 use crate::perf::round::Shape;
 use crate::perf::watch::{Spin, Watch};
+use crate::row::{Operation, Pattern};
 use crate::subject::Subject;
 
 /// The buffer sizes; the first is the kernel's own choice.
@@ -26,6 +28,9 @@ const WRITES: [(usize, &str); 4] =
 
 /// Below this, buffers and write sizes make no difference, and streams gather.
 const SMALL: usize = 16 << 10;
+
+/// The length of requests and answers that carry nothing else.
+const WORD: usize = 8;
 
 /// A header that says how long the payload is.
 const HEADER: usize = 8;
@@ -41,6 +46,8 @@ struct Setting {
 /// One side.
 #[derive(Debug)]
 pub(crate) struct Sockets {
+    /// Of accesses to memory, this side asks or the other.
+    side: Side,
     /// Until the other side has connected.
     listeners: Vec<TcpListener>,
     /// One for each of `BUFFERS`.
@@ -67,8 +74,9 @@ fn socket(buffers: Option<usize>) -> Result<std::os::fd::OwnedFd> {
 }
 
 impl Sockets {
-    fn with(listeners: Vec<TcpListener>, links: Vec<TcpStream>) -> Self {
+    fn with(side: Side, listeners: Vec<TcpListener>, links: Vec<TcpStream>) -> Self {
         Self {
+            side,
             listeners,
             links,
             settings: vec![Setting::default()],
@@ -94,7 +102,7 @@ impl Sockets {
             addresses.push(address.to_string());
             listeners.push(listener);
         }
-        Ok((Self::with(listeners, Vec::new()), addresses.join(" ")))
+        Ok((Self::with(Side::Far, listeners, Vec::new()), addresses.join(" ")))
     }
 
     /// The side that connects to the addresses that the other gave.
@@ -107,7 +115,7 @@ impl Sockets {
             connect(&socket, &address).map_err(Failure::system(what()))?;
             links.push(Self::prepared(TcpStream::from(socket))?);
         }
-        Ok(Self::with(Vec::new(), links))
+        Ok(Self::with(Side::Near, Vec::new(), links))
     }
 
     fn prepared(link: TcpStream) -> Result<TcpStream> {
@@ -187,9 +195,15 @@ impl Subject for Sockets {
         if self.links.len() != BUFFERS.len() {
             return Err(Failure::Protocol("too few connections".into()));
         }
-        self.source = vec![0; shape.bytes];
-        self.target = vec![0; shape.bytes];
-        let gathering = shape.stream && shape.bytes <= SMALL;
+        // What is written travels there, what is read back; the other way goes a small word.
+        let (there, back) = match shape.op {
+            Operation::Put => (shape.bytes, WORD),
+            Operation::Get => (WORD, shape.bytes),
+            _ => (shape.bytes, shape.bytes),
+        };
+        let (out, into) = if self.side == Side::Near { (there, back) } else { (back, there) };
+        (self.source, self.target) = (vec![0; out], vec![0; into]);
+        let gathering = shape.op.pattern() == Pattern::Stream && shape.bytes <= SMALL;
         let writes = |&write: &usize| match WRITES[write].0 {
             usize::MAX => !gathering,
             size => gathering || size < shape.bytes,

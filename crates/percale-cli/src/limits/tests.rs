@@ -3,6 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::thread;
 
+use super::access::Access;
 use super::ring;
 use super::shared::{Shared, Side};
 use crate::failure::Failure;
@@ -12,13 +13,18 @@ use crate::perf::far;
 use crate::perf::round::{Round, Shape};
 use crate::perf::session::Session;
 use crate::perf::watch::Watch;
-use crate::row::Memory;
-use crate::subject::{Kind, Place};
+use crate::row::{Memory, Operation};
+use crate::subject::{Kind, Means, Place};
 
-const CHECKED: Round = Round { number: 0, warm: 1, count: 20, write: Part::Whole, check: Part::Whole, setting: 0 };
+const CHECKED: Round =
+    Round { number: 0, warm: 1, count: 20, batch: 1, write: Part::Whole, check: Part::Whole, setting: 0 };
 
 fn shape(bytes: usize, stream: bool) -> Shape {
-    Shape { bytes, stream, tagged: true, memory: Memory::Ordinary }
+    of(if stream { Operation::Bandwidth } else { Operation::TaggedLatency }, bytes)
+}
+
+fn of(op: Operation, bytes: usize) -> Shape {
+    Shape { op, bytes, memory: Memory::Ordinary }
 }
 
 /// Runs `test` with the other side in a thread, which must end well.
@@ -73,6 +79,59 @@ fn streams_longer_than_their_window_arrive_verified() {
             }
         }
     });
+}
+
+#[test]
+fn accesses_are_verified_where_their_bytes_go() {
+    use Operation::{CompareSwap, FetchAdd, Get, Put};
+    with_session(|session| {
+        for (kind, op, sizes) in [
+            (Kind::Access(Means::Copy), Put, [1, 8, 4096, 300_000].as_slice()),
+            (Kind::Access(Means::Copy), Get, &[1, 8, 4096, 300_000]),
+            (Kind::Access(Means::Kernel), Put, &[8, 100, 300_000]),
+            (Kind::Access(Means::Kernel), Get, &[8, 100, 300_000]),
+            (Kind::Access(Means::Word), FetchAdd, &[8]),
+            (Kind::Access(Means::Word), CompareSwap, &[8]),
+            (Kind::Ring, FetchAdd, &[8]),
+            (Kind::Sockets, Put, &[8, 300_000]),
+            (Kind::Sockets, Get, &[8, 300_000]),
+        ] {
+            for &bytes in sizes {
+                session.prepare(kind, &of(op, bytes)).unwrap();
+                // Whole, each in its slot; then as they are timed, in batches to one slot.
+                for round in [CHECKED, Round { batch: 5, check: Part::Ends, ..CHECKED }] {
+                    let (samples, _) = session.round(kind, round).unwrap();
+                    assert_eq!(samples.summary().unwrap().count, 20, "{kind:?} {op:?} {bytes}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_write_that_goes_missing_is_noticed() {
+    use crate::subject::{Bench, Runner};
+    let memory = Shared::create(ring::BUFFER).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let watch = |stream| Watch::new(Control::local(stream).unwrap(), true);
+    let (mut near_watch, mut far_watch) = (watch(ours), watch(theirs));
+    let there = memory.try_clone().unwrap();
+    for (number, means, op) in [(1, Means::Copy, Operation::Put), (2, Means::Word, Operation::FetchAdd)] {
+        let mut far = Runner::new(Access::far(means, Shared::map(&there).unwrap()));
+        far.prepare(&of(op, 8)).unwrap();
+        thread::scope(|scope| {
+            let near = scope.spawn(|| {
+                let mut near = Runner::new(Access::near(means, Shared::map(&memory).unwrap()).unwrap());
+                near.prepare(&of(op, 8)).unwrap();
+                // Fewer accesses than the other side knows of.
+                let short = Round { number, count: 19, ..CHECKED };
+                near.near(&short, &crate::clock::Clock::calibrate(), &mut near_watch).map(drop)
+            });
+            let error = far.far(&Round { number, ..CHECKED }, &mut far_watch).unwrap_err();
+            assert!(matches!(error, Failure::Data(_)), "{error}");
+            near.join().unwrap().unwrap();
+        });
+    }
 }
 
 #[test]

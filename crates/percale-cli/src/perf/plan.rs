@@ -4,10 +4,11 @@ use super::round::Shape;
 use crate::args::{MemoryChoice, PerfArgs};
 use crate::failure::{Failure, Result};
 use crate::limits::ring;
-use crate::row::{Memory, Operation, Transport};
-use crate::subject::Kind;
+use crate::row::{Memory, Operation, Pattern, Transport};
+use crate::subject::{Kind, Means};
+use crate::units;
 
-/// From here on it matters where messages lie.
+/// From here on it matters where messages lie. For accesses to memory it always does.
 const LARGE: usize = 64 << 10;
 
 /// One row to be measured.
@@ -22,20 +23,30 @@ pub(crate) struct Planned {
 impl Planned {
     /// What its messages are like.
     pub(crate) const fn shape(&self) -> Shape {
-        Shape {
-            bytes: self.bytes,
-            stream: self.op.is_stream(),
-            tagged: !matches!(self.op, Operation::MessageLatency),
-            memory: self.memory,
-        }
+        Shape { op: self.op, bytes: self.bytes, memory: self.memory }
     }
 
-    /// The program that stands for its limit.
-    pub(crate) const fn limit(&self) -> Kind {
-        match self.transport {
-            Transport::Tcp => Kind::Sockets,
-            Transport::Shm if self.bytes <= ring::LONGEST => Kind::Ring,
-            Transport::Shm => Kind::Copy,
+    /// How percale does it.
+    pub(crate) const fn subject(&self) -> Kind {
+        if self.op.is_one_sided() { Kind::OneSided(self.transport) } else { Kind::Percale(self.transport) }
+    }
+
+    /// The program that stands for its limit, and what that is to do.
+    pub(crate) fn limit(&self) -> (Kind, Shape) {
+        let shape = self.shape();
+        // Half a round trip of writes is at best one write.
+        let write = Shape { op: if self.op == Operation::PutLatency { Operation::Put } else { self.op }, ..shape };
+        let is_small = self.bytes <= ring::LONGEST;
+        match (self.transport, self.op, self.memory) {
+            (Transport::Tcp, ..) => (Kind::Sockets, shape),
+            (_, Operation::FetchAdd | Operation::CompareSwap, Memory::Percale) => (Kind::Access(Means::Word), shape),
+            // Nobody but its owner can change such memory atomically: a round trip.
+            (_, Operation::FetchAdd | Operation::CompareSwap, Memory::Ordinary) => (Kind::Ring, shape),
+            (_, op, Memory::Ordinary) if op.is_one_sided() => (Kind::Access(Means::Kernel), write),
+            (_, Operation::PutLatency, _) if is_small => (Kind::Ring, shape),
+            (_, op, _) if op.is_one_sided() => (Kind::Access(Means::Copy), write),
+            _ if is_small => (Kind::Ring, shape),
+            _ => (Kind::Copy, shape),
         }
     }
 }
@@ -44,13 +55,17 @@ impl Planned {
 const fn default_sizes(op: Operation) -> &'static [usize] {
     match op {
         Operation::TaggedLatency | Operation::MessageLatency => &[8, 64, 512, 4 << 10, 64 << 10, 1 << 20],
-        Operation::TaggedRate => &[8],
+        Operation::TaggedRate | Operation::PutLatency | Operation::FetchAdd | Operation::CompareSwap => &[8],
         Operation::Bandwidth => &[64 << 10, 1 << 20],
+        Operation::Put | Operation::Get => &[8, 64 << 10, 1 << 20],
     }
 }
 
-/// The rows of a command line, in the order shown. Sizes that are given apply to the latencies, and to the streams
-/// where these are asked for by name or have the size anyway.
+/// The rows of a command line, in the order shown. Sizes that are given apply to the operations that have such a size, and
+/// to the streams where these are asked for by name or have the size anyway.
+///
+/// # Errors
+/// If an operation that is asked for by name has no such size.
 pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
     let here = args.host.is_none();
     let transports = match args.transport.as_slice() {
@@ -62,10 +77,19 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
     let mut rows = Vec::new();
     for &transport in transports {
         for &op in operations {
-            let fits = |size: &usize| !args.op.is_empty() || !op.is_stream() || default_sizes(op).contains(size);
+            let is_named = !args.op.is_empty();
+            let is_stream = op.pattern() == Pattern::Stream;
             let sizes = if args.size.is_empty() { default_sizes(op) } else { &args.size };
-            for &bytes in sizes.iter().filter(|size| fits(size)) {
-                for &memory in memories(args, transport, bytes) {
+            for &bytes in sizes {
+                match op.refusal(bytes) {
+                    Some(why) if is_named => {
+                        let (name, size) = (op.name(), units::size(bytes));
+                        return Err(Failure::Usage(format!("--op {name} --size {bytes}: {why}, not of {size}")));
+                    }
+                    None if is_named || !is_stream || default_sizes(op).contains(&bytes) => {}
+                    _ => continue,
+                }
+                for &memory in memories(args, transport, op, bytes) {
                     let row = Planned { transport, op, bytes, memory };
                     if !rows.contains(&row) {
                         rows.push(row);
@@ -74,23 +98,22 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
             }
         }
     }
-    if args.svg.is_some() && rows.iter().all(|row| row.op.is_stream()) {
+    if args.svg.is_some() && rows.iter().all(|row| row.op.pattern() != Pattern::PingPong) {
         return Err(Failure::Usage("--svg plots latencies, and none is measured: add --op tagged-latency".into()));
     }
     Ok(rows)
 }
 
-fn memories(args: &PerfArgs, transport: Transport, bytes: usize) -> &'static [Memory] {
-    if args.limits_only {
+fn memories(args: &PerfArgs, transport: Transport, op: Operation, bytes: usize) -> &'static [Memory] {
+    if args.limits_only && !op.is_one_sided() {
         // The programs of the limits know no other.
         return &[Memory::Ordinary];
     }
+    let matters = transport == Transport::Shm && (bytes >= LARGE || op.is_one_sided());
     match args.memory {
         Some(MemoryChoice::Percale) => &[Memory::Percale],
         Some(MemoryChoice::Ordinary) => &[Memory::Ordinary],
-        Some(MemoryChoice::Both) | None if transport == Transport::Shm && bytes >= LARGE => {
-            &[Memory::Percale, Memory::Ordinary]
-        }
+        Some(MemoryChoice::Both) | None if matters => &[Memory::Percale, Memory::Ordinary],
         Some(MemoryChoice::Both) | None => &[Memory::Ordinary],
     }
 }
@@ -112,17 +135,18 @@ mod tests {
     fn the_default_covers_both_transports_all_operations_and_both_memories_where_it_matters() {
         let rows = rows(&[]).unwrap();
         let shm: Vec<_> = rows.iter().filter(|row| row.transport == Transport::Shm).collect();
-        assert_eq!((rows.len(), shm.len()), (36, 21));
+        // Messages; put-latency, fetch-add and compare-swap of one size, put and get of three.
+        assert_eq!((rows.len(), shm.len()), (36 + 9 + 18, 21 + 18));
         for op in Operation::ALL {
             assert!(rows.iter().any(|row| row.op == op));
         }
-        assert!(shm.iter().all(|row| row.memory == Memory::Ordinary || row.bytes >= LARGE));
+        assert!(shm.iter().all(|row| row.memory == Memory::Ordinary || row.bytes >= LARGE || row.op.is_one_sided()));
     }
 
     #[test]
     fn given_sizes_leave_out_streams_that_they_do_not_suit() {
         let rows = rows(&["--size", "8,16", "--transport", "shm"]).unwrap();
-        assert_eq!(rows.len(), 2 + 2 + 1);
+        assert_eq!(rows.len(), 2 + 2 + 1 + 2 * (2 + 2 + 2 + 1 + 1));
         assert_eq!(super::tests::rows(&["--size", "2M", "--op", "bandwidth"]).unwrap().len(), 3);
         assert_eq!(super::tests::rows(&["--size", "8,8", "--op", "tagged-rate,tagged-rate"]).unwrap().len(), 2);
     }
@@ -130,10 +154,43 @@ mod tests {
     #[test]
     fn small_messages_are_compared_with_the_ring_and_large_ones_with_a_copy() {
         let row = |transport, bytes| Planned { transport, op: Operation::Bandwidth, bytes, memory: Memory::Ordinary };
-        assert_eq!(row(Transport::Shm, 8).limit(), Kind::Ring);
-        assert_eq!(row(Transport::Shm, 8 << 10).limit(), Kind::Ring);
-        assert_eq!(row(Transport::Shm, 64 << 10).limit(), Kind::Copy);
-        assert_eq!(row(Transport::Tcp, 8).limit(), Kind::Sockets);
+        assert_eq!(row(Transport::Shm, 8).limit().0, Kind::Ring);
+        assert_eq!(row(Transport::Shm, 8 << 10).limit().0, Kind::Ring);
+        assert_eq!(row(Transport::Shm, 64 << 10).limit().0, Kind::Copy);
+        assert_eq!(row(Transport::Tcp, 8).limit().0, Kind::Sockets);
+    }
+
+    #[test]
+    fn accesses_are_compared_with_what_reaches_the_memory() {
+        use Memory::{Ordinary, Percale};
+        use Operation::{CompareSwap, FetchAdd, Get, Put, PutLatency};
+        for (op, bytes, memory, kind, does) in [
+            (Put, 8, Percale, Kind::Access(Means::Copy), Put),
+            (Get, 1 << 20, Percale, Kind::Access(Means::Copy), Get),
+            (Get, 8, Ordinary, Kind::Access(Means::Kernel), Get),
+            (FetchAdd, 8, Percale, Kind::Access(Means::Word), FetchAdd),
+            (CompareSwap, 8, Ordinary, Kind::Ring, CompareSwap),
+            (PutLatency, 8, Percale, Kind::Ring, PutLatency),
+            (PutLatency, 64 << 10, Percale, Kind::Access(Means::Copy), Put),
+            (PutLatency, 8, Ordinary, Kind::Access(Means::Kernel), Put),
+        ] {
+            let shm = Planned { transport: Transport::Shm, op, bytes, memory };
+            assert_eq!(shm.limit(), (kind, Shape { op: does, bytes, memory }), "{shm:?}");
+            assert_eq!(Planned { transport: Transport::Tcp, ..shm }.limit(), (Kind::Sockets, shm.shape()));
+        }
+    }
+
+    #[test]
+    fn operations_of_one_size_are_refused_with_others() {
+        for (arguments, said) in [
+            (["--op", "fetch-add", "--size", "4"], "it is of 8 bytes, not of 4 B"),
+            (["--op", "tagged-latency,compare-swap", "--size", "8,4K"], "it is of 8 bytes, not of 4 KiB"),
+            (["--op", "put-latency", "--size", "12"], "it is of a multiple of 8 bytes, not of 12 B"),
+        ] {
+            assert!(matches!(rows(&arguments), Err(Failure::Usage(text)) if text.contains(said)), "{arguments:?}");
+        }
+        // Not asked for by name they are left out.
+        assert!(rows(&["--size", "12"]).unwrap().iter().all(|row| !row.op.is_atomic()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::watch::Watch;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::pattern::{Content, Part, Way};
-use crate::row::Memory;
+use crate::row::{Memory, Operation, Pattern};
 use crate::statistics::Samples;
 use crate::subject::Subject;
 use crate::units::LONGEST;
@@ -18,15 +18,22 @@ pub(crate) const WINDOW: usize = 64;
 /// The memory that the messages of a stream may take together, if that is more than one message.
 const STREAM_MEMORY: usize = 4 << 20;
 
-/// What the messages of a row are like.
+/// Accesses below this length are timed in batches: reading the clock takes longer than some of them.
+const SINGLE: usize = 4 << 10;
+
+/// The accesses of a batch.
+const BATCH: u64 = 32;
+
+/// The memory that the slots of accesses take together, if that is more than one slot.
+pub(crate) const SLOTS_MEMORY: usize = 512 << 10;
+
+/// What the messages of a row are like, or its accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Shape {
+    /// What is done. For limits it makes no difference whether messages have tags.
+    pub(crate) op: Operation,
     /// Length of a message.
     pub(crate) bytes: usize,
-    /// One way, many at a time; else to and fro, one at a time.
-    pub(crate) stream: bool,
-    /// Tagged messages, else plain ones. For limits there is no difference.
-    pub(crate) tagged: bool,
     /// Where they lie.
     pub(crate) memory: Memory,
 }
@@ -44,12 +51,35 @@ impl Shape {
         }
     }
 
+    /// The distance of messages in memory: each starts a page or, if short, a cache line.
+    pub(crate) const fn stride(&self) -> usize {
+        self.bytes.next_multiple_of(if self.bytes < 4096 { 64 } else { 4096 })
+    }
+
+    /// How many places for accesses the memory has. A round that is checked whole goes through all of them, a timed one
+    /// stays with the first.
+    pub(crate) const fn slots(&self) -> usize {
+        match SLOTS_MEMORY / self.stride() {
+            0 => 1,
+            fit if fit < WINDOW => fit,
+            _ => WINDOW,
+        }
+    }
+
+    /// How many operations make one sample of a timed round.
+    pub(crate) const fn batch(&self) -> u64 {
+        match self.op.pattern() {
+            Pattern::Access if self.bytes < SINGLE => BATCH,
+            _ => 1,
+        }
+    }
+
     /// Refuses what no command line can ask for.
     pub(crate) fn check(&self) -> Result<()> {
-        if (1..=LONGEST).contains(&self.bytes) {
+        if (1..=LONGEST).contains(&self.bytes) && self.op.refusal(self.bytes).is_none() {
             return Ok(());
         }
-        Err(Failure::Protocol(format!("messages of {} bytes", self.bytes)))
+        Err(Failure::Protocol(format!("{} of {} bytes", self.op.name(), self.bytes)))
     }
 }
 
@@ -58,10 +88,12 @@ impl Shape {
 pub(crate) struct Round {
     /// Makes the data of this round unlike that of any other.
     pub(crate) number: u64,
-    /// Untimed messages at the start.
+    /// Untimed messages (or batches) at the start.
     pub(crate) warm: u64,
-    /// Timed messages.
+    /// Timed ones.
     pub(crate) count: u64,
+    /// How many accesses are timed together.
+    pub(crate) batch: u64,
     /// How much of each message is written before it is sent.
     pub(crate) write: Part,
     /// How much of each message is checked after it arrived.
@@ -71,8 +103,28 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    const fn messages(&self) -> u64 {
-        self.warm + self.count
+    /// How many messages there are, or batches of accesses.
+    pub(crate) const fn messages(&self) -> u64 {
+        self.warm.saturating_add(self.count)
+    }
+
+    /// How many accesses there are.
+    pub(crate) const fn accesses(&self) -> u64 {
+        self.messages().saturating_mul(self.batch)
+    }
+
+    /// Where access `index` goes, of so many slots.
+    pub(crate) const fn slot(&self, index: u64, slots: usize) -> usize {
+        match self.check {
+            Part::Whole => (index % slots as u64) as usize,
+            Part::Nothing | Part::Ends => 0,
+        }
+    }
+
+    /// The last access to each slot that there was one to.
+    pub(crate) fn last_of_slots(&self, slots: usize) -> std::ops::Range<u64> {
+        let used = if self.check == Part::Whole { slots as u64 } else { 1 };
+        self.messages().saturating_sub(used)..self.messages()
     }
 
     /// What to write before sending.
@@ -102,13 +154,21 @@ pub(crate) fn near<S: Subject>(
     watch: &mut Watch,
 ) -> Result<Samples> {
     subject.choose(round.setting);
-    if shape.stream { stream(subject, round, clock, watch) } else { ping(subject, round, clock, watch) }
+    match shape.op.pattern() {
+        Pattern::PingPong => ping(subject, round, clock, watch),
+        Pattern::Stream => stream(subject, round, clock, watch),
+        Pattern::Access => access(subject, shape, round, clock, watch),
+    }
 }
 
 /// The other side.
 pub(crate) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
     subject.choose(round.setting);
-    if shape.stream { drain(subject, round, watch) } else { pong(subject, round, watch) }
+    match shape.op.pattern() {
+        Pattern::PingPong => pong(subject, shape, round, watch),
+        Pattern::Stream => drain(subject, round, watch),
+        Pattern::Access => subject.serve(shape.slots(), round, watch),
+    }
 }
 
 fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
@@ -130,16 +190,50 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     Ok(samples)
 }
 
-fn pong<S: Subject>(subject: &mut S, round: &Round, watch: &mut Watch) -> Result<()> {
+fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
+    // What the other side writes to our memory stays there until we answer, and no longer.
+    let checks_first = shape.op.is_one_sided();
     for index in 0..round.messages() {
         // Written before the message comes, so that it lies outside what the other side times.
         subject.write(round.written(index, Way::Back), watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
+        if checks_first {
+            subject.check(round.checked(index, Way::There))?;
+        }
         subject.send(watch)?;
-        subject.check(round.checked(index, Way::There))?;
+        if !checks_first {
+            subject.check(round.checked(index, Way::There))?;
+        }
     }
     subject.end(watch)
+}
+
+fn access<S: Subject>(
+    subject: &mut S,
+    shape: &Shape,
+    round: &Round,
+    clock: &Clock,
+    watch: &mut Watch,
+) -> Result<Samples> {
+    let mut samples = Samples::with_room(round.count as usize);
+    subject.reach(round, watch)?;
+    for index in 0..round.messages() {
+        let slot = round.slot(index, shape.slots());
+        // Of a read this is what the memory holds before.
+        subject.write(round.written(index, Way::There), watch)?;
+        let start = clock.now();
+        for _ in 0..round.batch {
+            subject.access(slot, watch)?;
+        }
+        let end = clock.now();
+        subject.check(round.checked(slot as u64, Way::Back))?;
+        if index >= round.warm {
+            samples.push(clock.nanoseconds(end.wrapping_sub(start)) / round.batch as f64);
+        }
+    }
+    subject.leave(round, watch)?;
+    Ok(samples)
 }
 
 fn stream<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {

@@ -35,13 +35,20 @@ pub(crate) struct Spin {
     turns: u32,
     /// When the clock was read first, and when the other process was looked after last.
     times: Option<(Instant, Instant)>,
+    /// Whether nothing needs to arrive as long as the other process lives.
+    endless: bool,
 }
 
 impl Spin {
+    /// The wait of a process whose memory the other accesses: it may last as long as a round.
+    pub(crate) const fn endless() -> Self {
+        Self { turns: 0, times: None, endless: true }
+    }
+
     /// Call this each time that there was nothing.
     ///
     /// # Errors
-    /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s.
+    /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s (unless endless).
     #[inline]
     pub(crate) fn turn(&mut self, watch: &mut Watch) -> Result<()> {
         self.turns = self.turns.wrapping_add(1);
@@ -64,7 +71,7 @@ impl Spin {
         }
         *last = now;
         watch.control.check()?;
-        if now.duration_since(*first) > PATIENCE {
+        if !self.endless && now.duration_since(*first) > PATIENCE {
             return Err(Failure::Stalled(PATIENCE.as_secs()));
         }
         Ok(())

@@ -1,24 +1,30 @@
 //! What is measured: percale itself, and the programs of plain lines that stand for the machine's limits. All carry
-//! the same messages in the same rounds.
+//! the same messages, or make the same accesses, in the same rounds.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
+use self::node::Node;
+use self::one_sided::OneSided;
 use self::percale::Percale;
 use crate::clock::Clock;
 use crate::failure::{Failure, Result};
+use crate::limits::access::Access;
 use crate::limits::copy::Copy;
 use crate::limits::ring::Ring;
 use crate::limits::shared::{Shared, Side};
 use crate::limits::sockets::Sockets;
-use crate::pattern::Content;
+use crate::pattern::{Content, Way};
 use crate::perf::round::{self, Round, Shape};
 use crate::perf::watch::Watch;
 use crate::row::Transport;
 use crate::statistics::Samples;
 
+mod block;
+mod node;
+mod one_sided;
 mod percale;
 
 /// Which subject.
@@ -28,17 +34,45 @@ pub(crate) enum Kind {
     Ring,
     /// Limit of large messages through shared memory.
     Copy,
+    /// Limit of accesses to another process' memory.
+    Access(Means),
     /// Limit of TCP.
     Sockets,
-    /// percale.
+    /// percale's messages.
     Percale(Transport),
+    /// percale's one-sided operations.
+    OneSided(Transport),
 }
 
-/// One side of a pair that carries messages. Both sides are the same program; each owns a buffer to send from and one
-/// to receive into, of the length last prepared.
+impl Kind {
+    /// Whether it is percale, and no limit.
+    pub(crate) const fn is_percale(self) -> bool {
+        matches!(self, Self::Percale(_) | Self::OneSided(_))
+    }
+}
+
+/// By what another process' memory is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Means {
+    /// It is mapped, and copied to and from.
+    Copy,
+    /// The kernel copies.
+    Kernel,
+    /// A word of it is changed by one instruction.
+    Word,
+}
+
+/// The answer to who asks a subject for what it does not do.
+fn unsupported<T>() -> Result<T> {
+    Err(Failure::Protocol("a round that this subject does not run".into()))
+}
+
+/// One side of a pair that carries messages, or of which one accesses the other's memory. Both sides are the same program;
+/// each owns a buffer to send from and one to receive into, of the length last prepared.
 ///
 /// To and fro: `expect`, `send`, `receive`. One way: `stream_out` and `flush` on one side, `expect_stream` and
-/// `stream_in` on the other, which then sends an `answer`.
+/// `stream_in` on the other, which then sends an `answer`. Accesses: `reach`, `access`, `leave` on one side, `serve` on the
+/// other; they are round trips where nothing else is said. Nobody does all of it.
 pub(crate) trait Subject {
     /// Gets ready for messages of this shape.
     fn prepare(&mut self, shape: &Shape) -> Result<()>;
@@ -62,10 +96,14 @@ pub(crate) trait Subject {
     }
 
     /// Sends the message.
-    fn send(&mut self, watch: &mut Watch) -> Result<()>;
+    fn send(&mut self, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Waits until the expected message has arrived whole.
-    fn receive(&mut self, watch: &mut Watch) -> Result<()>;
+    fn receive(&mut self, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Checks the message that was received last.
     fn check(&mut self, content: Content) -> Result<()>;
@@ -76,22 +114,64 @@ pub(crate) trait Subject {
     }
 
     /// Writes and sends message `index` of a stream as soon as the window allows.
-    fn stream_out(&mut self, index: u64, content: Content, watch: &mut Watch) -> Result<()>;
+    fn stream_out(&mut self, _index: u64, _content: Content, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Returns when all of the stream is on its way.
-    fn flush(&mut self, watch: &mut Watch) -> Result<()>;
+    fn flush(&mut self, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Says that a stream of `count` messages is about to be received.
-    fn expect_stream(&mut self, count: u64, watch: &mut Watch) -> Result<()>;
+    fn expect_stream(&mut self, _count: u64, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Waits for message `index` of a stream and checks it.
-    fn stream_in(&mut self, index: u64, content: Content, watch: &mut Watch) -> Result<()>;
+    fn stream_in(&mut self, _index: u64, _content: Content, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Tells the other side that all of the stream was received.
-    fn answer(&mut self, watch: &mut Watch) -> Result<()>;
+    fn answer(&mut self, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
 
     /// Waits for that.
-    fn await_answer(&mut self, watch: &mut Watch) -> Result<()>;
+    fn await_answer(&mut self, _watch: &mut Watch) -> Result<()> {
+        unsupported()
+    }
+
+    /// Waits until the other side's memory is ready for this round.
+    fn reach(&mut self, _round: &Round, _watch: &mut Watch) -> Result<()> {
+        Ok(())
+    }
+
+    /// Accesses a slot of the other side's memory; returns when the access has completed.
+    #[inline]
+    fn access(&mut self, _slot: usize, watch: &mut Watch) -> Result<()> {
+        self.send(watch)?;
+        self.receive(watch)
+    }
+
+    /// Tells the other side that the round is over.
+    fn leave(&mut self, _round: &Round, _watch: &mut Watch) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets the other side access this side's memory, of so many slots, until the round is over; then checks what is there.
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
+        for index in 0..round.messages() {
+            self.write(round.written(round.slot(index, slots) as u64, Way::Back), watch)?;
+            for _ in 0..round.batch {
+                self.receive(watch)?;
+                self.send(watch)?;
+            }
+            self.check(round.checked(index, Way::There))?;
+        }
+        Ok(())
+    }
 
     /// Between rounds: lets what is still on its way go on.
     fn progress(&mut self) -> Result<()> {
@@ -181,15 +261,20 @@ pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Resu
     Ok(match kind {
         Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
         Kind::Copy => (Box::new(Copy::new(place.shared()?, Side::Far)), None),
+        Kind::Access(means) => (Box::new(Runner::new(Access::far(means, place.shared()?))), None),
         Kind::Sockets => {
             let (sockets, address) = Sockets::listening()?;
             (Box::new(Runner::new(sockets)), Some(address))
         }
         Kind::Percale(transport) => {
-            let mut percale = Percale::open(transport, place)?;
-            percale.meet(address)?;
-            let here = percale.address().to_string();
-            (Box::new(Runner::new(percale)), Some(here))
+            let node = Node::open_far(transport, place, address)?;
+            let here = node.address();
+            (Box::new(Runner::new(Percale::new(node)?)), Some(here))
+        }
+        Kind::OneSided(transport) => {
+            let node = Node::open_far(transport, place, address)?;
+            let here = node.address();
+            (Box::new(Runner::new(OneSided::new(node)?)), Some(here))
         }
     })
 }
@@ -210,15 +295,17 @@ pub(crate) fn open_near(
             exchange(None)?;
             Box::new(Copy::new(place.shared()?, Side::Near))
         }
+        Kind::Access(means) => {
+            exchange(None)?;
+            Box::new(Runner::new(Access::near(means, place.shared()?)?))
+        }
         Kind::Sockets => {
             let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
             Box::new(Runner::new(Sockets::connected(&address)?))
         }
-        Kind::Percale(transport) => {
-            let mut percale = Percale::open(transport, place)?;
-            let there = exchange(Some(percale.address().to_string()))?;
-            percale.meet(there.as_deref())?;
-            Box::new(Runner::new(percale))
+        Kind::Percale(transport) => Box::new(Runner::new(Percale::new(Node::open_near(transport, place, exchange)?)?)),
+        Kind::OneSided(transport) => {
+            Box::new(Runner::new(OneSided::new(Node::open_near(transport, place, exchange)?)?))
         }
     })
 }

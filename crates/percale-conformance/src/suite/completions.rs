@@ -70,6 +70,32 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
             same(&target.read(), &content(1, len), "a transmitted message");
         }
     }
+    // The same of several in a row, whose completions are read one after the other: the later ones may wait behind the first.
+    for flags in [OpFlags::empty(), OpFlags::MORE] {
+        let sent = [1, 2, 3].map(|seed| mesh.send(0, 1, Send::of(Memory::content(seed, 600)).with(flags)));
+        let (mut one, mut turns) = ([Entry::default()], 0..1_000_000);
+        for sent in sent {
+            let completed = turns.any(|_| {
+                let completed = mesh.endpoint(0).poll(&mut one) == Ok(1);
+                if !completed {
+                    mesh.turn_one(1);
+                }
+                completed
+            });
+            assert!(completed, "a send does not complete");
+            assert_eq!(one[0].context, sent);
+        }
+        for seed in [1, 2, 3] {
+            let target = Memory::blank(600);
+            let received = mesh.receive(1, Receive::into(target));
+            let arrived = turns.any(|_| {
+                mesh.turn_one(1);
+                mesh.take(received).is_some()
+            });
+            assert!(arrived, "a message did not leave although its send has completed");
+            same(&target.read(), &content(seed, 600), "one of several messages");
+        }
+    }
     // Longer ones need both sides until then.
     let source = Memory::content(2, F::BULK);
     let target = Memory::blank(F::BULK);

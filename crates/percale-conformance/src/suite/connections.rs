@@ -12,7 +12,7 @@ use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::{Random, seed};
 
 /// Nothing is connected before something is sent.
-pub fn connections_are_made_by_the_first_operation<F: Fabric>() {
+pub fn con_001_connections_are_made_by_the_first_operation<F: Fabric>() {
     let mesh = Mesh::<F>::new(3);
     for number in 0..1000_u16 {
         let unused = SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 9));
@@ -330,7 +330,7 @@ pub fn con_005_other_keys_are_turned_away<F: Fabric>() {
 }
 
 /// The same key on both sides.
-pub fn the_same_key_is_let_in<F: Fabric>() {
+pub fn con_006_the_same_key_is_let_in<F: Fabric>() {
     let (mesh, _) = keyed::<F>([Some("right"), Some("right")]);
     for len in [8, 20_000] {
         let target = Memory::blank(len);

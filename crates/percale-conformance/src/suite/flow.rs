@@ -61,7 +61,7 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
 }
 
 /// A thousand long messages each way before either side posts a receive.
-pub fn both_may_send_long_messages_before_either_receives<F: Fabric>() {
+pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Fabric>() {
     const COUNT: usize = 1000;
     let mesh = Mesh::<F>::new(2);
     let sources = [Memory::content(1, F::BULK), Memory::content(2, F::BULK)];

@@ -11,7 +11,9 @@ pub mod messages;
 pub mod model;
 pub mod probing;
 pub mod remote;
+pub mod remote_model;
 pub mod safe;
+pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
 
@@ -73,19 +75,21 @@ macro_rules! conformance {
     (@remote $fabric:ty) => {
         $crate::tests! { $fabric,
             remote:
-                mr_051_mr_053_reads_and_writes_of_every_size,
-                mr_002_mr_014_mr_050_mr_052_what_is_not_allowed_is_refused,
+                rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size,
+                mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
                 mr_003_a_key_is_one_domains,
                 mr_032_mr_067_mr_071_keys_come_and_go,
                 mr_039_mr_040_a_base_of_ones_own,
-                mr_010_pieces_on_both_sides,
-                mr_069_closing_ends_what_is_under_way,
-                atomic_operations_change_words,
-                writes_are_counted_and_told,
-                messages_and_reads_do_not_overtake_writes,
-                accesses_are_fenced_and_refused,
-                injected_writes_are_copied,
-                borrowed_memory_is_registered_in_a_scope,
+                mr_010_rma_004_pieces_on_both_sides,
+                mr_069_rev_004_closing_ends_what_is_under_way,
+                atm_002_atm_003_atm_004_words_are_changed_atomically,
+                rma_003_rma_010_writes_are_counted_and_told,
+                rma_005_rma_006_messages_and_reads_do_not_overtake_writes,
+                rma_007_rma_009_accesses_are_fenced_and_refused,
+                rma_002_injected_writes_are_copied,
+                rev_006_borrowed_memory_is_registered_in_a_scope;
+            remote_model:
+                rma_011_random_accesses_do_what_a_plain_model_does,
         }
     };
     (@every $fabric:ty) => {
@@ -108,7 +112,7 @@ macro_rules! conformance {
                 msg_017_more_is_carried_out_though_nothing_follows;
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
-                both_may_send_long_messages_before_either_receives,
+                msg_014_both_may_send_long_messages_before_either_receives,
                 msg_018_posting_without_room_has_no_effect,
                 small_messages_both_ways_before_either_receives;
             tagged:
@@ -153,7 +157,7 @@ macro_rules! conformance {
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;
             connections:
-                connections_are_made_by_the_first_operation,
+                con_001_connections_are_made_by_the_first_operation,
                 con_004_a_restarted_endpoint_is_reached_again,
                 flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it,
                 messages_sent_before_closing_arrive,
@@ -162,8 +166,13 @@ macro_rules! conformance {
     };
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
-            waiting:
+            sleeping:
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,
+                cmp_015_a_result_of_the_last_look_is_not_slept_over,
+                cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,
+                cmp_016_a_sleeping_task_brings_on_what_is_posted_later,
+                res_007_an_idle_sleeper_takes_no_processor_time;
+            waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,
                 futures_of_tokio,
@@ -179,7 +188,7 @@ macro_rules! conformance {
                 con_002_strangers_do_no_harm,
                 con_003_many_connect_to_each_other_at_once,
                 con_005_other_keys_are_turned_away,
-                the_same_key_is_let_in,
+                con_006_the_same_key_is_let_in,
                 con_010_a_wildcard_advertises_one_address,
         }
     };

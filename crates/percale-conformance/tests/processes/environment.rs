@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use percale::{Event, Info, TransportKind};
+use percale::{Event, Info};
 use percale_conformance::peers::{open, open_as_told};
 use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::skipped;
@@ -14,7 +14,7 @@ use percale_conformance::watchdog::Watchdog;
 const NOBODY: u32 = 65_534;
 
 /// Whether this can be done here: root, and these programs. Says so if not.
-fn possible(what: &str, programs: &[&str]) -> bool {
+pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped(what, "it needs root");
         return false;
@@ -139,7 +139,7 @@ impl Drop for Copy {
 }
 
 #[test]
-fn the_environment_chooses_the_transport() {
+fn con_009_the_environment_chooses_the_transport() {
     let _watchdog = Watchdog::new("the environment chooses the transport");
     for (name, wanted) in [("tcp", "tcp"), ("shm", "shm"), ("shm,tcp", "shm"), ("tpc", "")] {
         let mut helper = Helper::start("by-name", &[("PERCALE_TRANSPORT", name)]);
@@ -152,6 +152,32 @@ fn the_environment_chooses_the_transport() {
         }
         helper.end();
     }
+}
+
+#[test]
+fn con_009_a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
+    let _watchdog = Watchdog::new("a chosen transport that cannot be used");
+    for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
+        // The peer knows nobody; it only has to be there.
+        let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
+        let told = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.hear())];
+        let mut helper = Helper::start("by-name-to", &told);
+        let answer = helper.hear();
+        println!("PERCALE_TRANSPORT={mine}, a peer over {theirs}: {answer}");
+        assert!(answer.contains("no transport leads to the peer"), "{answer}");
+        helper.end();
+    }
+}
+
+/// Sends to a peer over what the environment allows, and says how that failed.
+pub(crate) fn by_name_to() {
+    let open = open("any", "127.0.0.1:0", |domain| domain);
+    let peer = open.insert(&told("PERCALE_PEER"));
+    let sending = open.endpoint.send(peer, vec![1; 8]).start().expect("a send");
+    let error = sending.wait_for(Duration::from_secs(20)).expect_err("no transport leads there");
+    let event = open.events.read();
+    assert!(matches!(event, Some(Event::Failed { .. })), "{event:?}");
+    say(&format!("{error}; {event:?}"));
 }
 
 /// Two endpoints of one process, over what the environment allows.
@@ -323,46 +349,6 @@ fn flt_004_a_partition_ends_what_waits_and_a_short_one_does_not() {
     });
     assert!(again);
     hosts.helpers[1].tell("end");
-}
-
-#[test]
-fn discovery_without_lo_and_ipv6_says_what_is_missing() {
-    if !possible("a host without lo", &["unshare"]) {
-        return;
-    }
-    let _watchdog = Watchdog::new("a host without lo");
-    let mut helper = Helper::through(&["unshare", "-n"], "info", &[], |_| {});
-    let answer = helper.hear();
-    println!("{answer}");
-    assert!(answer.contains("tcp: false") && answer.contains("lo "), "{answer}");
-    helper.end();
-}
-
-/// Without a network and without IPv6: discovery answers, reasons are given, and what is left works.
-pub(crate) fn info() {
-    if let Err(error) = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1") {
-        eprintln!("IPv6 stays: {error}");
-    }
-    let info = Info::discover().expect("discovery");
-    let mut all = Vec::new();
-    for one in info.transports() {
-        assert!(!one.reason.is_empty());
-        if one.kind == TransportKind::Tcp {
-            assert!(!one.available || one.reason.contains("lo"), "no interface is up: {}", one.reason);
-        }
-        all.push(format!("{}: {} ({})", one.kind, one.available, one.reason));
-    }
-    for device in info.devices() {
-        all.push(format!("{}: {} ({})", device.name, device.available, device.detail));
-        assert!(device.name != "lo" || !device.available, "lo is down");
-    }
-    let loopback = info.domain().transport(TransportKind::Loopback).open().expect("loopback is always there");
-    let vector = loopback.address_vector().build().expect("a vector");
-    let endpoint = loopback.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
-    let me = vector.insert(endpoint.address()).expect("an address");
-    endpoint.inject(me, b"alone").expect("room");
-    assert_eq!(endpoint.recv(vec![0; 5]).wait().expect("a message").to_vec(), b"alone");
-    say(&all.join("; "));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use percale::{ErrorCode, Event, PostError};
 use percale_conformance::fabric::Shm;
-use percale_conformance::memory::{content, same};
+use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive};
 use percale_conformance::peers::{Open, open, open_as_told};
 use percale_conformance::process::{Helper, ask, fork, say, told};
@@ -254,7 +254,7 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
 }
 
 /// Whether all threads of a process are stopped.
-fn is_stopped(pid: u32) -> bool {
+pub(crate) fn is_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
     let stopped = |thread: std::fs::DirEntry| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
@@ -273,12 +273,12 @@ fn flt_010_a_forked_child_is_told_so() {
 /// Forks with endpoints open; the child's calls fail, its own domain works, and the parent goes on.
 pub(crate) fn fork_calls() {
     let mesh = Mesh::<Shm>::connected(2);
-    let waiting = mesh.receive(0, Receive::into(percale_conformance::memory::Memory::blank(8)));
+    let waiting = mesh.receive(0, Receive::into(Memory::blank(8)));
     let child = fork(|| {
         let (endpoint, peer) = (mesh.endpoint(0), mesh.peer(1));
         assert_eq!(endpoint.inject(peer, b"child"), Err(PostError::Forked));
         assert_eq!(PostError::Forked.errno(), libc::ECHILD);
-        let refused = mesh.try_receive(0, Receive::into(percale_conformance::memory::Memory::blank(8)));
+        let refused = mesh.try_receive(0, Receive::into(Memory::blank(8)));
         assert_eq!(refused, Err(PostError::Forked));
         assert!(endpoint.send(peer, vec![1]).wait().is_err());
         assert!(endpoint.recv(vec![1]).wait().is_err());

@@ -12,10 +12,10 @@ use percale_conformance::process::{Helper, say};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(shm, tcp: { flt_007_a_scribbling_peer_harms_only_its_own_connection });
+crate::on!(shm, tcp: { flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection });
 
 /// Again and again a peer connects and scribbles; meanwhile another one's messages are verified.
-fn flt_007_a_scribbling_peer_harms_only_its_own_connection(transport: &str) {
+fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &str) {
     let _watchdog = Watchdog::new("a scribbling peer harms only its own connection");
     let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -96,11 +96,7 @@ pub(crate) fn scribbler() {
         let mut bytes = vec![0; 1 + random.below(200)];
         random.fill(&mut bytes);
         for &socket in &sockets {
-            // SAFETY: the descriptor is open for as long as the endpoint, which is never closed.
-            let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-            if rustix::io::write(socket, &bytes).is_err() {
-                continue; // Full, or closed by the peer.
-            }
+            write(socket, &bytes);
         }
         std::thread::sleep(Duration::from_micros(pause));
     }
@@ -120,7 +116,7 @@ fn shared_maps() -> Vec<(usize, usize)> {
 }
 
 /// Sockets and event descriptors (writing to one that listens does nothing).
-fn sockets() -> Vec<i32> {
+pub(crate) fn sockets() -> Vec<i32> {
     let own = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     let shared = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path()).ok()?.display().to_string();
@@ -128,4 +124,12 @@ fn sockets() -> Vec<i32> {
         (number > 2 && (target.starts_with("socket:") || target.contains("eventfd"))).then_some(number)
     };
     own.flatten().filter_map(shared).collect()
+}
+
+/// Writes to one of [`sockets`]; returns how much was taken.
+pub(crate) fn write(socket: i32, bytes: &[u8]) -> usize {
+    // SAFETY: the descriptor is open for as long as the endpoint, which is never closed.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    // Full, or closed by the peer.
+    rustix::io::write(socket, bytes).unwrap_or(0)
 }

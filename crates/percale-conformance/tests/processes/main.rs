@@ -1,12 +1,20 @@
-//! Several processes: faults, hostile peers, other hosts and users, resources.
+//! Several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
 //!
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
 
+mod cut;
+mod discovery;
+mod endless;
 mod environment;
 mod faults;
+mod flood;
 mod hostile;
+mod onesided;
 mod resources;
+mod ring;
+mod sockets;
+mod unmapped;
 
 use percale_conformance::peers;
 
@@ -42,13 +50,27 @@ fn helper() {
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),
         ("scribbler", hostile::scribbler),
+        ("endured", endless::endured),
+        ("babbler", endless::babbler),
+        ("flood", flood::flood),
+        ("lazy", sockets::lazy),
+        ("ring", percale_conformance::ring::ring),
+        ("switch", percale_conformance::ring::switch),
         ("cycles", resources::cycles),
         ("hub", resources::hub),
         ("spokes", resources::spokes),
         ("all-to-all", resources::all_to_all),
         ("by-name", environment::by_name),
         ("host", environment::host),
-        ("info", environment::info),
+        ("by-name-to", environment::by_name_to),
+        ("info", discovery::info),
         ("guarded", environment::guarded),
+        ("writer", onesided::revocation::writer),
+        ("refusing", onesided::refused::target),
+        ("adder", onesided::words::adder),
+        ("unbacked", onesided::unbacked::target),
+        ("curious", onesided::untrusting::curious),
+        ("survivor", onesided::deaths::survivor),
+        ("victim", onesided::deaths::victim),
     ]);
 }

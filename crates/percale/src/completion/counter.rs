@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_successes_and_failures_apart() {
+    fn cmp_012_successes_and_failures_are_counted_apart() {
         let counter = Counter::new();
         counter.clone().add(3);
         counter.add_error(1);
@@ -192,6 +192,48 @@ mod tests {
         counter.set_error(0);
         assert_eq!((counter.read(), counter.read_error()), (10, 0));
         counter.wait(10, None).unwrap();
+    }
+
+    #[test]
+    fn cmp_012_threads_that_count_and_set_lose_nothing() {
+        const EACH: u64 = 20_000;
+        const BEYOND: u64 = 1 << 40;
+        let counter = Counter::new();
+        let start = std::sync::Barrier::new(6);
+        std::thread::scope(|scope| {
+            for step in 1..=4 {
+                let (counter, start) = (counter.clone(), &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..EACH {
+                        counter.add(step);
+                        counter.add_error(step + 1);
+                    }
+                });
+            }
+            // Who reads meanwhile sees the values rise, each on its own.
+            scope.spawn(|| {
+                start.wait();
+                let (mut value, mut errors) = (0, 0);
+                while value < EACH * 10 || errors < EACH * 14 {
+                    let seen = (counter.read(), counter.read_error());
+                    assert!(seen.0 >= value && seen.1 >= errors, "{seen:?} after {value} and {errors}");
+                    (value, errors) = seen;
+                }
+            });
+            start.wait();
+        });
+        assert_eq!((counter.read(), counter.read_error()), (EACH * 10, EACH * 14));
+        // What is set in the midst of additions stands, with the additions that come after it.
+        std::thread::scope(|scope| {
+            let adding = counter.clone();
+            let adder = scope.spawn(move || (0..EACH).for_each(|_| (adding.add(1), adding.add_error(1)).1));
+            counter.set(BEYOND);
+            counter.set_error(2 * BEYOND);
+            adder.join().unwrap();
+        });
+        assert!((BEYOND..=BEYOND + EACH).contains(&counter.read()), "{}", counter.read());
+        assert!((2 * BEYOND..=2 * BEYOND + EACH).contains(&counter.read_error()), "{}", counter.read_error());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::wait::{Progress, Wait, WaitError};
+use super::wait::{Progress, Wait, WaitError, face};
 use crate::address::PeerAddress;
 
 /// Events that a queue keeps by default.
@@ -189,38 +189,9 @@ impl EventQueue {
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Event, WaitError> {
         self.shared.wait.until(timeout, || self.take())
     }
-
-    /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
-    ///
-    /// # Errors
-    /// If the system refuses to watch the endpoint's descriptor.
-    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
-        self.shared.wait.attach(endpoint)
-    }
-
-    /// Forgets `endpoint`.
-    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
-        self.shared.wait.detach(endpoint);
-    }
-
-    /// A descriptor for the caller's own poll or epoll set, readable when there may be an event. Before each sleep on
-    /// it, [`try_wait`](Self::try_wait) must have returned true.
-    ///
-    /// # Errors
-    /// If the system has no descriptor to give.
-    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        self.shared.wait.descriptor()
-    }
-
-    /// Whether the caller may sleep on the [`descriptor`](Self::descriptor): false if there is something to read, or
-    /// progress to be made by reading.
-    ///
-    /// # Errors
-    /// If the system has no descriptor to give.
-    pub fn try_wait(&self) -> io::Result<bool> {
-        Ok(self.shared.wait.arm()? && self.is_empty())
-    }
 }
+
+face!(EventQueue);
 
 #[cfg(test)]
 mod tests {

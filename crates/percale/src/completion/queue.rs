@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::entry::{Entry, ErrorEntry};
 use super::ring::{ErrorAvailable, QueueFull, Ring};
-use super::wait::{Progress, Wait, WaitError};
+use super::wait::{Progress, Wait, WaitError, face};
 
 /// Why reading a completion queue gave no entries.
 #[derive(Debug, thiserror::Error)]
@@ -160,38 +160,9 @@ impl CompletionQueue {
         self.shared.signals.fetch_add(1, Ordering::SeqCst);
         self.shared.wait.notify();
     }
-
-    /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
-    ///
-    /// # Errors
-    /// If the system refuses to watch the endpoint's descriptor.
-    pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
-        self.shared.wait.attach(endpoint)
-    }
-
-    /// Forgets `endpoint`.
-    pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
-        self.shared.wait.detach(endpoint);
-    }
-
-    /// A descriptor for the caller's own poll or epoll set, readable when there may be something to read. Before each
-    /// sleep on it, [`try_wait`](Self::try_wait) must have returned true.
-    ///
-    /// # Errors
-    /// If the system has no descriptor to give.
-    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
-        self.shared.wait.descriptor()
-    }
-
-    /// Whether the caller may sleep on the [`descriptor`](Self::descriptor): false if there is something to read, or
-    /// progress to be made by reading.
-    ///
-    /// # Errors
-    /// If the system has no descriptor to give.
-    pub fn try_wait(&self) -> io::Result<bool> {
-        Ok(self.shared.wait.arm()? && self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner).is_empty())
-    }
 }
+
+face!(CompletionQueue);
 
 #[cfg(test)]
 mod tests {

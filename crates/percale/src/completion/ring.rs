@@ -42,13 +42,16 @@ impl ErrorAvailable {
 /// Results that wait to be read.
 #[derive(Debug)]
 pub struct Ring {
-    entries: VecDeque<Entry>,
+    /// A circle: entry `n` since the beginning is at `n` modulo the length, a power of two.
+    places: Box<[Entry]>,
+    /// Entries pushed so far.
+    pushed: u64,
     /// Each error with the number of entries that were pushed before it.
     errors: VecDeque<(u64, ErrorEntry)>,
     /// Entries read so far.
     taken: u64,
-    /// Operations under way whose result will come here.
-    reserved: usize,
+    /// Results that wait, and operations under way whose result will come here.
+    claimed: usize,
     /// Results that fit without growing, never above the limit.
     room: usize,
     limit: usize,
@@ -68,9 +71,9 @@ impl Ring {
     #[must_use]
     pub fn new(capacity: usize, limit: usize) -> Self {
         let limit = limit.max(1);
-        let entries = VecDeque::with_capacity(capacity.clamp(1, limit));
-        let room = entries.capacity().min(limit);
-        Self { entries, errors: VecDeque::new(), taken: 0, reserved: 0, room, limit }
+        let places = circle(capacity.clamp(1, limit));
+        let room = places.len().min(limit);
+        Self { places, pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room, limit }
     }
 
     /// Reserves room for the result of an operation that is being posted. Each reservation is used up by one
@@ -80,42 +83,67 @@ impl Ring {
     /// If the results that wait and those that are due reach the limit.
     #[inline]
     pub fn reserve(&mut self) -> Result<(), QueueFull> {
-        let due = self.entries.len() + self.errors.len() + self.reserved;
-        if due >= self.room {
-            self.grow(due)?;
+        if self.claimed >= self.room {
+            self.grow()?;
         }
-        self.reserved += 1;
+        self.claimed += 1;
         Ok(())
     }
 
     #[cold]
-    fn grow(&mut self, due: usize) -> Result<(), QueueFull> {
-        if due >= self.limit {
+    fn grow(&mut self) -> Result<(), QueueFull> {
+        if self.claimed >= self.limit {
             return Err(QueueFull);
         }
-        self.entries.reserve(due + 1 - self.entries.len());
-        self.room = self.entries.capacity().min(self.limit);
+        self.widen();
         Ok(())
+    }
+
+    /// Twice the places.
+    #[cold]
+    fn widen(&mut self) {
+        let mut places = circle(self.places.len() * 2);
+        for number in self.taken..self.pushed {
+            places[index(&places, number)] = self.places[index(&self.places, number)];
+        }
+        self.places = places;
+        self.room = self.places.len().min(self.limit);
+    }
+
+    #[inline(always)]
+    fn put(&mut self, entry: Entry) {
+        if self.waiting() == self.places.len() {
+            self.widen();
+        }
+        let at = index(&self.places, self.pushed);
+        self.places[at] = entry;
+        self.pushed += 1;
+    }
+
+    /// Entries that wait.
+    #[inline]
+    const fn waiting(&self) -> usize {
+        (self.pushed - self.taken) as usize
     }
 
     /// Gives back a reservation whose operation has no result to tell.
     #[inline]
     pub fn unreserve(&mut self) {
-        debug_assert!(self.reserved > 0, "more results than reservations");
-        self.reserved = self.reserved.saturating_sub(1);
+        debug_assert!(self.reserved() > 0, "more results than reservations");
+        self.claimed -= 1;
     }
 
     /// Operations under way that reserved room.
     #[must_use]
-    pub const fn reserved(&self) -> usize {
-        self.reserved
+    pub fn reserved(&self) -> usize {
+        self.claimed.saturating_sub(self.len())
     }
 
     /// The result of an operation that reserved room for it.
     #[inline]
     pub fn push(&mut self, entry: Entry) {
-        self.unreserve();
-        self.entries.push_back(entry);
+        debug_assert!(self.reserved() > 0, "more results than reservations");
+        self.put(entry);
     }
 
     /// The failure of an operation that reserved room for its result.
@@ -128,20 +156,22 @@ impl Ring {
     /// A result that nobody reserved room for. Always taken.
     #[inline]
     pub fn push_event(&mut self, entry: Entry) {
-        self.entries.push_back(entry);
+        self.claimed += 1;
+        self.put(entry);
     }
 
     /// A failure that nobody reserved room for. Always taken.
     #[cold]
     pub fn push_error_event(&mut self, error: ErrorEntry) {
-        self.errors.push_back((self.taken + self.entries.len() as u64, error));
+        self.claimed += 1;
+        self.errors.push_back((self.pushed, error));
     }
 
     /// Whether fewer results wait than the limit allows. An owner that sees none stops draining its transports until
     /// something was read. Reservations do not count: their operations need the transports in order to end.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.entries.len() + self.errors.len() < self.limit
+        self.len() < self.limit
     }
 
     /// Reads up to `into.len()` results, oldest first; returns how many. 0: there are none now.
@@ -150,20 +180,21 @@ impl Ring {
     /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it.
     #[inline]
     pub fn read(&mut self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        let mut count = into.len().min(self.entries.len());
-        if let Some((before, _)) = self.errors.front() {
-            let before = usize::try_from(before - self.taken).unwrap_or(usize::MAX);
-            if before == 0 {
-                return Err(ErrorAvailable);
+        let until = match self.errors.front() {
+            None => self.pushed,
+            Some((before, _)) if *before == self.taken => return Err(ErrorAvailable),
+            Some((before, _)) => *before,
+        };
+        let mut count = 0;
+        for place in into {
+            if self.taken == until {
+                break;
             }
-            count = count.min(before);
+            *place = self.places[index(&self.places, self.taken)];
+            self.taken += 1;
+            count += 1;
         }
-        for place in &mut into[..count] {
-            // One by one: mostly there are one or two, and `drain` has its price.
-            let Some(entry) = self.entries.pop_front() else { break };
-            *place = entry;
-        }
-        self.taken += count as u64;
+        self.claimed = self.claimed.saturating_sub(count);
         Ok(count)
     }
 
@@ -173,6 +204,7 @@ impl Ring {
         if *before != self.taken {
             return None;
         }
+        self.claimed -= 1;
         self.errors.pop_front().map(|(_, error)| error)
     }
 
@@ -180,15 +212,32 @@ impl Ring {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.entries.len() + self.errors.len()
+        self.waiting() + self.errors.len()
+    }
+
+    /// Entries that were pushed so far, those read since included.
+    #[must_use]
+    pub(crate) const fn pushed(&self) -> u64 {
+        self.pushed
     }
 
     /// Whether nothing waits.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.errors.is_empty()
+        self.pushed == self.taken && self.errors.is_empty()
     }
+}
+
+/// A circle of at least so many places.
+fn circle(places: usize) -> Box<[Entry]> {
+    vec![Entry::default(); places.next_power_of_two()].into()
+}
+
+/// Where an entry is, by its number since the beginning.
+#[inline]
+const fn index(places: &[Entry], number: u64) -> usize {
+    number as usize & (places.len() - 1)
 }
 
 #[cfg(test)]
@@ -248,7 +297,7 @@ mod tests {
     #[test]
     fn a_ring_in_use_does_not_allocate() {
         let mut ring = Ring::new(16, 1024);
-        let room = ring.entries.capacity();
+        let room = ring.places.len();
         for round in 0..1000 {
             for _ in 0..16 {
                 ring.reserve().unwrap();
@@ -260,7 +309,7 @@ mod tests {
             assert_eq!(ring.read(&mut out), Ok(16));
             assert_eq!(out[15].context, round * 16 + 15);
         }
-        assert_eq!(ring.entries.capacity(), room);
+        assert_eq!(ring.places.len(), room);
     }
 
     #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ impl Access for Owned {}
 impl Access for Shared {}
 
 pub(super) mod reach {
-    use super::{Engine, Instant};
+    use super::{Budget, Engine, Instant, Step};
 
     /// What [`Access`](super::Access) means inside of the library. Public in a private room: users can name neither this
     /// nor the engine.
@@ -23,8 +23,36 @@ pub(super) mod reach {
         /// Runs `f` with the engine, then wakes the tasks whose operations it finished.
         fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R;
 
+        /// Sleeps until something may have changed or the deadline has passed; not at all if the engine has other
+        /// results than `looked`.
+        fn sleep(&self, deadline: Option<Instant>, looked: u64);
+
         /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps.
-        fn wait_until<R>(&self, deadline: Option<Instant>, ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R>;
+        fn wait_until<R>(
+            &self,
+            deadline: Option<Instant>,
+            mut ready: impl FnMut(&mut Engine) -> Option<R>,
+        ) -> Option<R> {
+            let mut budget = Budget::new();
+            loop {
+                let found = self.with(|engine| {
+                    engine.progress();
+                    ready(engine).ok_or_else(|| engine.results())
+                });
+                let looked = match found {
+                    Ok(found) => return Some(found),
+                    Err(looked) => looked,
+                };
+                match budget.step(deadline) {
+                    Step::Again => {}
+                    Step::Late => return None,
+                    Step::Sleep => {
+                        self.sleep(deadline, looked);
+                        budget.rest();
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -62,28 +90,10 @@ impl Reach for Owned {
         result
     }
 
-    fn wait_until<R>(&self, deadline: Option<Instant>, mut ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R> {
-        let mut budget = Budget::new();
-        loop {
-            let found = self.with(|engine| {
-                engine.progress();
-                ready(engine)
-            });
-            if found.is_some() {
-                return found;
-            }
-            match budget.step(deadline) {
-                Step::Again => {}
-                Step::Late => return None,
-                Step::Sleep => {
-                    let armed = self.with(Engine::arm);
-                    if let Some(armed) = armed {
-                        armed.sleep(deadline);
-                        self.with(|engine| engine.disarm());
-                    }
-                    budget.rest();
-                }
-            }
+    fn sleep(&self, deadline: Option<Instant>, looked: u64) {
+        if let Some(armed) = self.with(|engine| engine.arm(looked)) {
+            armed.sleep(deadline);
+            self.with(Engine::disarm);
         }
     }
 }
@@ -156,38 +166,10 @@ impl Shared {
         let finished = state.engine.results();
         if finished != state.seen {
             state.seen = finished;
-            if state.led {
-                state.engine.wake_sleeper();
-            }
+            state.engine.tell_sleepers();
             if state.followers > 0 {
                 self.inner.changed.notify_all();
             }
-        }
-    }
-
-    /// Sleeps until something may have changed: on the endpoint's descriptor (the leader), or until the leader says so.
-    fn sleep(&self, deadline: Option<Instant>) {
-        let mut state = self.lock();
-        if state.led {
-            state.followers += 1;
-            let patience =
-                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
-            let (mut state, _) =
-                self.inner.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
-            state.followers -= 1;
-            return;
-        }
-        let armed = state.engine.arm();
-        self.tell(&mut state);
-        let Some(armed) = armed else { return };
-        state.led = true;
-        drop(state);
-        armed.sleep(deadline);
-        let mut state = self.lock();
-        state.engine.disarm();
-        state.led = false;
-        if state.followers > 0 {
-            self.inner.changed.notify_all();
         }
     }
 }
@@ -205,24 +187,32 @@ impl Reach for Shared {
         result
     }
 
-    fn wait_until<R>(&self, deadline: Option<Instant>, mut ready: impl FnMut(&mut Engine) -> Option<R>) -> Option<R> {
-        let mut budget = Budget::new();
-        loop {
-            let found = self.with(|engine| {
-                engine.progress();
-                ready(engine)
-            });
-            if found.is_some() {
-                return found;
+    /// On the endpoint's descriptor (the leader), or until the leader says that something changed.
+    fn sleep(&self, deadline: Option<Instant>, looked: u64) {
+        let mut state = self.lock();
+        if state.led {
+            if state.engine.results() != looked {
+                return;
             }
-            match budget.step(deadline) {
-                Step::Again => {}
-                Step::Late => return None,
-                Step::Sleep => {
-                    self.sleep(deadline);
-                    budget.rest();
-                }
-            }
+            state.followers += 1;
+            let patience =
+                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            let (mut state, _) =
+                self.inner.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+            state.followers -= 1;
+            return;
+        }
+        let armed = state.engine.arm(looked);
+        self.tell(&mut state);
+        let Some(armed) = armed else { return };
+        state.led = true;
+        drop(state);
+        armed.sleep(deadline);
+        let mut state = self.lock();
+        state.engine.disarm();
+        state.led = false;
+        if state.followers > 0 {
+            self.inner.changed.notify_all();
         }
     }
 }

@@ -29,7 +29,7 @@ impl Progress for Driver {
 
     fn arm(&self) -> bool {
         let endpoint = self.endpoint.upgrade();
-        endpoint.is_none_or(|endpoint| endpoint.with(|engine| engine.arm().is_some_and(|armed| !armed.is_nap())))
+        endpoint.is_none_or(|endpoint| endpoint.with(Engine::watch))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -95,11 +95,14 @@ fn run(endpoint: &WeakShared) {
             std::thread::yield_now();
             continue;
         }
-        let armed = shared.with(Engine::arm);
+        let armed = shared.with(|engine| engine.arm(engine.results()));
         drop(shared);
         if let Some(armed) = armed {
             armed.sleep(Some(Instant::now() + LOOK));
             idle_since = None;
+            if let Some(shared) = endpoint.upgrade() {
+                shared.with(Engine::disarm);
+            }
         }
     }
 }

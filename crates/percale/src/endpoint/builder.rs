@@ -169,6 +169,7 @@ impl<'d> EndpointBuilder<'d> {
             accesses: Slab::new(),
             parts: Slab::new(),
             serves: Slab::new(),
+            long: Vec::new(),
             keys: Arc::clone(&self.domain.inner.keys),
             trust: settings.trust,
             vectors: Slab::new(),

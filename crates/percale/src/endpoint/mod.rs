@@ -68,7 +68,7 @@ impl<A: Access> Endpoint<A> {
     /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in an event loop of the caller's: true if there is nothing
     /// to do now and the descriptor will become readable when there is; false if there is something to do already (fi_trywait(3)).
     pub fn try_wait(&self) -> bool {
-        self.access.with(|engine| engine.core.queue.is_empty() && engine.arm().is_some_and(|armed| !armed.is_nap()))
+        self.access.with(|engine| engine.core.queue.is_empty() && engine.watch_results())
     }
 
     /// How each connected peer is reached and why so, in words: for people, not for programs.

@@ -84,16 +84,14 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.core.cancel(context, false))
     }
 
-    /// Makes progress, then reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many.
+    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many. Makes progress first if none
+    /// wait, and now and then if some do.
     ///
     /// # Errors
     /// If the next result is an error: take it with [`read_error`](Self::read_error).
     #[inline]
     pub fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        self.access.with(|engine| {
-            engine.progress();
-            engine.core.queue.read(entries)
-        })
+        self.access.with(|engine| engine.poll(entries))
     }
 
     /// Takes the error that stands next in the endpoint's own completion queue (fi_cq_readerr(3)).
@@ -111,8 +109,16 @@ impl<A: Access> Endpoint<A> {
 
 impl super::engine::Engine {
     /// A send whose result goes to a completion queue.
-    #[inline]
+    #[inline(never)]
     fn post_raw_send(&mut self, work: &SendWork) -> Result<(), PostError> {
+        match self.send_in_place(work) {
+            Some(result) => result,
+            None => self.post_any_send(work),
+        }
+    }
+
+    #[inline(never)]
+    fn post_any_send(&mut self, work: &SendWork) -> Result<(), PostError> {
         let notify = Notify::from_flags(work.flags);
         self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
         let result = self.post_send(work, notify);
@@ -123,8 +129,13 @@ impl super::engine::Engine {
     }
 
     /// A receive whose result goes to a completion queue.
-    #[inline]
+    #[inline(never)]
     fn post_raw_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
+        if self.receive_in_place(work) { Ok(()) } else { self.post_any_receive(work) }
+    }
+
+    #[inline(never)]
+    fn post_any_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
         let mut notify = Notify::from_flags(work.flags);
         if work.flags.contains(OpFlags::MULTI_RECEIVE) && notify == Notify::Queue {
             notify = Notify::Event;

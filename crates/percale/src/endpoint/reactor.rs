@@ -33,7 +33,10 @@ impl Reactor {
     fn start() -> io::Result<&'static Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let reactor: &'static Self = Box::leak(Box::new(Self { epoll, waiting: Mutex::default() }));
-        std::thread::Builder::new().name("percale-wake".into()).spawn(|| reactor.run())?;
+        std::thread::Builder::new().name("percale-wake".into()).spawn(|| {
+            crate::transport::connect::background::step_back();
+            reactor.run();
+        })?;
         Ok(reactor)
     }
 

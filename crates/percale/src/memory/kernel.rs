@@ -35,7 +35,9 @@ pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
 pub(crate) fn populate(memory: Segment) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
-    let len = (memory.as_ptr().addr() + memory.len()).next_multiple_of(page) - start;
+    // A region of everything has bytes in the last page of all, whose end is no address.
+    let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
+    let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
     // SAFETY: this advice changes no contents, and fails on what is not mapped.
     unsafe {
         rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, rustix::mm::Advice::LinuxPopulateWrite)

@@ -28,11 +28,11 @@ impl<const LINES: usize> Target<LINES> {
     }
 
     fn start(
-        self: &Arc<Self>,
+        this: &Arc<Self>,
         line: usize,
         access: impl FnOnce(&Self, &mut Announcer, &Line) + 'static,
     ) -> thread::JoinHandle<()> {
-        let target = Arc::clone(self);
+        let target = Arc::clone(this);
         thread::spawn(move || access(&target, &mut Announcer::default(), &target.lines[line]))
     }
 
@@ -64,7 +64,7 @@ impl<const LINES: usize> Target<LINES> {
 fn loom_no_write_lands_after_its_line_retired() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, announcer, line| {
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
             announcer.enter(line);
             target.write_if_allowed();
             announcer.leave(line);
@@ -79,7 +79,7 @@ fn loom_no_write_lands_after_its_line_retired() {
 fn loom_a_changed_line_has_retired_though_it_is_odd() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, announcer, line| {
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
             for _ in 0..2 {
                 announcer.enter(line);
                 target.write_if_allowed();
@@ -95,7 +95,7 @@ fn loom_a_changed_line_has_retired_though_it_is_odd() {
 fn loom_a_renewed_access_looks_again() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, announcer, line| {
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
             announcer.enter(line);
             target.write_if_allowed();
             announcer.renew(line);
@@ -112,7 +112,7 @@ fn loom_a_renewed_access_looks_again() {
 fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, announcer, line| {
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
             for _ in 0..2 {
                 announcer.enter(line);
                 target.write_if_allowed();
@@ -135,14 +135,14 @@ fn loom_one_fence_serves_every_line() {
     model.check(|| {
         let target = Target::<2>::new();
         let other = Arc::new(Shared::new(0));
-        let first = target.start(0, |target, announcer, line| {
+        let first = Target::start(&target, 0, |target, announcer, line| {
             announcer.enter(line);
             target.write_if_allowed();
             announcer.leave(line);
         });
         let second = {
             let other = Arc::clone(&other);
-            target.start(1, move |target, announcer, line| {
+            Target::start(&target, 1, move |target, announcer, line| {
                 announcer.enter(line);
                 if target.entry.holds(OLD) {
                     other.with_mut(|_| ());
@@ -163,7 +163,7 @@ fn loom_one_fence_serves_every_line() {
 fn loom_an_unfenced_announcement_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, _, line| {
+        let initiator = Target::start(&target, 0, |target, _, line| {
             line.sequence.store(1, Ordering::Relaxed);
             target.write_if_allowed();
             line.sequence.store(2, Ordering::Release);
@@ -179,7 +179,7 @@ fn loom_an_unfenced_announcement_is_found_out() {
 fn loom_an_unfenced_revocation_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, announcer, line| {
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
             announcer.enter(line);
             target.write_if_allowed();
             announcer.leave(line);
@@ -200,7 +200,7 @@ fn loom_an_unfenced_revocation_is_found_out() {
 fn loom_a_renewal_that_does_not_look_again_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
-        let initiator = target.start(0, |target, announcer, line| {
+        let initiator = Target::start(&target, 0, |target, announcer, line| {
             announcer.enter(line);
             if target.entry.holds(OLD) {
                 announcer.renew(line);
@@ -224,8 +224,8 @@ impl Pinned {
         Arc::new(Self { pin: Pin::default(), memory: [Shared::new(0), Shared::new(0)] })
     }
 
-    fn start(self: &Arc<Self>, cell: usize, times: usize) -> thread::JoinHandle<()> {
-        let pinned = Arc::clone(self);
+    fn start(this: &Arc<Self>, cell: usize, times: usize) -> thread::JoinHandle<()> {
+        let pinned = Arc::clone(this);
         thread::spawn(move || {
             for _ in 0..times {
                 if let Some(_inside) = pinned.pin.enter() {
@@ -249,11 +249,11 @@ fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let pinned = Pinned::new();
-        let threads = [pinned.start(0, 2), pinned.start(1, 1)];
+        let threads = [Pinned::start(&pinned, 0, 2), Pinned::start(&pinned, 1, 1)];
         assert!(pinned.pin.revoke());
         pinned.reuse();
         assert!(!pinned.pin.revoke() && pinned.pin.enter().is_none());
-        threads.map(|thread| thread.join().unwrap());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 
@@ -263,7 +263,7 @@ fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
 fn loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
     loom::model(|| {
         let pinned = Pinned::new();
-        let thread = pinned.start(0, 1);
+        let thread = Pinned::start(&pinned, 0, 1);
         pinned.reuse();
         thread.join().unwrap();
     });

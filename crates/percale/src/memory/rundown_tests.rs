@@ -2,21 +2,26 @@
 
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Initiators that write as fast as they may, each with a line and a word of memory of its own.
-const INITIATORS: usize = 3;
-const REVOCATIONS: u64 = 2000;
+/// Initiators that write as fast as they may, each with a line and memory of its own.
+const INITIATORS: usize = 2;
+const REVOCATIONS: u64 = 5_000;
+/// What one access writes, in words: enough that a revocation often falls into one.
+const WORDS: usize = 64;
+/// How often a thread does something before it lets others run.
+const TURN: u64 = 64;
 /// How often the revoker looks at memory that must not change.
-const LOOKS: usize = 50;
+const LOOKS: usize = 5;
 
 struct Target {
     lines: [Line; INITIATORS],
     entry: Entry,
     /// What initiators were told of the grant.
     granted: AtomicU64,
-    memory: [AtomicU64; INITIATORS],
+    memory: [[AtomicU64; WORDS]; INITIATORS],
     stop: AtomicBool,
 }
 
@@ -26,14 +31,14 @@ impl Target {
             lines: std::array::from_fn(|_| Line::default()),
             entry: Entry::default(),
             granted: AtomicU64::new(0),
-            memory: std::array::from_fn(|_| AtomicU64::new(0)),
+            memory: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             stop: AtomicBool::new(false),
         }
     }
 
-    /// Writes the generation it was granted, until stopped; returns how many writes that were.
-    fn initiate(&self, me: usize, renewals: usize) -> u64 {
-        let (mut announcer, line, mut writes) = (Announcer::default(), &self.lines[me], 0);
+    /// Writes the generation it was granted, until stopped.
+    fn initiate(&self, me: usize, renewals: usize) {
+        let (mut announcer, line) = (Announcer::default(), &self.lines[me]);
         while !self.stop.load(Ordering::Relaxed) {
             let generation = self.granted.load(Ordering::Relaxed);
             announcer.enter(line);
@@ -44,12 +49,13 @@ impl Target {
                 if generation == 0 || !self.entry.holds(generation) {
                     break;
                 }
-                self.memory[me].store(generation, Ordering::Relaxed);
-                writes += 1;
+                write(&self.memory[me], generation, announcer.sequence);
             }
             announcer.leave(line);
+            if announcer.sequence % TURN == 0 {
+                thread::yield_now();
+            }
         }
-        writes
     }
 
     /// Revokes and waits: busy initiators cannot keep a revoker waiting, so a bounded number of looks does.
@@ -58,39 +64,66 @@ impl Target {
         fence_after_revoking();
         let snapshots: [_; INITIATORS] = std::array::from_fn(|line| self.lines[line].snapshot());
         for (line, then) in self.lines.iter().zip(snapshots) {
-            let retired = (0..1_000_000).any(|_| {
-                line.has_retired(then) || {
-                    thread::yield_now();
-                    false
-                }
-            });
-            assert!(retired, "the line never retired");
+            soon("retired", || line.has_retired(then));
         }
+    }
+}
+
+/// Waits, with the processor left to others now and then, for what takes a few accesses of another thread.
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !(0..TURN).any(|_| is_so()) {
+        assert!(Instant::now() < deadline, "not {what} within a minute");
+        thread::yield_now();
+    }
+}
+
+/// One access. Now and then it lets others run in its midst: that is when revoking it matters most, and there may be
+/// fewer processors than threads.
+fn write(memory: &[AtomicU64], value: u64, turn: u64) {
+    for (at, word) in memory.iter().enumerate() {
+        if at == WORDS / 2 && turn % TURN < 2 {
+            thread::yield_now();
+        }
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+/// What is written to memory that nobody else may write any more stays.
+fn reuse_alone(memory: &[AtomicU64], value: u64) {
+    memory.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    for _ in 0..LOOKS {
+        assert!(memory.iter().all(|word| word.load(Ordering::Relaxed) == value), "a write came late");
+    }
+}
+
+/// Ends the initiators, also when an assertion fails: the scope waits for them.
+struct StopsThem<'a>(&'a AtomicBool);
+
+impl Drop for StopsThem<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
 fn hammer(renewals: usize) {
     let target = Target::new();
-    let writes: Vec<u64> = thread::scope(|scope| {
+    thread::scope(|scope| {
         let target = &target;
-        let initiators: [_; INITIATORS] = std::array::from_fn(|me| scope.spawn(move || target.initiate(me, renewals)));
+        let _stop = StopsThem(&target.stop);
+        for me in 0..INITIATORS {
+            scope.spawn(move || target.initiate(me, renewals));
+        }
         for generation in 1..=REVOCATIONS {
             target.entry.grant(generation);
             target.granted.store(generation, Ordering::Relaxed);
-            thread::yield_now();
+            // Revoke while somebody is likely to be in the middle of writing.
+            let busy = &target.memory[generation as usize % INITIATORS][0];
+            soon("wrote", || busy.load(Ordering::Relaxed) == generation);
             target.revoke();
-            // The memory is ours: what we write stays.
-            let ours = u64::MAX - generation;
-            target.memory.iter().for_each(|word| word.store(ours, Ordering::Relaxed));
-            for _ in 0..LOOKS {
-                assert!(target.memory.iter().all(|word| word.load(Ordering::Relaxed) == ours), "a write came late");
-                std::hint::spin_loop();
-            }
+            reuse_alone(target.memory.as_flattened(), u64::MAX - generation);
         }
-        target.stop.store(true, Ordering::Relaxed);
-        initiators.into_iter().map(|initiator| initiator.join().unwrap()).collect()
     });
-    assert!(writes.iter().sum::<u64>() > 0, "nobody wrote, so nothing was tested");
 }
 
 #[test]
@@ -172,31 +205,23 @@ fn a_pin_counts_and_is_revoked_once() {
 
 #[test]
 fn no_thread_is_inside_a_quiet_pin() {
-    for round in 1..=500 {
-        let (pin, memory) = (Pin::default(), [AtomicU64::new(0), AtomicU64::new(0)]);
+    for round in 1..=1000 {
+        let pin = Pin::default();
+        let memory: [[AtomicU64; WORDS]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
         thread::scope(|scope| {
-            for word in &memory {
+            for mine in &memory {
                 let pin = &pin;
                 scope.spawn(move || {
-                    while let Some(_inside) = pin.enter() {
-                        word.store(round, Ordering::Relaxed);
+                    for turn in 1.. {
+                        let Some(_inside) = pin.enter() else { break };
+                        write(mine, round, turn);
                     }
                 });
             }
-            thread::yield_now();
+            soon("inside", || memory.iter().all(|mine| mine[0].load(Ordering::Relaxed) == round));
             assert!(pin.revoke());
-            let quiet = (0..1_000_000).any(|_| {
-                pin.is_quiet() || {
-                    thread::yield_now();
-                    false
-                }
-            });
-            assert!(quiet, "somebody stays inside");
-            memory.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-            for _ in 0..LOOKS {
-                assert!(memory.iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX), "a write came late");
-                std::hint::spin_loop();
-            }
+            soon("quiet", || pin.is_quiet());
+            reuse_alone(memory.as_flattened(), u64::MAX);
         });
     }
 }

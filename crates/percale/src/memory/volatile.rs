@@ -66,6 +66,7 @@ impl Segment {
 
     /// `len` bytes of this segment from `offset`; both are clipped to it.
     #[must_use]
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
         let offset = offset.min(self.len);
         let len = len.min(self.len - offset);
@@ -149,9 +150,24 @@ impl Segments {
         &self.list[..self.count]
     }
 
+    /// The only segment, if there is one only.
+    #[inline]
+    pub(crate) const fn only(&self) -> Option<Segment> {
+        if self.count == 1 { Some(self.list[0]) } else { None }
+    }
+
     /// `len` bytes from `offset` on; both are clipped.
     #[must_use]
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
+        if self.count == 1 {
+            let piece = self.list[0].slice(offset, len);
+            return if piece.is_empty() { Self::EMPTY } else { Self::one(piece) };
+        }
+        self.slice_several(offset, len)
+    }
+
+    fn slice_several(&self, offset: usize, len: usize) -> Self {
         let mut part = Self::EMPTY;
         let (mut skip, mut want) = (offset, len);
         for segment in self.as_slice() {
@@ -188,6 +204,21 @@ impl Segments {
             done += piece.len;
         }
         done
+    }
+
+    /// Copies the first `len` bytes, which must exist and be no more than 64.
+    ///
+    /// # Safety
+    /// As of [`copy_to_raw`](Self::copy_to_raw).
+    #[inline(always)]
+    pub(crate) unsafe fn copy_start_to_raw(&self, to: *mut u8, len: usize) {
+        if len <= self.list[0].len {
+            // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
+            unsafe { copy_short(self.list[0].ptr, to, len) };
+        } else {
+            // SAFETY: passed on.
+            unsafe { self.copy_to_raw(0, to, len) };
+        }
     }
 
     /// Copies the bytes from `offset` on into `to`; returns how many there were.
@@ -264,6 +295,68 @@ impl Segments {
     }
 }
 
+/// The most that [`copy_short`] copies.
+const SHORT: usize = 64;
+
+/// Copies at most 64 bytes; 8, the commonest of all, without a call.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `len` bytes, and they do not overlap.
+#[inline]
+pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+    if len == 8 {
+        // SAFETY: promised by the caller.
+        unsafe { to.copy_from_nonoverlapping(from, 8) };
+    } else {
+        // SAFETY: passed on.
+        unsafe { copy_odd(from, to, len) };
+    }
+}
+
+/// # Safety
+/// As of [`copy_short`].
+#[inline(never)]
+unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
+    debug_assert!(len <= SHORT, "{len} bytes are not short");
+    if len >= 32 {
+        // SAFETY: passed on; 32 to 64 bytes.
+        unsafe { copy_ends::<32>(from, to, len) };
+    } else if len >= 16 {
+        // SAFETY: passed on; 16 to 31 bytes.
+        unsafe { copy_ends::<16>(from, to, len) };
+    } else if len >= 8 {
+        // SAFETY: passed on; 8 to 15 bytes.
+        unsafe { copy_ends::<8>(from, to, len) };
+    } else if len >= 4 {
+        // SAFETY: passed on; 4 to 7 bytes.
+        unsafe { copy_ends::<4>(from, to, len) };
+    } else {
+        for at in 0..len {
+            // SAFETY: `at` is below `len`, so that the caller's promise covers it, here and below.
+            let byte = unsafe { from.wrapping_add(at).read() };
+            // SAFETY: as above.
+            unsafe { to.wrapping_add(at).write(byte) };
+        }
+    }
+}
+
+/// Copies the first and the last `N` bytes, which overlap unless there are twice as many.
+///
+/// # Safety
+/// As of [`copy_short`], and `N <= len <= 2 * N`.
+#[inline]
+unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    let last = len - N;
+    // SAFETY: `N <= len`, here and below.
+    let first_bytes = unsafe { from.cast::<[u8; N]>().read() };
+    // SAFETY: `last + N` is `len`, here and below.
+    let last_bytes = unsafe { from.wrapping_add(last).cast::<[u8; N]>().read() };
+    // SAFETY: as above.
+    unsafe { to.cast::<[u8; N]>().write(first_bytes) };
+    // SAFETY: as above.
+    unsafe { to.wrapping_add(last).cast::<[u8; N]>().write(last_bytes) };
+}
+
 /// Bytes that arrived and may still change under our eyes (a ring slot), or that are ours already (a receive buffer).
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
@@ -315,10 +408,9 @@ impl<'a> View<'a> {
     #[inline]
     pub fn copy_to_one(&self, to: Segment) -> usize {
         let len = self.len.min(to.len);
-        if len == 8 {
-            // The commonest of all, without a call.
-            // SAFETY: as in `copy_into`; both sides have eight bytes.
-            unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, 8) };
+        if len <= SHORT {
+            // SAFETY: as in `copy_into`.
+            unsafe { copy_short(self.ptr, to.ptr, len) };
         } else {
             // SAFETY: as in `copy_into`.
             unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, len) };
@@ -402,6 +494,18 @@ mod tests {
         let other = Segments::new(&[lend(&mut d), lend(&mut e)]).unwrap();
         assert_eq!(other.copy_from(&all), 8);
         assert_eq!(other.to_vec()[..9], [1, 2, 9, 9, 9, 6, 7, 8, 0]);
+    }
+
+    #[test]
+    fn short_copies_move_their_bytes_and_no_others() {
+        let from: Vec<u8> = (1..=64).collect();
+        for len in 0..=64 {
+            let mut to = [0; 70];
+            // SAFETY: both have so many bytes and are apart.
+            unsafe { copy_short(from.as_ptr(), to.as_mut_ptr().wrapping_add(3), len) };
+            assert_eq!(to[3..3 + len], from[..len]);
+            assert_eq!((to[..3].to_vec(), to[3 + len..].to_vec()), (vec![0; 3], vec![0; 67 - len]));
+        }
     }
 
     #[test]

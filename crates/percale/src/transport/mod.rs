@@ -68,7 +68,7 @@ pub struct Landing {
 /// The endpoint's engine, as its links see it.
 pub trait Sink {
     /// A whole frame.
-    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>);
+    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>);
 
     /// The head of a frame whose payload is still coming: says where that goes. Called only for payloads that the
     /// link did not receive at once (byte streams). For [`Kind::Data`](crate::wire::head::Kind::Data) as well.

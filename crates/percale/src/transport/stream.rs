@@ -54,7 +54,7 @@ pub(super) enum Data {
 }
 
 impl Pulls {
-    /// Notes a pull and returns how many bytes to ask for; [`pull_head`] and this number make the frame.
+    /// Notes a pull; [`pull_frame`] makes the frame that asks for it.
     pub(super) fn start(&mut self, offer: &Offer, into: &Lease, token: u32) {
         let pull = Pull { into: into.clone(), received: 0, wanted: wanted(offer, into), revoked: false };
         let before = self.table.insert(token, pull);

@@ -86,11 +86,11 @@ impl Notes {
 }
 
 impl Sink for Notes {
-    fn frame(&mut self, _from: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, _from: Connection, head: &Head, payload: View<'_>) {
         assert_eq!(head.len as usize, payload.len());
         let mut bytes = payload.to_vec();
         bytes.truncate(self.keep);
-        self.told.push(Told::Frame(head, bytes));
+        self.told.push(Told::Frame(*head, bytes));
     }
 
     fn begin(&mut self, _from: Connection, head: Head) -> Landing {

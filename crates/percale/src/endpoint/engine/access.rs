@@ -6,8 +6,9 @@
 //! frame; a long write is offered and pulled by the target, a long read offered by the target and pulled by us.
 //!
 //! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames
-//! are handled in order. A message waits until all long writes before it have ended, since the target pulls those when it
-//! gets to it.
+//! are handled in order. Only what is long is done when the target gets to it: an access to the same bytes waits for it (unless
+//! both read), and a message for all long writes. So accesses to the same bytes of a region, and messages after writes, take
+//! effect in the order in which they were posted.
 //!
 //! Invariants:
 //! * An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and
@@ -88,6 +89,26 @@ struct Tell {
     count: usize,
     counts: bool,
     data: Option<u64>,
+}
+
+/// A part that the target does when it gets to it: what meets it has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Long {
+    peer: Connection,
+    access: u32,
+    remote: RemoteMemory,
+    writes: bool,
+}
+
+impl Long {
+    /// Whether an access to `other` must not overtake this one.
+    fn meets(&self, other: &RemoteMemory, writes: bool) -> bool {
+        let (ours, theirs) = (&self.remote, other);
+        // Not the sums of address and length, which may wrap.
+        let overlap = ours.address.wrapping_sub(theirs.address) < theirs.len
+            || theirs.address.wrapping_sub(ours.address) < ours.len;
+        ours.key == theirs.key && overlap && (writes || self.writes)
+    }
 }
 
 /// One request to the target.
@@ -215,6 +236,9 @@ pub(super) fn execute(
     let access = match waiting.started {
         Some(access) => access,
         None => {
+            if core.meets_long(slot, &what) {
+                return Err(Refused::Full);
+            }
             let tell = (what.changes() && several).then(|| what.tell(true));
             let access =
                 Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
@@ -286,6 +310,9 @@ fn send_part(
         core.parts.remove(id);
         return Err(refused);
     }
+    if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
+        core.long.push(Long { peer: slot, access, remote, writes: what.changes() });
+    }
     let access = &mut core.accesses[access as usize];
     if long && !access.long {
         access.long = true;
@@ -328,16 +355,18 @@ fn send_write(
 fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<(), Refused> {
     let kind = atomic_kind(work);
     let about = AtomicHead {
-        op: work.op as u8,
-        datatype: work.datatype as u8,
-        kind: kind as u8,
+        op: work.op.to_u8(),
+        datatype: work.datatype.to_u8(),
+        kind: kind.to_u8(),
         reserved: 0,
         count: ((work.remote.len as usize / work.datatype.size()) as u32).into(),
     };
     // Short, so it is put together: an atomic that travels is no matter of nanoseconds.
     let mut payload = Vec::with_capacity(size_of::<AtomicHead>() + 2 * work.remote.len as usize);
     payload.extend_from_slice(about.as_bytes());
-    payload.extend(work.operand.to_vec());
+    if work.op != AtomicOp::Read {
+        payload.extend(work.operand.to_vec());
+    }
     if let Some(compare) = &work.compare {
         payload.extend(compare.to_vec());
     }
@@ -367,6 +396,12 @@ pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
 }
 
 impl Core {
+    /// Whether an access must wait for a long one that was posted before it.
+    fn meets_long(&self, slot: Connection, what: &What) -> bool {
+        let writes = what.changes();
+        self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
+    }
+
     /// The part that a peer names, if it is its own.
     fn part(&mut self, from: Connection, id: u32) -> Option<&mut Part> {
         self.parts.get_mut((id & !PART) as usize).filter(|part| id & PART != 0 && part.to == from)
@@ -465,6 +500,7 @@ impl Core {
         let peer = self.peers.get_mut(to);
         peer.executed = peer.executed.saturating_sub(1);
         peer.long_writes -= u32::from(long).min(peer.long_writes);
+        self.long.retain(|long| long.access != id);
         self.peers.finished(to);
         match error {
             None => {
@@ -505,6 +541,7 @@ impl Core {
     /// The connection is gone: what was being executed over it has failed.
     pub(super) fn accesses_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.parts.retain(|_, part| part.to != from);
+        self.long.retain(|long| long.peer != from);
         let gone: Vec<usize> = self.accesses.iter().filter(|(_, a)| a.to == from).map(|(id, _)| id).collect();
         for id in gone {
             let access = self.accesses.remove(id);

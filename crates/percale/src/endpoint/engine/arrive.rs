@@ -66,29 +66,17 @@ impl Core {
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
     }
 
-    /// An eager message arrived whole.
-    #[inline]
-    fn message(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        if !self.message_in_place(from, head, payload) {
-            self.message_by_parts(from, head, payload);
-        }
-    }
-
-    /// The commonest message of all, without detours: it has a receive of one segment, fits it, and is reported to the
-    /// endpoint's own queue and nowhere else. False if anything is otherwise; then nothing was done.
-    #[inline]
-    fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
-        let Self { messages, tagged: tagged_table, peers, queue, receive: reports, reported, .. } = self;
-        if reports.queue.is_some() || reports.counter.is_some() || head.flags.contains(Flags::ACK) {
+    /// The commonest message of all, without detours: it carries a tag at most, has a receive of one segment, fits it, and is
+    /// reported to the endpoint's own queue and nowhere else. False if anything is otherwise; then nothing was done.
+    // Out of line, and few arguments: then nothing need be saved.
+    #[inline(never)]
+    fn message_in_place(&mut self, from: Connection, tag: Option<u64>, payload: View<'_>) -> bool {
+        let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
+        if reports.queue.is_some() || reports.counter.is_some() {
             return false;
         }
-        let tagged = head.kind == Kind::Tagged;
-        let (table, tag, kind) = if tagged {
-            (tagged_table, head.tag, CompletionFlags::TAGGED)
-        } else {
-            (messages, 0, CompletionFlags::MESSAGE)
-        };
-        let envelope = Envelope { tag, source: u64::from(from) };
+        let table = if tag.is_some() { tagged } else { messages };
+        let envelope = Envelope { tag: tag.unwrap_or(0), source: u64::from(from) };
         let context = table.arrive_in_place(envelope, |receive| match *receive {
             Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None }
                 if payload.len() <= segment.len() =>
@@ -99,15 +87,30 @@ impl Core {
             _ => (Keep::Stay, None),
         });
         let Some(Some(context)) = context else { return false };
-        let mut flags = CompletionFlags::RECEIVE | kind;
-        flags.set(CompletionFlags::REMOTE_DATA, head.flags.contains(Flags::DATA));
-        let (len, source) = (payload.len() as u64, peers.source(from));
-        queue.push(Entry { context, flags, len, buffer: 0, data: head.data, tag, source });
-        *reported += 1;
+        let kind = if tag.is_some() { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+        let (flags, len, source) = (CompletionFlags::RECEIVE | kind, payload.len() as u64, peers.source(from));
+        queue.push(Entry { context, flags, len, buffer: 0, data: 0, tag: envelope.tag, source });
         true
     }
 
+    /// Any frame.
+    #[inline(never)]
+    fn any_frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
+        match head.kind {
+            Kind::Message | Kind::Tagged => self.message_by_parts(from, &head, payload),
+            Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
+            Kind::Pull => self.asked(from, &head, payload),
+            Kind::Pulled => self.send_step(from, head.id, |send| send.payload = false),
+            Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
+            Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
+            Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
+            Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {}
+            _ => self.remote(from, &head, payload),
+        }
+    }
+
     /// Any eager message that arrived whole.
+    #[inline(never)]
     fn message_by_parts(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let len = payload.len() as u64;
         if let Some(receive) = self.match_posted(from, head, len) {
@@ -183,17 +186,14 @@ impl Core {
 
 impl Sink for Core {
     #[inline]
-    fn frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
-        match head.kind {
-            Kind::Message | Kind::Tagged => self.message(from, &head, payload),
-            Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
-            Kind::Pull => self.asked(from, &head, payload),
-            Kind::Pulled => self.send_step(from, head.id, |send| send.payload = false),
-            Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
-            Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
-            Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
-            Kind::Data | Kind::Bye | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {}
-            _ => self.remote(from, &head, payload),
+    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        let tag = match head.kind {
+            Kind::Tagged => Some(head.tag),
+            Kind::Message => None,
+            _ => return self.any_frame(from, *head, payload),
+        };
+        if !head.flags.is_empty() || !self.message_in_place(from, tag, payload) {
+            self.any_frame(from, *head, payload);
         }
     }
 
@@ -227,7 +227,7 @@ impl Sink for Core {
         let Arrival { head, receive, heap, held, .. } = arrival;
         if !matches!(head.kind, Kind::Message | Kind::Tagged) {
             let bytes = heap.map(Buffer::into_vec).unwrap_or_default();
-            return self.frame(from, head, View::of(&bytes));
+            return self.frame(from, &head, View::of(&bytes));
         }
         let len = u64::from(head.len);
         let tagged = is_tagged(head.kind);

@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 
 use super::core::{Core, broken_code};
 use super::peers::State;
 use super::poller::Poller;
-use super::{BELL, Doorbell, Engine, TICKS};
+use super::sleep::Sleepers;
+use super::{BELL, Doorbell, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::domain::Trust;
@@ -87,7 +85,7 @@ impl Engine {
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
-            poller: Poller::default(),
+            poller: Poller::new(Arc::clone(&bell)),
             connector: start.connector,
             attempts: HashMap::new(),
             next_attempt: 1,
@@ -95,7 +93,9 @@ impl Engine {
             doorbell: start.doorbell,
             epoll: Arc::new(epoll),
             ticks: None,
+            sleepers: Sleepers::default(),
             process: Process::current()?,
+            reads: 0,
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };
@@ -264,49 +264,6 @@ impl Engine {
         self.cool();
         if self.core.offers_only {
             self.core.reply(slot, Kind::Offers, 1, 0);
-        }
-    }
-
-    /// Starts the ticks by which silent peers are noticed, also by who sleeps on the descriptor.
-    fn start_ticks(&mut self) {
-        let Connector::Service { tcp, .. } = &self.connector else { return };
-        if self.ticks.is_some() || tcp.timeout.is_zero() {
-            return;
-        }
-        let period = (tcp.timeout / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
-        let period = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
-        let spec = Itimerspec { it_interval: period, it_value: period };
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let ticks = timerfd_create(TimerfdClockId::Monotonic, flags).and_then(|fd| {
-            timerfd_settime(&fd, TimerfdTimerFlags::empty(), &spec)?;
-            epoll::add(&*self.epoll, &fd, epoll::EventData::new_u64(TICKS), epoll::EventFlags::IN)?;
-            Ok(fd)
-        });
-        match ticks {
-            Ok(fd) => self.ticks = Some(fd),
-            Err(error) => tracing::warn!(%error, "no timer: a host that vanishes is noticed by keepalive only"),
-        }
-    }
-
-    /// Looks for TCP peers that have not acknowledged anything for too long.
-    #[cold]
-    pub(super) fn tick(&mut self) {
-        if let Some(ticks) = &self.ticks {
-            let mut count = [0; 8];
-            if rustix::io::read(ticks, &mut count).is_err() {
-                return; // Somebody else took it.
-            }
-        }
-        for slot in 0..self.links.len() {
-            if let Some(Some(AnyLink::Tcp(link))) = self.links.get_mut(slot)
-                && link.is_unanswered()
-            {
-                let broken = link.give_up();
-                self.down(slot as Connection, &broken);
-            }
-        }
-        if self.poller.sockets == 0 {
-            self.ticks = None; // Closing it takes it out of the epoll.
         }
     }
 

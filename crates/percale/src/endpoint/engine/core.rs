@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::access::{Access, Part};
+use super::access::{Access, Long, Part};
 use super::peers::Peers;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use crate::completion::counter::Counter;
@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) accesses: Slab<Access>,
     /// Their parts.
     pub(crate) parts: Slab<Part>,
+    /// Those parts that are long.
+    pub(crate) long: Vec<Long>,
     /// Bytes of our regions that peers are to fetch.
     pub(crate) serves: Slab<Serve>,
     /// Our regions.
@@ -109,7 +111,7 @@ impl Core {
     }
 
     /// An operation succeeded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         if let Some(counter) = &reports.counter {
@@ -204,8 +206,13 @@ impl Core {
         match segments.as_slice() {
             [] => Place::One(Segment::EMPTY),
             [only] => Place::One(*only),
-            _ => Place::Several(self.vectors.insert(*segments) as u32, segments.len()),
+            _ => self.place_of_several(segments),
         }
+    }
+
+    #[inline(never)]
+    fn place_of_several(&mut self, segments: &Segments) -> Place {
+        Place::Several(self.vectors.insert(*segments) as u32, segments.len())
     }
 
     /// A receive is over: its place is no longer needed.

@@ -10,6 +10,8 @@
 //! * [`peers`]: whom it talks to
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
+//! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * [`ticks`]: TCP peers that have gone silent
 
 pub(crate) mod access;
 mod arrive;
@@ -21,7 +23,9 @@ pub(crate) mod peers;
 mod poller;
 mod receive;
 mod send;
+mod sleep;
 mod target;
+mod ticks;
 pub(crate) mod types;
 
 use std::collections::HashMap;
@@ -29,14 +33,16 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
 use self::core::Core;
 use self::poller::Poller;
+use self::sleep::Sleepers;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
+use crate::completion::entry::Entry;
+use crate::completion::ring::ErrorAvailable;
 use crate::memory::forked::Process;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
@@ -66,52 +72,19 @@ pub struct Engine {
     epoll: Arc<OwnedFd>,
     /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
     ticks: Option<OwnedFd>,
+    /// Who may be asleep on that descriptor.
+    sleepers: Sleepers,
     process: Process,
+    /// Reads of the completion queue since progress was made.
+    reads: u32,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
     id: u64,
 }
 
-impl Armed {
-    /// Whether whoever sleeps has to look again soon by itself.
-    pub(crate) const fn is_nap(&self) -> bool {
-        self.nap
-    }
-}
-
-/// A promise that the endpoint's descriptor will become readable; sleep on it.
-#[derive(Debug)]
-pub(crate) struct Armed {
-    epoll: Arc<OwnedFd>,
-    /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
-    nap: bool,
-}
-
-/// How long to sleep while a link waits for its peer's progress.
-const NAP: Duration = Duration::from_micros(500);
-
-/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it could swallow the
-/// wake-up of another: whoever sleeps looks by itself now and then.
-const SLEEP: Duration = Duration::from_millis(100);
-
-impl Armed {
-    /// Sleeps until the descriptor is readable or the deadline has passed.
-    pub(crate) fn sleep(&self, deadline: Option<Instant>) {
-        let look = Instant::now() + if self.nap { NAP } else { SLEEP };
-        let deadline = Some(deadline.map_or(look, |at| at.min(look)));
-        let timeout = deadline.map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            rustix::time::Timespec { tv_sec: left.as_secs().min(1 << 40) as i64, tv_nsec: left.subsec_nanos().into() }
-        });
-        // Looked at with poll, not epoll_wait: whoever makes progress takes the events.
-        let mut fds = [rustix::event::PollFd::new(&*self.epoll, rustix::event::PollFlags::IN)];
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => tracing::error!(%error, "poll failed"),
-        }
-    }
-}
+/// Reads of results that wait, after which progress is made.
+const PATIENCE: u32 = 16;
 
 impl Engine {
     /// Makes progress on everything; says whether anything happened.
@@ -131,6 +104,31 @@ impl Engine {
         self.chores() | any
     }
 
+    /// Reads results from the endpoint's own queue. Progress is made first where none wait, where it is owed, and in any case
+    /// every [`PATIENCE`]th time: so who reads what waits is not kept, and who always finds something makes progress too.
+    #[inline]
+    pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        self.reads += 1;
+        if self.core.queue.is_empty() || self.reads >= PATIENCE || !self.poller.busy.is_empty() {
+            self.progress_for_read();
+        }
+        self.core.queue.read(entries)
+    }
+
+    /// The next reading makes progress whatever waits: something was sent that leaves, or that the peer hears of, only then.
+    /// (What is reported as sent arrives without us from the moment that this can be read.)
+    #[inline]
+    pub(super) fn owe_progress(&mut self) {
+        self.reads = PATIENCE;
+    }
+
+    // Out of line, so that reading what waits need not save what this uses.
+    #[inline(never)]
+    fn progress_for_read(&mut self) {
+        self.reads = 0;
+        self.progress();
+    }
+
     /// Looks at the hot links.
     #[inline]
     fn poll_hot(&mut self) -> bool {
@@ -138,12 +136,20 @@ impl Engine {
         let mut at = 0;
         while let Some(&slot) = self.poller.hot.get(at) {
             at += 1;
-            if let Some(Some(AnyLink::Shm(link))) = self.links.get(slot as usize)
-                && link.is_quiet()
-            {
-                continue;
-            }
-            if self.poll_link(slot) {
+            let moved = match self.links.get_mut(slot as usize) {
+                Some(Some(AnyLink::Shm(link))) => {
+                    if link.is_quiet() {
+                        continue;
+                    }
+                    // Not by `poll_link`, which would look the link up again.
+                    match link.poll(slot, &mut self.core) {
+                        Ok(any) => any,
+                        Err(broken) => self.broke(slot, &broken),
+                    }
+                }
+                _ => self.poll_link(slot),
+            };
+            if moved {
                 self.poller.heard();
                 any = true;
             }
@@ -186,11 +192,15 @@ impl Engine {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
             Ok(any) => any,
-            Err(broken) => {
-                self.down(slot, &broken);
-                true
-            }
+            Err(broken) => self.broke(slot, &broken),
         }
+    }
+
+    /// A link found that it is broken: something happened.
+    #[cold]
+    fn broke(&mut self, slot: Connection, broken: &Broken) -> bool {
+        self.down(slot, broken);
+        true
     }
 
     /// Looks at the cold links whose peers rang, and makes them hot.
@@ -217,7 +227,7 @@ impl Engine {
     fn poll_cold(&mut self) -> bool {
         let mut any = false;
         for slot in 0..self.links.len() {
-            let Some(Some(AnyLink::Shm(link))) = self.links.get(slot) else { continue };
+            let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot) else { continue };
             if link.is_cold() && !link.is_quiet() {
                 any |= self.poll_link(slot as Connection);
             }
@@ -337,70 +347,23 @@ impl Engine {
         }
     }
 
-    /// Posts a receive.
+    /// The commonest receive of all: see [`Core::post_plain_receive`]. False if anything is otherwise; then nothing was done.
     #[inline]
+    pub(crate) fn receive_in_place(&mut self, work: &ReceiveWork) -> bool {
+        self.process.is_here() && self.core.post_plain_receive(work)
+    }
+
+    /// Posts a receive.
     pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
-        self.core.post_receive(work, notify)?;
+        self.owe_progress();
+        self.core.post_any_receive(work, notify)?;
         if !self.core.outbox.is_empty() {
             self.act();
         }
         Ok(())
-    }
-
-    /// Prepares to sleep: from here on whatever there is to do makes the descriptor readable. `None` if there is something to
-    /// do already.
-    pub(crate) fn arm(&mut self) -> Option<Armed> {
-        if !self.process.is_here() {
-            return None;
-        }
-        if matches!(self.connector, Connector::Sim(_)) {
-            return None; // Simulated time passes only while somebody looks.
-        }
-        self.bell.drain();
-        self.bell.arm();
-        let fenced = self.fence_hot();
-        // Whoever published before the mark could be seen is found by this look at everything.
-        let mut any = self.connector.has_notices();
-        any |= self.progress();
-        if self.poller.has_cold() {
-            any |= self.poll_cold();
-        }
-        if any {
-            self.bell.disarm();
-            return None;
-        }
-        let working = !fenced || !self.core.outbox.is_empty() || self.poller.is_working(&self.links);
-        Some(Armed { epoll: Arc::clone(&self.epoll), nap: working })
-    }
-
-    /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
-    /// False if that could not be done.
-    fn fence_hot(&mut self) -> bool {
-        let mut barrier = false;
-        for &slot in &self.poller.hot {
-            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-                barrier |= link.prepare_sleep();
-            }
-        }
-        !barrier || Bell::barrier()
-    }
-
-    /// Awake again: peers need not ring.
-    pub(crate) fn disarm(&self) {
-        self.bell.disarm();
-    }
-
-    /// Makes whoever sleeps on the descriptor look again.
-    pub(crate) fn wake_sleeper(&self) {
-        self.bell.wake();
-    }
-
-    /// Grows with every result that a sleeper may be waiting for.
-    pub(crate) fn results(&self) -> u64 {
-        self.core.operations.finished() + self.core.reported
     }
 
     /// How each connected peer is reached.

@@ -91,14 +91,19 @@ impl Peers {
     /// The slot of a vector's address, following aliases.
     #[inline]
     pub(crate) fn resolve(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
-        let Some(vector) = &self.vector else { return Err(Unresolved::NoVector) };
-        if vector.generation() == self.generation
-            && let Some(&slot) = self.by_address.get(peer.0 as usize)
-            && slot != 0
-        {
-            return Ok(slot - 1);
+        if let Some(slot) = self.resolved(peer) {
+            return Ok(slot);
         }
         self.resolve_slow(peer)
+    }
+
+    /// As [`resolve`](Self::resolve), if it was looked up since the vector changed.
+    #[inline]
+    pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
+        if self.vector.as_ref()?.generation() != self.generation {
+            return None;
+        }
+        self.by_address.get(peer.0 as usize)?.checked_sub(1)
     }
 
     #[cold]
@@ -215,10 +220,14 @@ impl Peers {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
         let generation = vector.generation();
         let peer = &mut self.list[slot as usize];
-        if peer.source_generation != generation {
-            peer.source = vector.find(peer.address).unwrap_or(PeerAddress::UNSPECIFIED);
-            peer.source_generation = generation;
-        }
+        if peer.source_generation == generation { peer.source } else { self.find_source(slot, generation) }
+    }
+
+    #[cold]
+    fn find_source(&mut self, slot: Connection, generation: u64) -> PeerAddress {
+        let peer = &mut self.list[slot as usize];
+        let found = self.vector.as_ref().and_then(|vector| vector.find(peer.address));
+        (peer.source, peer.source_generation) = (found.unwrap_or(PeerAddress::UNSPECIFIED), generation);
         peer.source
     }
 

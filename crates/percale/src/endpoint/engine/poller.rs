@@ -7,6 +7,7 @@
 //! * Links that hold something to be sent, or for which sends wait ("busy"), are looked at until they do not.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::types::Action;
 use crate::transport::any::AnyLink;
@@ -33,14 +34,18 @@ struct Mark {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Poller {
+    /// Wakes whoever sleeps on the endpoint's descriptor.
+    bell: Arc<Bell>,
     /// Links that are looked at in every round.
     pub(super) hot: Vec<Connection>,
     /// The hot link that is cooled next when there are too many.
     hand: usize,
     /// Links with something to send, or sends that wait for them.
     pub(super) busy: Vec<Connection>,
+    /// The busy links are being looked at: those that stay so are no news.
+    looking: bool,
     marks: Vec<Mark>,
     /// Slot + 1 by doorbell bit.
     by_bit: Vec<u32>,
@@ -61,6 +66,26 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
+    pub(super) const fn new(bell: Arc<Bell>) -> Self {
+        Self {
+            bell,
+            hot: Vec::new(),
+            hand: 0,
+            busy: Vec::new(),
+            looking: false,
+            marks: Vec::new(),
+            by_bit: Vec::new(),
+            cold: 0,
+            rung: Vec::new(),
+            sockets: 0,
+            hot_socket: None,
+            refused: VecDeque::new(),
+            round: 0,
+            skipped: 0,
+            quiet: 0,
+        }
+    }
+
     /// A link took a frame: it may hold some of it still.
     #[inline]
     pub(super) fn sent(&mut self, slot: Connection, link: &AnyLink) {
@@ -74,18 +99,20 @@ impl Poller {
         if matches!(link, AnyLink::Tcp(_)) {
             self.hot_socket = Some(slot);
         }
-        if !link.is_idle() {
-            self.waits(slot);
+        if !link.is_idle() && self.waits(slot) && !self.looking {
+            self.bell.wake(); // Who fell asleep before has to nap now.
         }
     }
 
-    /// Something waits for this link.
-    pub(super) fn waits(&mut self, slot: Connection) {
+    /// Something waits for this link; whether that is new.
+    pub(super) fn waits(&mut self, slot: Connection) -> bool {
         let mark = self.mark(slot);
-        if !mark.busy {
-            mark.busy = true;
-            self.busy.push(slot);
+        if mark.busy {
+            return false;
         }
+        mark.busy = true;
+        self.busy.push(slot);
+        true
     }
 
     fn mark(&mut self, slot: Connection) -> &mut Mark {
@@ -100,12 +127,14 @@ impl Poller {
         for &slot in &self.busy {
             self.marks[slot as usize].busy = false;
         }
+        self.looking = true;
         // The emptied list of the round before serves for this round's marks.
         std::mem::take(&mut self.busy)
     }
 
     /// Returns the list for reuse.
     pub(super) fn return_busy(&mut self, mut list: Vec<Connection>) {
+        self.looking = false;
         if self.busy.is_empty() {
             list.clear();
             self.busy = list;

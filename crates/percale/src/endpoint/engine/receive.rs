@@ -11,9 +11,36 @@ use crate::memory::volatile::Segment;
 use crate::wire::head::{Flags, Kind};
 
 impl Core {
-    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags say instead.
+    /// Posts the commonest receive of all, without detours: it has one segment, reports to the endpoint's own queue, and no
+    /// message is here that it could take. False if anything is otherwise; then nothing was done.
     #[inline]
-    pub(crate) fn post_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
+    pub(crate) fn post_plain_receive(&mut self, work: &ReceiveWork) -> bool {
+        let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
+        let Some(segment) = work.segments.only() else { return false };
+        let (table, tag, ignore) = match work.tag {
+            Some((tag, ignore)) => (tagged, tag, ignore),
+            None => (messages, 0, 0),
+        };
+        if work.flags != OpFlags::COMPLETION || reports.queue.is_some() || table.holds_any() {
+            return false;
+        }
+        let source = match work.from {
+            PeerAddress::UNSPECIFIED => Source::Any,
+            peer => match peers.resolved(peer) {
+                Some(slot) => Source::From(u64::from(slot)),
+                None => return false,
+            },
+        };
+        if queue.reserve().is_err() {
+            return false;
+        }
+        let (place, notify) = (Place::One(segment), Notify::Queue);
+        table.post(Pattern { tag, ignore, source }, Receive { place, context: work.context, notify, multi: None });
+        true
+    }
+
+    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags say instead.
+    pub(crate) fn post_any_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         let pattern = self.pattern(work)?;
         let tagged = work.tag.is_some();
         let special = OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD | OpFlags::MULTI_RECEIVE;
@@ -23,12 +50,11 @@ impl Core {
         let place = self.place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
         let table = self.table(tagged);
-        if let Some(held) = table.find(&pattern) {
-            if let Some(message) = table.take(held) {
-                self.fill(message, receive);
+        match table.find(&pattern).and_then(|held| table.take(held)) {
+            Some(message) => self.fill(message, receive),
+            None => {
+                table.post(pattern, receive);
             }
-        } else {
-            table.post(pattern, receive);
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use zerocopy::IntoBytes;
 
-use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::receive::unresolved;
 use super::types::{Notify, Pending, Send, Side, Work};
+use super::{Engine, PATIENCE};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
@@ -20,12 +20,63 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 pub(super) const PENDING_LIMIT: usize = 4096;
 
 impl Engine {
+    /// The commonest send of all, without detours: a short message over shared memory, to a peer that is connected and for
+    /// which nothing waits, reported to the endpoint's own queue or not at all. `None` if anything is otherwise; then
+    /// nothing was done.
+    #[inline]
+    pub(crate) fn send_in_place(&mut self, work: &SendWork) -> Option<Result<(), PostError>> {
+        const PLAIN: OpFlags =
+            OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::INJECT).union(OpFlags::TRANSMIT_COMPLETE);
+        if self.poller.hot.is_empty() {
+            return None; // Not over shared memory, then.
+        }
+        let Self { core: Core { peers, queue, transmit, .. }, links, process, reads, .. } = self;
+        let len = work.segments.len();
+        // What may be injected is always sent at once.
+        let plain = PLAIN.contains(work.flags) && work.data.is_none() && len <= INJECT_LIMIT;
+        if !plain || transmit.queue.is_some() || transmit.counter.is_some() || !process.is_here() {
+            return None;
+        }
+        let slot = peers.resolved(work.peer)?;
+        let peer = peers.get(slot);
+        if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.long_writes > 0 {
+            return None;
+        }
+        let Some(AnyLink::Shm(link)) = links.get_mut(slot as usize)? else { return None };
+        let reports = work.flags.contains(OpFlags::COMPLETION);
+        if reports && queue.reserve().is_err() {
+            return Some(Err(PostError::Again));
+        }
+        let (kind, tag) = work.tag.map_or((Kind::Message, 0), |tag| (Kind::Tagged, tag));
+        let head = Head { kind, len: len as u32, tag, ..Head::default() };
+        let more = work.flags.contains(OpFlags::MORE);
+        // It leaves nothing on the link that was not there before, so the poller need not hear of it.
+        match link.send_plain(&head, &work.segments, more) {
+            Ok(()) => {
+                if more {
+                    *reads = PATIENCE; // As `owe_progress`: the peer has yet to be told.
+                }
+                if reports {
+                    queue.push(sent_entry(work.context, send_flags(work.tag.is_some()), len));
+                }
+                Some(Ok(()))
+            }
+            Err(refused) => {
+                if reports {
+                    queue.unreserve();
+                }
+                (refused == Refused::Full).then_some(Err(PostError::Again))
+            }
+        }
+    }
+
     /// Posts a send.
     #[inline]
     pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked); // The rings are not even mapped here.
         }
+        self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
         let direct = peer.state == State::Up
@@ -119,7 +170,7 @@ impl Engine {
 }
 
 /// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it.
-#[inline]
+#[inline(always)]
 fn transmit(
     link: &mut AnyLink,
     core: &mut Core,

@@ -21,7 +21,7 @@ pub(crate) struct Held(pub(super) Handle);
 /// A place and the sequence number of who is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Handle {
-    index: u32,
+    pub(super) index: u32,
     sequence: u64,
 }
 
@@ -76,27 +76,43 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         Self { nodes: Vec::new(), free: NIL, last: 0 }
     }
 
-    /// Stores an entry that is in no list yet.
+    /// Stores an entry, and puts it at the end of a list of slot 0.
     #[inline]
-    pub(super) fn insert(&mut self, key: K, value: T) -> u32 {
+    pub(super) fn append(&mut self, list: &mut List, key: K, value: T) -> Handle {
         self.last += 1;
-        let links = [Links { prev: NIL, next: NIL }; L];
+        let mut links = [Links { prev: NIL, next: NIL }; L];
+        links[0].prev = list.tail;
         let index = self.free;
         if let Some(node) = self.nodes.get_mut(index as usize) {
             self.free = node.links[0].next;
-            *node = Node { sequence: self.last, links, key, value: Some(value) };
-            index
+            // Part by part: as a whole it would be put together elsewhere first.
+            node.sequence = self.last;
+            node.links = links;
+            node.key = key;
+            node.value = Some(value);
+            self.join(list, index)
         } else {
-            self.grow(Node { sequence: self.last, links, key, value: Some(value) })
+            self.grow(list, Node { sequence: self.last, links, key, value: Some(value) })
         }
     }
 
+    /// Lets the list know of the entry that was just stored.
+    #[inline]
+    fn join(&mut self, list: &mut List, index: u32) -> Handle {
+        match list.tail {
+            NIL => list.head = index,
+            tail => self.node_mut(tail).links[0].next = index,
+        }
+        list.tail = index;
+        Handle { index, sequence: self.last }
+    }
+
     #[cold]
-    fn grow(&mut self, node: Node<K, T, L>) -> u32 {
+    fn grow(&mut self, list: &mut List, node: Node<K, T, L>) -> Handle {
         let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index != NIL);
         let index = index.expect("an endpoint has fewer than 2^32 - 1 receives or messages waiting");
         self.nodes.push(node);
-        index
+        self.join(list, index)
     }
 
     /// Removes an entry, which must have been unlinked from every list.
@@ -110,15 +126,21 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         node.value.take().expect("an index found in a list is occupied")
     }
 
-    /// As [`remove`](Self::remove), without looking at what was stored.
-    #[inline]
-    pub(super) fn discard(&mut self, index: u32) {
-        let free = self.free;
-        self.free = index;
-        let node = self.node_mut(index);
+    /// Shows `decide` an entry that is in one list at most, that of slot 0, and drops it if `decide` says so.
+    #[inline(always)]
+    pub(super) fn drop_if(&mut self, list: &mut List, index: u32, decide: impl FnOnce(&mut T) -> bool) -> bool {
+        let node = &mut self.nodes[index as usize];
+        let value = node.value.as_mut().expect("an index found in a list is occupied");
+        if !decide(value) {
+            return false;
+        }
+        let Links { prev, next } = node.links[0];
         node.sequence = 0;
-        node.links[0].next = free;
+        node.links[0].next = self.free;
         node.value = None;
+        self.free = index;
+        self.bridge(0, list, prev, next);
+        true
     }
 
     /// The place that a handle names, if its entry is still there.
@@ -185,6 +207,12 @@ impl<K, T, const L: usize> Arena<K, T, L> {
     #[inline]
     pub(super) fn unlink(&mut self, slot: usize, list: &mut List, index: u32) {
         let Links { prev, next } = self.node(index).links[slot];
+        self.bridge(slot, list, prev, next);
+    }
+
+    /// Makes neighbours of two entries, or ends of the list where there is none.
+    #[inline]
+    fn bridge(&mut self, slot: usize, list: &mut List, prev: u32, next: u32) {
         match prev {
             NIL => list.head = next,
             prev => self.node_mut(prev).links[slot].next = next,

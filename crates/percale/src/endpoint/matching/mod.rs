@@ -48,7 +48,7 @@ impl<R, U> Matching<R, U> {
     }
 
     /// Adds a receive behind all others. Does not look among the held messages: call [`find`](Self::find) first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         self.posted.post(pattern, receive)
     }
@@ -107,6 +107,12 @@ impl<R, U> Matching<R, U> {
     #[inline]
     pub(crate) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
         self.unexpected.hold(envelope, message)
+    }
+
+    /// Whether any message is held and not claimed.
+    #[inline]
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.unexpected.is_empty()
     }
 
     /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.

@@ -72,18 +72,25 @@ impl<R> Queue<R> {
         self.len
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         let entry = Entry { key: Key::of(&pattern), masks: Masks::of(&pattern), class: REST, bin: NIL };
-        let index = self.arena.insert(entry, receive);
-        self.arena.push_back(ORDER, &mut self.order, index);
+        const { assert!(ORDER == 0) };
+        let handle = self.arena.append(&mut self.order, entry, receive);
         self.len += 1;
+        if self.len > LINEAR || self.filed {
+            self.file_appended(handle.index);
+        }
+        Posted(handle)
+    }
+
+    #[inline(never)]
+    fn file_appended(&mut self, index: u32) {
         if self.filed {
             self.file(index);
-        } else if self.len > LINEAR {
+        } else {
             self.file_all();
         }
-        Posted(self.arena.handle(index))
     }
 
     #[cfg(test)]
@@ -176,19 +183,28 @@ impl<R> Queue<R> {
         best
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn arrive_in_place<X>(
         &mut self,
         envelope: Envelope,
         decide: impl FnOnce(&mut R) -> (Keep, X),
     ) -> Option<X> {
         let index = self.first(envelope)?;
-        let (keep, found) = decide(self.arena.value_mut(index));
-        if matches!(keep, Keep::Remove) {
-            self.unlink(index);
-            self.arena.discard(index);
+        if self.filed {
+            let (keep, found) = decide(self.arena.value_mut(index));
+            if keep == Keep::Remove {
+                self.remove(index);
+            }
+            return Some(found);
         }
-        Some(found)
+        let mut found = None;
+        let dropped = self.arena.drop_if(&mut self.order, index, |receive| {
+            let (keep, what) = decide(receive);
+            found = Some(what);
+            keep == Keep::Remove
+        });
+        self.len -= usize::from(dropped);
+        found
     }
 
     #[inline]
@@ -203,10 +219,15 @@ impl<R> Queue<R> {
         self.arena.unlink(ORDER, &mut self.order, index);
         self.len -= 1;
         if self.filed {
-            self.unfile(index);
-            if self.len <= FEW {
-                self.unfile_all();
-            }
+            self.unfile_removed(index);
+        }
+    }
+
+    #[inline(never)]
+    fn unfile_removed(&mut self, index: u32) {
+        self.unfile(index);
+        if self.len <= FEW {
+            self.unfile_all();
         }
     }
 

@@ -71,22 +71,27 @@ impl<U> Queue<U> {
     #[inline]
     pub(super) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
         let entry = Entry { key: envelope.into(), claimed: false, bins: [NIL; CLASSES] };
-        let index = self.arena.insert(entry, message);
-        self.arena.push_back(ORDER, &mut self.order, index);
+        const { assert!(ORDER == 0) };
+        let handle = self.arena.append(&mut self.order, entry, message);
         self.len += 1;
         if self.in_use > 0 {
             for class in 0..self.classes.len() {
                 if self.classes[class].in_use {
-                    self.file(class, index);
+                    self.file(class, handle.index);
                 }
             }
         }
-        Held(self.arena.handle(index))
+        Held(handle)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
     }
 
     #[inline]
     pub(super) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
-        if self.order.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let (key, masks) = (Key::of(pattern), Masks::of(pattern));

@@ -78,10 +78,8 @@ impl<'e, A: Access> UnderWay<'e, A> {
             if spin {
                 return Err(false);
             }
-            match engine.arm() {
-                None => take(engine).ok_or(false),
-                Some(armed) => take(engine).ok_or(!armed.is_nap()),
-            }
+            let calm = engine.watch();
+            take(engine).ok_or(calm)
         });
         match found {
             Ok(found) => {

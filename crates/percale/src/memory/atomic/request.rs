@@ -17,6 +17,27 @@ pub(crate) struct Request<'a> {
     pub(crate) compare: &'a [u8],
 }
 
+impl Kind {
+    /// As it travels.
+    pub(crate) const fn to_u8(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Fetch => 1,
+            Self::Compare => 2,
+        }
+    }
+
+    /// What travelled.
+    pub(crate) const fn from_u8(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Plain,
+            1 => Self::Fetch,
+            2 => Self::Compare,
+            _ => return None,
+        })
+    }
+}
+
 impl Request<'_> {
     /// Bytes of the elements.
     pub(crate) fn len(&self) -> usize {

@@ -102,11 +102,6 @@ impl Registered {
         })
     }
 
-    /// The key.
-    pub(crate) const fn key(&self) -> u64 {
-        self.key
-    }
-
     /// Rights.
     pub(crate) const fn access(&self) -> Access {
         self.access

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::rc::Rc;
 
 use super::{Access, Handle, RegisterError, RemoteMemory};
 use crate::domain::Domain;
@@ -27,7 +26,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 #[derive(Clone, Copy, Debug)]
 pub struct ScopedRegion<'scope> {
     remote: RemoteMemory,
-    scope: PhantomData<Rc<&'scope mut ()>>,
+    scope: PhantomData<&'scope mut ()>,
 }
 
 impl ScopedRegion<'_> {

@@ -65,7 +65,7 @@ impl ConnectError {
             Self::Refused(_) => libc::ECONNREFUSED,
             Self::Unreachable(..) => libc::EHOSTUNREACH,
             Self::Timeout { .. } => libc::ETIMEDOUT,
-            Self::Authorization => libc::EKEYREJECTED,
+            Self::Authorization => libc::EACCES,
             Self::Version { .. } => libc::ENOPROTOOPT,
             Self::Descriptors { .. } => libc::EMFILE,
             Self::NoTransport(_) => libc::EOPNOTSUPP,

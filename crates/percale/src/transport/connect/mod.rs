@@ -9,6 +9,7 @@
 //! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host.
 //! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` goes on with
 //!   it and `settle` says what becomes of it. `liveness` watches local peers afterwards.
+//! * `background` lets the thread run where and when there is room, wherever its starter is pinned.
 //!
 //! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
 //! everything that a stranger starts. The initiator has the last word (over TCP `Commit`, at the meeting `Confirm`):
@@ -19,6 +20,7 @@
 //! endpoint drop a connection by posing as its peer. The key is for networks where that matters.
 
 mod arbiter;
+pub(crate) mod background;
 mod drive;
 mod error;
 mod handshake;

@@ -26,6 +26,7 @@ use super::meeting::Meeting;
 use super::passing;
 use super::service::{Command, Opened, Shared};
 use super::setup::Setup;
+use crate::transport::shm;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
 use crate::wire::meeting::Offer;
 
@@ -156,6 +157,10 @@ impl Reactor {
                 }
             }
             self.expire();
+            if !self.watches.is_empty() {
+                // There is a local peer. Here nobody waits for it, as the thread that sends would.
+                shm::register();
+            }
         }
     }
 

@@ -179,6 +179,7 @@ impl Service {
         let mut reactor = Reactor::new(Arc::clone(&shared))?;
         let running = Running(Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("percale-connect".to_owned()).spawn(move || {
+            super::background::step_back();
             reactor.run();
             // The sockets are closed before anybody is told that the thread has ended.
             drop(reactor);

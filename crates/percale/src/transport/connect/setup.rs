@@ -243,6 +243,9 @@ pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
 }
 
+/// Reads of what a caller says after its refusal, a kilobyte each: far more than any percale has to say.
+const DISCARDED: u32 = 64;
+
 /// The acceptor has said its last; waits until the caller has it, so that closing does not destroy it on the way.
 pub(super) fn drain(setup: &mut Setup) -> Next {
     match setup.flush() {
@@ -255,11 +258,12 @@ pub(super) fn drain(setup: &mut Setup) -> Next {
         return Next::Drop;
     }
     let mut discard = [0u8; 1024];
-    loop {
+    for _ in 0..DISCARDED {
         match rustix::net::recv(socket, &mut discard, RecvFlags::DONTWAIT) {
             Ok((1.., _)) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Next::Stay,
             Ok((0, _)) | Err(_) => return Next::Drop,
         }
     }
+    Next::Drop // Whoever says so much does not listen, and would keep the thread from everybody else.
 }

@@ -118,7 +118,7 @@ impl Link for LoopbackLink {
         while let Some(head) = self.heads.pop_front() {
             let end = at + head.len as usize;
             if head.kind != Kind::Nothing {
-                sink.frame(me, head, View::of(&self.payloads[at..end]));
+                sink.frame(me, &head, View::of(&self.payloads[at..end]));
             }
             at = end;
         }

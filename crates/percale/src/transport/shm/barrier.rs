@@ -17,10 +17,17 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether this process was registered, so that other processes' [`everywhere`] reaches it.
-pub(super) fn registered() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED))
+static REGISTERED: OnceLock<bool> = OnceLock::new();
+
+/// Registers this process, so that other processes' [`everywhere`] reaches it. The first time that takes some 10 ms (the
+/// kernel waits until no processor uses the process's old state): not for a thread that has messages to send.
+pub(crate) fn register() {
+    REGISTERED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED));
+}
+
+/// Whether this process is registered.
+pub(super) fn is_registered() -> bool {
+    REGISTERED.get() == Some(&true)
 }
 
 /// Whether this process can fence others.

@@ -52,7 +52,7 @@ impl Shared {
 }
 
 #[test]
-fn loom_a_sleeper_that_watches_is_woken() {
+fn res_008_loom_a_sleeper_that_watches_is_woken() {
     loom::model(|| {
         let shared = Shared::new();
         let sender = {
@@ -67,7 +67,7 @@ fn loom_a_sleeper_that_watches_is_woken() {
 }
 
 #[test]
-fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
+fn res_008_loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
     loom::model(|| {
         let shared = Shared::new();
         let sender = {
@@ -87,7 +87,7 @@ fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
 }
 
 #[test]
-fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
+fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

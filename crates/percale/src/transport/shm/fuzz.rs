@@ -3,12 +3,15 @@
 #![expect(unsafe_code, reason = "scribbles on shared memory; each block states its own reason")]
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
+use crate::domain::{Domain, DomainBuilder};
 use crate::memory::lease::Lease;
 use crate::memory::mapping::Mapping;
+use crate::memory::region::{Access, Keys, Region};
 use crate::memory::volatile::{Segment, Segments, View};
+use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
@@ -26,7 +29,7 @@ struct Answers {
 }
 
 impl Sink for Answers {
-    fn frame(&mut self, _: Connection, head: Head, payload: View<'_>) {
+    fn frame(&mut self, _: Connection, head: &Head, payload: View<'_>) {
         let bytes = payload.to_vec();
         assert_eq!(bytes.len(), head.len as usize);
         match head.kind {
@@ -72,7 +75,9 @@ pub fn fuzz_ring(bytes: &[u8]) {
     // SAFETY: the bytes are dropped after the link, and nobody else touches them.
     let memory = Lease::own(&Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }));
     let mut answers = Answers::default();
-    for _ in 0..POLLS {
+    for poll in 0..POLLS {
+        // Questions, so that there can be answers to them.
+        link.look_up(poll as u64 / 20);
         if link.poll(0, &mut answers).is_err() {
             break;
         }
@@ -106,8 +111,25 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         // The peer would be ourselves, and its addresses nonsense.
         cma: false,
         pidfd: None,
-        keys: None,
+        keys: Some(keys()?),
     })
     .map_err(std::io::Error::other)?;
     Ok((link, scribble))
+}
+
+/// Regions that the peer may ask for: one, whose key is 0.
+fn keys() -> std::io::Result<Arc<Keys>> {
+    static DOMAIN: OnceLock<(Domain, Region)> = OnceLock::new();
+    let open = || -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+        let network = Network::new(0, SimOptions::default());
+        let domain = DomainBuilder::new(false, false, false, String::new()).simulated(&network).open()?;
+        let region = domain.registration(Access::REMOTE_READ).key(0).own(crate::memory::sealed::allocate(100)?)?;
+        Ok((domain, region))
+    };
+    if DOMAIN.get().is_none() {
+        // Another thread's is as good.
+        DOMAIN.set(open().map_err(std::io::Error::other)?).ok();
+    }
+    let (domain, _) = DOMAIN.get().ok_or(std::io::ErrorKind::NotFound)?;
+    Ok(Arc::clone(&domain.inner.keys))
 }

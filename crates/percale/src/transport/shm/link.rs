@@ -2,83 +2,32 @@
 
 #![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
 use super::barrier;
-use super::bell::{BELL_BITS, Bell, PeerBell};
+use super::bell::{BELL_BITS, PeerBell};
 use super::death::Death;
 use super::direct::{Direct, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
-use super::ring::{Arrival, Consumer, INLINE_MAX};
+use super::parts::{Parts, SetUpError};
+use super::ring::{Arrival, Consumer, Mark, SCRATCH, Scratch};
 use super::sender::{GROW, SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::memory::lease::Lease;
-use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
 /// Frames that one poll takes at most, so that other links get their turn.
-const BATCH: usize = 16;
+const BATCH: u32 = 16;
 /// Payloads longer than this are better offered than sent.
 const EAGER_MAX: usize = 8192;
 /// How long a link that breaks waits for copies that the peer has under way.
 const QUIESCE: Duration = Duration::from_millis(20);
-
-/// What a link is made of; the set-up exchanged it.
-#[derive(Debug)]
-pub struct Parts {
-    /// 0 for the side that connected and made the pair memory, 1 for the other.
-    pub side: u8,
-    /// The pair memory ([`pair_memory`](super::pair_memory)).
-    pub pair: OwnedFd,
-    /// Our endpoint's bell.
-    pub my_bell: Arc<Bell>,
-    /// The bit of it that stands for this link.
-    pub my_bit: u32,
-    /// The page of the peer's bell.
-    pub peer_bell: OwnedFd,
-    /// The event descriptor of the peer's bell.
-    pub peer_event: OwnedFd,
-    /// The bit of the peer's bell that stands for this link.
-    pub peer_bit: u32,
-    /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
-    pub control: OwnedFd,
-    /// The peer's process, in our namespace.
-    pub peer_pid: i32,
-    /// An address in the peer and what stands there (eight bytes), to try CMA with.
-    pub peer_nonce: (u64, u64),
-    /// Whether CMA may be used at all.
-    pub cma: bool,
-    /// Readable when the peer's process has ended.
-    pub pidfd: Option<Arc<OwnedFd>>,
-    /// Our domain's regions, if the peer may reach them by itself.
-    pub(crate) keys: Option<Arc<Keys>>,
-}
-
-/// Why a link could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetUpError {
-    /// The side is 0 or 1.
-    #[error("a pair has sides 0 and 1, not {0}")]
-    Side(u8),
-    /// A bit beyond the bell's.
-    #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
-    Bit(u32),
-    /// The pair memory is not what it should be, or cannot be mapped.
-    #[error("the memory of the pair cannot be used: {0}")]
-    Pair(#[source] io::Error),
-    /// The same of the peer's bell.
-    #[error("the peer's doorbell cannot be used: {0}")]
-    Bell(#[source] io::Error),
-}
 
 /// One end of a connection over shared memory.
 ///
@@ -98,7 +47,7 @@ pub struct ShmLink {
     broken: Option<Broken>,
     death: Arc<Death>,
     cma: Result<(), String>,
-    scratch: [u8; INLINE_MAX],
+    scratch: Scratch,
 }
 
 impl ShmLink {
@@ -135,7 +84,7 @@ impl ShmLink {
             broken: None,
             death: Arc::new(Death::new(parts.my_bell, parts.my_bit)),
             cma: cma.map(|_| ()),
-            scratch: [0; INLINE_MAX],
+            scratch: [0; SCRATCH],
         })
     }
 
@@ -149,6 +98,18 @@ impl ShmLink {
     #[must_use]
     pub fn cma_reason(&self) -> Option<&str> {
         self.cma.as_ref().err().map(String::as_str)
+    }
+
+    /// Sends a frame that is no offer. Always inlined: what the caller knows of the head is then not asked for again.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    #[inline(always)]
+    pub(crate) fn send_plain(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
     }
 
     /// How large messages move, and why.
@@ -195,8 +156,8 @@ impl ShmLink {
         self.cold
     }
 
-    /// To be called on each hot link between [`Bell::arm`] and the last look before sleeping. True if the peer publishes
-    /// without fences, so that a [`Bell::barrier`] is needed before that look.
+    /// To be called on each hot link between [`Bell::arm`](super::Bell::arm) and the last look before sleeping. True if the peer publishes
+    /// without fences, so that a [`Bell::barrier`](super::Bell::barrier) is needed before that look.
     pub fn prepare_sleep(&mut self) -> bool {
         self.sender.prepare_sleep();
         self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
@@ -205,13 +166,13 @@ impl ShmLink {
     /// Whether a poll would find nothing to do: the price of looking at an idle peer is this.
     #[must_use]
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.broken.is_none()
-            && self.rx.is_empty()
-            && self.sender.is_settled()
+    pub fn is_quiet(&mut self) -> bool {
+        self.rx.is_empty()
+            && self.broken.is_none()
             && self.transfers.is_empty()
             && self.direct.is_settled()
             && !self.death.is_dead()
+            && self.sender.rests()
     }
 
     /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
@@ -239,6 +200,7 @@ impl ShmLink {
         }
     }
 
+    #[cold]
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,
@@ -262,6 +224,9 @@ impl ShmLink {
 
     #[cold]
     fn send_offer(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
         let Some(mut offer) = self.transfers.complete_offer(payload) else {
             return self.sender.send(head, payload, more).map_err(|error| self.send_error(error));
         };
@@ -277,7 +242,8 @@ impl ShmLink {
         self.direct.initiator()
     }
 
-    fn direct(&mut self) -> (&mut Direct, Side<'_>) {
+    /// Its direct accesses, and what of the link they need.
+    pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
         let (pair, side, death, cma) = (&self.pair, self.side, &self.death, self.transfers.cma());
         let (arenas, sender) = (self.transfers.arenas(), &mut self.sender);
         (&mut self.direct, Side { pair, side, death, cma, arenas, sender })
@@ -348,47 +314,83 @@ impl ShmLink {
     #[inline]
     fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
-        while count < BATCH {
-            if let Some((head, payload)) = self.rx.peek_short() {
+        while count < BATCH
+            && let Some(mark) = self.rx.next()
+        {
+            let Some(head) = self.rx.peek_message(mark) else {
+                if !self.receive_any(mark, me, sink)? {
+                    break;
+                }
                 count += 1;
-                // SAFETY: the line has room for `head.len` bytes there, as was checked, and is consumed only after the
-                // sink has returned.
-                sink.frame(me, head, unsafe { View::new(payload, head.len as usize) });
+                if self.broken.is_some() {
+                    break; // It was a goodbye.
+                }
+                continue;
+            };
+            let (payload, long) = match self.rx.short_payload(&head) {
+                Some(payload) => (payload, None),
+                None => match self.rx.payload(head, &mut self.scratch) {
+                    Ok(Some(arrival)) => (arrival.payload(), Some(arrival)),
+                    Ok(None) => break,
+                    Err(why) => return Err(self.broken_frame(why)),
+                },
+            };
+            // SAFETY: that many bytes lie there, as was checked, until they are consumed after the sink has returned.
+            sink.frame(me, &head, unsafe { View::new(payload, head.len as usize) });
+            if let Some(arrival) = &long {
+                self.consume(arrival);
+            } else {
                 if self.rx.consume_short() {
                     self.sender.gave_room();
                 }
-                if count > 1 {
+                if count > 0 {
                     // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
                     // single messages: the next line is then about to be written.)
                     self.rx.prefetch();
                 }
-                self.sender.answered();
-                continue;
             }
-            match self.rx.peek(&mut self.scratch) {
-                Ok(Some(arrival)) => {
-                    count += 1;
-                    match arrival.head.kind {
-                        Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved => {
-                            self.own_frame(&arrival)?;
-                        }
-                        kind => {
-                            // SAFETY: the frame is consumed only after the sink has returned.
-                            sink.frame(me, arrival.head, unsafe { arrival.view() });
-                            self.consume(&arrival);
-                            if kind == Kind::Bye {
-                                self.break_with(Broken::Closed);
-                                return Ok(true);
-                            }
-                        }
-                    }
-                    self.sender.answered();
-                }
-                Ok(None) => break,
-                Err(why) => return Err(self.break_with(Broken::Protocol(why.to_owned()))),
-            }
+            count += 1;
         }
+        self.sender.answered(count);
         Ok(count > 0)
+    }
+
+    /// Goes on with transfers. Whether any did.
+    #[inline(never)]
+    fn step(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let stepped = self.transfers.step(&mut self.sender, me, sink);
+        stepped.map_err(|error| self.transfer_error(error))
+    }
+
+    #[cold]
+    fn break_with_death(&mut self) -> Broken {
+        let reason = self.death.reason().to_owned();
+        self.break_with(Broken::Died(reason))
+    }
+
+    #[cold]
+    fn broken_frame(&mut self, why: &str) -> Broken {
+        self.break_with(Broken::Protocol(why.to_owned()))
+    }
+
+    /// Gives a frame of any kind to `sink`. False if it is not all there.
+    #[inline(never)]
+    fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
+            Ok(Some(arrival)) => arrival,
+            Ok(None) => return Ok(false),
+            Err(why) => return Err(self.broken_frame(why)),
+        };
+        if matches!(arrival.head.kind, Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved) {
+            return self.own_frame(&arrival).map(|()| true);
+        }
+        // SAFETY: the frame is consumed only after the sink has returned.
+        sink.frame(me, &arrival.head, unsafe { arrival.view() });
+        self.consume(&arrival);
+        if arrival.head.kind == Kind::Bye {
+            self.break_with(Broken::Closed);
+        }
+        Ok(true)
     }
 }
 
@@ -398,18 +400,17 @@ impl Link for ShmLink {
         self.sender.limit().min(EAGER_MAX)
     }
 
-    #[inline]
+    // The commonest frames go by `send_plain`, inlined.
+    #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
-        if self.broken.is_some() {
-            return Err(Refused::Broken);
-        }
         if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer | Kind::ReadOffer) {
             return self.send_offer(head, payload, more);
         }
-        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
+        self.send_plain(head, payload, more)
     }
 
-    #[inline]
+    // Out of line: whoever polls looks first whether the link is quiet.
+    #[inline(never)]
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -422,16 +423,12 @@ impl Link for ShmLink {
         }
         self.sender.flush();
         if !self.transfers.is_empty() && self.broken.is_none() {
-            match self.transfers.step(&mut self.sender, me, sink) {
-                Ok(stepped) => moved |= stepped,
-                Err(error) => return Err(self.transfer_error(error)),
-            }
+            moved |= self.step(me, sink)?;
         }
         if !moved {
             self.sender.idle();
             if dead {
-                let reason = self.death.reason().to_owned();
-                return Err(self.break_with(Broken::Died(reason)));
+                return Err(self.break_with_death());
             }
         }
         Ok(moved)
@@ -476,4 +473,4 @@ impl Drop for ShmLink {
 
 #[cfg(all(test, not(loom)))]
 #[path = "link_tests.rs"]
-mod tests;
+pub(super) mod tests;

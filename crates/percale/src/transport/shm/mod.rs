@@ -5,7 +5,7 @@
 //! payloads of offers are copied once, by both sides, from memory to memory (`transfer`).
 //!
 //! # Rooms
-//! * `ring`: lines, byte ring, credits. `bell`: who is watching, who sleeps. `pair`: what lies where.
+//! * `ring`: lines, byte ring, credits. `bell`: who is watching, who sleeps. `pair`: what lies where. `parts`: what the set-up hands over.
 //! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a [`Link`](super::Link).
 //! * `transfer`: large payloads: mapped arenas, CMA, or frames.
 //! * `direct`: regions of the peer's, read and written without it.
@@ -23,6 +23,7 @@ mod death;
 mod direct;
 mod link;
 mod pair;
+mod parts;
 mod ring;
 mod sender;
 mod sync;
@@ -31,11 +32,12 @@ mod transfer;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
 
+pub(crate) use barrier::register;
 pub use bell::{BELL_BITS, BELL_BYTES, Bell};
 pub use death::Death;
-#[allow(unused_imports, reason = "the engine's")]
 pub(crate) use direct::{DirectError, GrantIndex, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
-pub use link::{Parts, SetUpError, ShmLink};
+pub use link::ShmLink;
 pub use pair::{PAIR_BYTES, pair_memory};
+pub use parts::{Parts, SetUpError};

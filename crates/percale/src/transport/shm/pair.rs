@@ -144,7 +144,8 @@ impl Pair {
     /// The marks of what `side` sends.
     #[inline]
     pub(super) fn direction(&self, side: usize) -> &Direction {
-        &self.control().directions[side]
+        // The side is 0 or 1; masked, it need not be checked each time.
+        &self.control().directions[side & 1]
     }
 
     /// A slot for what `side` pulls.

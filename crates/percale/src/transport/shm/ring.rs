@@ -10,7 +10,8 @@
 //! After word 0 stand the tag (8), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then payload:
 //! * what fits stays in the line (48 bytes without extras);
 //! * up to [`INLINE_MAX`] goes on in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
-//!   so the receiver copies the first lines while the sender writes the last;
+//!   so the receiver copies the first lines while the sender writes the last. (The receiver has to put such a payload
+//!   together: longer ones are cheaper in one piece.)
 //! * more goes through the byte ring, in one piece that starts on a cache line: where it does not fit before the end,
 //!   the rest is skipped. Both sides compute the place from the lengths alone; no offset of the peer's is ever used.
 //!
@@ -27,7 +28,7 @@
 
 use super::cache::{prefetch_read, prefetch_write};
 use super::sync::{AtomicU64, Ordering, Shared, fence, publish_fenced};
-use crate::memory::volatile::{Segments, View};
+use crate::memory::volatile::{Segments, View, copy_short};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// Bytes in a line, and what payloads in the byte ring are aligned to.
@@ -37,7 +38,11 @@ const FIRST: usize = 48;
 /// Payload in each line after a frame's first.
 const NEXT: usize = 56;
 /// The longest payload that travels in lines.
-pub(super) const INLINE_MAX: usize = 512;
+pub(super) const INLINE_MAX: usize = 104;
+/// What those lines hold at most, extras and unused bytes of the last one included.
+pub(super) const SCRATCH: usize = FIRST + (INLINE_MAX - (FIRST - 16)).div_ceil(NEXT) * NEXT;
+/// Where the payload of several lines is put together.
+pub(super) type Scratch = [u8; SCRATCH];
 /// Prefetch for writing no further than this into the byte ring: beyond, the copy's own prefetching has caught up.
 const PREFETCH_MAX: usize = 8192;
 
@@ -64,8 +69,9 @@ const _: () = assert!(size_of::<Line>() == LINE && size_of::<Credits>() == 16);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     lines: *const Line,
-    /// The number of lines is 2 to the power of this.
+    /// The number of lines is 2 to the power of this, and one more than the mask.
     shift: u32,
+    mask: u64,
     bulk: *mut u8,
     bulk_bytes: u64,
     credits: *const Credits,
@@ -96,6 +102,7 @@ impl Area {
         Self {
             lines,
             shift,
+            mask: (1 << shift) - 1,
             bulk,
             bulk_bytes: bulk_bytes as u64,
             credits,
@@ -107,16 +114,14 @@ impl Area {
 
     #[inline]
     const fn count(&self) -> u64 {
-        1 << self.shift
+        self.mask + 1
     }
 
     #[inline]
-    fn line(&self, position: u64) -> &Line {
-        let index = (position & (self.count() - 1)) as usize;
+    fn line_ptr(&self, position: u64) -> *const Line {
+        let index = (position & self.mask) as usize;
         // SAFETY: the index is below the number of lines, which `new` was promised.
-        let line = unsafe { self.lines.add(index) };
-        // SAFETY: lines are atomics and cells, so a shared reference promises nothing about who writes them.
-        unsafe { &*line }
+        unsafe { self.lines.add(index) }
     }
 
     /// The mark of the line at `position`, without kind, flags and length.
@@ -165,6 +170,48 @@ impl Area {
     }
 }
 
+/// One end's place in a ring: lines since its beginning, and the line and lap there, which are asked for more often than they change.
+#[derive(Clone, Debug)]
+struct Cursor {
+    at: u64,
+    line: *const Line,
+    lap: u16,
+}
+
+// SAFETY: as an area.
+unsafe impl Send for Cursor {}
+
+impl Cursor {
+    const fn new(area: &Area) -> Self {
+        Self { at: 0, line: area.lines, lap: 1 }
+    }
+
+    #[inline]
+    fn line(&self) -> &Line {
+        // SAFETY: the area's owner keeps the lines mapped; lines are atomics and cells, so that a reference
+        // promises nothing about who writes them.
+        unsafe { &*self.line }
+    }
+
+    #[inline]
+    fn advance(&mut self, area: &Area, count: u64) {
+        self.at += count;
+        self.line = area.line_ptr(self.at);
+        self.lap = area.lap(self.at);
+    }
+
+    /// As `advance` by one line, in fewer instructions.
+    #[inline]
+    fn step(&mut self, area: &Area) {
+        self.at += 1;
+        if self.at & area.mask == 0 {
+            self.advance(area, 0);
+        } else {
+            self.line = self.line.wrapping_add(1);
+        }
+    }
+}
+
 /// Bytes of data and id in a frame's first line.
 #[inline]
 const fn extras(flags: Flags) -> usize {
@@ -207,7 +254,7 @@ pub(super) enum Publish {
 pub(super) struct Producer {
     area: Area,
     /// The next line to write, and the first that must not be written yet.
-    at: u64,
+    cursor: Cursor,
     limit: u64,
     /// The same of the byte ring.
     bulk_at: u64,
@@ -217,7 +264,8 @@ pub(super) struct Producer {
 impl Producer {
     /// The sending end of a ring whose memory is all zero.
     pub(super) const fn new(area: Area) -> Self {
-        Self { at: 0, limit: area.count() - 1, bulk_at: 0, bulk_limit: area.bulk_bytes, area }
+        let cursor = Cursor::new(&area);
+        Self { cursor, limit: area.count() - 1, bulk_at: 0, bulk_limit: area.bulk_bytes, area }
     }
 
     /// Learns how far the consumer has come.
@@ -227,26 +275,27 @@ impl Producer {
         let lines = credits.lines.load(Ordering::Acquire);
         let bulk = credits.bulk.load(Ordering::Acquire);
         let (limit, bulk_limit) = (lines.wrapping_add(self.area.count() - 1), bulk.wrapping_add(self.area.bulk_bytes));
-        if lines > self.at || limit < self.limit || bulk > self.bulk_at || bulk_limit < self.bulk_limit {
+        if lines > self.cursor.at || limit < self.limit || bulk > self.bulk_at || bulk_limit < self.bulk_limit {
             return Err(NoRoom::BadCredits);
         }
         (self.limit, self.bulk_limit) = (limit, bulk_limit);
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn need_lines(&mut self, count: u64) -> Result<(), NoRoom> {
-        if self.at + count > self.limit {
+        if self.cursor.at + count > self.limit {
             self.refresh()?;
-            if self.at + count > self.limit {
+            if self.cursor.at + count > self.limit {
                 return Err(NoRoom::Full);
             }
         }
         Ok(())
     }
 
-    /// Writes one frame; `payload` has `head.len` bytes.
-    #[inline]
+    /// Writes one frame; `payload` has `head.len` bytes. The head goes to other functions by value: while it need not be in
+    /// memory, what is known of it when this is inlined costs nothing.
+    #[inline(always)]
     pub(super) fn push(&mut self, head: &Head, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
         let flags = complete(head.flags);
         let len = payload.len();
@@ -255,91 +304,107 @@ impl Producer {
         if len <= room {
             self.need_lines(1)?;
             self.first(head, flags, payload, len);
-            self.publish(self.at, head.kind, flags, len as u32, publish);
-            self.at += 1;
-            prefetch_write(self.area.line(self.at + 3).mark_ptr());
+            self.publish_first(head.kind, flags, len as u32, publish);
+            self.cursor.step(&self.area);
+            prefetch_write(self.area.line_ptr(self.cursor.at + 3).cast());
             Ok(())
         } else if len <= INLINE_MAX {
-            self.push_lines(head, flags, payload, room, publish)
+            self.push_lines(*head, flags, payload, room, publish)
         } else {
-            self.push_bulk(head, flags, payload, publish)
+            self.push_bulk(*head, flags, payload, publish)
         }
     }
 
     /// Writes a frame without payload into the line that is kept free for it.
     pub(super) fn push_reserved(&mut self, head: &Head) {
         self.first(head, head.flags, &Segments::EMPTY, 0);
-        self.publish(self.at, head.kind, head.flags, 0, Publish::Plain);
-        self.at += 1;
+        self.publish_first(head.kind, head.flags, 0, Publish::Plain);
+        self.cursor.advance(&self.area, 1);
     }
 
     /// Fills a frame's first line, all but the mark.
-    #[inline]
+    #[inline(always)]
     fn first(&self, head: &Head, flags: Flags, payload: &Segments, inline: usize) {
-        self.area.line(self.at).body.with_mut(|body| {
-            let mut to: *mut u64 = body.cast();
-            let mut put = |value: u64| {
-                // SAFETY: at most three of the seven words.
-                unsafe { to.write(value) };
-                to = to.wrapping_add(1);
-            };
-            put(head.tag);
-            if flags.contains(Flags::DATA) {
-                put(head.data);
-            }
-            if flags.contains(Flags::ID) {
-                put(u64::from(head.id));
-            }
-            // SAFETY: the caller left room for `inline` bytes behind the words just written.
-            unsafe { copy_out(payload, 0, to.cast(), inline) };
-        });
+        let body = &self.cursor.line().body;
+        let mut words = 0;
+        let mut put = |value: u64| {
+            // SAFETY: at most three of the seven words.
+            body.with_mut(|body| unsafe { body.cast::<u64>().wrapping_add(words).write(value) });
+            words += 1;
+        };
+        put(head.tag);
+        if flags.contains(Flags::DATA) {
+            put(head.data);
+        }
+        if flags.contains(Flags::ID) {
+            put(u64::from(head.id));
+        }
+        // SAFETY: the caller left room for `inline` bytes behind the words just written.
+        let copy = |to: *mut u8| unsafe { payload.copy_start_to_raw(to, inline) };
+        body.with_mut(|body| copy(body.cast::<u64>().wrapping_add(words).cast()));
     }
 
+    /// Writes the mark of a frame's first line.
     #[inline]
-    fn publish(&self, at: u64, kind: Kind, flags: Flags, len: u32, publish: Publish) {
-        let (mark, word) = (&self.area.line(at).mark, word(self.area.lap(at), kind, flags, len));
+    fn publish_first(&self, kind: Kind, flags: Flags, len: u32, publish: Publish) {
+        let (mark, word) = (&self.cursor.line().mark, word(self.cursor.lap, kind, flags, len));
         match publish {
             Publish::Plain => mark.store(word, Ordering::Release),
             Publish::Fenced => publish_fenced(mark, word),
         }
     }
 
+    #[inline(never)]
     fn push_lines(
         &mut self,
-        head: &Head,
+        head: Head,
         flags: Flags,
         payload: &Segments,
         room: usize,
         publish: Publish,
     ) -> Result<(), NoRoom> {
-        let len = payload.len();
+        let [only] = payload.as_slice() else {
+            // Put together first: rare.
+            let mut bytes = [0; INLINE_MAX];
+            let len = payload.copy_to(0, &mut bytes);
+            return Segments::lend(&bytes[..len], |whole| self.push_lines(head, flags, whole, room, publish));
+        };
+        let len = only.len();
         let count = 1 + (len - room).div_ceil(NEXT) as u64;
         self.need_lines(count)?;
-        self.first(head, flags, payload, room);
-        self.publish(self.at, head.kind, flags, len as u32, Publish::Plain);
-        let mut done = room;
-        for at in self.at + 1..self.at + count {
-            let piece = (len - done).min(NEXT);
-            self.area.line(at).body.with_mut(|body| {
-                // SAFETY: a line's body has 56 bytes, and `piece` is no more.
-                unsafe { copy_out(payload, done, body.cast(), piece) };
-            });
-            self.publish(at, head.kind, flags, piece as u32, Publish::Plain);
-            done += piece;
+        self.first(&head, flags, payload, room);
+        self.publish_first(head.kind, flags, len as u32, Publish::Plain);
+        let mut from = only.as_ptr().cast_const().wrapping_add(room);
+        let mut rest = len - room;
+        let mut cursor = self.cursor.clone();
+        // Whole lines are the most, and need no call.
+        while rest > NEXT {
+            cursor.step(&self.area);
+            // SAFETY: a line's body has 56 bytes, and more than so many are left of the segment.
+            cursor.line().body.with_mut(|body| unsafe { body.cast::<u8>().copy_from_nonoverlapping(from, NEXT) });
+            cursor.line().mark.store(word(cursor.lap, head.kind, flags, NEXT as u32), Ordering::Release);
+            from = from.wrapping_add(NEXT);
+            rest -= NEXT;
         }
+        cursor.step(&self.area);
+        // SAFETY: as above, with the rest, at most 56 bytes.
+        cursor.line().body.with_mut(|body| unsafe { copy_short(from, body.cast(), rest) });
+        cursor.line().mark.store(word(cursor.lap, head.kind, flags, rest as u32), Ordering::Release);
         // The receiver that goes to sleep looks at the first line, not at the last: an exchange of the last mark would
         // order only that one.
         if publish == Publish::Fenced {
             fence(Ordering::SeqCst);
         }
-        self.at += count;
+        cursor.step(&self.area);
+        self.cursor = cursor;
         for ahead in 0..count.min(4) {
-            prefetch_write(self.area.line(self.at + ahead).mark_ptr());
+            prefetch_write(self.area.line_ptr(self.cursor.at + ahead).cast());
         }
         Ok(())
     }
 
-    fn push_bulk(&mut self, head: &Head, flags: Flags, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
+    #[inline(never)]
+    fn push_bulk(&mut self, head: Head, flags: Flags, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
         let len = payload.len();
         if len > self.area.max {
             return Err(NoRoom::TooLong);
@@ -357,43 +422,19 @@ impl Producer {
         let to = self.area.bulk_ptr(start);
         // SAFETY: `bulk_start` left `need` contiguous bytes there, and the credits say that they are free.
         unsafe { payload.copy_to_raw(0, to, len) };
-        self.first(head, flags, &Segments::EMPTY, 0);
-        self.publish(self.at, head.kind, flags, len as u32, publish);
-        self.at += 1;
+        self.first(&head, flags, &Segments::EMPTY, 0);
+        self.publish_first(head.kind, flags, len as u32, publish);
+        self.cursor.advance(&self.area, 1);
         self.bulk_at = start + need;
         // The next payload is likely as long: take its lines from the receiver's cache while nobody waits.
         let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));
-        for offset in (0..len.min(PREFETCH_MAX)).step_by(LINE) {
-            prefetch_write(next.wrapping_add(offset));
+        let end = next.wrapping_add(len.min(PREFETCH_MAX));
+        let mut at = next;
+        while at < end {
+            prefetch_write(at);
+            at = at.wrapping_add(LINE);
         }
         Ok(())
-    }
-}
-
-impl Line {
-    #[inline]
-    const fn mark_ptr(&self) -> *const u8 {
-        (&raw const self.mark).cast()
-    }
-}
-
-/// Copies a short piece of a payload; 8 bytes, the commonest of all, without a call.
-///
-/// # Safety
-/// `to` is valid for writes of `len` bytes.
-#[inline]
-unsafe fn copy_out(payload: &Segments, offset: usize, to: *mut u8, len: usize) {
-    if let ([only], 8) = (payload.as_slice(), len) {
-        let from = only.slice(offset, 8);
-        if from.len() == 8 {
-            // SAFETY: eight bytes on both sides; the segment's maker promised that it can be read.
-            unsafe { to.copy_from_nonoverlapping(from.as_ptr(), 8) };
-            return;
-        }
-    }
-    if len > 0 {
-        // SAFETY: passed on.
-        unsafe { payload.copy_to_raw(offset, to, len) };
     }
 }
 
@@ -408,6 +449,12 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
+    /// Where its payload lies, `head.len` bytes, until it is consumed.
+    #[inline]
+    pub(super) const fn payload(&self) -> *const u8 {
+        self.payload
+    }
+
     /// The payload.
     ///
     /// # Safety
@@ -423,8 +470,9 @@ impl Arrival {
 #[derive(Debug)]
 pub(super) struct Consumer {
     area: Area,
-    at: u64,
-    published: u64,
+    /// The next line to read, and how far to come before credits are due.
+    cursor: Cursor,
+    lines_due: u64,
     bulk_at: u64,
     bulk_published: u64,
 }
@@ -432,84 +480,77 @@ pub(super) struct Consumer {
 impl Consumer {
     /// The receiving end of a ring whose memory was all zero before its producer began.
     pub(super) const fn new(area: Area) -> Self {
-        Self { area, at: 0, published: 0, bulk_at: 0, bulk_published: 0 }
+        let cursor = Cursor::new(&area);
+        Self { cursor, lines_due: area.count() / 4, bulk_at: 0, bulk_published: 0, area }
     }
 
     /// Whether a frame has arrived, or has begun to.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.area.line(self.at).mark.load(Ordering::Acquire) as u16 != self.area.lap(self.at)
+        self.cursor.line().mark.load(Ordering::Acquire) as u16 != self.cursor.lap
     }
 
-    /// The next frame, if it is a message of one line with nothing besides: the commonest, without detours. Where its
-    /// payload lies stands until it is consumed.
+    /// The mark of the next frame, if that has arrived or has begun to.
     #[inline]
-    pub(super) fn peek_short(&self) -> Option<(Head, *const u8)> {
-        const MESSAGE: u64 = Kind::Message as u64;
-        const TAGGED: u64 = Kind::Tagged as u64;
-        let line = self.area.line(self.at);
-        let mark = line.mark.load(Ordering::Acquire);
-        let len = mark >> 32;
-        let kind = match (mark >> 16) & 0xffff {
-            MESSAGE => Kind::Message,
-            TAGGED => Kind::Tagged,
-            _ => return None,
-        };
-        if mark as u16 != self.area.lap(self.at) || len > FIRST as u64 {
+    pub(super) fn next(&self) -> Option<Mark> {
+        let mark = self.cursor.line().mark.load(Ordering::Acquire);
+        (mark as u16 == self.cursor.lap).then_some(Mark(mark))
+    }
+
+    /// The head of this mark's frame, if it is a message with nothing besides: the commonest, without detours.
+    #[inline]
+    pub(super) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
+        let kind = (mark >> 16) as u16;
+        let tagged = kind == Kind::Tagged as u16;
+        if !(tagged || kind == Kind::Message as u16) {
             return None;
         }
-        line.body.with(|body| {
-            let body: *const u64 = body.cast();
-            // SAFETY: the first of seven words; the peer may write it, so it is read once, here.
-            let tag = unsafe { body.read_volatile() };
-            let head = Head { kind, flags: Flags::empty(), len: len as u32, tag, data: 0, id: 0 };
-            Some((head, body.wrapping_add(1).cast()))
-        })
+        let kind = if tagged { Kind::Tagged } else { Kind::Message };
+        // SAFETY: the first of seven words; the peer may write it, so it is read once, here.
+        let tag = self.cursor.line().body.with(|body| unsafe { body.cast::<u64>().read_volatile() });
+        Some(Head { kind, flags: Flags::empty(), len: (mark >> 32) as u32, tag, data: 0, id: 0 })
     }
 
-    /// Goes past a frame of one line. Whether credits were published.
+    /// The payload of such a message if it lies in one line, where it stands until it is consumed.
     #[inline]
-    pub(super) fn consume_short(&mut self) -> bool {
-        self.at += 1;
-        let due = self.at - self.published >= self.area.count() / 4;
-        if due {
-            self.area.credits().lines.store(self.at, Ordering::Release);
-            self.published = self.at;
-        }
-        due
+    pub(super) fn short_payload(&self, head: &Head) -> Option<*const u8> {
+        let place = self.cursor.line().body.with(|body| body.cast::<u64>().wrapping_add(1).cast());
+        (head.len as usize <= FIRST).then_some(place)
     }
 
-    /// The next frame, if it is all there. A payload that spans lines is copied to `scratch`.
+    /// The frame of this mark, whatever it is, if it is all there. A payload that spans lines is copied to `scratch`.
     ///
     /// # Errors
     /// What is wrong with it.
-    #[inline]
-    pub(super) fn peek(&self, scratch: &mut [u8; INLINE_MAX]) -> Result<Option<Arrival>, &'static str> {
-        let line = self.area.line(self.at);
-        let mark = line.mark.load(Ordering::Acquire);
-        if mark as u16 != self.area.lap(self.at) {
-            return Ok(None);
-        }
+    pub(super) fn peek_any(&self, Mark(mark): Mark, scratch: &mut Scratch) -> Result<Option<Arrival>, &'static str> {
         let kind = Kind::from_u8((mark >> 16) as u8).ok_or("a frame of no known kind")?;
         let flags = Flags::from_bits((mark >> 24) as u8).ok_or("a frame with unknown flags")?;
         if flags != complete(flags) {
             return Err("a frame that asks for an answer and says not to what");
         }
-        let mut arrival = line.body.with(|body| {
-            let mut from: *const u64 = body.cast();
-            let mut get = || {
-                // SAFETY: at most three of the seven words; the peer may write them, so they are read once, here.
-                let value = unsafe { from.read_volatile() };
-                from = from.wrapping_add(1);
-                value
-            };
-            let tag = get();
-            let data = if flags.contains(Flags::DATA) { get() } else { 0 };
-            let id = if flags.contains(Flags::ID) { get() as u32 } else { 0 };
-            let head = Head { kind, flags, len: (mark >> 32) as u32, tag, data, id };
-            Arrival { head, payload: from.cast(), lines: 1, bulk_end: self.bulk_at }
-        });
-        let (len, room) = (arrival.head.len as usize, FIRST - extras(flags));
+        let mut words = 0;
+        let mut get = || {
+            // SAFETY: at most three of the seven words; the peer may write them, so they are read once, here.
+            let word = |body: *const [u64; 7]| unsafe { body.cast::<u64>().wrapping_add(words).read_volatile() };
+            let value = self.cursor.line().body.with(word);
+            words += 1;
+            value
+        };
+        let tag = get();
+        let data = if flags.contains(Flags::DATA) { get() } else { 0 };
+        let id = if flags.contains(Flags::ID) { get() as u32 } else { 0 };
+        self.payload(Head { kind, flags, len: (mark >> 32) as u32, tag, data, id }, scratch)
+    }
+
+    /// Finds the payload of this head's frame, if it is all there.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub(super) fn payload(&self, head: Head, scratch: &mut Scratch) -> Result<Option<Arrival>, &'static str> {
+        let (len, extras) = (head.len as usize, extras(head.flags));
+        let room = FIRST - extras;
+        let payload = self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>() + extras));
+        let mut arrival = Arrival { head, payload, lines: 1, bulk_end: self.bulk_at };
         if len <= room {
             return Ok(Some(arrival));
         }
@@ -524,67 +565,91 @@ impl Consumer {
         self.area.watch(start, need, false);
         arrival.payload = self.area.bulk_ptr(start);
         arrival.bulk_end = start + need;
-        for offset in (0..len.min(8 * LINE)).step_by(LINE) {
-            prefetch_read(arrival.payload.wrapping_add(offset));
+        // More than so many lines it has in any case.
+        for line in 0..INLINE_MAX / LINE {
+            prefetch_read(arrival.payload.wrapping_add(line * LINE));
         }
         Ok(Some(arrival))
     }
 
-    /// Copies a payload that spans lines together; false if its last lines are not there yet.
-    fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut [u8; INLINE_MAX]) -> bool {
-        let len = arrival.head.len as usize;
-        let count = 1 + (len - room).div_ceil(NEXT) as u64;
+    /// Copies a payload that spans lines together; false if its last lines are not there yet. All lines are copied whole,
+    /// since that needs no call: what the last one does not use of it lands behind the payload, unread.
+    fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
+        let count = 1 + (arrival.head.len as usize - room).div_ceil(NEXT) as u64;
         for ahead in 1..count.min(5) {
-            prefetch_read(self.area.line(self.at + ahead).mark_ptr());
+            prefetch_read(self.area.line_ptr(self.cursor.at + ahead).cast());
         }
-        // SAFETY: `room` bytes lie in the first line behind its extras; the scratch memory is longer.
-        unsafe { scratch.as_mut_ptr().copy_from_nonoverlapping(arrival.payload, room) };
-        let mut done = room;
-        for at in self.at + 1..self.at + count {
-            let (line, lap) = (self.area.line(at), self.area.lap(at));
-            // The sender is just writing it: wait a moment, but only that (it may have been interrupted, or killed).
-            let mut patience = if cfg!(loom) { 0 } else { 64 };
-            while line.mark.load(Ordering::Acquire) as u16 != lap {
-                if patience == 0 {
-                    return false;
-                }
-                patience -= 1;
-                std::hint::spin_loop();
+        let mut to = scratch.as_mut_ptr();
+        // SAFETY: `FIRST` bytes, of which `room` are payload, end with the first line; the scratch memory is longer.
+        unsafe { to.copy_from_nonoverlapping(arrival.payload.wrapping_sub(FIRST - room), FIRST) };
+        arrival.payload = to.wrapping_add(FIRST - room);
+        to = to.wrapping_add(FIRST);
+        let mut cursor = self.cursor.clone();
+        for _ in 1..count {
+            cursor.step(&self.area);
+            let line = cursor.line();
+            if line.mark.load(Ordering::Acquire) as u16 != cursor.lap && !line.comes(cursor.lap) {
+                return false;
             }
-            let piece = (len - done).min(NEXT);
-            line.body.with(|body| {
-                // SAFETY: a body has 56 bytes; `done + piece <= len <= INLINE_MAX`.
-                unsafe { scratch.as_mut_ptr().wrapping_add(done).copy_from_nonoverlapping(body.cast(), piece) };
-            });
-            done += piece;
+            // SAFETY: a body has 56 bytes, and the scratch memory room for so many of as many lines as there are.
+            line.body.with(|body| unsafe { to.copy_from_nonoverlapping(body.cast(), NEXT) });
+            to = to.wrapping_add(NEXT);
         }
-        (arrival.payload, arrival.lines) = (scratch.as_ptr(), count);
+        arrival.lines = count;
         true
     }
 
     /// Fetches lines that a streaming sender has probably written.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch_read(self.area.line(self.at + 3).mark_ptr());
+        prefetch_read(self.area.line_ptr(self.cursor.at + 3).cast());
+    }
+
+    /// Goes past a frame of one line that has nothing in the byte ring. Whether credits were published.
+    #[inline]
+    pub(super) fn consume_short(&mut self) -> bool {
+        self.cursor.step(&self.area);
+        self.give_lines()
+    }
+
+    #[inline]
+    fn give_lines(&mut self) -> bool {
+        let due = self.cursor.at >= self.lines_due;
+        if due {
+            self.area.credits().lines.store(self.cursor.at, Ordering::Release);
+            self.lines_due = self.cursor.at + self.area.count() / 4;
+        }
+        due
     }
 
     /// Goes past a frame. Whether credits were published.
     #[inline]
     pub(super) fn consume(&mut self, arrival: &Arrival) -> bool {
-        self.at += arrival.lines;
+        self.cursor.advance(&self.area, arrival.lines);
+        let mut published = self.give_lines();
         self.bulk_at = arrival.bulk_end;
-        let mut published = false;
-        if self.at - self.published >= self.area.count() / 4 {
-            self.area.credits().lines.store(self.at, Ordering::Release);
-            self.published = self.at;
-            published = true;
-        }
         if self.bulk_at - self.bulk_published >= self.area.bulk_quantum() {
             self.area.credits().bulk.store(self.bulk_at, Ordering::Release);
             self.bulk_published = self.bulk_at;
             published = true;
         }
         published
+    }
+}
+
+/// The mark of a frame that has arrived, or has begun to. Made by [`Consumer::next`] alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(u64);
+
+impl Line {
+    /// Whether the line is written in a moment. Its sender is at it, but may have been interrupted, or killed.
+    #[cold]
+    fn comes(&self, lap: u16) -> bool {
+        let patience = if cfg!(loom) { 0 } else { 64 };
+        (0..patience).any(|_| {
+            std::hint::spin_loop();
+            self.mark.load(Ordering::Acquire) as u16 == lap
+        })
     }
 }
 

@@ -38,6 +38,12 @@ impl Heap {
     }
 }
 
+impl Consumer {
+    fn peek(&self, scratch: &mut Scratch) -> Result<Option<Arrival>, &'static str> {
+        self.next().map_or(Ok(None), |mark| self.peek_any(mark, scratch))
+    }
+}
+
 fn segments(bytes: &mut [u8]) -> Segments {
     // SAFETY: the tests keep the bytes alive while they are used.
     Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) })
@@ -55,7 +61,7 @@ mod plain {
     fn frames_of_every_size_and_shape_arrive_as_sent() {
         let heap = Heap::new(6, 4096);
         let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
-        let mut scratch = [0; INLINE_MAX];
+        let mut scratch = [0; SCRATCH];
         let mut tag = 0u64;
         for round in 0..3 {
             for len in (0..=600).chain([1000, 1024, 1500, 2047, 2048]) {
@@ -86,7 +92,7 @@ mod plain {
     fn a_full_ring_refuses_and_goes_on_after_a_quarter() {
         let heap = Heap::new(4, 4096);
         let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
-        let (mut scratch, none) = ([0; INLINE_MAX], Segments::EMPTY);
+        let (mut scratch, none) = ([0; SCRATCH], Segments::EMPTY);
         let mut sent = 0;
         while tx.push(&head(0, sent), &none, Publish::Plain).is_ok() {
             sent += 1;
@@ -109,7 +115,7 @@ mod plain {
         for first in (513..=2048).step_by(61) {
             let heap = Heap::new(6, 4096);
             let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
-            let mut scratch = [0; INLINE_MAX];
+            let mut scratch = [0; SCRATCH];
             for len in [first, 2048, first, 2048, 2048, first] {
                 let mut bytes = vec![len as u8; len];
                 tx.push(&head(len, 0), &segments(&mut bytes), Publish::Plain).unwrap();
@@ -129,22 +135,22 @@ mod plain {
     fn half_a_frame_is_none() {
         let heap = Heap::new(6, 4096);
         let (mut tx, rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
-        let mut bytes = vec![1; 300];
-        tx.push(&head(300, 0), &segments(&mut bytes), Publish::Plain).unwrap();
-        let last = &heap.lines[5].mark;
+        let mut bytes = vec![1; INLINE_MAX];
+        tx.push(&head(INLINE_MAX, 0), &segments(&mut bytes), Publish::Plain).unwrap();
+        let last = &heap.lines[1].mark;
         let mark = last.swap(0, Ordering::Relaxed);
         assert_ne!(mark, 0);
-        assert!(rx.peek(&mut [0; INLINE_MAX]).unwrap().is_none());
+        assert!(rx.peek(&mut [0; SCRATCH]).unwrap().is_none());
         assert!(!rx.is_empty());
         last.store(mark, Ordering::Relaxed);
-        assert!(rx.peek(&mut [0; INLINE_MAX]).unwrap().is_some());
+        assert!(rx.peek(&mut [0; SCRATCH]).unwrap().is_some());
     }
 
     #[test]
     fn marks_go_round() {
         let heap = Heap::new(2, 4096);
         let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
-        let mut scratch = [0; INLINE_MAX];
+        let mut scratch = [0; SCRATCH];
         for tag in 0..(1 << 18) + 9 {
             assert!(rx.is_empty());
             tx.push(&head(0, tag), &Segments::EMPTY, Publish::Plain).unwrap();
@@ -160,7 +166,7 @@ mod plain {
         let mut rx = Consumer::new(heap.area(2048));
         let try_mark = |mark: u64| {
             heap.lines[0].mark.store(mark, Ordering::Relaxed);
-            rx.peek(&mut [0; INLINE_MAX]).map(|arrival| arrival.is_some())
+            rx.peek(&mut [0; SCRATCH]).map(|arrival| arrival.is_some())
         };
         assert_eq!(try_mark(2 | 1 << 16), Ok(false), "another lap");
         assert!(try_mark(1).is_err(), "no kind");
@@ -170,7 +176,7 @@ mod plain {
         assert!(try_mark(1 | 1 << 16 | 2049 << 32).is_err(), "too long");
         assert!(try_mark(1 | 1 << 16 | u64::MAX << 32).is_err(), "much too long");
         assert_eq!(try_mark(1 | 1 << 16 | 2048 << 32), Ok(true));
-        let arrival = rx.peek(&mut [0; INLINE_MAX]).unwrap().unwrap();
+        let arrival = rx.peek(&mut [0; SCRATCH]).unwrap().unwrap();
         rx.consume(&arrival);
         for (lines, bulk) in [(9, 0), (u64::MAX, 0), (0, 64), (0, u64::MAX), (1 << 63, 0)] {
             let mut tx = Producer::new(heap.area(2048));
@@ -186,7 +192,7 @@ mod plain {
 /// arrives whole, and no cell is ever written while it is read.
 #[cfg(loom)]
 #[test]
-fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
+fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use loom::sync::Arc;
 
     struct Both(Heap);
@@ -213,7 +219,7 @@ fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
             })
         };
         let mut rx = Consumer::new(heap.0.area(1024));
-        let mut scratch = [0; INLINE_MAX];
+        let mut scratch = [0; SCRATCH];
         let mut tag = 0;
         while tag < 5 {
             let Some(arrival) = rx.peek(&mut scratch).unwrap() else {

@@ -80,7 +80,7 @@ impl Sender {
     }
 
     /// Sends a frame.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), SendError> {
         let publish = if more | self.unfenced | self.due { Publish::Plain } else { Publish::Fenced };
         match self.tx.push(head, payload, publish) {
@@ -88,11 +88,11 @@ impl Sender {
                 self.sent(more, publish);
                 Ok(())
             }
-            Err(why) => self.retry(why, head, payload, more),
+            Err(why) => self.retry(why, *head, payload, more),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, more: bool, publish: Publish) {
         self.streak += 1;
         self.silence = 0;
@@ -109,7 +109,7 @@ impl Sender {
     }
 
     /// Looks whether the peer must be rung or woken, now that it can see what was published.
-    #[inline]
+    #[inline(always)]
     fn look(&self) {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
         if cold | self.bell.is_asleep() {
@@ -129,10 +129,15 @@ impl Sender {
         self.look();
     }
 
-    /// Whether nothing is due and no streaming is to be ended.
+    /// Whether there is nothing to do unless something arrives. Who looks while the sender streams is counted, as by
+    /// [`idle`](Self::idle), until streaming is to be ended.
     #[inline]
-    pub(super) const fn is_settled(&self) -> bool {
-        !self.due && !self.unfenced
+    pub(super) fn rests(&mut self) -> bool {
+        if self.unfenced {
+            self.silence += 1;
+            return !self.due && self.silence < SILENCE;
+        }
+        !self.due
     }
 
     /// The look that is due, if any.
@@ -143,17 +148,16 @@ impl Sender {
         }
     }
 
-    /// An answer came.
+    /// So many answers came.
     #[inline]
-    pub(super) fn answered(&mut self) {
-        self.streak = self.streak.saturating_sub(ANSWER);
+    pub(super) fn answered(&mut self, count: u32) {
+        self.streak = self.streak.saturating_sub(ANSWER * count);
     }
 
     /// A poll found nothing.
     #[inline]
     pub(super) fn idle(&mut self) {
-        self.silence = self.silence.saturating_add(1);
-        if self.unfenced && self.silence >= SILENCE {
+        if self.unfenced && !self.rests() {
             self.fenced();
         }
     }
@@ -164,7 +168,7 @@ impl Sender {
         // Stays below the threshold for a while, so that this is not asked for each frame.
         self.streak = STREAMING - 16;
         let marks = self.pair.direction(self.side);
-        if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::registered() {
+        if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::is_registered() {
             return;
         }
         marks.producer.unfenced.store(1, Ordering::SeqCst);
@@ -190,7 +194,7 @@ impl Sender {
     }
 
     #[cold]
-    fn retry(&mut self, why: NoRoom, head: &Head, payload: &Segments, more: bool) -> Result<(), SendError> {
+    fn retry(&mut self, why: NoRoom, head: Head, payload: &Segments, more: bool) -> Result<(), SendError> {
         match why {
             NoRoom::BadCredits => return Err(SendError::BadCredits),
             NoRoom::TooLong => {
@@ -216,7 +220,7 @@ impl Sender {
             fence(Ordering::SeqCst);
             self.wanting = true;
         }
-        match self.tx.push(head, payload, Publish::Plain) {
+        match self.tx.push(&head, payload, Publish::Plain) {
             Ok(()) => {
                 wants_room.store(0, Ordering::Relaxed);
                 self.wanting = false;

@@ -103,7 +103,7 @@ impl SimLink {
                 }
                 Cargo::Frame { head, payload, pieces: false } => {
                     if head.kind != Kind::Nothing {
-                        sink.frame(me, head, View::of(&payload));
+                        sink.frame(me, &head, View::of(&payload));
                     }
                     if head.kind == Kind::Bye {
                         return Err(Broken::Closed);

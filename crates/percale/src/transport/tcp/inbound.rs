@@ -202,10 +202,10 @@ impl Inbound {
             Kind::Nothing => {}
             Kind::Bye => {
                 self.said_bye = true;
-                sink.frame(me, *head, View::of(payload));
+                sink.frame(me, head, View::of(payload));
                 return Err(Broken::Closed);
             }
-            _ => sink.frame(me, *head, View::of(payload)),
+            _ => sink.frame(me, head, View::of(payload)),
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ pub use fuzz::fuzz_stream;
 use inbound::Inbound;
 use outbound::Outbound;
 use socket::Socket;
+use unanswered::{Patience, unanswered};
 
 use super::stream::{Pulls, pull_bytes};
 use super::{Broken, Connection, Link, Refused, Sink};
@@ -69,9 +70,7 @@ pub struct TcpLink {
     outbound: Outbound,
     inbound: Inbound,
     pulls: Pulls,
-    timeout: Duration,
-    /// The peer was silent when it was last asked for.
-    suspect: bool,
+    patience: Patience,
     broken: Option<Broken>,
 }
 
@@ -90,25 +89,21 @@ impl TcpLink {
             outbound: Outbound::new(),
             inbound: Inbound::new(),
             pulls: Pulls::default(),
-            timeout: options.timeout,
-            suspect: false,
+            patience: Patience::new(options.timeout),
             broken: None,
         })
     }
 
-    /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout. To be asked now and then, say a
-    /// few times within the timeout: one system call.
+    /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout, now and when this was last asked.
+    /// To be asked now and then, say a few times within the timeout: one system call.
     #[must_use]
     pub fn is_unanswered(&mut self) -> bool {
-        let silent = !self.timeout.is_zero()
-            && unanswered::unanswered(&self.socket).is_some_and(|silence| silence > self.timeout);
-        // Once is not enough: after a pause the first bytes are for a moment unanswered too.
-        std::mem::replace(&mut self.suspect, silent) && silent
+        !self.patience.timeout().is_zero() && self.patience.ends(unanswered(&self.socket))
     }
 
     /// Breaks the link: the peer did not answer in time.
     pub fn give_up(&mut self) -> Broken {
-        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.timeout));
+        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.patience.timeout()));
         self.broken.get_or_insert(why).clone()
     }
 

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "moves words to and from mapped memory; each block states its own reason")]
 
+use std::io;
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -29,10 +30,10 @@ const CMA_PIECE: usize = 256 << 10;
 /// Why a direct access was not made, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DirectError {
-    /// The region does not give this right (MR-014).
+    /// The region does not give this right (MR-050, MR-052).
     #[error("the region does not give this right")]
     Right,
-    /// Some byte is outside of the region (MR-050).
+    /// Some byte is outside of the region (MR-014).
     #[error("the access leaves the region")]
     Range,
     /// The grant does not hold any more: to be forgotten, and asked for anew. A long access may have been made in part.
@@ -161,7 +162,9 @@ impl Initiator {
     /// What the peer did wrong.
     pub(super) fn resolved(&mut self, id: u32, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
         let key = self.grants.answered(id).ok_or("an answer about a key that nobody asked for")?;
-        let resolution = payload.read::<Resolution>(0).ok_or("an answer about a key that is too short")?;
+        let exact = payload.len() == size_of::<Resolution>();
+        let resolution =
+            payload.read::<Resolution>(0).filter(|_| exact).ok_or("an answer about a key of another length")?;
         let answer = match resolution.check()? {
             Status::Executed => Answer::Executed,
             Status::NoKey => Answer::NoKey,
@@ -315,53 +318,37 @@ impl Initiator {
     /// A long access, one of several segments, or one that the kernel makes.
     #[inline(never)]
     fn in_pieces(&mut self, target: Target, direction: Direction, local: &Segments) -> Result<(), DirectError> {
+        let entry = self.page.as_ref().and_then(|page| page.entry(target.entry)).ok_or(DirectError::Stale)?;
+        let line = self.pair.announcements(self.side);
         let most = if matches!(target.memory, Memory::Mapped(_)) { MAPPED_PIECE } else { CMA_PIECE };
         let mut done = 0;
-        loop {
+        self.announcer.enter(line);
+        let copied = loop {
+            if !entry.holds(target.generation) {
+                break Ok(false);
+            }
             let len = most.min(local.len() - done);
-            self.piece(target, direction, local, done, len)?;
+            if let Err(error) = piece(target, direction, local, done, len, &self.death) {
+                break Err(error);
+            }
             done += len;
             if done >= local.len() {
-                return Ok(());
+                break Ok(true);
             }
+            self.announcer.renew(line);
+        };
+        self.announcer.leave(line);
+        match copied {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(DirectError::Stale),
+            Err(error) => Err(self.refused(&error)),
         }
     }
 
-    /// Copies `len` bytes from `done` on.
-    fn piece(
-        &mut self,
-        target: Target,
-        direction: Direction,
-        local: &Segments,
-        done: usize,
-        len: usize,
-    ) -> Result<(), DirectError> {
-        let Target { entry, generation, memory, offset } = target;
-        let copied = match (memory, direction) {
-            (Memory::Mapped(memory), Direction::Write) => {
-                let to = memory.as_ptr().wrapping_add(offset + done);
-                return self.announced(entry, generation, || {
-                    // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
-                    // mapped for writing. The source is our own memory, not this mapping.
-                    unsafe { local.copy_to_raw(done, to, len) };
-                });
-            }
-            (Memory::Mapped(memory), Direction::Read) => {
-                let from = memory.as_ptr().wrapping_add(offset + done);
-                return self.announced(entry, generation, || {
-                    // SAFETY: `check` found the range within the mapping, which the grant holds.
-                    let view = unsafe { View::new(from, len) };
-                    view.copy_into(local, done);
-                });
-            }
-            // The number of a dead process may be another's by now.
-            (Memory::Cma(..), _) if self.death.is_dead() => return Err(DirectError::Stale),
-            (Memory::Cma(cma, first), _) => {
-                let remote = first.wrapping_add((offset + done) as u64);
-                self.announced(entry, generation, || cma.copy(direction, &local.slice(done, len), remote))?
-            }
-        };
-        copied.map_err(|error| match error.raw_os_error() {
+    /// What it means that the kernel did not copy.
+    #[cold]
+    fn refused(&mut self, error: &io::Error) -> DirectError {
+        match error.raw_os_error() {
             Some(libc::ESRCH) => DirectError::Stale,
             Some(libc::EPERM | libc::ENOSYS) => {
                 tracing::debug!(%error, "the kernel copies no more: accesses will be executed");
@@ -369,7 +356,38 @@ impl Initiator {
                 DirectError::Stale
             }
             _ => DirectError::Fault,
-        })
+        }
+    }
+}
+
+/// Copies `len` bytes of an announced access, from `done` on.
+fn piece(
+    target: Target,
+    direction: Direction,
+    local: &Segments,
+    done: usize,
+    len: usize,
+    death: &Death,
+) -> io::Result<()> {
+    let offset = target.offset + done;
+    match (target.memory, direction) {
+        (Memory::Mapped(memory), Direction::Write) => {
+            let to = memory.as_ptr().wrapping_add(offset);
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped for
+            // writing. The source is our own memory, not this mapping.
+            unsafe { local.copy_to_raw(done, to, len) };
+            Ok(())
+        }
+        (Memory::Mapped(memory), Direction::Read) => {
+            let from = memory.as_ptr().wrapping_add(offset);
+            // SAFETY: `check` found the range within the mapping, which the grant holds.
+            let view = unsafe { View::new(from, len) };
+            view.copy_into(local, done);
+            Ok(())
+        }
+        // The number of a dead process may be another's by now.
+        (Memory::Cma(..), _) if death.is_dead() => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        (Memory::Cma(cma, first), _) => cma.copy(direction, &local.slice(done, len), first.wrapping_add(offset as u64)),
     }
 }
 

@@ -202,9 +202,14 @@ impl Grants {
         }
     }
 
+    /// Grants that are kept, void or not.
+    pub(super) fn live(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Whether there are many grants, some of which may be void.
     pub(super) fn is_due(&self) -> bool {
-        self.slots.len() - self.free.len() >= self.sweep_at
+        self.live() >= self.sweep_at
     }
 
     /// Forgets the grants that do not hold.
@@ -220,7 +225,7 @@ impl Grants {
             stands
         });
         void.into_iter().for_each(|index| self.drop_grant(index));
-        self.sweep_at = Self::SWEEP_LEAST + 2 * (self.slots.len() - self.free.len());
+        self.sweep_at = Self::SWEEP_LEAST + 2 * self.live();
     }
 }
 

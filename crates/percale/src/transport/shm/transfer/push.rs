@@ -106,13 +106,14 @@ impl Transfers {
             phase,
         };
         if !push.exhausted {
-            // The peer waits: the first chunk at once. (Not poked yet: the step does it.)
+            // The peer waits: the first chunk at once. (Not poked yet: the step does it, if there is a chunk.)
             match push.step(&self.pair, theirs, sender, &mut true)? {
                 Step::Ends(end) => {
                     self.ended.push(end);
                     return Ok(());
                 }
-                Step::Moved | Step::Waits => {}
+                Step::Moved => {}
+                Step::Waits => sender.poke(), // The peer may have copied all of it, and waits for our consent.
             }
         } else {
             sender.poke();

@@ -17,6 +17,10 @@
 //! Locks: `drivers` and `sleepers` are never held together, nor while a driver or a caller's function runs (except a
 //! driver's `descriptor`).
 
+mod face;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +30,8 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
+
+pub(in crate::completion) use self::face::face;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
@@ -347,133 +353,5 @@ fn watch(set: &OwnedFd, driver: &dyn Progress) -> io::Result<()> {
     match epoll::add(set, descriptor, EventData::new_u64(0), EventFlags::IN) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicU32;
-
-    fn readable(wait: &Wait) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let descriptor = wait.descriptor().unwrap();
-        rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&now)).unwrap() == 1
-    }
-
-    #[test]
-    fn the_descriptor_tells_only_who_armed() {
-        let wait = Wait::new();
-        wait.notify();
-        assert!(!readable(&wait));
-        assert!(wait.arm().unwrap());
-        assert!(!readable(&wait));
-        wait.notify();
-        assert!(readable(&wait), "and stays so until somebody arms again");
-        assert!(readable(&wait));
-        assert!(wait.arm().unwrap());
-        assert!(!readable(&wait));
-    }
-
-    /// Finds something after a number of rounds; its descriptor is a pipe's.
-    struct Driver {
-        rounds: AtomicU32,
-        busy: AtomicBool,
-        pipe: (OwnedFd, OwnedFd),
-    }
-
-    impl Driver {
-        fn new() -> Arc<Self> {
-            let pipe = rustix::pipe::pipe().unwrap();
-            Arc::new(Self { rounds: AtomicU32::new(0), busy: AtomicBool::new(false), pipe })
-        }
-    }
-
-    impl Progress for Driver {
-        fn progress(&self) {
-            self.rounds.fetch_add(1, Ordering::Relaxed);
-        }
-        fn arm(&self) -> bool {
-            !self.busy.load(Ordering::Relaxed)
-        }
-        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-            Some(self.pipe.0.as_fd())
-        }
-    }
-
-    #[test]
-    fn waiting_drives_what_is_attached_and_wakes_for_its_descriptor() {
-        for before in [true, false] {
-            let wait = Wait::new();
-            let driver = Driver::new();
-            let shared: Arc<dyn Progress> = driver.clone();
-            if before {
-                wait.attach(&shared).unwrap();
-                assert!(!readable(&wait));
-            } else {
-                assert!(!readable(&wait));
-                wait.attach(&shared).unwrap();
-            }
-            wait.until(None, || (driver.rounds.load(Ordering::Relaxed) > 3).then_some(())).unwrap();
-            driver.busy.store(true, Ordering::Relaxed);
-            assert!(!wait.arm().unwrap());
-            rustix::io::write(&driver.pipe.1, b"x").unwrap();
-            assert!(readable(&wait));
-            wait.detach(&shared);
-            assert!(!readable(&wait));
-            let rounds = driver.rounds.load(Ordering::Relaxed);
-            wait.drive();
-            assert_eq!(driver.rounds.load(Ordering::Relaxed), rounds);
-        }
-    }
-
-    #[test]
-    fn a_sleeper_wakes_though_the_descriptor_is_drained_by_another() {
-        let wait = Wait::new();
-        let done = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| wait.until(None, || (done.load(Ordering::SeqCst) == 1).then_some(())));
-            std::thread::sleep(SPIN * 20);
-            done.store(1, Ordering::SeqCst);
-            wait.notify();
-            for _ in 0..100 {
-                assert!(wait.arm().unwrap());
-            }
-            sleeper.join().unwrap().unwrap();
-        });
-        assert!(lock(&wait.sleepers).is_empty());
-    }
-
-    #[test]
-    fn a_wait_ends_when_its_time_is_up() {
-        let wait = Wait::new();
-        for timeout in [Duration::ZERO, Duration::from_millis(2)] {
-            let ended = wait.until(Some(timeout), || None::<()>);
-            assert!(matches!(ended, Err(WaitError::TimedOut)));
-        }
-    }
-
-    #[test]
-    fn nothing_is_slept_over() {
-        // Each thread waits for the other's turn. A lost wake-up would make this hang.
-        let turn = AtomicU32::new(0);
-        let waits = [Wait::new(), Wait::new()];
-        std::thread::scope(|scope| {
-            for me in 0..2u32 {
-                let (turn, waits) = (&turn, &waits);
-                scope.spawn(move || {
-                    for round in (me..2000).step_by(2) {
-                        if round % 100 < 2 {
-                            std::thread::sleep(SPIN * 3);
-                        }
-                        let mine = &waits[me as usize];
-                        mine.until(None, || (turn.load(Ordering::SeqCst) == round).then_some(())).unwrap();
-                        turn.store(round + 1, Ordering::SeqCst);
-                        waits[1 - me as usize].notify();
-                    }
-                });
-            }
-        });
-        assert_eq!(turn.into_inner(), 2000);
     }
 }

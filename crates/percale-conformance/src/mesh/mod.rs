@@ -6,6 +6,8 @@
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
+mod work;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::IntoFuture;
@@ -20,6 +22,8 @@ use percale::{
     AddressVector, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork, RemoteMemory, RemotePieces, RmaWork,
     Segments, SendWork,
 };
+
+pub use self::work::{Receive, Send};
 
 use crate::fabric::Fabric;
 use crate::memory::Memory;
@@ -49,123 +53,6 @@ pub struct Mesh<F: Fabric> {
     next: Cell<u64>,
     seed: u64,
     _watchdog: Watchdog,
-}
-
-/// A send for [`Mesh::send`].
-#[derive(Clone, Copy, Debug)]
-pub struct Send {
-    segments: Segments,
-    tag: Option<u64>,
-    data: Option<u64>,
-    flags: OpFlags,
-}
-
-impl Send {
-    /// An untagged send of all of this memory.
-    #[must_use]
-    pub fn of(memory: Memory) -> Self {
-        Self::vector(memory.segments())
-    }
-
-    /// An untagged send of several pieces.
-    #[must_use]
-    pub const fn vector(segments: Segments) -> Self {
-        Self { segments, tag: None, data: None, flags: OpFlags::COMPLETION }
-    }
-
-    /// With a tag.
-    #[must_use]
-    pub const fn tag(mut self, tag: u64) -> Self {
-        self.tag = Some(tag);
-        self
-    }
-
-    /// With remote completion data.
-    #[must_use]
-    pub const fn data(mut self, data: u64) -> Self {
-        self.data = Some(data);
-        self
-    }
-
-    /// With further flags.
-    #[must_use]
-    pub fn with(mut self, flags: OpFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// Without a completion entry.
-    #[must_use]
-    pub fn silent(mut self) -> Self {
-        self.flags.remove(OpFlags::COMPLETION);
-        self
-    }
-}
-
-/// A receive for [`Mesh::receive`].
-#[derive(Clone, Copy, Debug)]
-pub struct Receive {
-    segments: Segments,
-    tag: Option<(u64, u64)>,
-    from: PeerAddress,
-    flags: OpFlags,
-    context: Option<u64>,
-}
-
-impl Receive {
-    /// An untagged receive into all of this memory.
-    #[must_use]
-    pub fn into(memory: Memory) -> Self {
-        Self::vector(memory.segments())
-    }
-
-    /// An untagged receive into several pieces.
-    #[must_use]
-    pub const fn vector(segments: Segments) -> Self {
-        let flags = OpFlags::COMPLETION;
-        Self { segments, tag: None, from: PeerAddress::UNSPECIFIED, flags, context: None }
-    }
-
-    /// One that looks for a message instead of receiving it.
-    #[must_use]
-    pub fn peek(flags: OpFlags) -> Self {
-        Self::vector(Segments::EMPTY).with(OpFlags::PEEK | flags)
-    }
-
-    /// Of messages with this tag, in the bits that `ignore` does not have.
-    #[must_use]
-    pub const fn tag(mut self, tag: u64, ignore: u64) -> Self {
-        self.tag = Some((tag, ignore));
-        self
-    }
-
-    /// Of messages of this peer.
-    #[must_use]
-    pub const fn from(mut self, peer: PeerAddress) -> Self {
-        self.from = peer;
-        self
-    }
-
-    /// With further flags.
-    #[must_use]
-    pub fn with(mut self, flags: OpFlags) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    /// Without a completion entry.
-    #[must_use]
-    pub fn silent(mut self) -> Self {
-        self.flags.remove(OpFlags::COMPLETION);
-        self
-    }
-
-    /// With this context rather than a new one.
-    #[must_use]
-    pub const fn context(mut self, context: u64) -> Self {
-        self.context = Some(context);
-        self
-    }
 }
 
 /// How many times [`Mesh::nothing`] and [`Mesh::turns`] drive everything to show that something does not happen.

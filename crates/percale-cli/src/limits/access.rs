@@ -1,0 +1,188 @@
+//! The limits of one-sided operations through shared memory: one core reaches into a buffer of the other process, or changes
+//! a word there. By a copy where the buffer is mapped; by the kernel's system call where it is not; by one locked instruction.
+//!
+//! The far side only waits until the round is over, and checks what is there then. To the word to which the near side adds it
+//! adds as well, as it does for what is compared with this.
+
+use std::hint::black_box;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+
+use super::kernel::Foreign;
+use super::ring;
+use super::shared::{Shared, Side};
+use crate::failure::{Failure, Result};
+use crate::pattern::{Content, Part, Way};
+use crate::perf::round::{Round, SLOTS_MEMORY, Shape};
+use crate::perf::watch::{Spin, Watch};
+use crate::row::{Memory, Operation};
+use crate::subject::{Means, Subject};
+
+/// One side.
+#[derive(Debug)]
+pub(crate) struct Access {
+    shared: Shared,
+    means: Means,
+    shape: Shape,
+    /// The near side's source or destination.
+    private: Vec<u8>,
+    /// The far side's buffer, for the kernel.
+    foreign: Foreign,
+    /// The least value that the next change may find, and whether all have found what they should.
+    next: u64,
+    in_order: bool,
+}
+
+impl Access {
+    fn new(means: Means, shared: Shared) -> Self {
+        let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Ordinary };
+        let foreign = Foreign { process: 0, address: 0 };
+        Self { shared, means, shape, private: Vec::new(), foreign, next: 0, in_order: true }
+    }
+
+    /// The side whose memory it is.
+    pub(crate) fn far(means: Means, shared: Shared) -> Self {
+        let place = &shared.words().place;
+        place.value.store(shared.address(Side::Far), Release);
+        place.mark.store(std::process::id().into(), Release);
+        Self::new(means, shared)
+    }
+
+    /// The side that reaches into it, once the other is there.
+    ///
+    /// # Errors
+    /// [`Failure::Forbidden`] if it may not.
+    pub(crate) fn near(means: Means, shared: Shared) -> Result<Self> {
+        let mut this = Self::new(means, shared);
+        let place = &this.shared.words().place;
+        let process = i32::try_from(place.mark.load(Acquire)).ok().filter(|&process| process > 0);
+        let process = process.ok_or_else(|| Failure::Protocol("no process".into()))?;
+        this.foreign = Foreign { process, address: place.value.load(Acquire) };
+        if means == Means::Kernel {
+            this.foreign.read(0, &mut [0; 8]).map_err(Failure::Forbidden)?;
+        }
+        Ok(this)
+    }
+
+    /// Where a slot is in the far side's buffer.
+    #[inline]
+    const fn at(&self, slot: usize) -> usize {
+        slot * self.shape.stride()
+    }
+
+    /// Changes the word; looks at what was there.
+    #[inline]
+    fn change(&mut self) {
+        let word = &self.shared.words().word.value;
+        let (found, is_expected) = if self.shape.op == Operation::FetchAdd {
+            let found = word.fetch_add(1, SeqCst);
+            (found, found >= self.next)
+        } else {
+            match word.compare_exchange(self.next, self.next + 1, SeqCst, SeqCst) {
+                Ok(found) => (found, true),
+                Err(found) => (found, false),
+            }
+        };
+        self.in_order &= is_expected;
+        self.next = found.wrapping_add(1);
+    }
+
+    /// Checks what the near side has left here; `own` additions were ours.
+    fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
+        match self.means {
+            Means::Word => {
+                let sum = self.shared.words().word.value.load(SeqCst);
+                let wanted = round.accesses().wrapping_add(own);
+                if sum == wanted || round.check == Part::Nothing {
+                    Ok(())
+                } else {
+                    Err(Failure::Data(format!("the word is {sum} after {wanted} operations")))
+                }
+            }
+            _ if self.shape.op != Operation::Put => Ok(()),
+            Means::Copy | Means::Kernel => round.last_of_slots(slots).try_for_each(|index| {
+                let slot = self.at(round.slot(index, slots));
+                let get = |at: usize, to: &mut [u8]| self.shared.get(Side::Far, slot + at, to);
+                round.checked(index, Way::There).check_from(self.shape.bytes, get)
+            }),
+        }
+    }
+}
+
+impl Subject for Access {
+    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+        const { assert!(SLOTS_MEMORY <= ring::BUFFER, "the buffers hold all slots") };
+        if shape.bytes > self.shared.room() || shape.op.is_atomic() != (self.means == Means::Word) {
+            return Err(Failure::Protocol(format!("no limit for {} of {} bytes", shape.op.name(), shape.bytes)));
+        }
+        self.shape = *shape;
+        self.private = vec![0; shape.bytes];
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, content: Content, _watch: &mut Watch) -> Result<()> {
+        content.fill(&mut self.private);
+        Ok(())
+    }
+
+    #[inline]
+    fn check(&mut self, content: Content) -> Result<()> {
+        match self.shape.op {
+            Operation::Get => content.check(&self.private),
+            _ if self.in_order => Ok(()),
+            op => Err(Failure::Data(format!("{} found another value than there was", op.name()))),
+        }
+    }
+
+    fn reach(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+        (self.next, self.in_order) = (0, true);
+        let mut spin = Spin::default();
+        while self.shared.words().ready.value.load(Acquire) != round.number {
+            spin.turn(watch)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn access(&mut self, slot: usize, _watch: &mut Watch) -> Result<()> {
+        let at = self.at(slot);
+        let refused = || Failure::system("copying another process' memory");
+        match (self.means, self.shape.op) {
+            (Means::Word, _) => self.change(),
+            (Means::Copy, Operation::Get) => self.shared.get(Side::Far, at, black_box(&mut self.private)),
+            (Means::Copy, _) => self.shared.put(Side::Far, at, black_box(&self.private)),
+            (Means::Kernel, Operation::Get) => self.foreign.read(at, &mut self.private).map_err(refused())?,
+            (Means::Kernel, _) => self.foreign.write(at, &self.private).map_err(refused())?,
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, round: &Round, _watch: &mut Watch) -> Result<()> {
+        self.shared.words().over.value.store(round.number, Release);
+        Ok(())
+    }
+
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
+        if self.shape.op == Operation::Get {
+            for index in round.last_of_slots(slots) {
+                let slot = round.slot(index, slots);
+                let put = |at: usize, bytes: &[u8]| self.shared.put(Side::Far, self.at(slot) + at, bytes);
+                round.written(slot as u64, Way::Back).write_to(self.shape.bytes, put);
+            }
+        }
+        let words = self.shared.words();
+        words.word.value.store(0, SeqCst);
+        words.ready.value.store(round.number, Release);
+        let adds = self.shape.op == Operation::FetchAdd;
+        let mut own = 0;
+        let mut spin = Spin::endless();
+        while words.over.value.load(Acquire) != round.number {
+            if adds {
+                words.word.value.fetch_add(1, SeqCst);
+                own += 1;
+            }
+            spin.turn(watch)?;
+        }
+        self.verify(slots, round, own)
+    }
+}

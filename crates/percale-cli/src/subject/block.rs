@@ -1,0 +1,73 @@
+//! Memory that operations of the measurement use: percale's, or any.
+
+#![expect(unsafe_code, reason = "lends memory that this object keeps; each block says why")]
+
+use std::sync::atomic::AtomicU64;
+
+use percale::memory::volatile::{Segment, Segments};
+use percale::{Allocation, Domain};
+
+use crate::failure::{Result, percale};
+use crate::row::Memory;
+
+/// Pages: where every block starts.
+const ALIGNMENT: usize = 4096;
+
+/// What keeps the memory; nobody touches it through this.
+#[derive(Debug)]
+enum Store {
+    Ordinary { _bytes: Vec<u8> },
+    Percale { _allocation: Allocation },
+}
+
+/// Memory, zeroed, which is reached through segments and words only. Its owner drops it after the endpoint whose operations
+/// use it.
+#[derive(Debug)]
+pub(super) struct Block {
+    base: *mut u8,
+    len: usize,
+    _store: Store,
+}
+
+impl Block {
+    /// `len` bytes, from the start of a page.
+    pub(super) fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
+        let (store, base) = match memory {
+            Memory::Ordinary => {
+                // Aligned like what percale allocates, so that only the kind of memory differs.
+                let mut bytes = vec![0_u8; len + ALIGNMENT];
+                let skip = bytes.as_ptr().align_offset(ALIGNMENT);
+                let base = bytes.as_mut_ptr().wrapping_add(skip);
+                (Store::Ordinary { _bytes: bytes }, base)
+            }
+            Memory::Percale => {
+                let allocation = domain.allocate(len).map_err(percale("allocating memory"))?;
+                let base = allocation.as_ptr();
+                (Store::Percale { _allocation: allocation }, base)
+            }
+        };
+        Ok(Self { base, len, _store: store })
+    }
+
+    /// `len` bytes from `at` on.
+    pub(super) fn segment(&self, at: usize, len: usize) -> Segment {
+        assert!(at <= self.len && len <= self.len - at, "a block has {} bytes", self.len);
+        // SAFETY: within the memory, which outlives the operations on it (see `Block`); whoever asks for a segment touches it
+        // only while no operation has it, or means others to touch it.
+        unsafe { Segment::new(self.base.wrapping_add(at), len) }
+    }
+
+    /// The same, as operations take it.
+    pub(super) fn segments(&self, at: usize, len: usize) -> Segments {
+        Segments::one(self.segment(at, len))
+    }
+
+    /// The word at `at`, a multiple of 8.
+    #[inline]
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.len && 8 <= self.len - at, "a block has {} bytes", self.len);
+        // SAFETY: within the memory, aligned, and kept as long as `self`; words that others touch at the same time are touched
+        // as words by them as well, or read until they have the awaited value.
+        unsafe { AtomicU64::from_ptr(self.base.wrapping_add(at).cast()) }
+    }
+}

@@ -1,0 +1,113 @@
+//! An endpoint in each process, on one transport, driven by the raw posting layer, as a provider or a benchmark of another
+//! library would be.
+
+use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
+
+use super::Place;
+use crate::failure::{Failure, Result, percale};
+use crate::perf::watch::{Spin, Watch};
+use crate::row::Transport;
+
+/// This process' endpoint, and the other's address.
+pub(super) struct Node {
+    endpoint: Endpoint,
+    vector: AddressVector,
+    pub(super) domain: Domain,
+    pub(super) peer: PeerAddress,
+    entries: [Entry; 32],
+}
+
+impl Node {
+    /// Opens an endpoint on `transport`; its peer is not known yet.
+    fn open(transport: Transport, place: &Place) -> Result<Self> {
+        let here = match place {
+            Place::Local(_) => "127.0.0.1:0".into(),
+            Place::Remote(address) => address.to_string(),
+        };
+        let info = Info::discover().map_err(percale("looking what is here"))?;
+        let domain = info.domain().transport(transport.kind()).progress(Progress::Manual).open();
+        let domain = domain.map_err(percale("opening a domain"))?;
+        let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+        let endpoint = domain.endpoint().vector(&vector).bind(here.as_str()).map_err(percale("opening an endpoint"))?;
+        Ok(Self { endpoint, vector, domain, peer: PeerAddress::UNSPECIFIED, entries: [Entry::default(); 32] })
+    }
+
+    /// In the process that answers, where the other is known already.
+    pub(super) fn open_far(transport: Transport, place: &Place, address: Option<&str>) -> Result<Self> {
+        let mut node = Self::open(transport, place)?;
+        node.meet(address)?;
+        Ok(node)
+    }
+
+    /// In the process that measures; `exchange` opens the other one, given our address, and returns its address.
+    pub(super) fn open_near(
+        transport: Transport,
+        place: &Place,
+        mut exchange: impl FnMut(Option<String>) -> Result<Option<String>>,
+    ) -> Result<Self> {
+        let mut node = Self::open(transport, place)?;
+        let there = exchange(Some(node.address()))?;
+        node.meet(there.as_deref())?;
+        Ok(node)
+    }
+
+    /// Where this side is reached.
+    pub(super) fn address(&self) -> String {
+        self.endpoint.address().to_string()
+    }
+
+    fn meet(&mut self, address: Option<&str>) -> Result<()> {
+        let address = address.ok_or_else(|| Failure::Protocol("no address".into()))?;
+        self.peer = self.vector.insert(address).map_err(percale("inserting the other side's address"))?;
+        Ok(())
+    }
+
+    /// Progress; hands completions over. Whether there were any.
+    #[inline]
+    pub(super) fn poll(&mut self, mut take: impl FnMut(&Entry) -> Result<()>) -> Result<bool> {
+        let count = match self.endpoint.poll(&mut self.entries) {
+            Ok(count) => count,
+            Err(error) => return Err(self.broken(&error)),
+        };
+        for entry in &self.entries[..count] {
+            take(entry)?;
+        }
+        Ok(count > 0)
+    }
+
+    #[cold]
+    fn broken(&mut self, error: &impl std::fmt::Display) -> Failure {
+        let why = match self.endpoint.read_error() {
+            Some(entry) => format!("{error}: {entry:?}"),
+            None => error.to_string(),
+        };
+        Failure::Percale { what: "carrying messages", why }
+    }
+
+    /// Calls `post` until there is room for it; meanwhile hands completions over.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        what: &'static str,
+        watch: &mut Watch,
+        post: impl Fn(&Endpoint) -> Result<(), PostError>,
+        mut take: impl FnMut(&Entry) -> Result<()>,
+    ) -> Result<()> {
+        let mut spin = Spin::default();
+        loop {
+            match post(&self.endpoint) {
+                Ok(()) => return Ok(()),
+                Err(PostError::Again) => {
+                    self.poll(&mut take)?;
+                    spin.turn(watch)?;
+                }
+                Err(error) => return Err(percale(what)(error)),
+            }
+        }
+    }
+
+    /// Lets what is on its way go on.
+    pub(super) fn progress(&self) {
+        self.endpoint.progress();
+    }
+}

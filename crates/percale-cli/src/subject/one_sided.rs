@@ -1,0 +1,433 @@
+//! percale's one-sided operations, as the rounds see them.
+//!
+//! Each side has memory that the other may access, which it names to the other in a message at the start of a round. Accesses:
+//! the near side makes them, one at a time, while the far side makes progress until a message says that the round is over, and
+//! checks what is there. Put-latency: both sides write the other's memory and poll the last 8 bytes of their own, which count
+//! the messages.
+
+#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use percale::memory::volatile::{Segments, View};
+use percale::{
+    Access, AtomicOp, AtomicWork, Datatype, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion,
+    ReceiveWork, RemoteMemory, RemotePieces, RmaWork, SendWork,
+};
+
+use super::Subject;
+use super::block::Block;
+use super::node::Node;
+use crate::failure::{Failure, Result, percale};
+use crate::pattern::{Content, Part, Way};
+use crate::perf::round::{Round, Shape};
+use crate::perf::watch::{Spin, Watch};
+use crate::row::{Memory, Operation};
+
+/// The tag of messages that name a region, and of those that end a round.
+const REGION: u64 = 0x7065_7263_616c_6510;
+const OVER: u64 = REGION + 1;
+
+/// Contexts: bits, set in `pending` while the operation is under way.
+const ACCESS: u64 = 1;
+const SEND: u64 = 2;
+const RECEIVE: u64 = 4;
+
+/// Places of words and messages in the local memory, behind what is written or read: a cache line each.
+const OPERAND: usize = 0;
+const COMPARE: usize = 64;
+const RESULT: usize = 128;
+const TELL: usize = 192;
+const TOLD: usize = 256;
+const PLACES: usize = 320;
+
+/// The length of the polled mark at the end of a message.
+const MARK: usize = 8;
+
+/// How long the rest of a write may take to arrive whose last bytes are there.
+const ARRIVAL: Duration = Duration::from_millis(500);
+
+/// Memory that the other side may access.
+struct Exposed {
+    /// There until dropped.
+    region: Option<RawRegion>,
+    block: Rc<Block>,
+}
+
+impl Exposed {
+    fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
+        let block = Rc::new(Block::new(domain, memory, len)?);
+        let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
+        // SAFETY: the memory stays until the region is closed (see `drop`), and is only touched by copies and as words.
+        let region = unsafe { registration.raw(&[block.segment(0, len)], true) };
+        Ok(Self { region: Some(region.map_err(percale("registering memory"))?), block })
+    }
+
+    fn remote(&self) -> RemoteMemory {
+        self.region.as_ref().map(RawRegion::remote).unwrap_or_default()
+    }
+}
+
+impl Drop for Exposed {
+    fn drop(&mut self) {
+        if let Some(region) = self.region.take()
+            && region.close().is_err()
+        {
+            // The other side is stuck in an access: the memory stays.
+            std::mem::forget(Rc::clone(&self.block));
+        }
+    }
+}
+
+/// One side.
+// The order of the fields matters: what the other side may access is taken back first; the endpoint closes, and ends all
+// operations, before the local memory goes.
+pub(super) struct OneSided {
+    exposed: Exposed,
+    node: Node,
+    local: Block,
+    shape: Shape,
+    /// The bits of what is under way.
+    pending: u64,
+    /// The other side's memory, once it was named.
+    theirs: Option<RemoteMemory>,
+    /// Of put-latency: marks written and seen.
+    sent: u64,
+    received: u64,
+    /// The least value that the next atomic operation may find, and whether all have found what they should.
+    next: u64,
+    in_order: bool,
+}
+
+impl OneSided {
+    /// With this endpoint.
+    pub(super) fn new(node: Node) -> Result<Self> {
+        let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Ordinary };
+        let exposed = Exposed::new(&node.domain, shape.memory, shape.stride())?;
+        let local = Block::new(&node.domain, shape.memory, shape.stride() + PLACES)?;
+        let (pending, sent, received, next) = (0, 0, 0, 0);
+        Ok(Self { exposed, node, local, shape, pending, theirs: None, sent, received, next, in_order: true })
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Result<bool> {
+        let pending = &mut self.pending;
+        self.node.poll(|entry| take(pending, entry))
+    }
+
+    /// Polls until nothing of `what` is under way.
+    #[inline]
+    fn until(&mut self, what: u64, watch: &mut Watch) -> Result<()> {
+        let mut spin = Spin::default();
+        while self.pending & what != 0 {
+            if !self.poll()? {
+                spin.turn(watch)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        bit: u64,
+        what: &'static str,
+        watch: &mut Watch,
+        post: impl Fn(&Endpoint) -> Result<(), PostError>,
+    ) -> Result<()> {
+        let pending = &mut self.pending;
+        self.node.post(what, watch, post, |entry| take(pending, entry))?;
+        // Whether it has completed is seen by `poll` only.
+        self.pending |= bit;
+        Ok(())
+    }
+
+    /// A place behind the local bytes.
+    #[inline]
+    const fn place(&self, place: usize) -> usize {
+        self.shape.stride() + place
+    }
+
+    #[inline]
+    fn local(&self) -> Segments {
+        self.local.segments(0, self.shape.bytes)
+    }
+
+    /// Names this side's memory to the other, or says that the round is over.
+    fn tell(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
+        let segments = self.local.segments(self.place(TELL), RemoteMemory::BYTES);
+        View::of(&self.exposed.remote().to_bytes()).copy_into(&segments, 0);
+        let work = SendWork {
+            peer: self.node.peer,
+            segments,
+            tag: Some(tag),
+            data: None,
+            context: SEND,
+            flags: OpFlags::COMPLETION,
+        };
+        // SAFETY: the memory stays, and is left alone until the completion.
+        self.post(SEND, "sending", watch, |endpoint| unsafe { endpoint.post_send(&work) })?;
+        self.until(SEND, watch)
+    }
+
+    /// Expects the other side's memory to be named, or the end of a round.
+    fn expect_told(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
+        let segments = self.local.segments(self.place(TOLD), RemoteMemory::BYTES);
+        let (from, tag) = (PeerAddress::UNSPECIFIED, Some((tag, 0)));
+        let work = ReceiveWork { from, segments, tag, context: RECEIVE, flags: OpFlags::COMPLETION };
+        // SAFETY: as in `tell`.
+        self.post(RECEIVE, "receiving", watch, |endpoint| unsafe { endpoint.post_recv(&work) })
+    }
+
+    /// Waits until the other side's memory is named.
+    fn told(&mut self, watch: &mut Watch) -> Result<()> {
+        self.until(RECEIVE, watch)?;
+        let mut bytes = [0; RemoteMemory::BYTES];
+        self.local.segments(self.place(TOLD), bytes.len()).copy_to(0, &mut bytes);
+        self.theirs = RemoteMemory::from_bytes(&bytes).filter(|theirs| theirs.len >= self.shape.bytes as u64);
+        self.theirs.map(drop).ok_or_else(|| Failure::Protocol("too little remote memory".into()))
+    }
+
+    /// A slot of the other side's memory.
+    #[inline]
+    fn remote(&self, slot: usize) -> Result<RemoteMemory> {
+        let theirs = self.theirs.ok_or_else(|| Failure::Protocol("an access before the memory was named".into()))?;
+        let start = (slot * self.shape.stride()) as u64;
+        Ok(theirs.slice(start..start + self.shape.bytes as u64))
+    }
+
+    #[inline]
+    fn post_rma(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+        let (peer, remote) = (self.node.peer, RemotePieces::one(self.remote(slot)?));
+        let work =
+            RmaWork { peer, local: self.local(), remote, data: None, context: ACCESS, flags: OpFlags::COMPLETION };
+        if self.shape.op == Operation::Get {
+            // SAFETY: the memory stays, and is left alone until the completion.
+            self.post(ACCESS, "reading the other side's memory", watch, |endpoint| unsafe { endpoint.post_read(&work) })
+        } else {
+            // SAFETY: as above.
+            self.post(ACCESS, "writing the other side's memory", watch, |endpoint| unsafe {
+                endpoint.post_write(&work)
+            })
+        }
+    }
+
+    #[inline]
+    fn post_atomic(&mut self, watch: &mut Watch) -> Result<()> {
+        let swaps = self.shape.op == Operation::CompareSwap;
+        if swaps {
+            self.local.word(self.place(OPERAND)).store(self.next + 1, Relaxed);
+            self.local.word(self.place(COMPARE)).store(self.next, Relaxed);
+        }
+        let word = |place| self.local.segments(self.place(place), 8);
+        let work = AtomicWork {
+            peer: self.node.peer,
+            op: if swaps { AtomicOp::Cswap } else { AtomicOp::Sum },
+            datatype: Datatype::U64,
+            operand: word(OPERAND),
+            compare: swaps.then(|| word(COMPARE)),
+            result: Some(word(RESULT)),
+            // All change one word.
+            remote: self.remote(0)?,
+            data: None,
+            context: ACCESS,
+            flags: OpFlags::COMPLETION,
+        };
+        // SAFETY: as in `post_rma`; the words are touched again after the completion only.
+        self.post(ACCESS, "changing the other side's memory", watch, |endpoint| unsafe { endpoint.post_atomic(&work) })
+    }
+
+    /// Looks at what an atomic operation found.
+    #[inline]
+    fn found(&mut self) {
+        let found = self.local.word(self.place(RESULT)).load(Relaxed);
+        // To the word to which we add, the other side adds too.
+        let is_expected = if self.shape.op == Operation::FetchAdd { found >= self.next } else { found == self.next };
+        self.in_order &= is_expected;
+        self.next = found.wrapping_add(1);
+    }
+
+    /// Writes the content that the other side is to read.
+    fn fill(&self, slots: usize, round: &Round) {
+        for index in round.last_of_slots(slots) {
+            let slot = round.slot(index, slots);
+            let to = self.slot(slot);
+            round.written(slot as u64, Way::Back).write_to(self.shape.bytes, |at, bytes| {
+                View::of(bytes).copy_into(&to, at);
+            });
+        }
+    }
+
+    fn slot(&self, slot: usize) -> Segments {
+        self.exposed.block.segments(slot * self.shape.stride(), self.shape.bytes)
+    }
+
+    /// Checks what the other side has left in our memory; `own` additions were ours.
+    fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
+        match self.shape.op {
+            Operation::Put => round.last_of_slots(slots).try_for_each(|index| {
+                let from = self.slot(round.slot(index, slots));
+                round.checked(index, Way::There).check_from(self.shape.bytes, |at, to| {
+                    from.copy_to(at, to);
+                })
+            }),
+            op if op.is_atomic() && round.check != Part::Nothing => {
+                let (sum, wanted) = (self.exposed.block.word(0).load(SeqCst), round.accesses().wrapping_add(own));
+                if sum == wanted {
+                    Ok(())
+                } else {
+                    Err(Failure::Data(format!("the word is {sum} after {wanted} operations")))
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Takes a completion in.
+#[inline]
+fn take(pending: &mut u64, entry: &Entry) -> Result<()> {
+    *pending &= !entry.context;
+    Ok(())
+}
+
+impl Subject for OneSided {
+    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+        if self.pending != 0 {
+            return Err(Failure::Protocol("operations of the last row are still under way".into()));
+        }
+        self.shape = *shape;
+        let len = (shape.slots() - 1) * shape.stride() + shape.bytes;
+        self.exposed = Exposed::new(&self.node.domain, shape.memory, len)?;
+        self.local = Block::new(&self.node.domain, shape.memory, shape.stride() + PLACES)?;
+        self.local.word(self.place(OPERAND)).store(1, Relaxed);
+        (self.theirs, self.sent, self.received) = (None, 0, 0);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, content: Content, watch: &mut Watch) -> Result<()> {
+        let mut len = self.shape.bytes;
+        match self.shape.op {
+            op if op.is_atomic() => return Ok(()),
+            Operation::PutLatency => {
+                if self.theirs.is_none() {
+                    self.expect_told(REGION, watch)?;
+                    self.tell(REGION, watch)?;
+                    self.told(watch)?;
+                }
+                self.until(ACCESS, watch)?;
+                len -= MARK;
+                self.sent += 1;
+                self.local.word(len).store(self.sent, Relaxed);
+            }
+            _ => {}
+        }
+        let to = self.local();
+        content.write_to(len, |at, bytes| {
+            View::of(bytes).copy_into(&to, at);
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, watch: &mut Watch) -> Result<()> {
+        self.post_rma(0, watch)
+    }
+
+    #[inline]
+    fn receive(&mut self, watch: &mut Watch) -> Result<()> {
+        self.received += 1;
+        let mut spin = Spin::default();
+        while self.exposed.block.word(self.shape.bytes - MARK).load(Acquire) != self.received {
+            if !self.poll()? {
+                spin.turn(watch)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check(&mut self, content: Content) -> Result<()> {
+        let get = |from: Segments, len: usize| {
+            content.check_from(len, |at, to| {
+                from.copy_to(at, to);
+            })
+        };
+        match self.shape.op {
+            Operation::Get => get(self.local(), self.shape.bytes),
+            Operation::PutLatency if self.shape.bytes > MARK => {
+                let len = self.shape.bytes - MARK;
+                let mut start = None;
+                loop {
+                    // The bytes of one write arrive in any order: the mark may be there before the rest.
+                    match get(self.slot(0), len) {
+                        Err(error) if start.get_or_insert_with(Instant::now).elapsed() > ARRIVAL => return Err(error),
+                        Err(_) => std::hint::spin_loop(),
+                        Ok(()) => return Ok(()),
+                    }
+                }
+            }
+            op if op.is_atomic() && !self.in_order => {
+                Err(Failure::Data(format!("{} found another value than there was", op.name())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, watch: &mut Watch) -> Result<()> {
+        self.until(ACCESS | SEND, watch)
+    }
+
+    fn reach(&mut self, _round: &Round, watch: &mut Watch) -> Result<()> {
+        (self.next, self.in_order) = (0, true);
+        self.expect_told(REGION, watch)?;
+        self.told(watch)
+    }
+
+    #[inline]
+    fn access(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+        if self.shape.op.is_atomic() {
+            self.post_atomic(watch)?;
+            self.until(ACCESS, watch)?;
+            self.found();
+            return Ok(());
+        }
+        self.post_rma(slot, watch)?;
+        self.until(ACCESS, watch)
+    }
+
+    fn leave(&mut self, _round: &Round, watch: &mut Watch) -> Result<()> {
+        self.tell(OVER, watch)
+    }
+
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
+        let adds = self.shape.op == Operation::FetchAdd;
+        match self.shape.op {
+            Operation::Get => self.fill(slots, round),
+            op if op.is_atomic() => self.exposed.block.word(0).store(0, SeqCst),
+            _ => {}
+        }
+        self.expect_told(OVER, watch)?;
+        self.tell(REGION, watch)?;
+        let mut own = 0;
+        let mut spin = Spin::endless();
+        while self.pending & RECEIVE != 0 {
+            if adds {
+                self.exposed.block.word(0).fetch_add(1, SeqCst);
+                own += 1;
+            }
+            if !self.poll()? {
+                spin.turn(watch)?;
+            }
+        }
+        self.verify(slots, round, own)
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        self.node.progress();
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! A token that goes round many processes, and what it is compared with.
+//!
+//! Used by the example `token_ring` and by a test. Helpers play [`ring`] and [`switch`]; a measurement is nanoseconds.
+
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use percale::PeerAddress;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::peers::{Open, open};
+use crate::process::{Helper, ask, fork, say, told};
+use crate::watchdog::{PATIENCE, Watchdog};
+
+/// What tokens are tagged with.
+const TAG: u64 = 0x70c3;
+
+/// Hops before the clock starts, at least: connections are made, and everybody knows how crowded it is.
+const WARM: u64 = 2000;
+
+/// The processors we may use.
+///
+/// # Panics
+/// If the kernel does not say.
+#[must_use]
+pub fn processors() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).expect("an affinity");
+    (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect()
+}
+
+/// A helper stays where it was told to, and so do its threads.
+fn stay() {
+    let mut set = CpuSet::new();
+    told("PERCALE_PROCESSORS").split(',').for_each(|processor| set.set(processor.parse().expect("a processor")));
+    sched_setaffinity(None, &set).expect("an affinity");
+}
+
+/// Starts a ring; `place` says where each process runs: processors, separated by commas.
+///
+/// # Panics
+/// If a process fails.
+pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<Helper> {
+    let start = |number| {
+        let told = [
+            ("PERCALE_PROCESSORS", place(number)),
+            ("PERCALE_NUMBER", number.to_string()),
+            ("PERCALE_PEERS", processes.to_string()),
+            ("PERCALE_HOPS", hops.to_string()),
+        ];
+        Helper::start("ring", &told.each_ref().map(|(name, value)| (*name, &**value)))
+    };
+    let mut all: Vec<Helper> = (0..processes).map(start).collect();
+    let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+    all.iter_mut().for_each(|helper| helper.tell(&addresses.join(",")));
+    for helper in &mut all {
+        assert_eq!(helper.hear(), "warm");
+    }
+    all
+}
+
+/// The hop of a ring in nanoseconds.
+#[must_use]
+pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
+    let _watchdog = Watchdog::new(&format!("a token's way round {processes} processes"));
+    let all = start(processes, hops, place);
+    end(all)
+}
+
+/// Lets a ring pass the token on to the end; the hop in nanoseconds.
+///
+/// # Panics
+/// If a process fails.
+#[must_use]
+pub fn end(mut all: Vec<Helper>) -> f64 {
+    all[0].tell("go");
+    let took = number(&all[0].hear());
+    all.iter_mut().skip(1).for_each(|helper| helper.tell("go"));
+    all.into_iter().for_each(Helper::end);
+    took
+}
+
+/// The part of one process of a ring. It is told everyone's address, then (the first one, which starts the token) when to
+/// begin.
+///
+/// # Panics
+/// If the token is wrong, or does not come.
+pub fn ring() {
+    stay();
+    let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
+    let count: u64 = told("PERCALE_PEERS").parse().expect("a number");
+    let hops: u64 = told("PERCALE_HOPS").parse().expect("a number");
+    let _watchdog = Watchdog::within("a process of a ring", 5 * PATIENCE);
+    let open = open("shm", "127.0.0.1:0", |domain| domain.connect_timeout(PATIENCE));
+    open.say_address();
+    for address in ask().split(',') {
+        open.insert(address);
+    }
+    let ring = Ring { open, number, count };
+    let mut buffer = ring.pass(vec![0; 8], WARM.div_ceil(count));
+    say("warm");
+    let rounds = hops.div_ceil(count);
+    if number == 0 {
+        drop(ask());
+        let since = Instant::now();
+        ring.pass(buffer, rounds);
+        say(&(since.elapsed().as_nanos() as f64 / (rounds * count) as f64).to_string());
+    } else {
+        buffer = ring.pass(buffer, rounds);
+        drop(buffer);
+        // Whoever has not received yet needs us.
+        drop(ask());
+    }
+}
+
+/// A process's place in its ring.
+struct Ring {
+    open: Open,
+    number: u64,
+    count: u64,
+}
+
+impl Ring {
+    /// Passes the token on, this many times; it counts its hops.
+    fn pass(&self, mut buffer: Vec<u8>, rounds: u64) -> Vec<u8> {
+        let before = PeerAddress((self.number + self.count - 1) % self.count);
+        let after = PeerAddress((self.number + 1) % self.count);
+        for round in 0..rounds {
+            let at = round * self.count + self.number;
+            if self.number > 0 {
+                buffer = self.take(buffer, before, at);
+            }
+            buffer.copy_from_slice(&(at + 1).to_le_bytes());
+            let sent = self.open.endpoint.tagged_send(after, TAG, buffer).wait().expect("the token is sent");
+            buffer = sent.buffer.into_vec();
+            if self.number == 0 {
+                buffer = self.take(buffer, before, at + self.count);
+            }
+        }
+        buffer
+    }
+
+    /// Waits for the token after this many hops.
+    fn take(&self, buffer: Vec<u8>, before: PeerAddress, hops: u64) -> Vec<u8> {
+        let got = self.open.endpoint.tagged_recv(TAG, 0, buffer).from(before).wait().expect("the token comes");
+        assert_eq!((got.len, got.tag, got.source), (8, TAG, Some(before)), "the token of process {}", self.number);
+        let buffer = got.buffer.into_vec();
+        assert_eq!(buffer, hops.to_le_bytes(), "the token that process {} gets", self.number);
+        buffer
+    }
+}
+
+/// The time of a context switch in nanoseconds: two processes on one processor, and a byte that goes to and fro; half a turn.
+#[must_use]
+pub fn context_switch(processor: usize, turns: u64) -> f64 {
+    let _watchdog = Watchdog::new("context switches");
+    let told = [("PERCALE_PROCESSORS", &*processor.to_string()), ("PERCALE_HOPS", &turns.to_string())];
+    let mut helper = Helper::start("switch", &told);
+    let took = number(&helper.hear());
+    helper.end();
+    took
+}
+
+/// The helper of [`context_switch`].
+///
+/// # Panics
+/// If the byte does not come back.
+pub fn switch() {
+    stay();
+    let turns = told("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);
+    let (mut asked, mut ask) = std::io::pipe().expect("a pipe");
+    let (mut answered, mut answer) = std::io::pipe().expect("a pipe");
+    let child = fork(|| {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_ok()
+            && (0..turns + 100).all(|_| {
+                let mut byte = [0];
+                asked.read_exact(&mut byte).and_then(|()| answer.write_all(&byte)).is_ok()
+            })
+    });
+    let mut turn = |number: u64| {
+        let (byte, mut back) = ([number as u8], [0]);
+        ask.write_all(&byte).and_then(|()| answered.read_exact(&mut back)).expect("the child answers");
+        assert_eq!(byte, back, "the byte that comes back");
+    };
+    (0..100).for_each(&mut turn);
+    let since = Instant::now();
+    (0..turns).for_each(&mut turn);
+    let took = since.elapsed().as_nanos() as f64 / (2 * turns) as f64;
+    let child = rustix::process::Pid::from_raw(child);
+    let (_, status) = rustix::process::waitpid(child, rustix::process::WaitOptions::empty())
+        .expect("the child ends")
+        .expect("its status");
+    assert_eq!(status.exit_status(), Some(0), "the child's end");
+    say(&took.to_string());
+}
+
+/// The processor time that the threads of a process have taken, in milliseconds.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn processor_ms(pid: u32) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let of = |thread: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(thread.expect("a thread").path().join("schedstat")).expect("its times");
+        text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("nanoseconds come first") / 1e6
+    };
+    threads.map(of).sum()
+}
+
+fn number(text: &str) -> f64 {
+    text.parse().unwrap_or_else(|_| panic!("{text}: no number"))
+}

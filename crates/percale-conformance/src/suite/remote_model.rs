@@ -1,0 +1,123 @@
+//! Random sequences of one-sided operations against a plain model: an array of bytes.
+//!
+//! Up to [`DEPTH`] operations are under way at a time: accesses to the same bytes take effect in the order in which they
+//! were posted, so the outcome of each follows from those before it.
+
+use std::collections::VecDeque;
+
+use percale::endpoint::Owned;
+use percale::endpoint::safe::{Accessing, Outcome};
+use percale::{Access, Allocation, AtomicOp, Buffer, RemoteMemory};
+
+use crate::fabric::Fabric;
+use crate::memory::same;
+use crate::mesh::Mesh;
+use crate::random::{Random, seed};
+
+/// Operations under way.
+const DEPTH: usize = 6;
+
+/// The region's length.
+const ROOM: usize = 64 << 10;
+
+/// Lengths of reads and writes.
+const LENS: [usize; 10] = [0, 1, 8, 13, 64, 500, 2048, 2500, 16 << 10, 40_000];
+
+/// An operation under way, and what it must give.
+enum UnderWay<'e> {
+    Bytes(Accessing<'e, Owned, Buffer>, Vec<u8>),
+    Word(Accessing<'e, Owned, u64>, u64),
+    Half(Accessing<'e, Owned, i32>, i32),
+}
+
+/// Waits for the oldest.
+fn settle<F: Fabric>(mesh: &Mesh<F>, oldest: UnderWay<'_>) {
+    fn finish<F: Fabric, R: Outcome + Unpin>(mesh: &Mesh<F>, operation: Accessing<'_, Owned, R>) -> R {
+        mesh.finish(operation).unwrap_or_else(|error| panic!("an operation failed: {error}"))
+    }
+    match oldest {
+        UnderWay::Bytes(operation, wanted) => same(&finish(mesh, operation).into_vec(), &wanted, "the buffer"),
+        UnderWay::Word(operation, wanted) => assert_eq!(finish(mesh, operation), wanted, "a word's value from before"),
+        UnderWay::Half(operation, wanted) => assert_eq!(finish(mesh, operation), wanted, "a half word's from before"),
+    }
+}
+
+fn word(model: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(model[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// One operation: carried out on the model, and started.
+fn start<'e, F: Fabric>(
+    mesh: &'e Mesh<F>,
+    random: &mut Random,
+    remote: RemoteMemory,
+    model: &mut [u8],
+) -> UnderWay<'e> {
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let part = |at: usize, len: usize| remote.slice(at as u64..(at + len) as u64);
+    // Words are few, so that operations meet.
+    let at = random.below(16) * 8;
+    match random.below(8) {
+        kind @ 0..4 => {
+            let len = LENS[random.below(LENS.len())];
+            let at = if random.below(2) == 0 { random.below(200) } else { random.below(ROOM - len) };
+            if kind < 2 {
+                let mut bytes = vec![0; len];
+                random.fill(&mut bytes);
+                model[at..at + len].copy_from_slice(&bytes);
+                let write = a.write(peer, bytes.clone(), part(at, len)).start().expect("a write");
+                return UnderWay::Bytes(write, bytes);
+            }
+            let wanted = model[at..at + len].to_vec();
+            UnderWay::Bytes(a.read(peer, part(at, len), vec![0; len]).start().expect("a read"), wanted)
+        }
+        4 => {
+            let (before, value) = (word(model, at), random.next());
+            model[at..at + 8].copy_from_slice(&before.wrapping_add(value).to_ne_bytes());
+            UnderWay::Word(a.fetch_add(peer, part(at, 8), value).start().expect("an add"), before)
+        }
+        5 => {
+            let (before, new) = (word(model, at), random.next());
+            let expected = if random.below(2) == 0 { before } else { new };
+            if before == expected {
+                model[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+            }
+            UnderWay::Word(a.compare_swap(peer, part(at, 8), expected, new).start().expect("a swap"), before)
+        }
+        6 => {
+            let before = i32::from_ne_bytes(model[at..at + 4].try_into().expect("four bytes"));
+            let value = random.next() as i32;
+            model[at..at + 4].copy_from_slice(&before.max(value).to_ne_bytes());
+            let max = a.fetch_atomic(peer, AtomicOp::Max, part(at, 4), value).start().expect("a maximum");
+            UnderWay::Half(max, before)
+        }
+        _ => {
+            let before = word(model, at);
+            let read = a.fetch_atomic(peer, AtomicOp::Read, part(at, 8), 0_u64).start().expect("an atomic read");
+            UnderWay::Word(read, before)
+        }
+    }
+}
+
+/// Random operations do what they do to an array; with `PERCALE_LONG` a million of them on each kind of memory.
+pub fn rma_011_random_accesses_do_what_a_plain_model_does<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let count = if crate::long() { 1_000_000 } else { 3000 };
+    let mut allocation: Allocation = mesh.station(1).domain.allocate(ROOM).expect("memory");
+    allocation.fill(0);
+    for memory in [Buffer::from(vec![0; ROOM]), Buffer::from(allocation)] {
+        let mut random = Random::new(seed());
+        let mut model = vec![0; ROOM];
+        let region = mesh.station(1).domain.register(memory, Access::REMOTE_READ | Access::REMOTE_WRITE);
+        let region = region.expect("a region");
+        let mut under_way = VecDeque::new();
+        for _ in 0..count {
+            under_way.push_back(start(&mesh, &mut random, region.remote(), &mut model));
+            if under_way.len() > DEPTH {
+                settle(&mesh, under_way.pop_front().expect("one at least"));
+            }
+        }
+        under_way.into_iter().for_each(|operation| settle(&mesh, operation));
+        same(&region.close().expect("nobody is at it").into_vec(), &model, "the region");
+    }
+}

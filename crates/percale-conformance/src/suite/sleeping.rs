@@ -1,0 +1,225 @@
+//! Sleepers on an endpoint's descriptor: in poll(2), in a waiting call, or as tasks.
+
+use std::future::{Future, IntoFuture};
+use std::os::fd::AsFd;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::time::Duration;
+
+use percale::Progress;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::waiting::{PEER, inject, two, two_in, two_shared};
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{MANY, Mesh, Receive, Send};
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+
+/// One side sleeps on the descriptor whenever it may; the other sends after all kinds of pauses.
+pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Fabric>() {
+    const ROUNDS: u64 = 400;
+    let _watchdog = Watchdog::new("a sleeper is woken");
+    let (sleeper, waker) = two::<F>();
+    let slept = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut random = Random::new(crate::random::seed());
+            for round in 0..ROUNDS {
+                if round % 4 == 0 {
+                    std::thread::sleep(Duration::from_micros(random.below(300) as u64));
+                }
+                inject(&waker, round, &round.to_le_bytes());
+                let receiving = waker.tagged_recv(round, 0, vec![0; 8]);
+                assert_eq!(receiving.wait().expect("an echo").to_vec(), round.to_le_bytes());
+            }
+        });
+        let sleeping = scope.spawn(move || {
+            let mut slept = 0;
+            for round in 0..ROUNDS {
+                let receiving = sleeper.tagged_recv(round, 0, vec![0; 8]).start().expect("a receive");
+                while !receiving.is_ready() {
+                    // The endpoint's own queue stays empty: what counts is the descriptor.
+                    if sleeper.try_wait() {
+                        let fd = sleeper.as_fd();
+                        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
+                            Ok(_) | Err(rustix::io::Errno::INTR) => slept += 1,
+                            Err(error) => panic!("poll: {error}"),
+                        }
+                    }
+                }
+                let got = receiving.wait().expect("a message").to_vec();
+                assert_eq!(got, round.to_le_bytes());
+                inject(&sleeper, round, &got);
+            }
+            // What was injected last may still have to leave.
+            for _ in 0..1000 {
+                sleeper.progress();
+            }
+            slept
+        });
+        sleeping.join().expect("the sleeper")
+    });
+    println!("{}: slept {slept} times in {ROUNDS} rounds", F::NAME);
+    assert!(slept > 0);
+}
+
+/// Arming looks at everything once more; a send that completes in that look is a reason not to sleep.
+pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let mut sent: u64 = 0;
+    let source = Memory::content(1, 8);
+    while mesh.try_send(0, mesh.peer(1), Send::of(source).silent()).is_ok() {
+        sent += 1;
+    }
+    // Safe operations own their buffers and may wait for room.
+    let waiting = mesh.endpoint(0).send(mesh.peer(1), vec![1; 8]).start().expect("a send");
+    // Station 0 does nothing, while 1 takes what there is.
+    let target = Memory::blank(8);
+    let take = |_: &u64| {
+        let received = mesh.receive(1, Receive::into(target));
+        (0..MANY).any(|_| {
+            mesh.turn_one(1);
+            mesh.take(received).is_some()
+        })
+    };
+    let taken = (0..sent).take_while(take).count();
+    println!("{}: {taken} of {sent} messages made room", F::NAME);
+    assert!(!mesh.endpoint(0).try_wait(), "there is room for the send that waits");
+    assert!(mesh.finish(waiting).is_ok());
+}
+
+/// Whoever sleeps on the descriptor is woken, though another waiter came and went in between.
+pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Fabric>() {
+    let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
+    let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message"));
+        a.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
+    });
+    let other = || assert!(!b.wait(Some(Duration::from_millis(1))), "the endpoint's own queue stays empty");
+    // A thread in poll(2).
+    let receiving = b.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
+    while !b.try_wait() {
+        b.progress();
+    }
+    other();
+    inject(&a, 2, b"second");
+    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+    let fd = b.as_fd();
+    assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)), Ok(1), "slept for ever");
+    assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
+    // A task.
+    let mut receiving = pin!(b.tagged_recv(3, 0, vec![0; 5]).into_future());
+    let waker = fall_asleep(receiving.as_mut());
+    other();
+    inject(&a, 3, b"third");
+    assert_eq!(block_on(receiving, &waker).expect("a message").to_vec(), b"third");
+}
+
+/// A task sleeps, and its endpoint gets work that only naps bring on: the task is woken to do it.
+pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Fabric>() {
+    const COUNT: u64 = 24;
+    const LEN: usize = 400_000;
+    let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
+    // Without the timer that looks for silent peers: it would wake the task as well, after seconds.
+    let (a, b) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
+    std::thread::scope(|scope| {
+        let (posted, all_posted) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            b.tagged_recv(0, 0, vec![0; 8]).wait().expect("the first message");
+            all_posted.recv().expect("all is posted");
+            for number in 1..=COUNT {
+                let got = b.tagged_recv(number, 0, vec![0; LEN]).wait().expect("a long message");
+                same(&got.to_vec(), &content(number, LEN), "a long message");
+            }
+            b.tagged_send(PEER, 99, "thanks").delivered().wait().expect("the answer");
+        });
+        inject(&a, 0, &[0; 8]);
+        let mut answer = pin!(a.tagged_recv(99, 0, vec![0; 6]).into_future());
+        let waker = fall_asleep(answer.as_mut());
+        let post = |number| a.tagged_send(PEER, number, content(number, LEN)).start().expect("a send");
+        let sends: Vec<_> = (1..=COUNT).map(post).collect();
+        posted.send(()).expect("the receiver is there");
+        assert_eq!(block_on(answer, &waker).expect("the answer").to_vec(), b"thanks");
+        sends.into_iter().for_each(|sending| drop(sending.wait().expect("a send")));
+    });
+}
+
+/// A thread that sleeps on the descriptor of an idle endpoint takes no processor time, not once, until a message comes.
+pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Fabric>() {
+    let _watchdog = Watchdog::new("an idle sleeper takes no processor time");
+    // Without the timer that looks for silent TCP peers.
+    let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            let receiving = sleeper.tagged_recv(1, 0, vec![0; 5]).wait().expect("a message");
+            assert_eq!(receiving.to_vec(), b"first");
+            let receiving = sleeper.tagged_recv(2, 0, vec![0; 6]).start().expect("a receive");
+            tell.send(rustix::thread::gettid()).expect("somebody looks at this thread");
+            let fd = sleeper.as_fd();
+            while !receiving.is_ready() {
+                if sleeper.try_wait() {
+                    poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).expect("sleep");
+                }
+            }
+            assert_eq!(receiving.wait().expect("a message").to_vec(), b"second");
+        });
+        waker.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
+        let task = format!("/proc/self/task/{}", told.recv().expect("the sleeper").as_raw_nonzero());
+        // Nanoseconds on a processor, and how often it was given one; nobody reads the time in between.
+        let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread is there");
+        let asleep = || {
+            let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread is there");
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+        };
+        // It may sleep for a moment before it sleeps on the descriptor: until two looks agree, it is not there yet.
+        let idle = || {
+            let before = taken();
+            std::thread::sleep(Duration::from_millis(50));
+            asleep() && taken() == before
+        };
+        while !idle() {}
+        let before = taken();
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(taken(), before, "processor time in ns, time in the queue, turns");
+        inject(&waker, 2, b"second");
+    });
+}
+
+/// Wakes a thread that runs one future.
+struct Unpark {
+    thread: std::thread::Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// Polls a future that has nothing to return until it no longer asks to be polled again: it sleeps.
+fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
+    let waker = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
+    while waker.woken.swap(false, Ordering::SeqCst) {
+        assert!(future.as_mut().poll(&mut Context::from_waker(&Arc::clone(&waker).into())).is_pending());
+        std::thread::yield_now();
+    }
+    waker
+}
+
+/// Runs a future that fell asleep: it is polled when it is woken, and not before.
+fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark>) -> R {
+    loop {
+        while !waker.woken.swap(false, Ordering::SeqCst) {
+            std::thread::park();
+        }
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&Arc::clone(waker).into())) {
+            return result;
+        }
+    }
+}

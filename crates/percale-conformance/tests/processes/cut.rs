@@ -1,0 +1,73 @@
+//! Connections that are cut in the middle of a message.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use percale::{Event, PostError};
+use percale_conformance::memory::content;
+use percale_conformance::peers::open;
+use percale_conformance::watchdog::Watchdog;
+
+crate::on!(tcp: { msg_013_half_arrived_messages_of_the_dead_count_no_more });
+
+/// A message that travels with its head, in many segments.
+const LEN: usize = 300_000;
+/// Of what a caller sends, so much reaches whom it calls: the set-up, and about half of a message.
+const PASSED: usize = LEN / 2;
+
+/// Passes one connection on to `to`, and cuts it when the caller has sent [`PASSED`] bytes.
+fn pass_some(listener: &TcpListener, to: SocketAddr) {
+    let (caller, _) = listener.accept().expect("a caller");
+    let called = TcpStream::connect(to).expect("somebody listens");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut from, mut to) = (&called, &caller);
+            // It ends when the other direction is cut.
+            drop(std::io::copy(&mut from, &mut to));
+        });
+        let (mut from, mut to) = (&caller, &called);
+        drop(std::io::copy(&mut Read::take(&mut from, PASSED as u64), &mut to));
+        drop(to.flush());
+        for stream in [&caller, &called] {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    });
+}
+
+/// Unexpected messages are accounted for from when they begin; those that will never be whole are given back.
+fn msg_013_half_arrived_messages_of_the_dead_count_no_more(transport: &str) {
+    let _watchdog = Watchdog::new("half-arrived messages of the dead count no more");
+    let receiver = open(transport, "127.0.0.1:0", |domain| domain.unexpected_cap(LEN));
+    let at = receiver.endpoint.address();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let between = listener.local_addr().expect("its address").to_string();
+    for _ in 0..4 {
+        let sender = open(transport, "127.0.0.1:0", |domain| domain);
+        let peer = sender.insert(&between);
+        std::thread::scope(|scope| {
+            scope.spawn(|| pass_some(&listener, at));
+            let sending = sender.endpoint.tagged_send(peer, 1, content(1, LEN)).start().expect("a send");
+            let mut down = false;
+            receiver.until(|| {
+                sender.endpoint.progress();
+                down |= matches!(receiver.events.read(), Some(Event::PeerDown { .. }));
+                down
+            });
+            drop(sending);
+        });
+    }
+    // Whoever is told to offer may not inject.
+    let friend = open(transport, "127.0.0.1:0", |domain| domain);
+    let peer = friend.insert(&receiver.endpoint.address().to_string());
+    friend.inject(peer, 2, b"hello");
+    let receiving = receiver.endpoint.tagged_recv(2, 0, vec![0; 5]).start().expect("a receive");
+    receiver.until(|| {
+        friend.endpoint.progress();
+        receiving.is_ready()
+    });
+    for _ in 0..1000 {
+        friend.endpoint.progress();
+        receiver.endpoint.progress();
+    }
+    assert_ne!(friend.endpoint.tagged_inject(peer, 2, b"again"), Err(PostError::Again), "the account is full");
+}

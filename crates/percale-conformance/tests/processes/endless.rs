@@ -1,0 +1,155 @@
+//! Strangers that never stop talking, and peers that begin to talk nonsense.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use percale_conformance::measure::status_kib;
+use percale_conformance::peers::open_as_told;
+use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::random::{Random, seed};
+use percale_conformance::watchdog::Watchdog;
+
+crate::on!(shm, tcp: { flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory });
+
+/// What is endless here: more than any buffer of the kernel's holds.
+const BYTES: usize = 64 << 20;
+/// What the victim may need more afterwards, in KiB: far less than it was sent.
+const GROWTH_KIB: usize = 8 << 10;
+
+/// The helper `endured` is talked to, and measures its own memory; a friend of it is served all the time.
+fn flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transport: &str) {
+    let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
+    let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
+    let address = victim.hear();
+    let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEER", address.as_str())];
+    let mut friend = Helper::start("echo", &told);
+    victim.tell(&friend.hear());
+    let measure = |victim: &mut Helper| -> usize {
+        victim.tell("measure");
+        victim.hear().parse().expect("KiB")
+    };
+    let seed = seed();
+    let mut random = Random::new(seed);
+    println!("PERCALE_SEED={seed}");
+    let at: SocketAddr = address.parse().expect("an address");
+    // A first round, after which whatever is kept for reuse is there.
+    let mut before = 0;
+    for round in 0..3 {
+        let taken = endless(at, &mut random) + cut(at, &mut random);
+        let peers = babble(&told, &mut victim);
+        let now = measure(&mut victim);
+        println!("{transport}: {taken} bytes of strangers were taken, {peers} of peers; RssAnon {now} KiB");
+        if round == 0 {
+            before = now;
+        }
+        assert!(now <= before + GROWTH_KIB, "it had {before} KiB, and now has {now}");
+    }
+    victim.tell("end");
+    victim.end();
+}
+
+/// Sends random bytes without end to whoever listens there; returns how many were taken. Each stranger begins otherwise: some
+/// as percale does.
+fn endless(at: SocketAddr, random: &mut Random) -> usize {
+    let mut taken = 0;
+    for stranger in 0..8 {
+        let mut bytes = vec![0; 64 << 10];
+        random.fill(&mut bytes);
+        if stranger % 2 == 0 {
+            bytes[..10].copy_from_slice(b"percale\0\x01\0");
+        }
+        let mut stream = TcpStream::connect(at).expect("anybody may connect");
+        stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
+        let mut said = 0;
+        // It is hung up on, or nobody listens any longer.
+        while let Ok(written @ 1..) = stream.write(&bytes) {
+            said += written;
+            assert!(said < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
+        }
+        taken += said;
+    }
+    taken
+}
+
+/// Beginnings of what percale says, cut anywhere; returns how many bytes were taken.
+fn cut(at: SocketAddr, random: &mut Random) -> usize {
+    let said = |_| {
+        let mut bytes = vec![0; 1 + random.below(300)];
+        random.fill(&mut bytes);
+        for (byte, known) in bytes.iter_mut().zip(b"percale\0\x01\0") {
+            *byte = *known;
+        }
+        let mut stream = TcpStream::connect(at).expect("anybody may connect");
+        stream.write(&bytes).unwrap_or(0)
+    };
+    (0..200).map(said).sum()
+}
+
+/// Two real peers that talk nonsense once they are connected; returns how many bytes were taken.
+fn babble(told: &[(&str, &str)], victim: &mut Helper) -> usize {
+    let one = |_| {
+        let mut peer = Helper::start("babbler", told);
+        let address = peer.hear();
+        victim.tell(&address);
+        let said: usize = peer.hear().parse().expect("a number of bytes");
+        peer.kill();
+        said
+    };
+    (0..2).map(one).sum()
+}
+
+/// Connects as it should, then writes without end to whatever sockets it has.
+pub(crate) fn babbler() {
+    let open = open_as_told();
+    open.say_address();
+    let peer = open.insert(&percale_conformance::process::told("PERCALE_PEER"));
+    open.inject(peer, 1, b"hello");
+    drop(open.connected());
+    let mut random = Random::new(seed());
+    let mut bytes = vec![0; 4 << 10];
+    let (mut said, mut refused) = (0, 0);
+    let sockets = crate::hostile::sockets();
+    // Until nobody has taken anything for a while.
+    while said < BYTES && refused < 500 {
+        random.fill(&mut bytes);
+        let written: usize = sockets.iter().map(|&socket| crate::hostile::write(socket, &bytes)).sum();
+        said += written;
+        refused += 1;
+        if written > 0 {
+            refused = 0;
+        } else {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    say(&said.to_string());
+    drop(ask());
+}
+
+/// Exchanges with its friend all the time, and says what memory it has when it is asked.
+pub(crate) fn endured() {
+    let open = open_as_told();
+    open.say_address();
+    let friend = open.insert(&ask());
+    let (orders, ordered) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut order = String::new();
+        while order != "end" {
+            order = ask();
+            orders.send(order.clone()).expect("the endpoint's thread is there");
+        }
+    });
+    let mut exchanged = 0;
+    loop {
+        exchanged += 1;
+        let len = [8, 100, 2048, 9000, 200_000][exchanged as usize % 5];
+        open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend: {error}"));
+        while open.events.read().is_some() {}
+        match ordered.try_recv().as_deref() {
+            Ok("measure") => say(&status_kib("RssAnon").to_string()),
+            Ok("end") => return,
+            Ok(address) => drop(open.insert(address)),
+            Err(_) => {}
+        }
+    }
+}

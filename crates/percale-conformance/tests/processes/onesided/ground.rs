@@ -1,0 +1,176 @@
+//! Memory that an owner registers again and again: writers stamp it, and between two registrations nobody may.
+//!
+//! A registration is an *epoch*: its key follows from its number, and writers write one byte value that does, too, with the
+//! highest bit set. An owner fills its memory with values without that bit. So each byte tells who wrote it, and when.
+
+#![expect(unsafe_code, reason = "registers memory that is never freed; the block states its reason")]
+
+use percale::{Allocation, Domain, RawRegion, Region};
+use percale_conformance::memory::Memory;
+
+use super::ALL;
+
+/// Bytes of a ground.
+pub(super) const GROUND: usize = 256 << 10;
+
+/// The key of an epoch.
+pub(super) const fn key_of(epoch: u64) -> u64 {
+    epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63
+}
+
+/// What writers write in an epoch.
+pub(super) const fn stamp_of(epoch: u64) -> u8 {
+    0x80 | (epoch % 128) as u8
+}
+
+/// What the owner fills its memory with after an epoch.
+const fn filling_of(epoch: u64) -> u8 {
+    (epoch % 127) as u8
+}
+
+/// Memory that is not registered.
+#[derive(Debug)]
+pub(super) enum Ground {
+    /// What percale allocated: local peers map it.
+    Sealed(Allocation),
+    /// Any other: local peers reach it by the kernel.
+    Plain(Memory),
+}
+
+/// Memory that is registered, and the region by which it is owned or vouched for.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// With the memory's address.
+    Sealed(Region, usize),
+    Plain(RawRegion, Memory),
+}
+
+impl Ground {
+    pub(super) fn new(domain: &Domain, sealed: bool) -> Self {
+        if sealed {
+            Self::Sealed(domain.allocate(GROUND).expect("memory"))
+        } else {
+            Self::Plain(Memory::of(&vec![0; GROUND]))
+        }
+    }
+
+    /// Where it is, if percale allocated it.
+    pub(super) fn place(&self) -> Option<usize> {
+        match self {
+            Self::Sealed(allocation) => Some(allocation.as_ptr().addr()),
+            Self::Plain(_) => None,
+        }
+    }
+
+    pub(super) fn register(self, domain: &Domain, key: u64) -> Held {
+        let registration = domain.registration(ALL).key(key);
+        match self {
+            Self::Sealed(allocation) => {
+                let place = allocation.as_ptr().addr();
+                Held::Sealed(registration.own(allocation).expect("a region"), place)
+            }
+            Self::Plain(memory) => {
+                // SAFETY: the memory is never freed, and only copied from and to through its pointer.
+                let region = unsafe { registration.raw(&[memory.segment()], true) };
+                Held::Plain(region.expect("a region"), memory)
+            }
+        }
+    }
+
+    fn read(&self, into: &mut [u8]) {
+        match self {
+            Self::Sealed(allocation) => allocation.read(0, into),
+            Self::Plain(memory) => _ = memory.segments().copy_to(0, into),
+        }
+    }
+
+    fn fill(&mut self, value: u8, scratch: &mut [u8]) {
+        scratch.fill(value);
+        match self {
+            Self::Sealed(allocation) => allocation.write(0, scratch),
+            Self::Plain(memory) => memory.write(scratch),
+        }
+    }
+}
+
+impl Held {
+    /// Takes the memory back, if no peer is at it.
+    pub(super) fn close(self) -> Result<Ground, Self> {
+        match self {
+            Self::Sealed(region, place) => match region.close() {
+                Ok(buffer) => Ok(Ground::Sealed(buffer.into_allocation().expect("what was registered"))),
+                Err(busy) => Err(Self::Sealed(busy.into_region(), place)),
+            },
+            Self::Plain(region, memory) => match region.close() {
+                Ok(()) => Ok(Ground::Plain(memory)),
+                Err(busy) => Err(Self::Plain(busy.into_region(), memory)),
+            },
+        }
+    }
+
+    /// Where it is, if percale allocated it.
+    pub(super) fn place(&self) -> Option<usize> {
+        match self {
+            Self::Sealed(_, place) => Some(*place),
+            Self::Plain(..) => None,
+        }
+    }
+
+    /// The first byte.
+    pub(super) fn first(&self) -> u8 {
+        let mut byte = [0];
+        match self {
+            Self::Sealed(region, _) => region.read(0, &mut byte),
+            Self::Plain(_, memory) => _ = memory.segments().copy_to(0, &mut byte),
+        }
+        byte[0]
+    }
+}
+
+/// What is known of a ground's bytes.
+#[derive(Debug)]
+pub(super) struct Watch {
+    filling: u8,
+    scratch: Vec<u8>,
+}
+
+impl Watch {
+    /// Begins with memory full of zeros.
+    pub(super) fn new() -> Self {
+        Self { filling: 0, scratch: vec![0; GROUND] }
+    }
+
+    /// Forgets the last ground: this one is new.
+    pub(super) fn renew(&mut self) {
+        self.filling = 0;
+    }
+
+    /// Whether a writer has written the first byte.
+    pub(super) fn is_written(&self, held: &Held) -> bool {
+        held.first() != self.filling
+    }
+
+    /// The epoch is over, and closing said so: only its own writes are there. Fills the memory anew. How many bytes were written.
+    pub(super) fn closed(&mut self, ground: &mut Ground, epoch: u64) -> usize {
+        let (filling, stamp) = (self.filling, stamp_of(epoch));
+        ground.read(&mut self.scratch);
+        let stamped = self.scratch.iter().filter(|byte| **byte == stamp).count();
+        let filled = self.scratch.iter().filter(|byte| **byte == filling).count();
+        if stamped + filled != GROUND {
+            let at = self.scratch.iter().position(|byte| *byte != stamp && *byte != filling).unwrap_or(0);
+            panic!("epoch {epoch}: byte {at} is {:#04x}, of another epoch than this ({stamp:#04x})", self.scratch[at]);
+        }
+        self.filling = filling_of(epoch);
+        ground.fill(self.filling, &mut self.scratch);
+        stamped
+    }
+
+    /// Nobody wrote since.
+    pub(super) fn check(&mut self, ground: &Ground, epoch: u64) {
+        ground.read(&mut self.scratch);
+        if let Some(at) = self.scratch.iter().position(|byte| *byte != self.filling) {
+            let byte = self.scratch[at];
+            panic!("byte {at} became {byte:#04x} after closing had returned (epoch {epoch}, {:#04x})", stamp_of(epoch));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! One-sided operations between processes: revocation under writers, refusals, atomic operations by several ways at once,
+//! memory that is not there, deaths.
+//!
+//! * `ground`: memory of both kinds, registered again and again, and what must not change in it
+//! * `revocation`: regions closed under running writers; `stopped`: under stopped and killed ones
+//! * `refused`, `words`, `unbacked`, `untrusting`, `deaths`: as their names say
+
+pub(crate) mod deaths;
+mod ground;
+pub(crate) mod refused;
+pub(crate) mod revocation;
+mod stopped;
+pub(crate) mod unbacked;
+pub(crate) mod untrusting;
+pub(crate) mod words;
+
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use percale::domain::DomainBuilder;
+use percale::endpoint::safe::{Cause, OperationError};
+use percale::{Access, ErrorCode, RemoteMemory, Trust};
+use percale_conformance::peers::{Open, open};
+use percale_conformance::process::{ask, say, told};
+
+pub(crate) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An endpoint of this kind: `shm`, `untrusting` (shm, where targets execute all), `bounced` (shm without copies by the
+/// kernel), `tcp`, or `any`.
+pub(crate) fn open_kind(kind: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Open {
+    let transport = if matches!(kind, "tcp" | "any") { kind } else { "shm" };
+    open(transport, "127.0.0.1:0", |domain| {
+        adjust(match kind {
+            "untrusting" => domain.trust(Trust::None),
+            "bounced" => domain.cma(false),
+            _ => domain,
+        })
+    })
+}
+
+/// What a helper is to open.
+pub(crate) fn open_as_told() -> Open {
+    open_kind(&told("PERCALE_FABRIC"), |domain| domain)
+}
+
+/// The code of an operation's error.
+#[track_caller]
+pub(crate) fn code(error: &OperationError) -> ErrorCode {
+    match &error.cause {
+        Cause::Completion(entry) => entry.error,
+        other => panic!("the operation should have been posted and ended: {other}"),
+    }
+}
+
+/// The code of what must fail.
+#[track_caller]
+pub(crate) fn refusal<R>(result: Result<R, OperationError>) -> ErrorCode {
+    match result {
+        Ok(_) => panic!("the operation should not have succeeded"),
+        Err(error) => code(&error),
+    }
+}
+
+/// The first `len` bytes under a key.
+pub(crate) const fn all_of(key: u64, len: u64) -> RemoteMemory {
+    RemoteMemory { key, address: 0, len }
+}
+
+/// Makes progress. Spins more than it yields: on a busy machine a yield takes many milliseconds.
+pub(crate) fn work(open: &Open) {
+    for _ in 0..200 {
+        if open.endpoint.progress() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    std::thread::yield_now();
+}
+
+/// A deadline that panics.
+pub(crate) struct Deadline(Instant, &'static str);
+
+impl Deadline {
+    pub(crate) fn new(what: &'static str) -> Self {
+        Self(Instant::now() + PATIENCE, what)
+    }
+
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        assert!(Instant::now() < self.0, "{} within {PATIENCE:?}", self.1);
+    }
+}
+
+/// The lines that a helper is told, while it does something else.
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    pub(crate) fn new() -> Self {
+        let (heard, lines) = channel();
+        // After the last line its test may be gone, which `ask` takes for a failure.
+        let listen = move || {
+            while {
+                let line = ask();
+                line != "end" && heard.send(line).is_ok()
+            } {}
+        };
+        std::thread::spawn(listen);
+        Self(lines)
+    }
+
+    pub(crate) fn try_next(&self) -> Option<String> {
+        match self.0.try_recv() {
+            Ok(line) => Some(line),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some("end".into()),
+        }
+    }
+
+    pub(crate) fn wait(&self) -> String {
+        self.0.recv().unwrap_or_else(|_| "end".into())
+    }
+}
+
+/// Makes progress, and answers each line with what `obey` says, until it is told `end`. Told `quiet`, it makes no progress
+/// before the next line.
+pub(crate) fn serve(open: &Open, mut obey: impl FnMut(&str) -> String) {
+    let lines = Lines::new();
+    loop {
+        let line = match lines.try_next() {
+            Some(line) => line,
+            None => {
+                work(open);
+                continue;
+            }
+        };
+        let line = if line == "quiet" {
+            say("quiet");
+            lines.wait()
+        } else {
+            line
+        };
+        if line == "end" {
+            return;
+        }
+        say(&obey(&line));
+    }
+}

@@ -1,0 +1,228 @@
+//! Initiators that ask for what they may not have: foreign and guessed keys, ranges that leave or wrap, missing rights.
+
+use percale::endpoint::safe::Accessing;
+use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory};
+use percale_conformance::long;
+use percale_conformance::memory::{content, same};
+use percale_conformance::peers::{Open, open_in};
+use percale_conformance::process::{Helper, say};
+use percale_conformance::random::{Random, seed};
+use percale_conformance::watchdog::Watchdog;
+use std::time::Duration;
+
+use super::{ALL, open_as_told, open_kind, refusal, serve};
+
+crate::on!(shm, untrusting, bounced, tcp: {
+    mr_001_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused,
+});
+
+/// Bytes of each region.
+const LEN: u64 = 100_000;
+/// What regions allow, in the order in which the target names them, first sealed, then plain; the last is a foreign domain's.
+const RIGHTS: [Access; 4] = [ALL, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::empty()];
+const FOREIGN: usize = 8;
+/// Tries under way.
+const DEPTH: usize = 64;
+
+/// The target: eight regions of its domain, one of another.
+pub(crate) fn target() {
+    let open = open_as_told();
+    let foreign = open_in(&percale_conformance::peers::domain("any", |domain| domain), "127.0.0.1:0", |e| e);
+    let mut regions: Vec<Region> = Vec::new();
+    for sealed in [true, false] {
+        for access in RIGHTS {
+            let bytes = content(regions.len() as u64, LEN as usize);
+            let memory = if sealed {
+                let mut memory = open.domain.allocate(bytes.len()).expect("memory");
+                memory.write(0, &bytes);
+                Buffer::from(memory)
+            } else {
+                Buffer::from(bytes)
+            };
+            regions.push(open.domain.register(memory, access).expect("a region"));
+        }
+    }
+    regions.push(foreign.domain.register(content(FOREIGN as u64, LEN as usize), ALL).expect("a region"));
+    let keys: Vec<String> = regions.iter().map(|region| region.key().to_string()).collect();
+    say(&format!("{} {}", open.endpoint.address(), keys.join(" ")));
+    serve(&open, |_| {
+        for (number, region) in (0..).zip(&regions) {
+            let mut bytes = vec![0; region.len()];
+            region.read(0, &mut bytes);
+            same(&bytes, &content(number, LEN as usize), "a region");
+        }
+        "unchanged".into()
+    });
+}
+
+/// 20,000 tries (10,000,000 with `PERCALE_LONG`), of all four ways together.
+fn mr_001_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused(kind: &str) {
+    let _watchdog = Watchdog::within("random tries", Duration::from_secs(if long() { 7200 } else { 300 }));
+    let seed = seed();
+    println!("PERCALE_SEED={seed}");
+    let mut left = if long() { 2_500_000 } else { 5000 };
+    let mut shift = 0;
+    while left > 0 {
+        // The target is a helper, which gives up after ten minutes.
+        let tries = left.min(500_000);
+        left -= tries;
+        shift += 1;
+        Tries::new(kind, seed.wrapping_add(shift)).make(tries);
+    }
+}
+
+struct Tries {
+    kind: String,
+    open: Open,
+    target: Helper,
+    peer: PeerAddress,
+    keys: Vec<u64>,
+    random: Random,
+}
+
+impl Tries {
+    fn new(kind: &str, seed: u64) -> Self {
+        let mut target = Helper::start("refusing", &[("PERCALE_FABRIC", kind)]);
+        let open = open_kind(kind, |domain| domain);
+        let words = target.hear();
+        let mut words = words.split(' ');
+        let peer = open.insert(words.next().expect("an address"));
+        let keys = words.map(|key| key.parse().expect("a key")).collect();
+        Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
+    }
+
+    fn make(mut self, tries: usize) {
+        // What is known of a region is known after its first use.
+        for region in [0, 1, 4, 5] {
+            let word = self.part(region, 0, 8);
+            let got = self.open.endpoint.read(self.peer, word, vec![0; 8]).wait().expect("a read");
+            same(&got.into_vec(), &content(region as u64, LEN as usize)[..8], "a read");
+        }
+        for region in [2, 6] {
+            let word = self.part(region, 0, 8);
+            let bytes = content(region as u64, LEN as usize)[..8].to_vec();
+            self.open.endpoint.write(self.peer, bytes, word).wait().expect("a write");
+        }
+        let mut made = 0;
+        if self.kind == "shm" {
+            made = tries / 2;
+            // The target does nothing: what is refused now is refused by us.
+            self.target.tell("quiet");
+            assert_eq!(self.target.hear(), "quiet");
+            (0..made).for_each(|_| self.refused_at_once());
+            self.target.tell("check");
+            assert_eq!(self.target.hear(), "unchanged");
+        }
+        for _ in 0..(tries - made).div_ceil(DEPTH) {
+            self.refused_by_the_target();
+        }
+        self.target.tell("check");
+        assert_eq!(self.target.hear(), "unchanged");
+        println!("{}: {made} tries without the target, {} with it", self.kind, tries - made);
+        self.target.tell("end");
+        self.target.end();
+    }
+
+    fn part(&self, region: usize, address: u64, len: u64) -> RemoteMemory {
+        RemoteMemory { key: self.keys[region], address, len }
+    }
+
+    fn len(&mut self) -> u64 {
+        [1, 8, 8, 100, 4096, 20_000][self.random.below(6)]
+    }
+
+    /// A range that is not within a region.
+    fn beyond(&mut self, len: u64) -> u64 {
+        let some = self.random.next();
+        match some % 6 {
+            0 => LEN - len + 1 + some / 6 % 100,
+            1 => LEN,
+            2 => u64::MAX - some / 6 % (2 * len), // The end wraps, or nearly.
+            3 => 1 << (17 + some / 6 % 47),
+            4 => (u64::MAX - len).wrapping_add(1),
+            _ => (some | 1 << 40) & !7,
+        }
+    }
+
+    /// A known region: what is wrong with the access is found where it is posted.
+    fn refused_at_once(&mut self) {
+        let (len, writes) = (self.len(), self.random.below(2) == 0);
+        let region = [0, 1, 2, 4, 5, 6][self.random.below(6)];
+        let lacks = if writes { region % 4 == 1 } else { region % 4 == 2 };
+        let address = if lacks { self.random.next() % (LEN - len) } else { self.beyond(len) };
+        let part = self.part(region, address, len);
+        let endpoint = &self.open.endpoint;
+        let result = if writes {
+            endpoint.write(self.peer, vec![0x55; len as usize], part).start()
+        } else {
+            endpoint.read(self.peer, part, vec![0x55; len as usize]).start()
+        };
+        let result = result.expect("it is posted").wait_for(super::PATIENCE);
+        assert_eq!(refusal(result), ErrorCode::Denied, "{part:?}, writes {writes}");
+        // Atomic operations on mapped memory are ours, too.
+        if self.random.below(4) == 0 {
+            let region = self.random.below(3);
+            let address = if region == 0 { self.beyond(8).max(LEN) & !7 } else { 8 * (self.random.next() % 1000) };
+            let word = self.part(region, address, 8);
+            let result = self.open.endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted");
+            assert_eq!(refusal(result.wait_for(super::PATIENCE)), ErrorCode::Denied, "{word:?}");
+        }
+    }
+
+    /// Several tries under way: keys that nobody has here, missing rights, ranges.
+    fn refused_by_the_target(&mut self) {
+        let mut under_way: Vec<(RemoteMemory, ErrorCode, Try<'_>)> = Vec::new();
+        let mut plan = Vec::new();
+        for _ in 0..DEPTH {
+            let len = self.len();
+            plan.push(match self.random.below(8) {
+                0 => (self.part(FOREIGN, 0, len), ErrorCode::KeyRejected),
+                1 => {
+                    let none = [3, 7][self.random.below(2)];
+                    (self.part(none, 0, len), ErrorCode::Denied)
+                }
+                2 => {
+                    let (address, all) = (self.beyond(len), [0, 4][self.random.below(2)]);
+                    (self.part(all, address, len), ErrorCode::Denied)
+                }
+                3 => {
+                    let bit = 1 << (self.random.next() % 64);
+                    let near = self.keys[self.random.below(8)] ^ bit;
+                    (RemoteMemory { key: near, address: 0, len }, ErrorCode::KeyRejected)
+                }
+                _ => {
+                    let (key, address) = (self.random.next(), self.random.next() % LEN);
+                    (RemoteMemory { key, address, len }, ErrorCode::KeyRejected)
+                }
+            });
+        }
+        let kinds: Vec<usize> = plan.iter().map(|_| self.random.below(4)).collect();
+        for ((part, wanted), kind) in plan.into_iter().zip(kinds) {
+            let (endpoint, len) = (&self.open.endpoint, part.len as usize);
+            let word = RemoteMemory { len: 8, address: part.address & !7, ..part };
+            let made = match kind {
+                0 => Try::Bytes(endpoint.write(self.peer, vec![0x55; len], part).start().expect("it is posted")),
+                1 => Try::Bytes(endpoint.read(self.peer, part, vec![0x55; len]).start().expect("it is posted")),
+                // A word at the range's start may lie within the region.
+                _ if [self.keys[0], self.keys[4]].contains(&part.key) && word.address < LEN => {
+                    Try::Bytes(endpoint.read(self.peer, part, vec![0x55; len]).start().expect("it is posted"))
+                }
+                2 => Try::Word(endpoint.fetch_add(self.peer, word, 1_u64).start().expect("it is posted")),
+                _ => Try::Word(endpoint.compare_swap(self.peer, word, 0_u64, 1).start().expect("it is posted")),
+            };
+            under_way.push((part, wanted, made));
+        }
+        for (part, wanted, made) in under_way {
+            let code = match made {
+                Try::Bytes(access) => refusal(access.wait_for(super::PATIENCE)),
+                Try::Word(access) => refusal(access.wait_for(super::PATIENCE)),
+            };
+            assert_eq!(code, wanted, "{part:?}");
+        }
+    }
+}
+
+enum Try<'e> {
+    Bytes(Accessing<'e, percale::endpoint::Owned, Buffer>),
+    Word(Accessing<'e, percale::endpoint::Owned, u64>),
+}

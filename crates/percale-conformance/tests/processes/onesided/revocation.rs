@@ -1,0 +1,226 @@
+//! Regions are closed while peers write them without pause.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use percale::{Access, ErrorCode, PeerAddress, Region};
+use percale_conformance::long;
+use percale_conformance::peers::Open;
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::random::{Random, seed};
+use percale_conformance::watchdog::Watchdog;
+
+use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
+use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
+
+crate::on!(shm, untrusting, tcp: {
+    mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
+    mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
+});
+
+/// The key of the board, a word that names the epoch.
+pub(super) const BOARD: u64 = 1;
+/// On the board: go home.
+pub(super) const END: u64 = u64::MAX;
+/// Lengths of writes.
+const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
+/// Writes under way, where they do not end within the call.
+const DEPTH: usize = 4;
+/// Helpers give up after ten minutes: writers are replaced before.
+const SHIFT: Duration = Duration::from_secs(240);
+
+/// 2,000 revocations; with `PERCALE_LONG` a million of what peers reach by themselves.
+fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
+    let rounds = match (long(), kind) {
+        (true, "shm") => 1_000_000,
+        (true, _) => 100_000,
+        (false, _) => 2000,
+    };
+    both(kind, 1, rounds, Duration::MAX);
+}
+
+/// 500 revocations; with `PERCALE_LONG` for ten minutes.
+fn mr_066_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
+    let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
+    both(kind, 4, rounds, time);
+}
+
+fn both(kind: &str, writers: usize, rounds: u64, time: Duration) {
+    let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
+    let _watchdog = Watchdog::within("a closed region is not written", patience);
+    let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
+    for &sealed in memories {
+        revoke_under(kind, sealed, writers, rounds, time / memories.len() as u32);
+    }
+}
+
+/// An owner that opened, with its board.
+pub(super) struct Owner {
+    pub(super) open: Open,
+    board: Region,
+    own: String,
+}
+
+impl Owner {
+    pub(super) fn new(open: Open) -> Self {
+        let board = open.domain.allocate(8).expect("memory");
+        let board = open.domain.registration(Access::REMOTE_READ).key(BOARD).own(board).expect("a region");
+        let own = open.endpoint.address().to_string();
+        Self { open, board, own }
+    }
+
+    pub(super) fn writer(&self, kind: &str) -> Helper {
+        let seed = seed().to_string();
+        let told = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", self.own.as_str()), ("PERCALE_SEED", seed.as_str())];
+        Helper::start("writer", &told)
+    }
+
+    pub(super) fn post(&mut self, epoch: u64) {
+        self.board.write(0, &epoch.to_le_bytes());
+    }
+
+    /// Sends writers home; what each of them did.
+    pub(super) fn dismiss(&mut self, writers: Vec<Helper>) -> Vec<String> {
+        self.post(END);
+        let mut words = Vec::new();
+        for mut writer in writers {
+            let deadline = Deadline::new("a writer goes home");
+            let word = loop {
+                match writer.try_hear() {
+                    Some(word) => break word,
+                    None => {
+                        self.open.endpoint.progress();
+                        deadline.check();
+                    }
+                }
+            };
+            words.push(word);
+            writer.tell("end");
+            writer.end();
+        }
+        self.post(0);
+        words
+    }
+}
+
+fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Duration) {
+    let mut random = Random::new(seed());
+    let mut owner = Owner::new(open_kind(kind, |domain| domain));
+    let mut ground = Ground::new(&owner.open.domain, sealed);
+    let mut watch = Watch::new();
+    let started = Instant::now();
+    let (mut epoch, mut busy, mut bytes) = (0, 0, 0_u64);
+    while epoch < rounds && started.elapsed() < time {
+        let crew: Vec<Helper> = (0..writers).map(|_| owner.writer(kind)).collect();
+        let shift = Instant::now();
+        while epoch < rounds && started.elapsed() < time && shift.elapsed() < SHIFT {
+            epoch += 1;
+            watch.check(&ground, epoch);
+            let mut held = ground.register(&owner.open.domain, key_of(epoch));
+            owner.post(epoch);
+            // Mostly somebody writes when the region is closed; sometimes it is closed at once.
+            if random.below(8) > 0 {
+                let deadline = Deadline::new("a writer writes");
+                while !watch.is_written(&held) {
+                    work(&owner.open);
+                    deadline.check();
+                }
+                let calls = if random.below(4) == 0 { 3000 } else { 30 };
+                (0..random.below(calls)).for_each(|_| _ = owner.open.endpoint.progress());
+                (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
+            }
+            let deadline = Deadline::new("closing ends");
+            ground = loop {
+                match held.close() {
+                    Ok(ground) => break ground,
+                    Err(again) => held = again, // Its writer waits for a processor.
+                }
+                busy += 1;
+                deadline.check();
+            };
+            bytes += watch.closed(&mut ground, epoch) as u64;
+            (0..random.below(10)).for_each(|_| _ = owner.open.endpoint.progress());
+            watch.check(&ground, epoch);
+            if epoch % 64 == 0 {
+                std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+                owner.open.endpoint.progress();
+                watch.check(&ground, epoch);
+            }
+        }
+        for word in owner.dismiss(crew) {
+            println!("{kind}, sealed {sealed}: {word}");
+        }
+    }
+    let time = started.elapsed();
+    println!("{kind}, sealed {sealed}, {writers} writers: {epoch} revocations in {time:?}, {busy} busy, {bytes} bytes");
+    assert!(bytes > 0, "something was written");
+}
+
+/// Writes the region of the epoch on the board without pause, until its key is refused; then looks for the next epoch.
+pub(crate) fn writer() {
+    let open = open_as_told();
+    let owner = open.insert(&told("PERCALE_PEER"));
+    let mut random = Random::new(seed());
+    let (mut epoch, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
+    loop {
+        let next = loop {
+            match board(&open, owner) {
+                now if now == epoch || now == 0 => (0..100).for_each(|_| std::hint::spin_loop()),
+                now => break now,
+            }
+        };
+        if next == END {
+            break;
+        }
+        let dead = std::mem::replace(&mut epoch, next);
+        epochs += 1;
+        if dead != 0 && random.below(4) == 0 {
+            let late = open.endpoint.write(owner, vec![stamp_of(dead); 8], all_of(key_of(dead), 8));
+            assert_eq!(refusal(late.wait()), ErrorCode::KeyRejected, "the key of epoch {dead}");
+        }
+        let (done, failed) = write_until_refused(&open, owner, epoch, &mut random);
+        writes += done;
+        refused += failed;
+    }
+    let arenas = super::untrusting::arenas();
+    say(&format!("{writes} writes in {epochs} epochs, {refused} refused, {arenas} arenas mapped"));
+    drop(ask());
+}
+
+fn board(open: &Open, owner: PeerAddress) -> u64 {
+    let word = open.endpoint.read(owner, all_of(BOARD, 8), vec![0; 8]).wait().expect("the board");
+    u64::from_le_bytes(word.into_vec().try_into().expect("8 bytes"))
+}
+
+/// How many writes succeeded, and how many were refused.
+fn write_until_refused(open: &Open, owner: PeerAddress, epoch: u64, random: &mut Random) -> (u64, u64) {
+    let sources = LENS.map(|len| Arc::<[u8]>::from(vec![stamp_of(epoch); len]));
+    let all = all_of(key_of(epoch), GROUND as u64);
+    let (mut done, mut refused) = (0, 0);
+    let mut end = |result: Result<percale::Buffer, _>| match result {
+        Ok(_) => {
+            done += 1;
+            true
+        }
+        Err(error) => {
+            assert_eq!(code(&error), ErrorCode::KeyRejected, "epoch {epoch}: {error}");
+            refused += 1;
+            false
+        }
+    };
+    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.slice(0..8)).wait());
+    while goes_on {
+        let under_way: Vec<_> = (0..DEPTH)
+            .map(|_| {
+                let source = &sources[random.below(LENS.len())];
+                let start = random.below(GROUND - source.len() + 1) as u64;
+                let part = all.slice(start..start + source.len() as u64);
+                open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
+            })
+            .collect();
+        for write in under_way {
+            goes_on &= end(write.wait());
+        }
+    }
+    (done, refused)
+}

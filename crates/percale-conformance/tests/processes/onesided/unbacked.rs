@@ -1,0 +1,214 @@
+//! Regions of memory that is not there, or not yet, or no longer.
+
+#![expect(unsafe_code, reason = "maps, protects and unmaps memory under regions; each block states its own reason")]
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use percale::{ErrorCode, PeerAddress, RemoteMemory, Segment};
+use percale_conformance::long;
+use percale_conformance::memory::{content, same};
+use percale_conformance::peers::Open;
+use percale_conformance::process::Helper;
+use percale_conformance::watchdog::Watchdog;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use super::{ALL, PATIENCE, all_of, open_as_told, open_kind, refusal, serve};
+
+crate::on!(shm, untrusting, bounced, tcp: { mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region });
+
+/// Where the target maps its memory: nothing else is there.
+const HOLE: usize = 0x1234_5600_0000;
+const LEN: usize = 256 << 10;
+/// A region of the hole, and one of everything.
+const PART: u64 = 20;
+const EVERYTHING: u64 = 21;
+
+/// The target: registers before there is memory, and maps, fills, protects and unmaps when told to.
+pub(crate) fn target() {
+    let open = open_as_told();
+    let start = std::ptr::without_provenance_mut::<u8>(HOLE);
+    // SAFETY: whoever is given it lets the kernel check the address; nobody else uses what will be there.
+    let segment = unsafe { Segment::new(start, LEN) };
+    // SAFETY: not backed, and of no other use than that peers read and write it.
+    let part = unsafe { open.domain.registration(ALL).key(PART).raw(&[segment], false) }.expect("a region");
+    // SAFETY: the one peer accesses only the hole, and what it knows not to be there.
+    let all = unsafe { open.domain.registration(ALL).key(EVERYTHING).everything() }.expect("a region");
+    open.say_address();
+    serve(&open, |line| {
+        let (verb, number) = line.split_once(' ').unwrap_or((line, "0"));
+        let number = number.parse().expect("a number");
+        match verb {
+            "map" => map(number as usize),
+            "fill" => segments().copy_from(&percale_conformance::memory::Memory::content(number, LEN).segments()),
+            "check" => {
+                same(&segments().to_vec(), &content(number, LEN), "the memory");
+                0
+            }
+            "protect" => protect(),
+            "unmap" => unmap(),
+            other => panic!("{other}?"),
+        };
+        "done".into()
+    });
+    part.close().expect("nobody is at it");
+    all.close().expect("nobody is at it");
+}
+
+/// What is mapped.
+fn segments() -> percale::Segments {
+    let start = std::ptr::with_exposed_provenance_mut::<u8>(HOLE);
+    // SAFETY: mapped while the test asks for its contents, and only copied from and to.
+    percale::Segments::one(unsafe { Segment::new(start, LEN) })
+}
+
+fn hole() -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(HOLE)
+}
+
+/// Maps the first bytes.
+fn map(len: usize) -> usize {
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+    // SAFETY: nothing else is mapped there, and the flag would refuse to replace it.
+    let start = unsafe { rustix::mm::mmap_anonymous(hole(), len, rights, flags) }.expect("the hole is free");
+    start.expose_provenance()
+}
+
+fn protect() -> usize {
+    // SAFETY: the mapping is this test's, and nobody writes it but by percale.
+    unsafe { rustix::mm::mprotect(hole(), LEN, MprotectFlags::READ) }.expect("it is mapped");
+    0
+}
+
+fn unmap() -> usize {
+    // SAFETY: the mapping is this test's, and nobody uses it but by percale.
+    unsafe { rustix::mm::munmap(hole(), LEN) }.expect("the hole is there");
+    0
+}
+
+struct Test {
+    open: Open,
+    peer: PeerAddress,
+    target: Helper,
+}
+
+/// What an access to memory gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Works,
+    Faults,
+}
+
+fn mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region(kind: &str) {
+    let _watchdog = Watchdog::within("memory comes and goes", Duration::from_secs(if long() { 500 } else { 300 }));
+    let mut target = Helper::start("unbacked", &[("PERCALE_FABRIC", kind)]);
+    let open = open_kind(kind, |domain| domain);
+    let peer = open.insert(&target.hear());
+    let mut test = Test { open, peer, target };
+    for round in 0..if long() { 100 } else { 3 } {
+        test.round(round);
+    }
+    test.nowhere();
+    test.target.tell("end");
+    test.target.end();
+}
+
+impl Test {
+    /// Tells the target what to do, and waits until it has.
+    fn tell(&mut self, line: &str) {
+        self.target.tell(line);
+        assert_eq!(self.target.hear(), "done");
+    }
+
+    /// Bytes of the hole, as both regions name them.
+    fn names(at: usize, len: usize) -> [RemoteMemory; 2] {
+        let everything = RemoteMemory { key: EVERYTHING, address: (HOLE + at) as u64, len: len as u64 };
+        [all_of(PART, LEN as u64).slice(at as u64..(at + len) as u64), everything]
+    }
+
+    fn round(&mut self, round: u64) {
+        for (at, len) in [(0, 8), (4090, 12), (0, 100_000), (0, LEN)] {
+            self.access(at, len, Answer::Faults, Answer::Faults);
+        }
+        // Half of it is there.
+        self.tell(&format!("map {}", LEN / 2));
+        self.access(LEN / 2 - 4, 8, Answer::Faults, Answer::Faults);
+        self.access(LEN / 2 - 60_000, 100_000, Answer::Faults, Answer::Faults);
+        self.access(LEN / 2 - 8, 8, Answer::Works, Answer::Works);
+        self.tell("unmap");
+        self.tell(&format!("map {LEN}"));
+        self.reads(0, &vec![0; LEN]);
+        self.tell(&format!("fill {round}"));
+        let old = content(round, LEN);
+        for (at, len) in [(0, 8), (4090, 12), (777, 100_000), (0, LEN)] {
+            self.reads(at, &old[at..at + len]);
+        }
+        let new = content(round + 1, LEN);
+        for (at, len) in [(0, 8), (8, 5000), (5008, 150_000), (155_008, LEN - 155_008)] {
+            for (number, name) in Self::names(at, len).into_iter().enumerate() {
+                let bytes = if number == 0 { vec![1; len] } else { new[at..at + len].to_vec() };
+                let write = self.open.endpoint.write(self.peer, bytes, name).start().expect("a write");
+                write.wait_for(PATIENCE).expect("the write");
+            }
+        }
+        self.tell(&format!("check {}", round + 1));
+        self.adds(64, u64::from_le_bytes(new[64..72].try_into().expect("8 bytes")));
+        self.tell("protect");
+        self.access(0, 8, Answer::Works, Answer::Faults);
+        self.access(0, 100_000, Answer::Works, Answer::Faults);
+        self.tell("unmap");
+        self.access(0, 8, Answer::Faults, Answer::Faults);
+    }
+
+    fn reads(&self, at: usize, wanted: &[u8]) {
+        for name in Self::names(at, wanted.len()) {
+            let got = self.open.endpoint.read(self.peer, name, vec![0xEE; wanted.len()]).start().expect("a read");
+            same(&got.wait_for(PATIENCE).expect("the read").into_vec(), wanted, "what was read");
+        }
+    }
+
+    fn adds(&self, at: usize, mut wanted: u64) {
+        for name in Self::names(at, 8) {
+            let before = self.open.endpoint.fetch_add(self.peer, name, 5_u64).start().expect("an addition");
+            assert_eq!(before.wait_for(PATIENCE).expect("the addition"), wanted);
+            wanted = wanted.wrapping_add(5);
+        }
+    }
+
+    fn access(&self, at: usize, len: usize, read: Answer, write: Answer) {
+        for name in Self::names(at, len) {
+            self.access_one(name, read, write, ErrorCode::Fault);
+        }
+    }
+
+    fn access_one(&self, name: RemoteMemory, read: Answer, write: Answer, code: ErrorCode) {
+        let (endpoint, len) = (&self.open.endpoint, name.len as usize);
+        let answer = |result: Result<(), _>| {
+            if result.is_ok() {
+                return Answer::Works;
+            }
+            assert_eq!(refusal(result), code, "{name:?}");
+            Answer::Faults
+        };
+        let got = endpoint.read(self.peer, name, vec![0; len]).start().expect("a read").wait_for(PATIENCE);
+        assert_eq!(answer(got.map(drop)), read, "reading {name:?}");
+        let put = endpoint.write(self.peer, vec![0x33; len], name).start().expect("a write").wait_for(PATIENCE);
+        assert_eq!(answer(put.map(drop)), write, "writing {name:?}");
+        if len == 8 && name.address % 8 == 0 {
+            let add = endpoint.fetch_add(self.peer, name, 1_u64).start().expect("an addition").wait_for(PATIENCE);
+            assert_eq!(answer(add.map(drop)), write, "adding to {name:?}");
+        }
+    }
+
+    /// Addresses at which there is never any memory.
+    fn nowhere(&self) {
+        for address in [8, 4096, 1 << 47, 1 << 63, u64::MAX << 12, u64::MAX - 23, u64::MAX - 15] {
+            let name = RemoteMemory { key: EVERYTHING, address, len: 8 };
+            self.access_one(name, Answer::Faults, Answer::Faults, ErrorCode::Fault);
+        }
+        for (address, len) in [(0, 8), (u64::MAX - 7, 8), (u64::MAX - 100, 20_000)] {
+            let name = RemoteMemory { key: EVERYTHING, address, len };
+            self.access_one(name, Answer::Faults, Answer::Faults, ErrorCode::Denied);
+        }
+    }
+}

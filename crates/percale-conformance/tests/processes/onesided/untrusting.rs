@@ -1,0 +1,119 @@
+//! What a peer gets to know of memory that it may access.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use percale_conformance::memory::{content, same};
+use percale_conformance::peers::Open;
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::watchdog::Watchdog;
+
+use super::ground::{GROUND, Ground, key_of};
+use super::{Deadline, all_of, open_as_told, open_kind};
+
+mod untrusting {
+    mod rust {
+        #[test]
+        fn mr_001_an_untrusted_peer_gets_neither_mapping_nor_address() {
+            assert_eq!(super::super::found_by("untrusting", true), (0, 0));
+            assert_eq!(super::super::found_by("untrusting", false), (0, 0));
+        }
+    }
+}
+
+mod shm {
+    mod rust {
+        /// What the test of untrusted peers looks for is there to be found.
+        #[test]
+        fn a_trusted_peer_has_mapping_or_address() {
+            let (arenas, _) = super::super::found_by("shm", true);
+            assert!(arenas > 0, "an arena is mapped");
+            let (arenas, addresses) = super::super::found_by("shm", false);
+            assert!(arenas == 0 && addresses > 0, "{arenas} arenas, {addresses} places with the address");
+        }
+    }
+}
+
+/// Of the owner's arenas and of its memory's address, what its peer holds after reads, writes and an atomic operation.
+fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
+    let _watchdog = Watchdog::new("what a peer gets to know");
+    let open = open_kind(kind, |domain| domain);
+    let ground = Ground::new(&open.domain, sealed);
+    let address = match &ground {
+        Ground::Sealed(allocation) => allocation.as_ptr().addr() as u64,
+        Ground::Plain(memory) => memory.address(),
+    };
+    let held = ground.register(&open.domain, key_of(1));
+    let masked = format!("{}", address ^ MASK);
+    let own = open.endpoint.address().to_string();
+    let told = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_MASKED", masked.as_str())];
+    let mut curious = Helper::start("curious", &told);
+    let deadline = Deadline::new("the peer has looked");
+    let word = loop {
+        if let Some(word) = curious.try_hear() {
+            break word;
+        }
+        open.endpoint.progress();
+        deadline.check();
+    };
+    println!("{kind}, sealed {sealed}: {word}");
+    curious.tell("end");
+    curious.end();
+    drop(held.close().expect("nobody is at it"));
+    let (arenas, addresses) = word.split_once(' ').expect("two numbers");
+    (arenas.parse().expect("a number"), addresses.parse().expect("a number"))
+}
+
+/// What an address is told as, so that only percale can have put the address itself into a helper's memory.
+const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+
+/// Accesses a region in all ways, and says how much it holds of the owner's memory.
+pub(crate) fn curious() {
+    let open = open_as_told();
+    let owner = open.insert(&told("PERCALE_PEER"));
+    let all = all_of(key_of(1), GROUND as u64);
+    for (number, len) in (1..).zip([8, 2000, 20_000, GROUND as u64]) {
+        let bytes = content(number, len as usize);
+        open.endpoint.write(owner, bytes.clone(), all.slice(0..len)).wait().expect("a write");
+        let got = open.endpoint.read(owner, all.slice(0..len), vec![0; len as usize]).wait().expect("a read");
+        same(&got.into_vec(), &bytes, "what was read");
+    }
+    let before: u64 = open.endpoint.fetch_add(owner, all.slice(0..8), 1_u64).wait().expect("an atomic operation");
+    assert_eq!(before.to_le_bytes(), content(4, GROUND)[..8]);
+    let masked: u64 = told("PERCALE_MASKED").parse().expect("a number");
+    say(&format!("{} {}", arenas(), words_like(&open, masked)));
+    drop(ask());
+}
+
+/// Mappings and descriptors of percale's arenas in this process.
+pub(crate) fn arenas() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    let held = percale_conformance::measure::descriptors();
+    let ours = |name: &str| name.contains("percale-arena");
+    maps.lines().filter(|line| ours(line)).count() + held.iter().filter(|name| ours(name)).count()
+}
+
+/// Words of this process's writable memory that, masked, are this one. The endpoint is open while they are looked for.
+fn words_like(_open: &Open, masked: u64) -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    let memory = fs::File::open("/proc/self/mem").expect("/proc is mounted");
+    let mut found = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
+        let Some((start, end)) = range.split_once('-').filter(|_| rights.starts_with("rw")) else { continue };
+        let number = |text| u64::from_str_radix(text, 16).expect("an address");
+        let (start, end) = (number(start), number(end));
+        let mut bytes = vec![0; 1 << 16];
+        for at in (start..end).step_by(bytes.len()) {
+            let len = bytes.len().min((end - at) as usize);
+            // Guard pages cannot be read.
+            if memory.read_exact_at(&mut bytes[..len], at).is_err() {
+                continue;
+            }
+            let words = bytes[..len].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+            found += words.filter(|word| std::hint::black_box(*word) ^ MASK == masked).count();
+        }
+    }
+    found
+}

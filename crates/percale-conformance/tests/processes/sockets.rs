@@ -1,0 +1,49 @@
+//! What a process opens, and when.
+
+use percale_conformance::peers::open_as_told;
+use percale_conformance::process::{Helper, ask, say};
+use percale_conformance::watchdog::Watchdog;
+
+crate::on!(shm, tcp: { con_001_no_socket_is_opened_before_the_first_operation });
+
+/// The helper `lazy` looks, in a process of its own.
+fn con_001_no_socket_is_opened_before_the_first_operation(transport: &str) {
+    let _watchdog = Watchdog::new("no socket is opened before the first operation");
+    let mut lazy = Helper::start("lazy", &[("PERCALE_FABRIC", transport)]);
+    let own = lazy.hear();
+    let mut echo = Helper::start("echo", &[("PERCALE_FABRIC", transport), ("PERCALE_PEER", &own)]);
+    lazy.tell(&echo.hear());
+    println!("{transport}: {}", lazy.hear());
+    lazy.end();
+}
+
+/// Sockets that this process has open.
+fn sockets() -> usize {
+    let own = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    let targets = own.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Fills a vector, posts a receive, and only then sends something.
+pub(crate) fn lazy() {
+    let open = open_as_told();
+    let before = sockets();
+    for number in 0..1000 {
+        open.insert(&format!("127.1.{}.{}:9", number >> 8, number & 0xff));
+    }
+    open.say_address();
+    let peer = open.insert(&ask());
+    let receiving = open.endpoint.recv(vec![0; 8]).start().expect("a receive");
+    for _ in 0..1000 {
+        open.endpoint.progress();
+    }
+    assert_eq!(sockets(), before, "nothing was asked of any peer so far");
+    assert_eq!(open.events.read(), None);
+    open.exchange(peer, 1, 100).expect("the first operation connects");
+    let after = sockets();
+    assert!(after > before, "{after} sockets with a peer, {before} without");
+    let (transport, reason) = open.connected();
+    assert_eq!(open.events.read(), None, "one connection");
+    drop(receiving);
+    say(&format!("{before} sockets before the first operation, {after} after it, by {transport} ({reason})"));
+}

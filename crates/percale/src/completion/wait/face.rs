@@ -1,0 +1,42 @@
+//! The calls that a queue shows of its [`Wait`](super::Wait).
+
+/// Gives a queue with `shared.wait` and `is_empty` the calls by which endpoints are attached to it and threads sleep on
+/// its descriptor.
+macro_rules! face {
+    ($queue:ty) => {
+        impl $queue {
+            /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
+            ///
+            /// # Errors
+            /// If the system refuses to watch the endpoint's descriptor.
+            pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
+                self.shared.wait.attach(endpoint)
+            }
+
+            /// Forgets `endpoint`.
+            pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
+                self.shared.wait.detach(endpoint);
+            }
+
+            /// A descriptor for the caller's own poll or epoll set, readable when there may be something to read. Before
+            /// each sleep on it, [`try_wait`](Self::try_wait) must have returned true.
+            ///
+            /// # Errors
+            /// If the system has no descriptor to give.
+            pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+                self.shared.wait.descriptor()
+            }
+
+            /// Whether the caller may sleep on the [`descriptor`](Self::descriptor): false if there is something to
+            /// read, or progress to be made by reading.
+            ///
+            /// # Errors
+            /// If the system has no descriptor to give.
+            pub fn try_wait(&self) -> io::Result<bool> {
+                Ok(self.shared.wait.arm()? && self.is_empty())
+            }
+        }
+    };
+}
+
+pub(in crate::completion) use face;

@@ -1,0 +1,159 @@
+//! Going to sleep on the endpoint's descriptor.
+//!
+//! There are two kinds of sleepers. A *waiter* says when it is awake again ([`Engine::arm`], [`Engine::disarm`]); a
+//! *watcher* does not ([`Engine::watch`]): a queue's reader, a task, somebody's event loop. Both may sleep at once, in
+//! several threads of a shared endpoint or as tasks of one.
+//!
+//! While anybody sleeps, one of these holds: the bell is armed, and everything was looked at after that; or the
+//! descriptor is readable. So whoever arms, finds something and does not sleep wakes the others, as he may leave some of
+//! it; whoever comes back leaves the bell armed while others sleep; and work that only naps bring on wakes them
+//! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper that was just woken
+//! asleep: what it waits for is then told by whom it waits with (its queue, its waker, the lock's condition).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Connector, Engine};
+use crate::transport::any::AnyLink;
+use crate::transport::shm::Bell;
+
+/// How long to sleep while a link waits for its peer's progress.
+const NAP: Duration = Duration::from_micros(500);
+
+/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it could swallow the
+/// wake-up of another: whoever sleeps looks by itself now and then.
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// Who may be asleep on the endpoint's descriptor.
+#[derive(Debug, Default)]
+pub(super) struct Sleepers {
+    /// Those that will say that they are awake.
+    waiters: u32,
+    /// There are, or were, others.
+    watched: bool,
+    /// Some of them look at nothing but the endpoint's own results, and nobody else tells them of those.
+    bare: bool,
+}
+
+impl Sleepers {
+    const fn any(&self) -> bool {
+        self.watched || self.waiters > 0
+    }
+}
+
+/// A promise that the endpoint's descriptor will become readable; sleep on it, then [`Engine::disarm`].
+#[derive(Debug)]
+#[must_use = "whoever was promised to be woken has to say that he is awake"]
+pub(crate) struct Armed {
+    epoll: Arc<OwnedFd>,
+    /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
+    nap: bool,
+}
+
+impl Armed {
+    /// Sleeps until the descriptor is readable or the deadline has passed.
+    pub(crate) fn sleep(&self, deadline: Option<Instant>) {
+        let look = Instant::now() + if self.nap { NAP } else { SLEEP };
+        let left = deadline.map_or(look, |at| at.min(look)).saturating_duration_since(Instant::now());
+        let left = rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // Looked at with poll, not epoll_wait: whoever makes progress takes the events.
+        let mut fds = [rustix::event::PollFd::new(&*self.epoll, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => tracing::error!(%error, "poll failed"),
+        }
+    }
+}
+
+impl Engine {
+    /// Prepares to sleep: from here on whatever there is to do makes the descriptor readable. `None` if there is something to
+    /// do already, or there are other [`results`](Self::results) than those that the caller looked at.
+    pub(crate) fn arm(&mut self, looked: u64) -> Option<Armed> {
+        let nap = self.look_asleep(looked)?;
+        self.sleepers.waiters += 1;
+        Some(Armed { epoll: Arc::clone(&self.epoll), nap })
+    }
+
+    /// Awake again after [`arm`](Self::arm): unless others sleep, peers need not ring.
+    pub(crate) fn disarm(&mut self) {
+        self.sleepers.waiters -= 1;
+        if !self.sleepers.any() {
+            self.bell.disarm();
+        } else if self.needs_naps() {
+            self.bell.wake(); // Nobody naps any more.
+        }
+    }
+
+    /// As [`arm`](Self::arm), for a sleeper that does not say when it is awake: whether it may sleep. If not, the descriptor
+    /// is readable.
+    pub(crate) fn watch(&mut self) -> bool {
+        self.sleepers.watched = true;
+        let calm = self.look_asleep(self.results()) == Some(false);
+        if !calm {
+            self.bell.wake();
+        }
+        calm
+    }
+
+    /// As [`watch`](Self::watch), for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
+    pub(crate) fn watch_results(&mut self) -> bool {
+        self.sleepers.bare = true;
+        self.watch()
+    }
+
+    /// Arms the bell, then looks at everything once more. `None` if that found something; else whether naps are needed.
+    fn look_asleep(&mut self, looked: u64) -> Option<bool> {
+        if !self.process.is_here() || matches!(self.connector, Connector::Sim(_)) {
+            return None; // Simulated time passes only while somebody looks.
+        }
+        self.bell.drain();
+        self.bell.arm();
+        let fenced = self.fence_hot();
+        // Whoever published before the mark could be seen is found by this look at everything.
+        let mut any = self.connector.has_notices();
+        any |= self.progress();
+        if self.poller.has_cold() {
+            any |= self.poll_cold();
+        }
+        // Results may come without anything that arrived: of a send that found room just now, say.
+        if any || self.results() != looked {
+            if self.sleepers.any() {
+                self.bell.wake();
+            } else {
+                self.bell.disarm();
+            }
+            return None;
+        }
+        Some(!fenced || self.needs_naps())
+    }
+
+    /// Whether something is under way that goes on only when somebody looks.
+    fn needs_naps(&self) -> bool {
+        !self.core.outbox.is_empty() || self.poller.is_working(&self.links)
+    }
+
+    /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
+    /// False if that could not be done.
+    fn fence_hot(&mut self) -> bool {
+        let mut barrier = false;
+        for &slot in &self.poller.hot {
+            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
+                barrier |= link.prepare_sleep();
+            }
+        }
+        !barrier || Bell::barrier()
+    }
+
+    /// Makes those look again who sleep on the descriptor and wait for results.
+    pub(crate) fn tell_sleepers(&self) {
+        if self.sleepers.bare || self.sleepers.waiters > 0 {
+            self.bell.wake();
+        }
+    }
+
+    /// Grows with every result that a sleeper may be waiting for.
+    pub(crate) fn results(&self) -> u64 {
+        self.core.operations.finished() + self.core.reported + self.core.queue.pushed()
+    }
+}

@@ -1,0 +1,57 @@
+//! The timer by which TCP peers that have gone silent are noticed, also by who sleeps on the descriptor.
+
+use std::time::Duration;
+
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::{Connector, Engine, TICKS};
+use crate::transport::Connection;
+use crate::transport::any::AnyLink;
+
+impl Engine {
+    /// Starts the ticks by which silent peers are noticed, also by who sleeps on the descriptor.
+    pub(super) fn start_ticks(&mut self) {
+        let Connector::Service { tcp, .. } = &self.connector else { return };
+        if self.ticks.is_some() || tcp.timeout.is_zero() {
+            return;
+        }
+        let period = (tcp.timeout / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
+        let period = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
+        let spec = Itimerspec { it_interval: period, it_value: period };
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let ticks = timerfd_create(TimerfdClockId::Monotonic, flags).and_then(|fd| {
+            timerfd_settime(&fd, TimerfdTimerFlags::empty(), &spec)?;
+            epoll::add(&*self.epoll, &fd, epoll::EventData::new_u64(TICKS), epoll::EventFlags::IN)?;
+            Ok(fd)
+        });
+        match ticks {
+            Ok(fd) => self.ticks = Some(fd),
+            Err(error) => tracing::warn!(%error, "no timer: a host that vanishes is noticed by keepalive only"),
+        }
+    }
+
+    /// Looks for TCP peers that have not acknowledged anything for too long.
+    #[cold]
+    pub(super) fn tick(&mut self) {
+        if let Some(ticks) = &self.ticks {
+            let mut count = [0; 8];
+            if rustix::io::read(ticks, &mut count).is_err() {
+                return; // Somebody else took it.
+            }
+        }
+        for slot in 0..self.links.len() {
+            if let Some(Some(AnyLink::Tcp(link))) = self.links.get_mut(slot)
+                && link.is_unanswered()
+            {
+                let broken = link.give_up();
+                self.down(slot as Connection, &broken);
+            }
+        }
+        if self.poller.sockets == 0 {
+            self.ticks = None; // Closing it takes it out of the epoll.
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What must not compile (REV-009). Each case stands beside one that does and differs by what is refused, so that nothing else
+//! is what fails.
+
+/// An operation owns its buffer: memory that is only borrowed could be freed while the peer writes it.
+/// ```
+/// fn read(endpoint: &percale::Endpoint, peer: percale::PeerAddress, remote: percale::RemoteMemory) {
+///     let bytes = [0_u8; 64];
+///     std::mem::forget(endpoint.read(peer, remote, bytes.to_vec()).start());
+/// }
+/// ```
+/// ```compile_fail
+/// fn read(endpoint: &percale::Endpoint, peer: percale::PeerAddress, remote: percale::RemoteMemory) {
+///     let bytes = [0_u8; 64];
+///     std::mem::forget(endpoint.read(peer, remote, &bytes[..]).start());
+/// }
+/// ```
+pub mod rev_009_an_operation_of_borrowed_memory {}
+
+/// So does a region outside of a scope: forgetting it would end a borrow while peers still write.
+/// ```
+/// fn register(domain: &percale::Domain) {
+///     let mut bytes = vec![0_u8; 64];
+///     std::mem::forget(domain.register(bytes.clone(), percale::Access::REMOTE_WRITE));
+///     bytes[0] = 1;
+/// }
+/// ```
+/// ```compile_fail
+/// fn register(domain: &percale::Domain) {
+///     let mut bytes = vec![0_u8; 64];
+///     std::mem::forget(domain.register(&mut bytes[..], percale::Access::REMOTE_WRITE));
+///     bytes[0] = 1;
+/// }
+/// ```
+pub mod rev_009_a_region_of_borrowed_memory {}
+
+/// Within a scope nobody else touches the memory.
+/// ```
+/// fn register(domain: &percale::Domain) {
+///     let mut bytes = vec![0_u8; 64];
+///     domain.scope(|scope| drop(scope.register(&mut bytes, percale::Access::REMOTE_WRITE)));
+///     bytes[0] = 1;
+/// }
+/// ```
+/// ```compile_fail
+/// fn register(domain: &percale::Domain) {
+///     let mut bytes = vec![0_u8; 64];
+///     domain.scope(|scope| {
+///         drop(scope.register(&mut bytes, percale::Access::REMOTE_WRITE));
+///         bytes[0] = 1;
+///     });
+/// }
+/// ```
+pub mod rev_009_memory_used_while_it_is_registered {}
+
+/// A region of borrowed memory does not leave its scope, though its name does.
+/// ```
+/// fn register(domain: &percale::Domain) -> percale::RemoteMemory {
+///     let mut bytes = vec![0_u8; 64];
+///     domain.scope(|scope| scope.register(&mut bytes, percale::Access::REMOTE_WRITE).unwrap().remote())
+/// }
+/// ```
+/// ```compile_fail
+/// fn register(domain: &percale::Domain) -> percale::RemoteMemory {
+///     let mut bytes = vec![0_u8; 64];
+///     domain.scope(|scope| scope.register(&mut bytes, percale::Access::REMOTE_WRITE).unwrap()).remote()
+/// }
+/// ```
+pub mod rev_009_a_region_that_leaves_its_scope {}
+
+/// What is registered in a scope lives longer than the scope.
+/// ```
+/// fn register(domain: &percale::Domain) {
+///     let mut bytes = vec![0_u8; 64];
+///     domain.scope(|scope| drop(scope.register(&mut bytes, percale::Access::REMOTE_WRITE)));
+/// }
+/// ```
+/// ```compile_fail
+/// fn register(domain: &percale::Domain) {
+///     domain.scope(|scope| {
+///         let mut bytes = vec![0_u8; 64];
+///         drop(scope.register(&mut bytes, percale::Access::REMOTE_WRITE));
+///     });
+/// }
+/// ```
+pub mod rev_009_memory_that_ends_before_its_scope {}
+
+/// Closing takes the region: what it gave back is not reached through it.
+/// ```
+/// fn close(region: percale::Region) {
+///     region.read(0, &mut [0; 8]);
+///     drop(region.close());
+/// }
+/// ```
+/// ```compile_fail
+/// fn close(region: percale::Region) {
+///     drop(region.close());
+///     region.read(0, &mut [0; 8]);
+/// }
+/// ```
+pub mod rev_009_a_region_used_after_it_was_closed {}
+
+/// An endpoint without a lock has one user at a time.
+/// ```
+/// fn share(endpoint: &percale::SharedEndpoint) {
+///     std::thread::scope(|threads| { threads.spawn(|| endpoint.progress()); });
+/// }
+/// ```
+/// ```compile_fail
+/// fn share(endpoint: &percale::Endpoint) {
+///     std::thread::scope(|threads| { threads.spawn(|| endpoint.progress()); });
+/// }
+/// ```
+pub mod rev_009_an_endpoint_of_two_threads {}
+
+/// What is under way does not outlive its endpoint.
+/// ```
+/// fn send(endpoint: percale::Endpoint, peer: percale::PeerAddress) {
+///     let sending = endpoint.send(peer, vec![1, 2, 3]).start();
+///     drop(sending);
+///     drop(endpoint);
+/// }
+/// ```
+/// ```compile_fail
+/// fn send(endpoint: percale::Endpoint, peer: percale::PeerAddress) {
+///     let sending = endpoint.send(peer, vec![1, 2, 3]).start();
+///     drop(endpoint);
+///     drop(sending);
+/// }
+/// ```
+pub mod rev_009_an_operation_that_outlives_its_endpoint {}

@@ -1,0 +1,185 @@
+//! Two and more endpoints of one process, over loopback: every way in which a connection comes about, or does not.
+
+mod both;
+mod keys;
+mod made;
+mod refused;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::memory::mapping::{Mapping, sealed_memfd};
+use crate::wire::hello::Incarnation;
+
+const PAIR: usize = 8192;
+const BELL: usize = 4096;
+
+/// A doorbell with nothing behind it.
+struct TestBell {
+    memory: OwnedFd,
+    event: OwnedFd,
+    pair_bytes: usize,
+    taken: Mutex<Vec<bool>>,
+}
+
+fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+impl TestBell {
+    fn new(pair_bytes: usize) -> Arc<Self> {
+        let memory = sealed_memfd("percale-test-bell", BELL, BELL).unwrap();
+        Arc::new(Self { memory, event: eventfd(), pair_bytes, taken: Mutex::new(vec![false; 1024]) })
+    }
+
+    fn in_use(&self) -> usize {
+        self.taken.lock().unwrap().iter().filter(|taken| **taken).count()
+    }
+}
+
+impl LocalBell for TestBell {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+    fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+    fn allocate(&self) -> Option<u32> {
+        let mut taken = self.taken.lock().unwrap();
+        let bit = taken.iter().position(|taken| !taken)?;
+        taken[bit] = true;
+        Some(bit as u32)
+    }
+    fn release(&self, bit: u32) {
+        self.taken.lock().unwrap()[bit as usize] = false;
+    }
+    fn make_pair(&self) -> std::io::Result<OwnedFd> {
+        sealed_memfd("percale-test-pair", self.pair_bytes, 0)
+    }
+    fn pair_bytes(&self) -> u64 {
+        self.pair_bytes as u64
+    }
+    fn bell_bytes(&self) -> u64 {
+        BELL as u64
+    }
+}
+
+/// One endpoint with its mailbox.
+struct Peer {
+    registration: Registration,
+    mailbox: Arc<Mailbox>,
+    wake: OwnedFd,
+    bell: Arc<TestBell>,
+}
+
+/// What of an established connection the tests look at.
+struct Up {
+    attempt: Option<u64>,
+    serial: u64,
+    identity: PeerIdentity,
+    link: Made,
+    reason: String,
+}
+
+impl Peer {
+    fn with(service: &Arc<Service>, change: impl FnOnce(&mut EndpointOptions)) -> Self {
+        let bell = TestBell::new(PAIR);
+        let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
+        options.bell = Some(Arc::clone(&bell) as Arc<dyn LocalBell>);
+        change(&mut options);
+        let wake = eventfd();
+        let mailbox = Mailbox::new(wake.try_clone().unwrap());
+        Self { registration: service.open(options, &mailbox).unwrap(), mailbox, wake, bell }
+    }
+
+    fn tcp(service: &Arc<Service>) -> Self {
+        Self::with(service, |options| options.transports = Transports::TCP)
+    }
+
+    fn shm(service: &Arc<Service>) -> Self {
+        Self::with(service, |_| ())
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.registration.address()
+    }
+
+    /// The next notices; panics if none come for a long time.
+    fn wait(&self) -> Vec<Notice> {
+        loop {
+            let notices = self.mailbox.take();
+            if !notices.is_empty() {
+                return notices;
+            }
+            let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
+            let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1, "no notice came");
+            rustix::io::read(&self.wake, &mut [0u8; 8]).unwrap();
+        }
+    }
+
+    fn one(&self) -> Notice {
+        let mut notices = self.wait();
+        assert_eq!(notices.len(), 1, "{notices:?}");
+        notices.remove(0)
+    }
+
+    fn up(&self) -> Up {
+        match self.one() {
+            Notice::Established { attempt, serial, identity, link, reason } => {
+                Up { attempt, serial, identity, link, reason }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error(&self) -> ConnectError {
+        match self.one() {
+            Notice::Failed { error, .. } | Notice::TurnedAway { error, .. } => error,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn stream(link: Made) -> TcpStream {
+    let Made::Tcp(socket) = link else { panic!("{link:?}") };
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+fn shm(link: Made) -> ShmParts {
+    let Made::Shm(parts) = link else { panic!("{link:?}") };
+    parts
+}
+
+fn services() -> [Arc<Service>; 2] {
+    [Service::start().unwrap(), Service::start().unwrap()]
+}
+
+fn keyed(service: &Arc<Service>, key: Option<&str>) -> Peer {
+    Peer::with(service, |options| options.authorization_key = key.map(Into::into))
+}
+
+#[test]
+fn a_dropped_registration_frees_its_port_and_a_dropped_service_ends() {
+    let [one, two] = services();
+    let a = Peer::shm(&one);
+    let b = Peer::shm(&two);
+    a.registration.connect(1, b.address());
+    a.up();
+    b.up();
+    let address = a.address();
+    drop(a);
+    TcpListener::bind(address).unwrap();
+    assert!(matches!(b.one(), Notice::Dead { .. }));
+    drop(one);
+    drop(b);
+    drop(two);
+}

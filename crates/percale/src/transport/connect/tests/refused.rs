@@ -1,0 +1,112 @@
+//! Connections that do not come about, and strangers.
+
+use std::io::{Read, Write};
+
+use super::*;
+
+#[test]
+fn nobody_there_is_refused_at_once() {
+    let [one, _] = services();
+    let a = Peer::tcp(&one);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    a.registration.connect(5, free);
+    assert_eq!(a.error(), ConnectError::Refused(free));
+}
+
+#[test]
+fn silence_times_out_on_both_sides() {
+    let [one, _] = services();
+    let short = |options: &mut EndpointOptions| options.connect_timeout = Duration::from_millis(150);
+    let a = Peer::with(&one, short);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    a.registration.connect(5, silent.local_addr().unwrap());
+    assert!(matches!(a.error(), ConnectError::Timeout { .. }));
+    // A stranger who says nothing is hung up on.
+    let mut stranger = TcpStream::connect(a.address()).unwrap();
+    assert!(matches!(a.error(), ConnectError::Timeout { .. }));
+    assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn strangers_are_told_as_much_as_they_need() {
+    let [one, _] = services();
+    let a = Peer::tcp(&one);
+    let mut web = TcpStream::connect(a.address()).unwrap();
+    web.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(matches!(a.error(), ConnectError::Protocol(_)));
+    assert_eq!(web.read(&mut [0]).unwrap_or(0), 0, "another protocol is told nothing");
+
+    let mut old = handshake::fuzz::hello(3, false).to_bytes();
+    old.as_mut_bytes()[8] = 9;
+    let mut peer = TcpStream::connect(a.address()).unwrap();
+    peer.write_all(old.as_bytes()).unwrap();
+    assert_eq!(a.error(), ConnectError::Version { theirs: 9 });
+    let mut told = [0; 10];
+    peer.read_exact(&mut told).unwrap();
+    assert_eq!(told, *b"percale\0\x01\0", "another version learns ours");
+
+    // And the other way round: whom we call has another version.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    a.registration.connect(1, server.local_addr().unwrap());
+    server.accept().unwrap().0.write_all(old.as_bytes()).unwrap();
+    assert_eq!(a.error(), ConnectError::Version { theirs: 9 });
+}
+
+#[test]
+fn a_peer_that_keeps_hanging_up_is_an_error() {
+    let [one, _] = services();
+    let a = Peer::tcp(&one);
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let hang_up = std::thread::spawn(move || (0..4).for_each(|_| drop(server.accept().unwrap())));
+    a.registration.connect(1, address);
+    assert_eq!(a.error(), ConnectError::Closed(address));
+    hang_up.join().unwrap();
+}
+
+#[test]
+fn strangers_at_the_unix_socket_get_nothing() {
+    let [one, two] = services();
+    let (a, b) = (Peer::shm(&one), Peer::shm(&two));
+    let (socket, address) = listen::unix_socket(&b.registration.incarnation()).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    let offer = crate::wire::meeting::Offer::new([1; 16], Default::default());
+    passing::send(socket.as_fd(), &offer, &[socket.as_fd()]).unwrap();
+    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
+    assert!(!matches!(rustix::io::read(&socket, &mut [0u8; 8]), Ok(1..)), "an unknown token gets no answer");
+    a.registration.connect(1, b.address());
+    assert!(matches!(a.up().link, Made::Shm(_)));
+}
+
+#[test]
+fn a_crowd_of_silent_strangers_keeps_nobody_out() {
+    let [one, two] = services();
+    let long = |options: &mut EndpointOptions| {
+        options.connect_timeout = Duration::from_secs(600);
+        options.transports = Transports::TCP;
+    };
+    let (a, b) = (Peer::with(&one, long), Peer::with(&two, long));
+    let strangers: Vec<TcpStream> = (0..1100).map(|_| TcpStream::connect(b.address()).unwrap()).collect();
+    a.registration.connect(1, b.address());
+    a.up();
+    b.up();
+    let gone = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        matches!(stream.read(&mut [0]), Ok(0))
+    };
+    assert!(strangers.iter().filter(|stream| gone(stream)).count() >= 1100 - 1024, "the oldest had to go");
+}
+
+#[test]
+fn an_unread_mailbox_forgets_old_strangers_only() {
+    let mailbox = Mailbox::new(eventfd());
+    let from = "127.0.0.1:1".parse().unwrap();
+    mailbox.post(Notice::Failed { attempt: 1, error: ConnectError::Authorization });
+    (0..1000).for_each(|_| mailbox.post(Notice::TurnedAway { from, error: ConnectError::Authorization }));
+    assert!(mailbox.has_notices());
+    let notices = mailbox.take();
+    assert_eq!(notices.len(), 65);
+    assert!(matches!(notices[0], Notice::Failed { .. }));
+    assert!(!mailbox.has_notices());
+}

@@ -1,0 +1,104 @@
+//! Two links of one process: one reaches the other's regions.
+
+mod hostile;
+mod reach;
+mod revoked;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{DirectError, GrantIndex, Lookup};
+use crate::domain::{Domain, DomainBuilder};
+use crate::memory::region::{Access, Region};
+use crate::memory::sealed::allocate;
+use crate::memory::volatile::Segments;
+use crate::transport::shm::link::tests::parts;
+use crate::transport::shm::{Parts, ShmLink};
+use crate::transport::sim::{Network, SimOptions};
+use crate::transport::testing::{Lent, Notes};
+use crate::transport::{Broken, Link};
+
+const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+/// A domain without a service: links are made here.
+fn domain() -> Domain {
+    let network = Network::new(1, SimOptions::default());
+    let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network);
+    builder.revoke_timeout(Duration::from_secs(20)).open().unwrap()
+}
+
+/// A link whose peer owns regions, and that peer's link.
+struct Two {
+    initiator: ShmLink,
+    target: ShmLink,
+    domain: Domain,
+}
+
+/// One end of a link, and what it was told.
+fn poll(link: &mut ShmLink) -> Result<(), Broken> {
+    let mut notes = Notes::keeping(0);
+    link.poll(0, &mut notes).map(|_| ())
+}
+
+impl Two {
+    fn new(cma: bool) -> Self {
+        let domain = domain();
+        let keys = Some(Arc::clone(&domain.inner.keys));
+        let [initiator, target] = parts(cma);
+        let link = |parts| ShmLink::new(parts).unwrap();
+        Self { initiator: link(initiator), target: link(Parts { keys, ..target }), domain }
+    }
+
+    /// A region of memory that can be mapped, or that cannot.
+    fn region(&self, len: usize, mapped: bool, access: Access) -> Region {
+        let memory: crate::Buffer = if mapped { allocate(len).unwrap().into() } else { vec![0; len].into() };
+        self.domain.registration(access).own(memory).unwrap()
+    }
+
+    fn turn(&mut self) {
+        poll(&mut self.initiator).unwrap();
+        poll(&mut self.target).unwrap();
+    }
+
+    /// What the target says of a key.
+    fn look_up(&mut self, key: u64) -> Lookup {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            match self.initiator.look_up(key) {
+                Lookup::Unknown => {}
+                known => return known,
+            }
+            assert!(Instant::now() < deadline, "no answer");
+            self.turn();
+        }
+    }
+
+    fn grant(&mut self, key: u64) -> GrantIndex {
+        match self.look_up(key) {
+            Lookup::Ready(grant) => grant,
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    fn write(&mut self, key: u64, address: u64, bytes: &[u8]) -> Result<(), DirectError> {
+        let grant = self.grant(key);
+        Segments::lend(bytes, |from| self.initiator.direct_write(grant, address, from))
+    }
+
+    fn read(&mut self, key: u64, address: u64, len: usize) -> Result<Vec<u8>, DirectError> {
+        let grant = self.grant(key);
+        let into = Lent::new(vec![0xEE; len]);
+        self.initiator.direct_read(grant, address, &into.whole())?;
+        Ok(into.bytes())
+    }
+}
+
+fn content(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 251 + seed * 7) as u8).collect()
+}
+
+fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read(0, &mut bytes);
+    bytes
+}

@@ -1,0 +1,57 @@
+//! What a link is made of.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::bell::{BELL_BITS, Bell};
+use crate::memory::region::Keys;
+
+/// What a link is made of; the set-up exchanged it.
+#[derive(Debug)]
+pub struct Parts {
+    /// 0 for the side that connected and made the pair memory, 1 for the other.
+    pub side: u8,
+    /// The pair memory ([`pair_memory`](super::pair_memory)).
+    pub pair: OwnedFd,
+    /// Our endpoint's bell.
+    pub my_bell: Arc<Bell>,
+    /// The bit of it that stands for this link.
+    pub my_bit: u32,
+    /// The page of the peer's bell.
+    pub peer_bell: OwnedFd,
+    /// The event descriptor of the peer's bell.
+    pub peer_event: OwnedFd,
+    /// The bit of the peer's bell that stands for this link.
+    pub peer_bit: u32,
+    /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
+    pub control: OwnedFd,
+    /// The peer's process, in our namespace.
+    pub peer_pid: i32,
+    /// An address in the peer and what stands there (eight bytes), to try CMA with.
+    pub peer_nonce: (u64, u64),
+    /// Whether CMA may be used at all.
+    pub cma: bool,
+    /// Readable when the peer's process has ended.
+    pub pidfd: Option<Arc<OwnedFd>>,
+    /// Our domain's regions, if the peer may reach them by itself.
+    pub(crate) keys: Option<Arc<Keys>>,
+}
+
+/// Why a link could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetUpError {
+    /// The side is 0 or 1.
+    #[error("a pair has sides 0 and 1, not {0}")]
+    Side(u8),
+    /// A bit beyond the bell's.
+    #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
+    Bit(u32),
+    /// The pair memory is not what it should be, or cannot be mapped.
+    #[error("the memory of the pair cannot be used: {0}")]
+    Pair(#[source] io::Error),
+    /// The same of the peer's bell.
+    #[error("the peer's doorbell cannot be used: {0}")]
+    Bell(#[source] io::Error),
+}

@@ -1,0 +1,67 @@
+//! The library's threads do not stay where their starter is pinned, nor keep its priority. A program of its own: it looks at
+//! all of its threads.
+
+#![expect(unsafe_code, reason = "real-time priority has no safe wrapper; the block states its reason")]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A thread's processors and its scheduling policy, if it lives and has this name.
+fn state(task: &fs::DirEntry, name: &str) -> Option<(String, String)> {
+    let file = |file| fs::read_to_string(task.path().join(file)).ok();
+    let status = file("status")?;
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    // Behind the name, which may hold anything, the policy is field 41 of proc_pid_stat(5).
+    let stat = file("stat")?;
+    let policy = stat.rsplit(") ").next()?.split(' ').nth(41 - 3)?;
+    (file("comm")?.trim() == name).then(|| (allowed.trim().to_owned(), policy.to_owned()))
+}
+
+/// The states of the threads of this name.
+fn states(name: &str) -> Vec<(String, String)> {
+    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    tasks.flatten().filter_map(|task| state(&task, name)).collect()
+}
+
+/// What the calling thread may use, in the kernel's words.
+fn allowed_here() -> String {
+    let status = fs::read_to_string("/proc/thread-self/status").expect("/proc is mounted");
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("processors").trim().to_owned()
+}
+
+#[test]
+fn the_service_thread_is_neither_pinned_nor_in_real_time_though_its_starter_is() {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+    sched_setaffinity(None, &all).expect("an affinity");
+    let everything = allowed_here();
+    let here = sched_getaffinity(None).expect("an affinity");
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|&processor| here.is_set(processor)).expect("a processor"));
+    sched_setaffinity(None, &one).expect("an affinity");
+    if here.count() == 1 {
+        eprintln!("SKIPPED processors of the service thread: there is only one");
+    } else {
+        assert_ne!(allowed_here(), everything, "this thread is pinned");
+    }
+    let urgent = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameters are a valid structure, only read; 0 is the calling thread.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const urgent) } != 0 {
+        eprintln!("SKIPPED priority of the service thread: {}", std::io::Error::last_os_error());
+    }
+    let domain = percale::Info::discover().expect("discovery").domain().open().expect("a domain");
+    let wanted = (everything, libc::SCHED_OTHER.to_string());
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let found = states("percale-connect");
+        if found == [wanted.clone()] {
+            break;
+        }
+        assert!(Instant::now() < until, "{found:?}, not one that is {wanted:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_ne!(sched_getaffinity(None).expect("an affinity"), all, "this thread stays as it was");
+    drop(domain);
+}
