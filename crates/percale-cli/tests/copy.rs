@@ -76,7 +76,6 @@ impl Serving {
             .args(["serve", &place.text("served"), "--listen", "127.0.0.1:0", "--json"])
             .args(more)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
@@ -376,7 +375,8 @@ fn a_server_that_dies_is_an_error_and_no_hang() {
         let mut error = String::new();
         client.stderr.take().unwrap().read_to_string(&mut error).unwrap();
         assert_eq!(status.unwrap().code(), Some(1), "{error}");
-        assert!(error.contains("the peer is gone"), "{error}");
+        // The loss is seen either as it happens, or by the next request.
+        assert!(error.contains("the peer is gone") || error.contains("nobody listens"), "{error}");
         assert_eq!(place.names("local"), ["b.percale-part"]);
     }
 }

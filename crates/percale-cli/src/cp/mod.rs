@@ -1,7 +1,7 @@
 //! `percale cp`: copies a file from or to a machine where `percale serve` runs.
 //!
 //! One thread asks and moves blocks, reading the server's memory or writing it; others read, write and hash the local file.
-//! [`place`]: which side is which; [`server`]: the connection; [`file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
+//! [`place`]: which side is which; [`server`]: the connection; [`mod@file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(super) struct Client {
     transfer: Mutex<Option<Arc<Counted>>>,
     /// Requests that wait for their answers.
     outstanding: AtomicUsize,
+    /// It does not take answers any more: what it asked for is not done.
+    gone: AtomicBool,
 }
 
 /// A transfer, counted.
@@ -87,7 +89,7 @@ impl Drop for Client {
 impl Client {
     pub(super) fn new(service: &Arc<Service>, peer: PeerAddress, address: SocketAddr) -> Arc<Self> {
         let (service, transfer, outstanding) = (Arc::clone(service), Mutex::default(), AtomicUsize::new(0));
-        Arc::new(Self { service, peer, address, transfer, outstanding })
+        Arc::new(Self { service, peer, address, transfer, outstanding, gone: AtomicBool::new(false) })
     }
 
     fn open(&self) -> MutexGuard<'_, Option<Arc<Counted>>> {
@@ -95,7 +97,8 @@ impl Client {
     }
 
     /// Closes what is open: the client is gone.
-    fn abandon(&self) {
+    pub(super) fn abandon(&self) {
+        self.gone.store(true, Ordering::Relaxed);
         if let Some(open) = self.open().take() {
             self.service.report.left(self.address, &open.transfer);
         }
@@ -188,11 +191,15 @@ impl Job {
     pub(super) fn run(self, scratch: &mut [u8]) {
         let Self { client, request } = self;
         let (endpoint, report) = (&client.service.endpoint, &client.service.report);
-        let reply = client.answer(request, scratch).unwrap_or_else(|error| {
-            report.failed(client.address, &error);
-            drop(client.open().take());
-            Reply::Failed { why: error.to_string() }
-        });
+        let reply = match client.answer(request, scratch) {
+            _ if client.gone.load(Ordering::Relaxed) => return,
+            Ok(reply) => reply,
+            Err(error) => {
+                report.failed(client.address, &error);
+                drop(client.open().take());
+                Reply::Failed { why: error.to_string() }
+            }
+        };
         // Replies are plain data.
         let Ok(bytes) = serde_json::to_vec(&reply) else { return };
         client.outstanding.fetch_sub(1, Ordering::Relaxed);

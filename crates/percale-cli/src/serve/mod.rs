@@ -103,7 +103,9 @@ impl Server {
                     self.clients.insert(peer, client);
                 }
                 Event::PeerDown { peer, .. } | Event::PeerReplaced { peer, .. } => {
-                    self.clients.remove(&peer);
+                    if let Some(client) = self.clients.remove(&peer) {
+                        client.abandon();
+                    }
                 }
                 _ => {}
             }
