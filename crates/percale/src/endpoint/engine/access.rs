@@ -35,10 +35,13 @@ use crate::transport::{Connection, Link, PullError, Refused};
 use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
 
 /// The longest part: what a target may have to hold on the way.
-pub(crate) const PART_LIMIT: u64 = 64 << 20;
+pub(crate) const PART_LIMIT: u64 = 32 << 20;
 
 /// Parts of one peer that wait for answers.
-const PARTS_LIMIT: u32 = 1024;
+pub(super) const PARTS_LIMIT: u32 = 1024;
+
+/// Bytes of long parts that one peer is asked to do at a time: at least two parts.
+pub(super) const LONG_BYTES: u64 = 2 * PART_LIMIT;
 
 /// Operations that peers name by number, besides sends: these bits say of which table.
 pub(crate) const PART: u32 = 1 << 31;
@@ -248,7 +251,7 @@ pub(super) fn execute(
         }
     };
     while let Some((remote, offset)) = what.part(waiting.sent) {
-        if core.peers.get(slot).parts >= PARTS_LIMIT {
+        if core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES {
             return Err(Refused::Full);
         }
         send_part(link, core, slot, access, &what, remote, offset as usize, several)?;
@@ -318,7 +321,7 @@ fn send_part(
         access.long = true;
         core.peers.get_mut(slot).long_writes += 1;
     }
-    if what.data().is_some() && (long || !matches!(what, What::Write(_))) {
+    if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
         access.tell.get_or_insert_with(|| what.tell(false));
     }
     Ok(())
@@ -335,7 +338,9 @@ fn send_write(
     several: bool,
 ) -> Result<(), Refused> {
     let Some(data) = what.data() else { return link.send(&head, local, false) };
-    let told = (!several).then(|| {
+    // The eight bytes must fit as well.
+    let fits = !several && local.len() + size_of::<U64>() <= link.frame_limit();
+    let told = fits.then(|| {
         local.with_tail(U64::new(data).as_bytes(), |payload| {
             head.flags |= Flags::TELLS;
             head.len += size_of::<U64>() as u32;
@@ -404,6 +409,11 @@ pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
 }
 
 impl Core {
+    /// Bytes of long parts that a peer has yet to do.
+    fn long_bytes(&self, slot: Connection) -> u64 {
+        self.long.iter().filter(|long| long.peer == slot).map(|long| long.remote.len).sum()
+    }
+
     /// Whether an access must wait for a long one that was posted before it.
     fn meets_long(&self, slot: Connection, what: &What) -> bool {
         let writes = what.changes();
@@ -437,7 +447,7 @@ impl Core {
 
     /// [`Kind::ReadData`].
     pub(super) fn read_data(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Some(part) = self.part(from, head.id).filter(|part| part.takes_data) else {
+        let Some(part) = self.part(from, head.id).filter(|part| part.takes_data && !part.pushing) else {
             return self.peers.accuse(from, "bytes that nobody reads");
         };
         if payload.len() != part.local.len() {
@@ -484,7 +494,7 @@ impl Core {
 
     /// A part has ended.
     fn part_over(&mut self, id: u32, result: Result<(), Refusal>) {
-        let part = self.parts.remove((id & !PART) as usize);
+        let Some(part) = self.parts.try_remove((id & !PART) as usize) else { return };
         let peer = self.peers.get_mut(part.to);
         peer.parts = peer.parts.saturating_sub(1);
         self.access_step(part.access, result.map_err(|refusal| (refused_code(refusal), refusal.to_string().into())));

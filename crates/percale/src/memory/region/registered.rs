@@ -156,9 +156,7 @@ impl Registered {
         }
         // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
         match address.checked_sub(self.base) {
-            Some(offset) if offset <= self.len && len <= self.len - offset && (len == 0 || offset < self.len) => {
-                Ok(offset)
-            }
+            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
             _ => Err(Refusal::Range),
         }
     }
@@ -192,6 +190,9 @@ impl Registered {
         let len = request.len();
         let offset = self.check(address, len as u64, atomic_rights(request.op, request.kind))?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        if len == 0 {
+            return Ok(());
+        }
         let target = self.memory.slice(offset as usize, len);
         let [target] = target.as_slice() else {
             return Err(Refusal::Misaligned); // Elements that span pieces, or none.
@@ -205,7 +206,9 @@ impl Registered {
     /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
     pub(crate) fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
         let offset = self.check(address, len, wanted)?;
-        debug_assert!(self.backed, "a transfer would touch memory that may not be there");
+        if !self.backed {
+            return Err(Refusal::Fault); // A transfer would touch it with instructions of ours.
+        }
         Ok(Lease::of(self, self.memory.slice(offset as usize, len as usize)))
     }
 }

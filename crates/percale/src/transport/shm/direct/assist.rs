@@ -17,6 +17,7 @@ use super::{GrantIndex, Side};
 use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Keys};
 use crate::memory::volatile::{Segments, View};
+use crate::transport::PullError;
 use crate::transport::shm::sync::{AtomicU64, Ordering};
 use crate::transport::shm::transfer::{Arenas, Cma, Way};
 use crate::wire::head::{Flags, Head, Kind};
@@ -30,8 +31,12 @@ const CHUNK: usize = 64 << 10;
 /// Looks at what the target has claimed and not finished, before the access goes on by itself.
 const LOOKS: u32 = 256;
 
-/// In place of a chunk's number: nothing is left, or (of what is done) a claimed chunk was not copied.
+/// In place of a chunk's number: nothing is left.
 const STOP: u32 = u32::MAX;
+
+/// Why the target did not copy what it had claimed.
+const REVOKED: u32 = 1;
+const FAULT: u32 = 2;
 
 /// What both sides of one access have claimed, and what the target has done. In the pair's memory, a line for each side that
 /// initiates.
@@ -40,8 +45,10 @@ const STOP: u32 = u32::MAX;
 pub(in super::super) struct Claims {
     /// The access' number, and the next chunk.
     next: AtomicU64,
-    /// The access' number, and how many chunks the target has copied.
+    /// The access' number, and with how many of the chunks that it claimed the target is done.
     done: AtomicU64,
+    /// The access' number, and whether the target could not copy one of them: [`REVOKED`] or [`FAULT`]. Written before `done`.
+    failed: AtomicU64,
 }
 
 /// What is to be copied: the payload of a [`Kind::Assist`], whose head has the key and the address.
@@ -74,13 +81,16 @@ pub(super) struct Assisted {
 impl Assisted {
     /// How it ended, once it has.
     pub(super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
-        let done = claims.done.load(Ordering::Acquire);
-        if done == self.awaited {
-            return Some(self.result);
+        if claims.done.load(Ordering::Acquire) != self.awaited {
+            return None;
         }
-        // The target could not copy what it had claimed: the region was closed, or its memory is not there.
-        let failed = done == word((self.awaited >> 32) as u32, STOP);
-        failed.then_some(self.result.and(Err(DirectError::Stale)))
+        let failed = claims.failed.load(Ordering::Relaxed);
+        let number = (self.awaited >> 32) as u32;
+        Some(self.result.and(match failed {
+            _ if failed == word(number, REVOKED) => Err(DirectError::Stale),
+            _ if failed == word(number, FAULT) => Err(DirectError::Fault),
+            _ => Ok(()),
+        }))
     }
 
     /// What the access was begun with.
@@ -114,6 +124,7 @@ impl Initiator {
         let wanted = if long.writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         self.check_access(long.grant, long.address, long.local.len(), wanted)?;
         let number = self.next_assist();
+        claims.failed.store(word(number, 0), Ordering::Relaxed);
         claims.done.store(word(number, 0), Ordering::Relaxed);
         claims.next.store(word(number, 0), Ordering::Release);
         ask(long, number, link);
@@ -121,8 +132,8 @@ impl Initiator {
         let mut ours = 0;
         let result = loop {
             let next = u64::from(claims.next.fetch_add(1, Ordering::AcqRel) as u32);
-            if next >= chunks {
-                break Ok(());
+            if next >= chunks || ours >= chunks {
+                break Ok(()); // All is claimed (or somebody scribbles: then others' chunks are missing below).
             }
             ours += 1;
             let done = next as usize * CHUNK;
@@ -199,8 +210,9 @@ impl Help {
         let request = payload.read::<Request>(0).ok_or("a request for help that is too short")?;
         let (len, writes) = (request.len.get(), request.writes.get() != 0);
         let wanted = if writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let Ok(region) = keys.find(head.data) else { return Ok(None) };
-        let Some(region) = region.lease(head.tag, len, wanted).ok() else { return Ok(None) };
+        // Memory that only the kernel may touch is refused here.
+        let region = keys.find(head.data).and_then(|region| region.lease(head.tag, len, wanted));
+        let Ok(region) = region else { return Ok(None) };
         let way = match arenas.find(request.arena.get(), request.place.get(), len)? {
             Some(remote) => Way::Mapped(remote),
             None => match cma {
@@ -211,7 +223,7 @@ impl Help {
         Ok(Some(Self { number: head.id, region, way, writes }))
     }
 
-    /// Claims a chunk and copies it. False if nothing is left for us.
+    /// Claims a chunk and copies it. False if nothing is left for us, or we could not copy: then no more is claimed.
     pub(super) fn step(&self, claims: &Claims) -> bool {
         let next = claims.next.load(Ordering::Acquire);
         let offset = (next as u32 as usize).saturating_mul(CHUNK);
@@ -227,10 +239,11 @@ impl Help {
         } else {
             self.way.store(&self.region, offset, len)
         };
-        match copied {
-            Ok(()) => _ = claims.done.fetch_add(1, Ordering::Release),
-            Err(_) => claims.done.store(word(self.number, STOP), Ordering::Release),
+        if let Err(error) = copied {
+            let why = if error == PullError::Fault { FAULT } else { REVOKED };
+            claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }
-        true
+        claims.done.fetch_add(1, Ordering::Release);
+        copied.is_ok()
     }
 }
