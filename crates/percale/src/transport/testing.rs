@@ -97,7 +97,7 @@ impl Sink for Notes {
         self.next += 1;
         self.begun += 1;
         let lent = Lent::new(vec![0; self.keep.min(head.len as usize)]);
-        let into = lent.cut(&[lent.len / 3]);
+        let into = lent.lease(&[lent.len / 3]);
         self.landing.insert(self.next, (head, lent));
         Landing { token: self.next, into }
     }

@@ -54,7 +54,7 @@ impl LoopbackLink {
             return Err(Refused::Broken);
         }
         let limit = match kind {
-            Kind::Message | Kind::Tagged | Kind::MessageOffer | Kind::TaggedOffer => QUEUE_LIMIT,
+            kind if kind.begins() => QUEUE_LIMIT,
             _ => QUEUE_LIMIT + RESERVE,
         };
         let waiting = self.payloads.len() + self.heads.len() * size_of::<Head>();
@@ -92,6 +92,11 @@ impl Link for LoopbackLink {
     }
 
     #[inline]
+    fn is_stream(&self) -> bool {
+        true
+    }
+
+    #[inline]
     fn send(&mut self, head: &Head, payload: &Segments, _more: bool) -> Result<(), Refused> {
         debug_assert_eq!(head.len as usize, payload.len());
         self.admit(head.kind)?;
@@ -117,7 +122,13 @@ impl Link for LoopbackLink {
         let mut at = 0;
         while let Some(head) = self.heads.pop_front() {
             let end = at + head.len as usize;
-            if head.kind != Kind::Nothing {
+            if head.kind == Kind::Data {
+                // The only one that is sent as a frame: it ends an expected pull.
+                match self.pulls.data(&head) {
+                    Ok(Data::Ended((token, result))) => sink.pulled(me, token, result),
+                    Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "data that no pull of our own expects"),
+                }
+            } else if head.kind != Kind::Nothing {
                 sink.frame(me, &head, View::of(&self.payloads[at..end]));
             }
             at = end;
@@ -142,6 +153,10 @@ impl Link for LoopbackLink {
         self.heads.push_back(head);
         self.pulls.start(offer, into, token);
         Ok(())
+    }
+
+    fn expect(&mut self, into: &Lease, token: u32) {
+        self.pulls.expect(into, token);
     }
 
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
