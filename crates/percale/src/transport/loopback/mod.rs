@@ -179,7 +179,9 @@ impl Link for LoopbackLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::region::Refusal;
     use crate::transport::PullError;
+    use crate::transport::stream::{expected_pull, refused_pull};
     use crate::transport::testing::{Lent, Notes, Revocable, Told};
     use crate::wire::head::Flags;
 
@@ -233,6 +235,23 @@ mod tests {
         link.poll(0, &mut notes).unwrap();
         assert_eq!(notes.told, [Told::Pulled(9, Ok(100)), Told::Pushed(7, Ok(()))]);
         assert_eq!(target.bytes(), (0..100).collect::<Vec<u8>>());
+        assert!(link.is_idle());
+    }
+
+    #[test]
+    fn what_is_expected_is_pushed_or_refused() {
+        let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
+        let (source, target) = (Lent::new((0..=255).collect()), Lent::new(vec![0; 256]));
+        link.expect(&target.lease(&[33]), 0);
+        let (token, request) = expected_pull(256, 0);
+        link.push(7, token, View::of(request.as_bytes()), &source.lease(&[3])).unwrap();
+        link.poll(0, &mut notes).unwrap();
+        assert_eq!(std::mem::take(&mut notes.told), [Told::Pulled(0, Ok(256)), Told::Pushed(7, Ok(()))]);
+        assert_eq!(target.bytes(), source.bytes());
+        link.expect(&target.lease(&[]), 0);
+        link.send(&refused_pull(0, Refusal::Right), &Segments::EMPTY, false).unwrap();
+        link.poll(0, &mut notes).unwrap();
+        assert_eq!(notes.told, [Told::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
         assert!(link.is_idle());
     }
 
