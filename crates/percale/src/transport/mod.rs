@@ -137,7 +137,7 @@ pub trait Link {
 
     /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from
     /// `source`; if that can be revoked, the offer must not have said where it lies. Ends with [`Sink::pushed`]. The same
-    /// for what the peer expects: then `token` and `request` are those of [`expected_pull`](stream::expected_pull).
+    /// for what the peer expects: then `token` and `request` are those of `expected_pull`.
     ///
     /// # Errors
     /// As `send`.
