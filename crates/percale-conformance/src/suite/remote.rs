@@ -52,7 +52,9 @@ pub fn rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>()
     for memory in memories(&mesh, &content(1, room)) {
         let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
         let mut expected = content(1, room);
-        for (number, len) in (2..).zip([0, 1, 7, 8, 48, 64, 512, 2048, 2049, 9000, 16 << 10, (16 << 10) + 1, F::BULK]) {
+        let short = [0, 1, 7, 8, 48, 64, 512, 2048, 2049, 9000, 16 << 10, (16 << 10) + 1];
+        let long = [100_000, 512 << 10, (512 << 10) + 1, F::BULK].map(|len| len.min(F::BULK));
+        for (number, len) in (2..).zip(short.into_iter().chain(long)) {
             let (start, bytes) = (number as usize, content(number, len));
             let part = region.remote().slice(number..number + len as u64);
             let back = mesh.finish(a.write(peer, bytes.clone(), part)).expect("the write");
@@ -331,13 +333,13 @@ pub fn rma_002_injected_writes_are_copied<F: Fabric>() {
 pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
-    for round in 0..20 {
-        for memory in memories(&mesh, &vec![0; F::BULK]) {
+    for (round, len) in (0..40).map(|n| (n / 2, if n % 2 == 0 { F::BULK } else { F::BULK / 4 })) {
+        for memory in memories(&mesh, &vec![0; len]) {
             let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
-            let part = region.remote().slice(0..F::BULK as u64);
+            let part = region.remote().slice(0..len as u64);
             mesh.finish(a.read(peer, part.slice(0..8), vec![0; 8])).expect("a read");
-            let write = a.write(peer, content(1, F::BULK), part).start().expect("a write");
-            let read = a.read(peer, part, vec![0; F::BULK]).start().expect("a read");
+            let write = a.write(peer, content(1, len), part).start().expect("a write");
+            let read = a.read(peer, part, vec![0; len]).start().expect("a read");
             mesh.turns(round);
             let memory = region.close().expect("nobody stops in the middle").into_vec();
             for (result, what) in [(mesh.finish(write), "the write"), (mesh.finish(read), "the read")] {
@@ -347,7 +349,7 @@ pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
                 }
             }
             // Either of one write, in order, or of none.
-            let written = content(1, F::BULK);
+            let written = content(1, len);
             assert!(memory.iter().zip(&written).all(|(got, sent)| got == sent || *got == 0));
             // The connection still works.
             let receive = mesh.receive(1, Receive::into(Memory::blank(8)));

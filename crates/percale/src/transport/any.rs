@@ -41,6 +41,11 @@ impl Link for AnyLink {
     }
 
     #[inline]
+    fn is_stream(&self) -> bool {
+        each!(self, link => link.is_stream())
+    }
+
+    #[inline]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
         each!(self, link => link.send(head, payload, more))
     }
@@ -52,6 +57,10 @@ impl Link for AnyLink {
 
     fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
         each!(self, link => link.pull(id, offer, into, token))
+    }
+
+    fn expect(&mut self, into: &Lease, token: u32) {
+        each!(self, link => link.expect(into, token));
     }
 
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {

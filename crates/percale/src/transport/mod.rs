@@ -18,12 +18,13 @@ pub mod connect;
 pub mod loopback;
 pub mod shm;
 pub mod sim;
-mod stream;
+pub(crate) mod stream;
 pub mod tcp;
 #[cfg(any(test, fuzzing))]
 mod testing;
 
 use crate::memory::lease::Lease;
+use crate::memory::region::Refusal;
 use crate::memory::volatile::{Segments, View};
 use crate::wire::head::Head;
 
@@ -57,12 +58,13 @@ pub enum Broken {
 }
 
 /// Where a payload that is still arriving goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Landing {
     /// What to hand to [`Sink::landed`].
     pub token: u32,
-    /// Where the payload goes; may be shorter than it: the rest is thrown away (truncation, or a discard).
-    pub into: Segments,
+    /// Where the payload goes; may be shorter than it: the rest is thrown away (truncation, or a discard). So is what comes
+    /// once it is revoked.
+    pub into: Lease,
 }
 
 /// The endpoint's engine, as its links see it.
@@ -97,12 +99,18 @@ pub enum PullError {
     Gone,
     /// The memory of our end was revoked: its region is closed. A part of the bytes may have been copied before.
     Revoked,
+    /// The peer refuses the read that expected these bytes.
+    Refused(Refusal),
 }
 
 /// One end of an established connection.
 pub trait Link {
     /// The longest payload that `send` takes now. At least 2,048.
     fn frame_limit(&self) -> usize;
+
+    /// Whether this is a stream: payloads that arrive in pieces go straight to their place ([`Sink::begin`]), and the data of a
+    /// pull may come without a `Pull` frame ([`expect`](Self::expect)).
+    fn is_stream(&self) -> bool;
 
     /// Sends one frame: its payload is `payload`, whole (`head.len` is its length). When this returns the memory may be
     /// reused. `more` says that another frame follows at once.
@@ -126,8 +134,13 @@ pub trait Link {
     /// As `send`.
     fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Lease, token: u32) -> Result<(), Refused>;
 
+    /// Of a stream: begins a pull of which the peer knows by a frame just sent, and which it answers of itself. It fills `into`.
+    /// Ends with [`Sink::pulled`].
+    fn expect(&mut self, into: &Lease, token: u32);
+
     /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from
-    /// `source`; if that can be revoked, the offer must not have said where it lies. Ends with [`Sink::pushed`].
+    /// `source`; if that can be revoked, the offer must not have said where it lies. Ends with [`Sink::pushed`]. The same
+    /// for what the peer expects: then `token` and `request` are those of `expected_pull`.
     ///
     /// # Errors
     /// As `send`.

@@ -3,7 +3,8 @@
 //! The receiver of an offer sends `Pull { id, tag = token << 32, payload = bytes wanted }`; the sender answers with
 //! `Data { id = token, tag = offset }` frames, in order and without gaps, at least one (of no bytes, if none are
 //! wanted). One empty `Data` frame whose offset is [`GONE`], in place of any of them, ends the pull: the offer is void,
-//! and what came of it before is worth nothing. Each end keeps a table: [`Pulls`] of what it asked
+//! and what came of it before is worth nothing. A pull may also be announced by the frame of a read ([`Pulls::expect`],
+//! [`expected_pull`]): then no `Pull` frame is sent, and an empty `Data` frame may say why the read is refused. Each end keeps a table: [`Pulls`] of what it asked
 //! for, [`Pushes`] of what it has yet to send. What the peer says is checked against these tables and against nothing
 //! else: a frame that does not fit them breaks the connection.
 //!
@@ -16,11 +17,9 @@ use zerocopy::little_endian::U64;
 
 use super::{Broken, PullError};
 use crate::memory::lease::Lease;
+use crate::memory::region::Refusal;
 use crate::memory::volatile::{Segments, View};
-use crate::wire::head::{Flags, HEAD_BYTES, Head, Kind, Offer};
-
-/// The offset of a `Data` frame that says that the offer is void.
-const GONE: u64 = u64::MAX;
+use crate::wire::head::{Flags, GONE, HEAD_BYTES, Head, Kind, Offer};
 
 /// Bytes of a whole `Pull` frame.
 pub(super) const PULL_BYTES: usize = HEAD_BYTES + size_of::<U64>();
@@ -56,7 +55,16 @@ pub(super) enum Data {
 impl Pulls {
     /// Notes a pull; [`pull_frame`] makes the frame that asks for it.
     pub(super) fn start(&mut self, offer: &Offer, into: &Lease, token: u32) {
-        let pull = Pull { into: into.clone(), received: 0, wanted: wanted(offer, into), revoked: false };
+        self.insert(into, wanted(offer, into), token);
+    }
+
+    /// Notes a pull that fills `into` and of which the peer hears otherwise.
+    pub(super) fn expect(&mut self, into: &Lease, token: u32) {
+        self.insert(into, into.len() as u64, token);
+    }
+
+    fn insert(&mut self, into: &Lease, wanted: u64, token: u32) {
+        let pull = Pull { into: into.clone(), received: 0, wanted, revoked: false };
         let before = self.table.insert(token, pull);
         debug_assert!(before.is_none(), "a token names one pull at a time");
     }
@@ -67,7 +75,12 @@ impl Pulls {
             return Err(Broken::Protocol(format!("data for pull {}, which nobody started", head.id)));
         };
         if head.tag == GONE && head.len == 0 {
-            let error = if pull.revoked { PullError::Revoked } else { PullError::Gone };
+            let error = match (head.data, Refusal::from_number(head.data)) {
+                _ if pull.revoked => PullError::Revoked,
+                (0, _) => PullError::Gone,
+                (_, Some(refusal)) => PullError::Refused(refusal),
+                (_, None) => return Err(Broken::Protocol("a refusal that does not exist".into())),
+            };
             self.remove(head.id);
             return Ok(Data::Ended((head.id, Err(error))));
         }
@@ -140,6 +153,17 @@ pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u
     bytes[..HEAD_BYTES].copy_from_slice(head.to_bytes().as_bytes());
     bytes[HEAD_BYTES..].copy_from_slice(wanted.as_bytes());
     bytes
+}
+
+/// What to hand to [`Link::push`](super::Link::push), as token and request, to serve a pull of `len` bytes that the peer
+/// expects as `token`.
+pub(crate) fn expected_pull(len: u64, token: u32) -> (u64, U64) {
+    (u64::from(token) << 32, U64::new(len))
+}
+
+/// The frame that answers such a pull with a refusal instead.
+pub(crate) fn refused_pull(token: u32, refusal: Refusal) -> Head {
+    Head { kind: Kind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }
 }
 
 /// What our peer pulls from us and has not been sent yet; served first come, first served.

@@ -69,11 +69,13 @@ pub(crate) enum Told {
     Pushed(u32, Result<(), PullError>),
 }
 
-/// A sink that writes down what it is told. Payloads that come in pieces land in `keep` bytes of new memory each.
+/// A sink that writes down what it is told. Payloads that come in pieces land in `keep` bytes of new memory each; the next one
+/// in `place`, if there is one, and is then written down without its bytes.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) told: Vec<Told>,
     pub(crate) keep: usize,
+    pub(crate) place: Option<Lease>,
     landing: HashMap<u32, (Head, Lent)>,
     next: u32,
     pub(crate) begun: usize,
@@ -81,7 +83,7 @@ pub(crate) struct Notes {
 
 impl Notes {
     pub(crate) fn keeping(keep: usize) -> Self {
-        Self { told: Vec::new(), keep, landing: HashMap::new(), next: 0, begun: 0 }
+        Self { told: Vec::new(), keep, place: None, landing: HashMap::new(), next: 0, begun: 0 }
     }
 }
 
@@ -96,8 +98,12 @@ impl Sink for Notes {
     fn begin(&mut self, _from: Connection, head: Head) -> Landing {
         self.next += 1;
         self.begun += 1;
+        if let Some(into) = self.place.take() {
+            self.landing.insert(self.next, (head, Lent::new(Vec::new())));
+            return Landing { token: self.next, into };
+        }
         let lent = Lent::new(vec![0; self.keep.min(head.len as usize)]);
-        let into = lent.cut(&[lent.len / 3]);
+        let into = lent.lease(&[lent.len / 3]);
         self.landing.insert(self.next, (head, lent));
         Landing { token: self.next, into }
     }

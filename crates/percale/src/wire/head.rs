@@ -20,7 +20,8 @@ pub enum Kind {
     /// The receiver asks for the payload of an offer: `id` is the sender's operation, `tag` the receiver's token; the
     /// payload is the transport's own description of where to put it.
     Pull = 5,
-    /// Bytes that a pull asked for: `id` is the receiver's token, `tag` the offset of these bytes.
+    /// Bytes that a pull asked for: `id` is the receiver's token, `tag` the offset of these bytes. Without bytes, at offset
+    /// [`GONE`]: the pull is over and has failed; `data` is then 0 or, for an expected read, the number of the refusal.
     Data = 6,
     /// The receiver has all it wanted of an offer: `id` is the sender's operation.
     Pulled = 7,
@@ -39,8 +40,7 @@ pub enum Kind {
     Write = 13,
     /// The same, whose payload waits at the initiator: the payload is an [`Offer`].
     WriteOffer = 14,
-    /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is a [`U64`]: how
-    /// many.
+    /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is a [`ReadHead`].
     Read = 15,
     /// Bytes that a read asked for, or what an atomic fetched: `id` is the initiator's part, which ends with this.
     ReadData = 16,
@@ -65,6 +65,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether frames of this kind begin an operation. Their sender can keep them back, so what a link still takes when its
+    /// queue is full is not meant for them but for what operations under way need to end.
+    #[must_use]
+    #[inline]
+    pub const fn begins(self) -> bool {
+        use Kind::{Atomic, Message, MessageOffer, Read, Tagged, TaggedOffer, Write, WriteOffer};
+        matches!(self, Message | Tagged | MessageOffer | TaggedOffer | Write | WriteOffer | Read | Atomic)
+    }
+
     /// The kind with this number, if there is one.
     #[must_use]
     #[inline]
@@ -115,8 +124,12 @@ bitflags! {
     }
 }
 
-/// The most bytes of a region that travel in one [`Kind::Write`] or [`Kind::ReadData`] frame; longer ones are offered.
+/// The most bytes of a region that travel in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame unless a link that is
+/// a stream carries longer ones; longer ones are offered.
 pub const RMA_EAGER: usize = 16 << 10;
+
+/// The offset of a [`Kind::Data`] frame that says that there are no bytes to come.
+pub const GONE: u64 = u64::MAX;
 
 /// What every frame starts with, as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -204,6 +217,17 @@ pub struct Offer {
     pub pieces: U32,
     /// Offset of the first byte in that arena.
     pub offset: U64,
+}
+
+/// The payload of a [`Kind::Read`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ReadHead {
+    /// How many bytes.
+    pub len: U64,
+    /// 0, or one more than the token of a pull that the initiator has begun for them: they are sent as its data at once. Only
+    /// over links that are streams.
+    pub expected: U64,
 }
 
 /// What the payload of a [`Kind::Atomic`] starts with; the operands follow, then (for a compare) as many compare values.

@@ -3,7 +3,8 @@
 //! An access goes one of two ways. *Directly*: a link of shared memory lets us reach the peer's region by ourselves, and it is over
 //! within the call. *Executed*: the target does it at its progress. Then the access is cut into parts, each of which is one request
 //! frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull. What is short travels with its
-//! frame; a long write is offered and pulled by the target, a long read offered by the target and pulled by us.
+//! frame, over a stream also what is longer; a long write is offered and pulled by the target, a long read offered by the target
+//! and pulled by us, or expected by us and sent at once, over a stream.
 //!
 //! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames
 //! are handled in order. Only what is long is done when the target gets to it: an access to the same bytes waits for it (unless
@@ -32,7 +33,7 @@ use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
+use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
 
 /// The longest part: what a target may have to hold on the way.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
@@ -121,7 +122,7 @@ pub(crate) struct Part {
     pub(super) to: Connection,
     /// Our memory: what is written, or where results go.
     pub(super) local: Segments,
-    /// A transport reads `local` to serve a pull.
+    /// A transport uses `local`: reads it to serve a pull, or fetches into it.
     pub(super) pushing: bool,
     /// How the target answered, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
@@ -291,7 +292,9 @@ fn send_part(
         id: id as u32 | PART,
     };
     head.flags.set(Flags::PART, several);
-    let eager = len <= link.frame_limit().min(RMA_EAGER);
+    // A stream brings a longer write straight to its place too.
+    let limit = if link.is_stream() { link.frame_limit() } else { link.frame_limit().min(RMA_EAGER) };
+    let eager = len <= limit;
     let mut long = false;
     let sent = match what {
         What::Write(_) if eager => send_write(link, core, access, head, &local, what, several),
@@ -304,8 +307,7 @@ fn send_part(
         }
         What::Read(_) => {
             head.kind = Kind::Read;
-            head.len = size_of::<U64>() as u32;
-            Segments::lend(U64::new(remote.len).as_bytes(), |payload| link.send(&head, payload, false))
+            core.send_read(link, head, &local)
         }
         What::Atomic(work) => send_atomic(link, head, work),
     };
@@ -327,7 +329,8 @@ fn send_part(
     Ok(())
 }
 
-/// A short write. The completion data travels behind its bytes if that is possible.
+/// A write in one frame. The completion data travels behind its bytes if that is possible and they are few: a target puts
+/// together what carries both.
 fn send_write(
     link: &mut AnyLink,
     core: &mut Core,
@@ -339,7 +342,7 @@ fn send_write(
 ) -> Result<(), Refused> {
     let Some(data) = what.data() else { return link.send(&head, local, false) };
     // The eight bytes must fit as well.
-    let fits = !several && local.len() + size_of::<U64>() <= link.frame_limit();
+    let fits = !several && local.len() <= RMA_EAGER && local.len() + size_of::<U64>() <= link.frame_limit();
     let told = fits.then(|| {
         local.with_tail(U64::new(data).as_bytes(), |payload| {
             head.flags |= Flags::TELLS;
@@ -394,6 +397,7 @@ const fn pull_refusal(error: PullError) -> Refusal {
     match error {
         PullError::Fault => Refusal::Fault,
         PullError::Gone | PullError::Revoked => Refusal::Key,
+        PullError::Refused(refusal) => refusal,
     }
 }
 
@@ -420,6 +424,24 @@ impl Core {
         self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
     }
 
+    /// Asks for bytes. Where a stream brings them, the pull that takes many of them is begun at once.
+    fn send_read(&mut self, link: &mut AnyLink, mut head: Head, local: &Segments) -> Result<(), Refused> {
+        let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.pulls.vacant_key());
+        let payload = ReadHead {
+            len: U64::new(local.len() as u64),
+            expected: U64::new(expected.map_or(0, |token| token as u64 + 1)),
+        };
+        head.len = size_of::<ReadHead>() as u32;
+        Segments::lend(payload.as_bytes(), |payload| link.send(&head, payload, false))?;
+        if expected.is_some() {
+            let part = &mut self.parts[(head.id & !PART) as usize];
+            part.pushing = true; // A transport uses its memory.
+            let token = self.pulls.insert(super::types::Pull::Fetch { from: part.to, part: head.id }) as u32;
+            link.expect(&Lease::own(local), token);
+        }
+        Ok(())
+    }
+
     /// The part that a peer names, if it is its own.
     fn part(&mut self, from: Connection, id: u32) -> Option<&mut Part> {
         self.parts.get_mut((id & !PART) as usize).filter(|part| id & PART != 0 && part.to == from)
@@ -437,6 +459,9 @@ impl Core {
         };
         if result.is_ok() && part.takes_data {
             return self.peers.accuse(from, "the end of a read without its bytes");
+        }
+        if part.takes_data && part.pushing {
+            return self.peers.accuse(from, "an answer to a read that is being fetched");
         }
         if part.pushing {
             part.answered = Some(result);

@@ -164,8 +164,7 @@ impl Core {
         let Some(source) = source else {
             return self.peers.accuse(from, "a pull request for an operation that offers nothing");
         };
-        let mut request = Request { bytes: [0; Request::MAX], len: payload.len() as u8 };
-        payload.read_into(&mut request.bytes);
+        let request = Request::of(payload);
         self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request, source }));
     }
 }
@@ -181,11 +180,26 @@ pub(super) fn take_part(state: &mut super::types::Multi, multi: u32, len: u64) -
 }
 
 impl Core {
-    /// A remote access arrives in pieces: it is put together. Its length is bounded by the link.
+    /// A remote access arrives in pieces. A write goes straight to its region if it can; else the access is put together: its
+    /// length is bounded by the link.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
-        let mut heap = Buffer::from(vec![0; head.len as usize]);
-        let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
-        let arrival = Arrival { from, head, receive: None, heap: Some(heap), held: None };
+        let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
+        let into = match self.place_of_write(&head) {
+            Ok(Some((region, into))) => {
+                arrival.region = Some(Ok(region));
+                into
+            }
+            Ok(None) => {
+                let mut heap = Buffer::from(vec![0; head.len as usize]);
+                let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
+                arrival.heap = Some(heap);
+                Lease::own(&into)
+            }
+            Err(refusal) => {
+                arrival.region = Some(Err(refusal));
+                Lease::own(&Segments::EMPTY)
+            }
+        };
         Landing { token: self.arrivals.insert(arrival) as u32, into }
     }
 }
@@ -208,7 +222,8 @@ impl Sink for Core {
             return self.begin_remote(from, head);
         }
         let len = u64::from(head.len);
-        let mut arrival = Arrival { from, head, receive: self.match_posted(from, &head, len), heap: None, held: None };
+        let receive = self.match_posted(from, &head, len);
+        let mut arrival = Arrival { from, head, receive, heap: None, held: None, region: None };
         let into = match &arrival.receive {
             Some(receive) => self.segments(receive.place),
             None => {
@@ -225,12 +240,15 @@ impl Sink for Core {
             let held = self.hold(Unexpected { from, head, len, body: Body::Arriving(token) });
             self.arrivals[token as usize].held = Some(held);
         }
-        Landing { token, into }
+        Landing { token, into: Lease::own(&into) }
     }
 
     fn landed(&mut self, from: Connection, token: u32) {
         let Some(arrival) = self.arrivals.try_remove(token as usize) else { return };
-        let Arrival { head, receive, heap, held, .. } = arrival;
+        let Arrival { head, receive, heap, held, region, .. } = arrival;
+        if let Some(region) = region {
+            return self.write_landed(from, &head, region);
+        }
         if !matches!(head.kind, Kind::Message | Kind::Tagged) {
             let bytes = heap.map(Buffer::into_vec).unwrap_or_default();
             return self.frame(from, &head, View::of(&bytes));
@@ -309,7 +327,7 @@ fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
         PullError::Fault => {
             (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
         }
-        PullError::Gone => (ErrorCode::Canceled, "the sender gave the message up"),
+        PullError::Gone | PullError::Refused(_) => (ErrorCode::Canceled, "the sender gave the message up"),
         PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }
 }

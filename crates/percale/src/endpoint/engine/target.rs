@@ -1,23 +1,26 @@
 //! Remote accesses that this endpoint executes for its peers.
 //!
 //! Every request is checked against the domain's table of regions, and answered: what is short at once, what is long at the end
-//! of a pull. Whatever a peer asks for, the memory of a region is touched only inside of its pin, so that closing it waits for us
+//! of a pull, unless the peer expects it at once. Whatever a peer asks for, the memory of a region is touched only inside of its pin, so that closing it waits for us
 //! and for nobody else.
+
+use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::access::{PART_LIMIT, SERVE};
 use super::core::Core;
-use super::types::{Action, Notify, Pull, Serve, Side};
+use super::types::{Action, Notify, Pull, Request, Serve, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request};
+use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request as Atomic};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Refusal, Registered};
 use crate::memory::volatile::{Segments, View};
+use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
+use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
 
 /// Answers to one peer that its link has not taken; who asks for more and never listens is cut off.
 const REPLIES_LIMIT: u32 = 8192;
@@ -41,8 +44,8 @@ impl Store {
 impl Core {
     /// A frame of a remote access.
     pub(super) fn remote(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        if self.peers.get(from).replies > REPLIES_LIMIT {
-            return self.peers.accuse(from, "requests without end, and nobody takes the answers");
+        if self.too_many(from) {
+            return;
         }
         match head.kind {
             Kind::Write => self.write(from, head, payload),
@@ -55,6 +58,15 @@ impl Core {
             Kind::Wrote => self.written(from, head),
             _ => self.peers.accuse(from, "a frame that is not a remote access"),
         }
+    }
+
+    /// Whether the peer asks for more than it takes answers of; then it is cut off.
+    fn too_many(&mut self, from: Connection) -> bool {
+        let too_many = self.peers.get(from).replies > REPLIES_LIMIT;
+        if too_many {
+            self.peers.accuse(from, "requests without end, and nobody takes the answers");
+        }
+        too_many
     }
 
     /// Answers a request that has ended.
@@ -84,7 +96,7 @@ impl Core {
     pub(super) fn answered(&mut self, to: Connection, action: &Action) {
         let answer = match action {
             Action::Bytes(..) => true,
-            Action::Frame(head) => head.kind == Kind::Done,
+            Action::Frame(head) => matches!(head.kind, Kind::Done | Kind::Data),
             _ => false,
         };
         if answer {
@@ -115,6 +127,34 @@ impl Core {
             }
             Err(refusal) => self.answer(from, head, Err(refusal)),
         }
+    }
+
+    /// Where a write that arrives in pieces lands: in its region; `None`: it must be put together first.
+    pub(super) fn place_of_write(&self, head: &Head) -> Result<Option<(Arc<Registered>, Lease)>, Refusal> {
+        if head.kind != Kind::Write || head.flags.contains(Flags::TELLS) {
+            return Ok(None);
+        }
+        let region = self.keys.find(head.data)?;
+        let len = u64::from(head.len);
+        region.check(head.tag, len, Access::REMOTE_WRITE)?;
+        if !region.is_backed() {
+            return Ok(None); // Only the kernel may touch it.
+        }
+        let into = region.lease(head.tag, len, Access::REMOTE_WRITE)?;
+        Ok(Some((region, into)))
+    }
+
+    /// Such a write has arrived, in its region or, refused, nowhere.
+    pub(super) fn write_landed(&mut self, from: Connection, head: &Head, region: Result<Arc<Registered>, Refusal>) {
+        if self.too_many(from) {
+            return;
+        }
+        // If it was revoked meanwhile, some of the bytes did not get there.
+        let region = region.and_then(|region| {
+            let stands = region.pin().enter().is_some();
+            if stands { Ok(region) } else { Err(Refusal::Key) }
+        });
+        self.changed(from, head, region.as_deref().map_err(|refusal| *refusal), None);
     }
 
     fn write_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
@@ -152,7 +192,7 @@ impl Core {
         let region = match (result, self.keys.find(head.data)) {
             // The region may have been closed since; the bytes did not get into it then.
             (Err(PullError::Revoked) | Ok(_), Err(refusal)) => Err(refusal),
-            (Err(PullError::Fault | PullError::Gone), _) => Err(Refusal::Fault),
+            (Err(PullError::Fault | PullError::Gone | PullError::Refused(_)), _) => Err(Refusal::Fault),
             (Err(PullError::Revoked), Ok(_)) => Err(Refusal::Key),
             (Ok(_), Ok(region)) => Ok(region),
         };
@@ -170,42 +210,59 @@ impl Core {
     }
 
     fn read(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Some(len) = payload.read::<U64>(0) else {
+        let Some(ReadHead { len, expected }) = payload.read::<ReadHead>(0) else {
             return self.peers.accuse(from, "a read that does not say how much");
         };
-        if let Err(refusal) = self.start_read(from, head, len.get()) {
-            self.answer(from, head, Err(refusal));
-        }
+        let Some(expected) = expected.get().checked_sub(1) else {
+            if let Err(refusal) = self.start_read(from, head, len.get()) {
+                self.answer(from, head, Err(refusal));
+            }
+            return;
+        };
+        let Ok(token) = u32::try_from(expected) else {
+            return self.peers.accuse(from, "a read that expects its bytes nowhere");
+        };
+        let action = match self.lend_read(head, len.get()) {
+            Ok((source, staged)) => self.push_read(from, token, source, staged),
+            Err(refusal) => Action::Frame(refused_pull(token, refusal)),
+        };
+        self.peers.get_mut(from).replies += 1;
+        self.outbox.push_back((from, action));
     }
 
     fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
-        let region = self.keys.find(head.data)?;
         if len <= RMA_EAGER as u64 {
-            let bytes = region.load(head.tag, len, Segments::to_vec)?;
+            let bytes = self.keys.find(head.data)?.load(head.tag, len, Segments::to_vec)?;
             self.send_data(from, head, bytes);
             return Ok(());
         }
-        region.check(head.tag, len, Access::REMOTE_READ)?;
-        if len > PART_LIMIT {
-            return Err(Refusal::Range);
-        }
-        let (source, staged) = if region.is_backed() {
-            (region.lease(head.tag, len, Access::REMOTE_READ)?, None)
-        } else {
-            let buffer = Buffer::from(region.load(head.tag, len, Segments::to_vec)?);
-            (Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer))
-        };
+        let (source, staged) = self.lend_read(head, len)?;
         let offer = self.serve(from, head.id, source, staged);
         self.peers.get_mut(from).replies += 1;
         self.outbox.push_back((from, offer));
         Ok(())
     }
 
+    /// The bytes that a long read asks for, or a copy that has to be kept.
+    fn lend_read(&self, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
+        let region = self.keys.find(head.data)?;
+        region.check(head.tag, len, Access::REMOTE_READ)?;
+        if len > PART_LIMIT {
+            return Err(Refusal::Range);
+        }
+        if region.is_backed() {
+            return Ok((region.lease(head.tag, len, Access::REMOTE_READ)?, None));
+        }
+        let buffer = Buffer::from(region.load(head.tag, len, Segments::to_vec)?);
+        Ok((Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer)))
+    }
+
     /// Lets a peer fetch what its part reads.
     fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>) -> Action {
         // It names no memory: the region may be closed while the peer copies, so only we copy.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
-        let serve = self.serves.insert(Serve { to, source, _staged: staged, asked: false }) as u32;
+        let serve = Serve { to, source, _staged: staged, asked: false, expected: false };
+        let serve = self.serves.insert(serve) as u32;
         let head = Head {
             kind: Kind::ReadOffer,
             flags: Flags::ID,
@@ -215,6 +272,15 @@ impl Core {
             id: part,
         };
         Action::Bytes(head, offer.as_bytes().to_vec())
+    }
+
+    /// Sends what a peer's part reads where it is expected.
+    fn push_read(&mut self, to: Connection, token: u32, source: Lease, staged: Option<Buffer>) -> Action {
+        let (token, wanted) = expected_pull(source.len() as u64, token);
+        let request = Request::of(View::of(wanted.as_bytes()));
+        let serve = Serve { to, source: source.clone(), _staged: staged, asked: true, expected: true };
+        let id = self.serves.insert(serve) as u32 | SERVE;
+        Action::Push { id, token, request, source }
     }
 
     /// An answer that is too long for a frame of its link is offered instead.
@@ -242,8 +308,9 @@ impl Core {
     /// It has all of it, or the transfer failed: the peer's pull says so.
     pub(super) fn served(&mut self, from: Connection, id: u32) {
         let id = (id & !SERVE) as usize;
-        if self.serves.get(id).is_some_and(|serve| serve.to == from) {
-            self.serves.remove(id);
+        if self.serves.get(id).is_some_and(|serve| serve.to == from) && self.serves.remove(id).expected {
+            let peer = self.peers.get_mut(from);
+            peer.replies = peer.replies.saturating_sub(1);
         }
     }
 
@@ -334,7 +401,7 @@ impl AtomicRequest {
         let operands = payload.to_vec().split_off(size_of::<AtomicHead>());
         let bytes = if op == AtomicOp::Read { 0 } else { count * datatype.size() };
         let (operand, compare) = operands.split_at(bytes);
-        let request = Request { op, datatype, kind, count, operand, compare };
+        let request = Atomic { op, datatype, kind, count, operand, compare };
         if kind != AtomicKind::Plain {
             fetched.resize(request.len(), 0);
         }

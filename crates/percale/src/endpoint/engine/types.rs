@@ -1,10 +1,13 @@
 //! What the engine keeps about operations under way.
 
+use std::sync::Arc;
+
 use super::core::{send_flags, sent_entry};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
+use crate::memory::region::{Refusal, Registered};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Connection;
 use crate::wire::head::{Head, Offer};
@@ -218,6 +221,8 @@ pub(crate) struct Arrival {
     pub(crate) heap: Option<Buffer>,
     /// Where the message is held while there is none.
     pub(crate) held: Option<Held>,
+    /// It is a write that goes straight to this region, or nowhere, because it is refused.
+    pub(crate) region: Option<Result<Arc<Registered>, Refusal>>,
 }
 
 /// A payload that is being fetched.
@@ -266,6 +271,8 @@ pub(crate) struct Serve {
     pub(crate) _staged: Option<Buffer>,
     /// It is being fetched.
     pub(crate) asked: bool,
+    /// The peer expected it: it counts as an answer until it has left.
+    pub(crate) expected: bool,
 }
 
 /// Something to do on a link, decided while the link was busy handing us frames.
@@ -311,4 +318,11 @@ pub(crate) struct Request {
 impl Request {
     /// Longer pull requests are refused.
     pub(crate) const MAX: usize = 64;
+
+    /// Copies a request of at most [`MAX`](Self::MAX) bytes.
+    pub(crate) fn of(payload: View<'_>) -> Self {
+        let mut request = Self { bytes: [0; Self::MAX], len: payload.len() as u8 };
+        payload.read_into(&mut request.bytes);
+        request
+    }
 }

@@ -24,7 +24,7 @@ bitflags! {
 
 /// Why a remote access is not allowed (MR-001, MR-002, MR-014, MR-050, MR-052).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The domain has no region with this key, or it was closed.
     #[error("no region of the peer's domain has this key")]
     Key,

@@ -54,7 +54,7 @@ impl LoopbackLink {
             return Err(Refused::Broken);
         }
         let limit = match kind {
-            Kind::Message | Kind::Tagged | Kind::MessageOffer | Kind::TaggedOffer => QUEUE_LIMIT,
+            kind if kind.begins() => QUEUE_LIMIT,
             _ => QUEUE_LIMIT + RESERVE,
         };
         let waiting = self.payloads.len() + self.heads.len() * size_of::<Head>();
@@ -92,6 +92,11 @@ impl Link for LoopbackLink {
     }
 
     #[inline]
+    fn is_stream(&self) -> bool {
+        true
+    }
+
+    #[inline]
     fn send(&mut self, head: &Head, payload: &Segments, _more: bool) -> Result<(), Refused> {
         debug_assert_eq!(head.len as usize, payload.len());
         self.admit(head.kind)?;
@@ -117,7 +122,13 @@ impl Link for LoopbackLink {
         let mut at = 0;
         while let Some(head) = self.heads.pop_front() {
             let end = at + head.len as usize;
-            if head.kind != Kind::Nothing {
+            if head.kind == Kind::Data {
+                // The only one that is sent as a frame: it ends an expected pull.
+                match self.pulls.data(&head) {
+                    Ok(Data::Ended((token, result))) => sink.pulled(me, token, result),
+                    Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "data that no pull of our own expects"),
+                }
+            } else if head.kind != Kind::Nothing {
                 sink.frame(me, &head, View::of(&self.payloads[at..end]));
             }
             at = end;
@@ -144,6 +155,10 @@ impl Link for LoopbackLink {
         Ok(())
     }
 
+    fn expect(&mut self, into: &Lease, token: u32) {
+        self.pulls.expect(into, token);
+    }
+
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
@@ -164,7 +179,9 @@ impl Link for LoopbackLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::region::Refusal;
     use crate::transport::PullError;
+    use crate::transport::stream::{expected_pull, refused_pull};
     use crate::transport::testing::{Lent, Notes, Revocable, Told};
     use crate::wire::head::Flags;
 
@@ -218,6 +235,23 @@ mod tests {
         link.poll(0, &mut notes).unwrap();
         assert_eq!(notes.told, [Told::Pulled(9, Ok(100)), Told::Pushed(7, Ok(()))]);
         assert_eq!(target.bytes(), (0..100).collect::<Vec<u8>>());
+        assert!(link.is_idle());
+    }
+
+    #[test]
+    fn what_is_expected_is_pushed_or_refused() {
+        let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
+        let (source, target) = (Lent::new((0..=255).collect()), Lent::new(vec![0; 256]));
+        link.expect(&target.lease(&[33]), 0);
+        let (token, request) = expected_pull(256, 0);
+        link.push(7, token, View::of(request.as_bytes()), &source.lease(&[3])).unwrap();
+        link.poll(0, &mut notes).unwrap();
+        assert_eq!(std::mem::take(&mut notes.told), [Told::Pulled(0, Ok(256)), Told::Pushed(7, Ok(()))]);
+        assert_eq!(target.bytes(), source.bytes());
+        link.expect(&target.lease(&[]), 0);
+        link.send(&refused_pull(0, Refusal::Right), &Segments::EMPTY, false).unwrap();
+        link.poll(0, &mut notes).unwrap();
+        assert_eq!(notes.told, [Told::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
         assert!(link.is_idle());
     }
 

@@ -44,7 +44,7 @@ impl Sink for Answers {
     }
 
     fn begin(&mut self, _: Connection, _: Head) -> Landing {
-        Landing { token: 0, into: Segments::EMPTY }
+        Landing { token: 0, into: crate::memory::lease::Lease::own(&Segments::EMPTY) }
     }
 
     fn landed(&mut self, _: Connection, _: u32) {}

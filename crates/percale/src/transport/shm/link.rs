@@ -427,6 +427,10 @@ impl Link for ShmLink {
         self.sender.limit().min(EAGER_MAX)
     }
 
+    fn is_stream(&self) -> bool {
+        false
+    }
+
     // The commonest frames go by `send_plain`, inlined.
     #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
@@ -473,6 +477,10 @@ impl Link for ShmLink {
                 Err(Refused::Broken)
             }
         }
+    }
+
+    fn expect(&mut self, _into: &Lease, token: u32) {
+        debug_assert!(false, "pull {token} is expected of a link that is no stream");
     }
 
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {

@@ -84,7 +84,9 @@ impl SimLink {
         let mut moved = false;
         if let Some((landing, payload)) = self.body.take() {
             let first = payload.len() / 2;
-            View::of(&payload[first..]).copy_into(&landing.into, first);
+            if let Some((into, _held)) = landing.into.enter() {
+                View::of(&payload[first..]).copy_into(into, first);
+            }
             sink.landed(me, landing.token);
             moved = true;
         }
@@ -97,7 +99,9 @@ impl SimLink {
                 }
                 Cargo::Frame { head, payload, pieces: true } => {
                     let landing = sink.begin(me, head);
-                    View::of(&payload[..payload.len() / 2]).copy_into(&landing.into, 0);
+                    if let Some((into, _held)) = landing.into.enter() {
+                        View::of(&payload[..payload.len() / 2]).copy_into(into, 0);
+                    }
                     self.body = Some((landing, payload));
                     return Ok(true);
                 }
@@ -143,6 +147,11 @@ impl Link for SimLink {
         self.frame_limit
     }
 
+    #[inline]
+    fn is_stream(&self) -> bool {
+        true
+    }
+
     fn send(&mut self, head: &Head, payload: &Segments, _more: bool) -> Result<(), Refused> {
         debug_assert_eq!(head.len as usize, payload.len());
         if self.bye.is_some() {
@@ -182,6 +191,10 @@ impl Link for SimLink {
         self.transmit(head, wanted.as_bytes().to_vec())?;
         self.pulls.start(offer, into, token);
         Ok(())
+    }
+
+    fn expect(&mut self, into: &Lease, token: u32) {
+        self.pulls.expect(into, token);
     }
 
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {

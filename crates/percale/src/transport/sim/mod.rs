@@ -204,7 +204,7 @@ impl State {
     /// Sends a frame, or refuses it.
     fn send(&mut self, connection: usize, side: usize, head: Head, payload: Vec<u8>) -> Result<(), Refused> {
         let window = match head.kind {
-            Kind::Message | Kind::Tagged | Kind::MessageOffer | Kind::TaggedOffer | Kind::Data => self.options.window,
+            kind if kind.begins() || kind == Kind::Data => self.options.window,
             _ => self.options.window.saturating_mul(2),
         };
         let wire = &mut self.wires[connection];
@@ -216,7 +216,7 @@ impl State {
             self.lose(connection, side);
         }
         let pieces_chance =
-            if head.kind == Kind::Message || head.kind == Kind::Tagged { self.options.pieces } else { 0 };
+            if matches!(head.kind, Kind::Message | Kind::Tagged | Kind::Write) { self.options.pieces } else { 0 };
         self.note(connection, side, What::Sent(head));
         let wire = &mut self.wires[connection];
         if wire.lost {

@@ -22,7 +22,7 @@ use crate::transport::stream::{Data, Pulls};
 use crate::transport::{Broken, Connection, Sink};
 use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
 
-/// The longest payload of a frame of a remote access: bytes, and what goes with them.
+/// The longest payload of an atomic or of an answer: bytes, and what goes with them.
 const ACCESS_LIMIT: usize = RMA_EAGER + 64;
 
 /// The longest payload of any other frame that is neither a message nor data.
@@ -114,7 +114,9 @@ impl Inbound {
         let Some(body) = &mut self.body else { return (Ok(0), 0) };
         let Some((into, _held)) = body.into.enter() else {
             // All that is still to come has no place any more.
-            pulls.revoked(body.token);
+            if body.kind == Kind::Data {
+                pulls.revoked(body.token);
+            }
             body.into = Lease::own(&Segments::EMPTY);
             return self.read_body(from, scratch, pulls);
         };
@@ -227,7 +229,7 @@ impl Inbound {
             }
         } else {
             let landing = sink.begin(me, *head);
-            (landing.token, Lease::own(&landing.into))
+            (landing.token, landing.into)
         };
         // If this fails, so will the first read into that place.
         if let Some((into, _held)) = into.enter() {
@@ -269,9 +271,9 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
         return Err(Broken::Protocol("the stream lost its place: no frame's head where one must be".into()));
     };
     let limit = match head.kind {
-        Kind::Message | Kind::Tagged => TcpLink::EAGER_LIMIT,
+        Kind::Message | Kind::Tagged | Kind::Write => TcpLink::EAGER_LIMIT,
         Kind::Data => DATA_LIMIT,
-        Kind::Write | Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
+        Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
         Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {
             return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
         }

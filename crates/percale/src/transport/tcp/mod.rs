@@ -133,6 +133,11 @@ impl Link for TcpLink {
     }
 
     #[inline]
+    fn is_stream(&self) -> bool {
+        true
+    }
+
+    #[inline]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
@@ -171,6 +176,10 @@ impl Link for TcpLink {
         self.outbound.send_small(&mut self.socket, Kind::Pull, &frame, false)?;
         self.pulls.start(offer, into, token);
         Ok(())
+    }
+
+    fn expect(&mut self, into: &Lease, token: u32) {
+        self.pulls.expect(into, token);
     }
 
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {

@@ -39,7 +39,7 @@ pub(super) const FLUSH_BYTES: usize = 16 << 10;
 /// A frame that comes later than this after the last write does not wait for company.
 const BURST: Duration = Duration::from_micros(4);
 
-/// Queued bytes beyond which messages are refused.
+/// Queued bytes beyond which messages and requests are refused.
 pub(super) const QUEUE_LIMIT: usize = 256 << 10;
 
 /// What control frames may queue beyond that. The longest message may have been queued on top of the limit.
@@ -309,7 +309,7 @@ impl Outbound {
             return Err(Refused::Broken);
         }
         let limit = match kind {
-            Kind::Message | Kind::Tagged | Kind::MessageOffer | Kind::TaggedOffer => QUEUE_LIMIT,
+            kind if kind.begins() => QUEUE_LIMIT,
             _ => QUEUE_LIMIT + RESERVE,
         };
         if self.queued() >= limit {

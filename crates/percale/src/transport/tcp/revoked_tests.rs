@@ -94,6 +94,35 @@ fn mr_069_a_place_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
     }
 }
 
+#[test]
+fn mr_069_the_place_of_a_write_may_be_revoked_and_no_pull_fails() {
+    let write = Head { kind: Kind::Write, flags: Flags::ID, len: LEN as u32, tag: 5, data: 6, id: 7 };
+    let data = Head { kind: Kind::Data, flags: Flags::ID, len: 900, tag: 0, data: 0, id: 1 };
+    let bytes = stream(&[(write, LEN), (data, 900)]);
+    for cut in [200, 1_000, LEN] {
+        let (target, pulled) = (Lent::new(vec![0; LEN]), Lent::new(vec![0; 900]));
+        let revocable = Revocable::new(target.cut(&[10, 3_000]));
+        let (mut inbound, mut pulls) = (Inbound::new(), Pulls::default());
+        // Its token is that of the landing, too.
+        pulls.expect(&pulled.lease(&[]), 1);
+        let mut notes = Notes::keeping(usize::MAX);
+        notes.place = Some(revocable.lease());
+        let (before, after) = bytes[2..].split_at(cut);
+        let mut feed = |bytes| {
+            let mut pieces = Pieces { bytes, lengths: &[255, 100], turn: 0 };
+            while with_scratch(|scratch| inbound.poll(&mut pieces, scratch, &mut pulls, 0, &mut notes)).unwrap() {}
+        };
+        feed(before);
+        revocable.revoke();
+        let arrived = target.bytes();
+        assert!(arrived[..cut - HEAD_BYTES] == pattern(LEN, 0)[..cut - HEAD_BYTES]);
+        feed(after);
+        assert!(target.bytes() == arrived, "bytes landed after the revocation, {cut}");
+        assert_eq!(notes.told, [Told::Frame(write, Vec::new()), Told::Pulled(1, Ok(900))]);
+        assert!(pulled.bytes() == pattern(900, 0));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

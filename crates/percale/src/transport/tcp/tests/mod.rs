@@ -12,10 +12,11 @@ use zerocopy::IntoBytes;
 
 use super::fuzz::{fuzz_stream, receive};
 use super::{DATA_LIMIT, TcpLink, TcpOptions};
+use crate::memory::region::Refusal;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::testing::{Lent, Notes, Told};
 use crate::transport::{Broken, Link, PullError, Refused};
-use crate::wire::head::{Flags, Head, Kind, Offer};
+use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
 
 /// Little room to write, so that most writes are partial. A small receive buffer as well would make the kernel wait for
 /// its timers: its window would be smaller than the loopback's segments.
@@ -215,7 +216,8 @@ fn what_no_peer_sends_breaks_the_link() {
     let data =
         |id, tag, len: usize| (Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id }, len);
     let long = |kind, len: usize| (Head { kind, len: len as u32, ..Head::default() }, 0);
-    let cases: [&[(Head, usize)]; 10] = [
+    let gone = |data| (Head { kind: Kind::Data, flags: Flags::ID, tag: GONE, data, ..Head::default() }, 0);
+    let cases: [&[(Head, usize)]; 13] = [
         &[data(2, 0, 10)],
         &[data(0, 1, 10)],
         &[data(0, 0, 101)],
@@ -225,12 +227,18 @@ fn what_no_peer_sends_breaks_the_link() {
         &[data(0, 0, 100), data(0, 100, 0)],
         &[long(Kind::Pull, 65)],
         &[long(Kind::Message, TcpLink::EAGER_LIMIT + 1)],
+        &[long(Kind::Write, TcpLink::EAGER_LIMIT + 1)],
+        &[gone(99)],
+        &[gone(2), gone(2)],
         &[long(Kind::Transport, 0)],
     ];
     for frames in cases {
         let result = receive(&stream(frames), &mut Notes::keeping(9));
         assert!(matches!(result, Err(Broken::Protocol(_))), "{frames:?}: {result:?}");
     }
+    let mut notes = Notes::keeping(9);
+    receive(&stream(&[gone(2)]), &mut notes).unwrap();
+    assert_eq!(notes.told, [Told::Pulled(0, Err(PullError::Refused(Refusal::Right)))]);
     let mut notes = Notes::keeping(9);
     let good = stream(&[data(0, 0, 60), data(1, 0, 4_000), data(0, 60, 40), long(Kind::Data, DATA_LIMIT)]);
     let result = receive(&good, &mut notes);
