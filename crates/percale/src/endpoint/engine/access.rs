@@ -573,6 +573,7 @@ impl Core {
         let mut flags = Flags::ID;
         flags.set(Flags::DATA, data.is_some());
         let id = u32::from(counts);
+        self.peers.get_mut(to).notices += 1;
         let head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data: data.unwrap_or(0), id };
         self.outbox.push_back((to, Action::Frame(head)));
     }

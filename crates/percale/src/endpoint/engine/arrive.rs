@@ -100,9 +100,9 @@ impl Core {
             Kind::Message | Kind::Tagged => self.message_by_parts(from, &head, payload),
             Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
             Kind::Pull => self.asked(from, &head, payload),
-            Kind::Pulled => self.send_step(from, head.id, |send| send.payload = false),
+            Kind::Pulled => self.not_pulled(from, head.id),
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
-            Kind::Ack => self.send_failed(from, head.id, ErrorCode::Io, "the peer could not take the message"),
+            Kind::Ack => self.not_taken(from, head.id),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
             Kind::Data
             | Kind::Bye
@@ -150,6 +150,23 @@ impl Core {
         }
     }
 
+    /// The receiver wants nothing of an offer of ours.
+    fn not_pulled(&mut self, from: Connection, id: u32) {
+        if self.sends.get(id as usize).is_some_and(|send| send.to == from && send.pushing) {
+            return self.peers.accuse(from, "it wants nothing of what it is pulling");
+        }
+        self.send_step(from, id, |send| send.payload = false);
+    }
+
+    /// The receiver could not take a message of ours.
+    fn not_taken(&mut self, from: Connection, id: u32) {
+        if let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from && send.pushing) {
+            send.refused = true; // It ends when nobody reads its source any more.
+            return;
+        }
+        self.send_failed(from, id, ErrorCode::Io, "the peer could not take the message");
+    }
+
     /// The peer asks for the payload of an offer of ours.
     fn asked(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         if payload.len() > Request::MAX {
@@ -159,7 +176,10 @@ impl Core {
         let source = match head.id {
             id if id & PART != 0 => self.write_asked(from, id),
             id if id & SERVE != 0 => self.serve_asked(from, id),
-            id => self.sends.get(id as usize).filter(|send| waiting(send)).map(|send| Lease::own(&send.segments)),
+            id => self.sends.get_mut(id as usize).filter(|send| waiting(send) && !send.pushing).map(|send| {
+                send.pushing = true;
+                Lease::own(&send.segments)
+            }),
         };
         let Some(source) = source else {
             return self.peers.accuse(from, "a pull request for an operation that offers nothing");
@@ -311,7 +331,10 @@ impl Sink for Core {
         if id & SERVE != 0 {
             return self.served(from, id);
         }
+        let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from) else { return };
+        send.pushing = false;
         match result {
+            Ok(()) if send.refused => self.not_taken(from, id),
             Ok(()) => self.send_step(from, id, |send| send.payload = false),
             Err(error) => {
                 let (code, why) = pull_error(error);

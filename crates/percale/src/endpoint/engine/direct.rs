@@ -17,7 +17,7 @@ use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind, Operands, is_valid};
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Refusal, RemoteMemory};
+use crate::memory::region::{Refusal, RemoteMemory, atomic_rights};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
@@ -40,6 +40,9 @@ impl Engine {
     pub(crate) fn post_rma(&mut self, write: bool, work: &RmaWork, notify: Notify) -> Result<(), PostError> {
         if work.local.len() as u64 != work.remote.len() {
             return Err(PostError::Lengths { local: work.local.len() as u64, remote: work.remote.len() });
+        }
+        if !write && work.data.is_some() {
+            return Err(PostError::Flags("a read tells nobody: data goes with what writes"));
         }
         let slot = self.access_slot(work.peer)?;
         let long = work.flags.contains(OpFlags::INJECT) && work.local.len() > INJECT_LIMIT;
@@ -93,7 +96,7 @@ impl Engine {
     #[inline]
     fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<&mut ShmLink> {
         let peer = self.core.peers.get(slot);
-        let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0;
+        let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0 && peer.notices == 0;
         if !free || (flags.contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot)) {
             return None;
         }
@@ -148,6 +151,10 @@ impl Engine {
             peer.pending.push_front(pending);
             return false;
         };
+        if peer.notices > 0 && waiting.is_untouched() {
+            peer.pending.push_front(pending);
+            return false; // The peer takes no news: what tells it more has to wait.
+        }
         let executed = !waiting.is_untouched() || peer.executed > 0;
         let attempt = match link {
             AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting.what(), pending.notify),
@@ -175,6 +182,9 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
     let len = work.remote.len;
     if !is_valid(atomic_kind(work), work.op, work.datatype) {
         return Err(PostError::NoSuchAtomic(work.op, work.datatype));
+    }
+    if work.op == AtomicOp::Read && work.data.is_some() {
+        return Err(PostError::Flags("a read tells nobody: data goes with what writes"));
     }
     if len as usize > ATOMIC_LIMIT {
         return Err(PostError::TooLong(len as usize));
@@ -229,10 +239,16 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
             return failed(link, core, what, notify, piece.key, error);
         }
     }
-    for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
-        let tells = what.data().is_some() || link.grant_notifies(grant);
-        if what.changes() && tells {
-            core.wrote(slot, piece.key, link.grant_notifies(grant), what.data());
+    if what.changes() {
+        // Each region is told once, and the data once in all.
+        let last = what.pieces().len() - 1;
+        for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
+            let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
+            let counts = first && link.grant_notifies(grant);
+            let data = what.data().filter(|_| at == last);
+            if counts || data.is_some() {
+                core.wrote(slot, piece.key, counts, data);
+            }
         }
     }
     core.complete(Side::Transmit, notify, what.entry());
@@ -335,7 +351,8 @@ fn operate(
 ) -> Result<(), DirectError> {
     let (kind, len) = (atomic_kind(work), work.remote.len as usize);
     let operands = Operands { op: work.op, datatype: work.datatype, kind, operand, compare, result };
-    let done = link.direct_atomic(grant, work.remote.address, len, kind != AtomicKind::Plain, |target| {
+    let rights = atomic_rights(work.op, kind);
+    let done = link.direct_atomic(grant, work.remote.address, len, rights, |target| {
         // SAFETY: the link vouches for the place until this returns.
         unsafe { operands.apply(target, len) }
     })?;

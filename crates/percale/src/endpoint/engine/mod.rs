@@ -91,8 +91,7 @@ impl Engine {
     #[inline]
     pub(crate) fn progress(&mut self) -> bool {
         if !self.process.is_here() || !self.core.has_room() {
-            // A forked child; or nobody reads completions, and what arrives stays in the transports.
-            return false;
+            return self.only_notices();
         }
         let any = self.poll_hot();
         if any && self.poller.chores_can_wait() {
@@ -127,6 +126,17 @@ impl Engine {
     fn progress_for_read(&mut self) {
         self.reads = 0;
         self.progress();
+    }
+
+    /// Nobody reads completions, so what arrives stays in the transports; still peers that die are heard of. (Or this is a forked
+    /// child, which does nothing.)
+    #[cold]
+    fn only_notices(&mut self) -> bool {
+        let any = self.process.is_here() && self.connector.has_notices();
+        if any {
+            self.take_notices();
+        }
+        any
     }
 
     /// Looks at the hot links.

@@ -43,7 +43,7 @@ pub(crate) struct Peer {
     pub(crate) pending: VecDeque<Pending>,
     /// Operations that wait for it.
     outstanding: u32,
-    /// Accesses to its memory that it executes.
+    /// Accesses to its memory that it executes, or that have yet to end otherwise.
     pub(crate) executed: u32,
     /// Those of them that are long writes: messages wait for them.
     pub(crate) long_writes: u32,
@@ -51,6 +51,11 @@ pub(crate) struct Peer {
     pub(crate) parts: u32,
     /// Answers to it that its link has not taken.
     pub(crate) replies: u32,
+    /// News of writes to its regions that its link has not taken.
+    pub(crate) notices: u32,
+    /// Transfers that it began from and to our regions, and bytes that are kept for them.
+    pub(crate) serving: u32,
+    pub(crate) staged: u64,
     /// It wants offers only.
     pub(crate) offers_only: bool,
     /// Its place in the vector, as of `source_generation`.
@@ -58,6 +63,14 @@ pub(crate) struct Peer {
     source_generation: u64,
     /// It broke the protocol; the engine closes the link when it next looks.
     pub(crate) accused: Option<&'static str>,
+}
+
+impl Peer {
+    /// Whether a message has to wait: for long writes, which the target pulls when it gets to it, or for news of writes.
+    #[inline]
+    pub(crate) const fn must_wait(&self) -> bool {
+        self.long_writes | self.notices != 0
+    }
 }
 
 /// All peers of one endpoint.
@@ -146,6 +159,9 @@ impl Peers {
             long_writes: 0,
             parts: 0,
             replies: 0,
+            notices: 0,
+            serving: 0,
+            staged: 0,
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
             source_generation: u64::MAX,
@@ -280,6 +296,7 @@ impl Peers {
         peer.serial = 0;
         peer.outstanding = 0;
         (peer.executed, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0);
+        (peer.notices, peer.serving, peer.staged) = (0, 0, 0);
         peer.offers_only = false;
         peer.accused = None;
     }

@@ -39,7 +39,7 @@ impl Engine {
         }
         let slot = peers.resolved(work.peer)?;
         let peer = peers.get(slot);
-        if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.long_writes > 0 {
+        if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.must_wait() {
             return None;
         }
         let Some(AnyLink::Shm(link)) = links.get_mut(slot as usize)? else { return None };
@@ -82,7 +82,7 @@ impl Engine {
         let direct = peer.state == State::Up
             && peer.pending.is_empty()
             && !peer.offers_only
-            && peer.long_writes == 0
+            && !peer.must_wait()
             && !work.flags.contains(OpFlags::FENCE)
             && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
         if direct && let Some(link) = &mut self.links[slot as usize] {
@@ -148,8 +148,8 @@ impl Engine {
                 }
                 break;
             };
-            if self.core.peers.get(slot).long_writes > 0 {
-                break; // The target pulls those when it gets to it; a message must not overtake them.
+            if self.core.peers.get(slot).must_wait() {
+                break;
             }
             let Some(link) = &mut self.links[slot as usize] else { return };
             if transmit(link, &mut self.core, slot, &work, notify).is_err() {
@@ -219,6 +219,8 @@ fn transmit_tracked(
         flags: send_flags(tagged),
         len,
         payload: !eager,
+        pushing: false,
+        refused: false,
         ack: acknowledged,
     });
     head.id = id as u32;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-use super::access::{PART_LIMIT, SERVE};
+use super::access::{LONG_BYTES, PART_LIMIT, PARTS_LIMIT, SERVE};
 use super::core::Core;
 use super::types::{Action, Notify, Pull, Request, Serve, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
@@ -31,6 +31,7 @@ pub(crate) struct Store {
     from: Connection,
     /// The request.
     head: Head,
+    region: Arc<Registered>,
     /// Where the bytes wait for a region that only the kernel may touch.
     staged: Option<Buffer>,
 }
@@ -62,9 +63,10 @@ impl Core {
 
     /// Whether the peer asks for more than it takes answers of; then it is cut off.
     fn too_many(&mut self, from: Connection) -> bool {
-        let too_many = self.peers.get(from).replies > REPLIES_LIMIT;
+        let peer = self.peers.get(from);
+        let too_many = peer.replies > REPLIES_LIMIT || peer.serving > 2 * PARTS_LIMIT;
         if too_many {
-            self.peers.accuse(from, "requests without end, and nobody takes the answers");
+            self.peers.accuse(from, "more requests than may be under way");
         }
         too_many
     }
@@ -99,9 +101,11 @@ impl Core {
             Action::Frame(head) => matches!(head.kind, Kind::Done | Kind::Data),
             _ => false,
         };
+        let peer = self.peers.get_mut(to);
         if answer {
-            let peer = self.peers.get_mut(to);
             peer.replies = peer.replies.saturating_sub(1);
+        } else if matches!(action, Action::Frame(head) if head.kind == Kind::Wrote) {
+            peer.notices = peer.notices.saturating_sub(1);
         }
     }
 
@@ -157,6 +161,34 @@ impl Core {
         self.changed(from, head, region.as_deref().map_err(|refusal| *refusal), None);
     }
 
+    /// A buffer for bytes on their way to memory that only the kernel may touch.
+    fn stage(&mut self, from: Connection, len: u64) -> Result<Buffer, Refusal> {
+        self.account_staged(from, len)?;
+        let len = usize::try_from(len).map_err(|_| Refusal::Memory)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| Refusal::Memory)?;
+        bytes.resize(len, 0);
+        Ok(Buffer::from(bytes))
+    }
+
+    /// Counts bytes that are kept for a peer. percale's initiators never ask for as many, not even while some of them are on their
+    /// way.
+    fn account_staged(&mut self, from: Connection, len: u64) -> Result<(), Refusal> {
+        let peer = self.peers.get_mut(from);
+        if peer.staged + len > 2 * LONG_BYTES {
+            return Err(Refusal::Memory);
+        }
+        peer.staged += len;
+        Ok(())
+    }
+
+    /// Such a transfer is over.
+    fn served_one(&mut self, from: Connection, staged: Option<&Buffer>) {
+        let peer = self.peers.get_mut(from);
+        peer.serving = peer.serving.saturating_sub(1);
+        peer.staged = peer.staged.saturating_sub(staged.map_or(0, |buffer| buffer.len() as u64));
+    }
+
     fn write_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
             return self.peers.accuse(from, "an offer shorter than offers are");
@@ -177,26 +209,25 @@ impl Core {
         let (into, staged) = if region.is_backed() {
             (region.lease(head.tag, len, Access::REMOTE_WRITE)?, None)
         } else {
-            let mut buffer = stage(len)?;
+            let mut buffer = self.stage(from, len)?;
             let segment = buffer.segment_for_receive().ok_or(Refusal::Memory)?;
             (Lease::own(&Segments::one(segment)), Some(buffer))
         };
-        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, staged })) as u32;
+        self.peers.get_mut(from).serving += 1;
+        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, region, staged })) as u32;
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
         Ok(())
     }
 
     /// The bytes of a long write have come, or will not.
     pub(super) fn stored(&mut self, store: Store, result: Result<u64, PullError>) {
-        let Store { from, head, staged } = store;
-        let region = match (result, self.keys.find(head.data)) {
-            // The region may have been closed since; the bytes did not get into it then.
-            (Err(PullError::Revoked) | Ok(_), Err(refusal)) => Err(refusal),
-            (Err(PullError::Fault | PullError::Gone | PullError::Refused(_)), _) => Err(Refusal::Fault),
-            (Err(PullError::Revoked), Ok(_)) => Err(Refusal::Key),
-            (Ok(_), Ok(region)) => Ok(region),
-        };
-        let region = region.and_then(|region| match staged {
+        let Store { from, head, region, staged } = store;
+        self.served_one(from, staged.as_ref());
+        let result = result.map_err(|error| match error {
+            PullError::Fault | PullError::Gone | PullError::Refused(_) => Refusal::Fault,
+            PullError::Revoked => Refusal::Key,
+        });
+        let region = result.and_then(|_| match staged {
             None => Ok(region),
             Some(buffer) => {
                 let bytes = buffer.into_vec();
@@ -222,7 +253,7 @@ impl Core {
         let Ok(token) = u32::try_from(expected) else {
             return self.peers.accuse(from, "a read that expects its bytes nowhere");
         };
-        let action = match self.lend_read(head, len.get()) {
+        let action = match self.lend_read(from, head, len.get()) {
             Ok((source, staged)) => self.push_read(from, token, source, staged),
             Err(refusal) => Action::Frame(refused_pull(token, refusal)),
         };
@@ -236,7 +267,7 @@ impl Core {
             self.send_data(from, head, bytes);
             return Ok(());
         }
-        let (source, staged) = self.lend_read(head, len)?;
+        let (source, staged) = self.lend_read(from, head, len)?;
         let offer = self.serve(from, head.id, source, staged);
         self.peers.get_mut(from).replies += 1;
         self.outbox.push_back((from, offer));
@@ -244,7 +275,7 @@ impl Core {
     }
 
     /// The bytes that a long read asks for, or a copy that has to be kept.
-    fn lend_read(&self, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
+    fn lend_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
         let region = self.keys.find(head.data)?;
         region.check(head.tag, len, Access::REMOTE_READ)?;
         if len > PART_LIMIT {
@@ -254,6 +285,7 @@ impl Core {
             return Ok((region.lease(head.tag, len, Access::REMOTE_READ)?, None));
         }
         let buffer = Buffer::from(region.load(head.tag, len, Segments::to_vec)?);
+        self.account_staged(from, len)?;
         Ok((Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer)))
     }
 
@@ -261,7 +293,8 @@ impl Core {
     fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>) -> Action {
         // It names no memory: the region may be closed while the peer copies, so only we copy.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
-        let serve = Serve { to, source, _staged: staged, asked: false, expected: false };
+        self.peers.get_mut(to).serving += 1;
+        let serve = Serve { to, source, staged, asked: false, expected: false };
         let serve = self.serves.insert(serve) as u32;
         let head = Head {
             kind: Kind::ReadOffer,
@@ -278,7 +311,8 @@ impl Core {
     fn push_read(&mut self, to: Connection, token: u32, source: Lease, staged: Option<Buffer>) -> Action {
         let (token, wanted) = expected_pull(source.len() as u64, token);
         let request = Request::of(View::of(wanted.as_bytes()));
-        let serve = Serve { to, source: source.clone(), _staged: staged, asked: true, expected: true };
+        self.peers.get_mut(to).serving += 1;
+        let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true };
         let id = self.serves.insert(serve) as u32 | SERVE;
         Action::Push { id, token, request, source }
     }
@@ -286,6 +320,7 @@ impl Core {
     /// An answer that is too long for a frame of its link is offered instead.
     #[cold]
     pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
+        self.peers.get_mut(to).staged += bytes.len() as u64;
         let buffer = Buffer::from(bytes);
         let source = Lease::own(&Segments::one(buffer.segment_for_send()));
         self.serve(to, head.id, source, Some(buffer))
@@ -308,7 +343,12 @@ impl Core {
     /// It has all of it, or the transfer failed: the peer's pull says so.
     pub(super) fn served(&mut self, from: Connection, id: u32) {
         let id = (id & !SERVE) as usize;
-        if self.serves.get(id).is_some_and(|serve| serve.to == from) && self.serves.remove(id).expected {
+        if self.serves.get(id).is_none_or(|serve| serve.to != from) {
+            return;
+        }
+        let Serve { staged, expected, .. } = self.serves.remove(id);
+        self.served_one(from, staged.as_ref());
+        if expected {
             let peer = self.peers.get_mut(from);
             peer.replies = peer.replies.saturating_sub(1);
         }
@@ -341,7 +381,7 @@ impl Core {
     fn written(&mut self, from: Connection, head: &Head) {
         let Ok(region) = self.keys.find(head.tag) else { return }; // Closed since.
         if !region.access().contains(Access::REMOTE_WRITE) {
-            return self.peers.accuse(from, "news of a write to what may not be written");
+            return; // Another region has the key by now.
         }
         if head.id != 0
             && let Some(counter) = region.counter()
@@ -357,15 +397,6 @@ impl Core {
     pub(super) fn target_down(&mut self, from: Connection) {
         self.serves.retain(|_, serve| serve.to != from);
     }
-}
-
-/// A buffer for bytes on their way to or from memory that only the kernel may touch.
-fn stage(len: u64) -> Result<Buffer, Refusal> {
-    let len = usize::try_from(len).map_err(|_| Refusal::Memory)?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| Refusal::Memory)?;
-    bytes.resize(len, 0);
-    Ok(Buffer::from(bytes))
 }
 
 /// A checked request.

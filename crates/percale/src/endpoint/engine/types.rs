@@ -61,6 +61,10 @@ pub(crate) struct Send {
     pub(crate) len: usize,
     /// The payload has yet to leave.
     pub(crate) payload: bool,
+    /// A transport reads the source to serve a pull: until that is over the send cannot end.
+    pub(crate) pushing: bool,
+    /// The peer could not take the message; told while it was being pushed.
+    pub(crate) refused: bool,
     /// The peer has yet to say that it delivered the message.
     pub(crate) ack: bool,
 }
@@ -268,7 +272,7 @@ pub(crate) struct Serve {
     /// What it gets.
     pub(crate) source: Lease,
     /// The copy that `source` names, if the region's own memory is not ours to touch.
-    pub(crate) _staged: Option<Buffer>,
+    pub(crate) staged: Option<Buffer>,
     /// It is being fetched.
     pub(crate) asked: bool,
     /// The peer expected it: it counts as an answer until it has left.

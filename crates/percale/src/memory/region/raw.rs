@@ -18,7 +18,9 @@ impl Registration<'_> {
     /// # Safety
     /// Until [`RawRegion::close`] returns Ok, and however the region ends otherwise (dropped, forgotten, [`Busy`](super::CloseError)):
     /// peers may read the memory (with REMOTE_READ) and write it (with REMOTE_WRITE), so nobody holds references to it that
-    /// forbid this; and with `backed` it stays mapped, readable, and writable if peers may write.
+    /// forbid this; and with `backed` it stays mapped, readable, and writable if peers may write. Without, memory that peers may
+    /// change *atomically* is not unmapped nor its file cut while they do: those operations are instructions of this process, made
+    /// after the kernel has said that the page is there.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
         Ok(RawRegion { handle: self.register(memory, backed)? })

@@ -60,8 +60,9 @@ impl Grants {
         self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));
     }
 
-    pub(super) fn take(&mut self, close: bool) -> Vec<Grant> {
-        self.closed |= close;
+    /// There will be no others; returns those that there are.
+    pub(super) fn close(&mut self) -> Vec<Grant> {
+        self.closed = true;
         std::mem::take(&mut self.list)
     }
 }

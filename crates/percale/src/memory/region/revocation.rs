@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::registered::{Grant, Registered};
+use crate::memory::forked::forked;
 use crate::memory::rundown::{Snapshot, fence_after_revoking};
 
 /// A region that is being taken back.
@@ -21,11 +22,14 @@ impl Revocation {
     /// Begins. The region is no longer in its domain's table.
     pub(super) fn start(region: &Arc<Registered>) -> Self {
         region.pin.revoke();
-        Self { region: Arc::clone(region), waits: void(region, true) }
+        Self { region: Arc::clone(region), waits: void(region) }
     }
 
     /// Whether it is over; looks once.
     pub(super) fn is_over(&mut self) -> bool {
+        if forked() {
+            return true; // Whoever was inside was so in the parent: its memory is not ours.
+        }
         retire(&mut self.waits);
         self.waits.is_empty() && self.region.pin.is_quiet()
     }
@@ -50,9 +54,9 @@ impl Revocation {
     }
 }
 
-/// Makes all grants of a region void; returns those that may still be in use. `close`: there will be no others.
-pub(super) fn void(region: &Registered, close: bool) -> Vec<(Grant, Snapshot)> {
-    let grants = region.grants().take(close);
+/// Makes all grants of a region void, for good; returns those that may still be in use.
+fn void(region: &Registered) -> Vec<(Grant, Snapshot)> {
+    let grants = region.grants().close();
     for grant in &grants {
         grant.to.revoke(grant.entry);
     }

@@ -200,12 +200,12 @@ impl ShmLink {
         }
     }
 
-    #[cold]
     /// Whether the peer still copies for a long access of ours; nobody is told of its end any more.
     fn has_assisted(&mut self) -> bool {
         self.direct.is_assisted() && self.direct.assisted_end(&self.pair, self.side).is_none()
     }
 
+    #[cold]
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,

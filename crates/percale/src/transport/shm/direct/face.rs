@@ -59,8 +59,8 @@ impl ShmLink {
     }
 
     /// Calls `operate` with the place of `len` bytes of the region, from `address` on: mapped, writable, theirs until it returns.
-    /// All is made under one announcement, so that nothing is done twice; so it must be short, and must not panic. `fetches`: the
-    /// operation also tells what was there.
+    /// All is made under one announcement, so that nothing is done twice; so it must be short, and must not panic. `wanted` says
+    /// which rights it needs; without REMOTE_WRITE it must only read.
     ///
     /// # Errors
     /// As [`DirectError`] says; then `operate` was not called. `Fault` if the region [cannot](Self::grant_can_atomic).
@@ -70,10 +70,9 @@ impl ShmLink {
         grant: GrantIndex,
         address: u64,
         len: usize,
-        fetches: bool,
+        wanted: Access,
         operate: impl FnOnce(*mut u8) -> R,
     ) -> Result<R, DirectError> {
-        let wanted = if fetches { Access::REMOTE_READ | Access::REMOTE_WRITE } else { Access::REMOTE_WRITE };
         self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, len, wanted, operate)
     }
 

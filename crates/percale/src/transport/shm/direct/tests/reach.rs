@@ -97,8 +97,11 @@ fn mr_050_mr_052_rights_are_kept() {
             (vec![0; 64], vec![1, 1, 1, 1, 1, 1, 1, 1, 0])
         );
         let (read, write) = (two.grant(readable.key()), two.grant(writable.key()));
-        assert_eq!(two.initiator.direct_atomic(read, 0, 8, false, |_| ()), Err(DirectError::Right));
-        assert_eq!(two.initiator.direct_atomic(write, 0, 8, true, |_| ()), Err(DirectError::Right));
+        assert_eq!(two.initiator.direct_atomic(read, 0, 8, Access::REMOTE_WRITE, |_| ()), Err(DirectError::Right));
+        assert_eq!(
+            two.initiator.direct_atomic(write, 0, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, |_| ()),
+            Err(DirectError::Right)
+        );
         // Not remote at all: nothing is told of where it lies.
         let local = two.region(64, mapped, Access::READ | Access::WRITE);
         assert_eq!(two.look_up(local.key()), Lookup::Executed);
@@ -153,11 +156,14 @@ fn an_atomic_operation_gets_the_targets_own_word() {
         let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(word.cast()) };
         word.fetch_add(5, std::sync::atomic::Ordering::SeqCst)
     };
-    assert_eq!(two.initiator.direct_atomic(grant, 8, 8, true, add), Ok(0));
-    assert_eq!(two.initiator.direct_atomic(grant, 8, 8, true, add), Ok(5));
+    assert_eq!(two.initiator.direct_atomic(grant, 8, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, add), Ok(0));
+    assert_eq!(two.initiator.direct_atomic(grant, 8, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, add), Ok(5));
     assert_eq!(bytes_of(&region)[8], 10);
     let never = |_| unreachable!("not allowed");
-    assert_eq!(two.initiator.direct_atomic(grant, 57, 8, true, never), Err(DirectError::Range));
+    assert_eq!(
+        two.initiator.direct_atomic(grant, 57, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, never),
+        Err(DirectError::Range)
+    );
 }
 
 #[test]
