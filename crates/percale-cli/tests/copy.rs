@@ -76,6 +76,7 @@ impl Serving {
             .args(["serve", &place.text("served"), "--listen", "127.0.0.1:0", "--json"])
             .args(more)
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
@@ -295,7 +296,7 @@ fn half_way(from: &str, to: &str, transport: &str, part: &Path) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // With at most 8 blocks of 4 MiB under way, the first 32 MiB are complete by then.
+    // Blocks are written as they come, but the first is not so late that 15 others overtake it.
     eventually("the copy does not advance", || part.metadata().is_ok_and(|part| part.len() > 64 << 20));
     child
 }
@@ -318,7 +319,7 @@ fn an_interrupted_copy_goes_on_where_it_was() {
             client.wait().unwrap();
             assert!(!target.exists() && part.exists(), "half of it has the name of the whole");
             let result = copied(&copy(&from, &to, &["--transport", transport]));
-            assert!(result["resumed_from"].as_u64().unwrap() >= 32 << 20, "{result}");
+            assert!(result["resumed_from"].as_u64().unwrap() >= 4 << 20, "{result}");
             identical(&place.path("source"), &target);
             assert!(!part.exists());
             std::fs::remove_file(target).unwrap();

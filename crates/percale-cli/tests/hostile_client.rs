@@ -40,10 +40,14 @@ struct Client {
 
 impl Client {
     fn new(server: &Server, transport: TransportKind) -> Self {
+        Self::at(server, transport, "127.0.0.1:0")
+    }
+
+    fn at(server: &Server, transport: TransportKind, address: &str) -> Self {
         let domain = Info::discover().unwrap().domain().transport(transport).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let peer = vector.insert(server.1.as_str()).unwrap();
-        let client = Self { endpoint: domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap(), server: peer };
+        let client = Self { endpoint: domain.endpoint().vector(&vector).bind(address).unwrap(), server: peer };
         client.say(json!("Hello").to_string().as_bytes());
         assert_eq!(client.hear()["Welcome"]["protocol"], 1);
         client
@@ -134,4 +138,25 @@ fn requests_that_make_no_sense_are_refused_and_the_server_serves_on() {
     let same = std::fs::read(&copy).ok() == std::fs::read(&file).ok();
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(output.status.success() && same, "{output:?}");
+}
+
+#[test]
+fn a_client_that_comes_back_under_its_former_address_is_welcome() {
+    let directory = std::env::temp_dir().join(format!("percale-again-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("a"), vec![7; 100]).unwrap();
+    let server = serve(directory.to_str().unwrap(), &[]);
+    for transport in [TransportKind::Shm, TransportKind::Tcp] {
+        let other = Client::new(&server, transport);
+        let address = Client::new(&server, transport).endpoint.address().to_string();
+        for _ in 0..20 {
+            let client = Client::at(&server, transport, &address);
+            let slot = client.open(&json!({"Get": {"path": "a"}}));
+            // It leaves in the middle of the file.
+            assert!(client.ask(&json!({"Fill": {"block": 0, "slot": 0}}))["Filled"].is_object());
+            assert_eq!(slot.len, 4 << 20);
+        }
+        other.open(&json!({"Get": {"path": "a"}}));
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }

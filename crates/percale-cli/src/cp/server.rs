@@ -43,15 +43,26 @@ impl Server {
         let peer = vector.insert(target).map_err(percale("using the server's address"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.to_string());
         let server = Self { endpoint: endpoint.map_err(percale("opening an endpoint"))?, peer };
-        let greeted = server.ask(&Request::Hello).and_then(|()| server.next());
-        match greeted {
-            Ok(Reply::Welcome { protocol: PROTOCOL }) => Ok(server),
-            Ok(Reply::Welcome { protocol }) => Err(Failure::Protocol(format!("it speaks version {protocol}"))),
-            Ok(other) => Err(unexpected(&other)),
+        match server.greet() {
+            Ok(PROTOCOL) => Ok(server),
+            Ok(version) => Err(Failure::Protocol(format!("it speaks version {version}"))),
             Err(Failure::Percale { why, .. }) => {
                 Err(Failure::System { what: connecting(), source: std::io::Error::other(why) })
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Waits to be welcomed. Which version the server speaks.
+    fn greet(&self) -> Result<u32> {
+        self.ask(&Request::Hello)?;
+        loop {
+            match self.next() {
+                Ok(Reply::Welcome { protocol }) => return Ok(protocol),
+                // Answers to somebody who had our address before.
+                Ok(_) | Err(Failure::Server(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use percale::{AddressVector, Domain, PeerAddress, SharedEndpoint};
+use percale::{Domain, PeerAddress, SharedEndpoint};
 
 use super::report::Report;
 use super::root::Root;
@@ -23,7 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) endpoint: SharedEndpoint,
-    pub(super) vector: AddressVector,
     pub(super) domain: Domain,
     pub(super) root: Root,
     pub(super) writable: bool,
@@ -35,16 +34,15 @@ pub(super) struct Service {
 impl Service {
     pub(super) fn new(
         endpoint: SharedEndpoint,
-        vector: AddressVector,
         domain: Domain,
         (root, writable): (Root, bool),
         report: Report,
     ) -> Self {
-        Self { endpoint, vector, domain, root, writable, report, transfers: AtomicUsize::new(0) }
+        Self { endpoint, domain, root, writable, report, transfers: AtomicUsize::new(0) }
     }
 }
 
-/// A connected client. Its number is free for another once nothing answers to it any more.
+/// A connected client.
 #[derive(Debug)]
 pub(super) struct Client {
     service: Arc<Service>,
@@ -81,8 +79,6 @@ pub(super) struct Job {
 impl Drop for Client {
     fn drop(&mut self) {
         self.abandon();
-        // Its place may have been taken back already, which is as good.
-        let _removed: Result<(), _> = self.service.vector.remove(self.peer);
     }
 }
 
@@ -90,6 +86,11 @@ impl Client {
     pub(super) fn new(service: &Arc<Service>, peer: PeerAddress, address: SocketAddr) -> Arc<Self> {
         let (service, transfer, outstanding) = (Arc::clone(service), Mutex::default(), AtomicUsize::new(0));
         Arc::new(Self { service, peer, address, transfer, outstanding, gone: AtomicBool::new(false) })
+    }
+
+    /// Its number in the address vector.
+    pub(super) const fn peer(&self) -> PeerAddress {
+        self.peer
     }
 
     fn open(&self) -> MutexGuard<'_, Option<Arc<Counted>>> {

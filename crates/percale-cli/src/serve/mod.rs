@@ -1,25 +1,26 @@
 //! `percale serve`: lets others read, and perhaps write, the files below a directory.
 //!
 //! One thread makes progress and hands requests to the threads of a pool, which read, hash, write and answer. [`root`]: what may be
-//! opened; [`client`]: who asks; [`transfer`]: one file on its way; [`report`]: what is said of it.
+//! opened; [`client`]: who asks; [`clients`]: all of them; [`transfer`]: one file on its way; [`report`]: what is said of it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use percale::endpoint::safe::Cause;
-use percale::{Event, EventQueue, Info, PeerAddress, Progress};
+use percale::{Event, EventQueue, Info, Progress};
 
 use crate::args::ServeArgs;
 use crate::failure::{Failure, Result, percale};
 use crate::transfer::key;
 use crate::transfer::pool::Pool;
 use crate::transfer::protocol::{LINE, TAG};
-use client::{Client, Job, Service};
+use client::{Job, Service};
+use clients::Clients;
 use report::Report;
 use root::Root;
 
 mod client;
+mod clients;
 mod report;
 mod root;
 mod transfer;
@@ -50,9 +51,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let endpoint = endpoint.bind_shared(&args.listen).map_err(percale("opening an endpoint"))?;
     let report = Report { json: args.json };
     report.serving(endpoint.address(), &directory, args.writable, !has_key);
-    let service = Arc::new(Service::new(endpoint, vector, domain, (root, args.writable), report));
+    let service = Arc::new(Service::new(endpoint, domain, (root, args.writable), report));
     let pool = Pool::start(THREADS, Job::run)?;
-    Server { service, pool, events, clients: HashMap::new() }.serve()
+    Server { service, pool, events, clients: Clients::new(vector) }.serve()
 }
 
 /// The thread that makes progress.
@@ -60,7 +61,7 @@ struct Server {
     service: Arc<Service>,
     pool: Pool<Job>,
     events: EventQueue,
-    clients: HashMap<PeerAddress, Arc<Client>>,
+    clients: Clients,
 }
 
 impl Server {
@@ -76,7 +77,7 @@ impl Server {
                 match message {
                     Ok(Some(message)) => {
                         // What comes without a source is the greeting, which the connection itself was to us.
-                        let client = message.source.and_then(|source| self.clients.get(&source));
+                        let client = message.source.and_then(|source| self.clients.get(source));
                         if let Some(job) = client.and_then(|client| client.job(&message.bytes)) {
                             self.pool.give(job);
                         }
@@ -95,20 +96,15 @@ impl Server {
     fn take_events(&mut self) {
         while let Some(event) = self.events.read() {
             match event {
-                Event::Connected { peer, address, .. } => {
-                    let known = (peer != PeerAddress::UNSPECIFIED).then_some(peer);
-                    let Some(peer) = known.or_else(|| self.service.vector.insert(address).ok()) else { continue };
-                    let client = Client::new(&self.service, peer, address);
-                    self.pool.give(client.welcome());
-                    self.clients.insert(peer, client);
-                }
-                Event::PeerDown { peer, .. } | Event::PeerReplaced { peer, .. } => {
-                    if let Some(client) = self.clients.remove(&peer) {
-                        client.abandon();
+                Event::Connected { address, .. } => {
+                    if let Some(client) = self.clients.enter(&self.service, address) {
+                        self.pool.give(client.welcome());
                     }
                 }
+                Event::PeerDown { address, .. } | Event::PeerReplaced { address, .. } => self.clients.leave(address),
                 _ => {}
             }
         }
+        self.clients.sweep();
     }
 }
