@@ -276,6 +276,9 @@ impl Engine {
         }
         if matches!(link, Some(AnyLink::Tcp(_))) {
             self.poller.sockets -= 1;
+            if self.poller.sockets == 0 {
+                self.ticks = None; // Nobody reads the timer any more: left in the epoll, it would wake every sleeper at once.
+            }
         }
         if let Some(AnyLink::Shm(_)) = &link {
             self.doorbell.release(self.core.peers.get(slot).bit);

@@ -50,8 +50,5 @@ impl Engine {
                 self.down(slot as Connection, &broken);
             }
         }
-        if self.poller.sockets == 0 {
-            self.ticks = None; // Closing it takes it out of the epoll.
-        }
     }
 }

@@ -16,24 +16,27 @@
 //!   no transport reads its memory any more.
 //! * Parts that a peer names are checked to be its own.
 
+mod issue;
+mod what;
+
 use std::borrow::Cow;
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
+pub(super) use self::issue::{atomic_kind, execute};
+use self::what::Tell;
+pub(crate) use self::what::{Waiting, What};
 use super::core::Core;
 use super::types::{Action, Notify, Side};
-use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::OpFlags;
-use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
+use crate::wire::head::{Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
 
 /// The longest part: what a target may have to hold on the way.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
@@ -47,27 +50,6 @@ pub(super) const LONG_BYTES: u64 = 2 * PART_LIMIT;
 /// Operations that peers name by number, besides sends: these bits say of which table.
 pub(crate) const PART: u32 = 1 << 31;
 pub(crate) const SERVE: u32 = 1 << 30;
-
-/// What to do.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
-    /// Write to the peer's memory.
-    Write(RmaWork),
-    /// Read it.
-    Read(RmaWork),
-    /// Change it atomically.
-    Atomic(AtomicWork),
-}
-
-/// An access that waits for its turn, or some parts of which do.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    what: What,
-    /// Its entry in `accesses`, once a part has left.
-    started: Option<u32>,
-    /// Parts that have left.
-    sent: u64,
-}
 
 /// An access that is being executed.
 #[derive(Debug)]
@@ -84,15 +66,6 @@ pub(crate) struct Access {
     long: bool,
     /// What an injected access sends.
     _copy: Option<Buffer>,
-}
-
-/// What the target is told of a write that it could not count or report by itself.
-#[derive(Clone, Copy, Debug)]
-struct Tell {
-    keys: [u64; crate::memory::volatile::IOV_LIMIT],
-    count: usize,
-    counts: bool,
-    data: Option<u64>,
 }
 
 /// A part that the target does when it gets to it: what meets it has to wait.
@@ -127,269 +100,6 @@ pub(crate) struct Part {
     /// How the target answered, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
     takes_data: bool,
-}
-
-impl Waiting {
-    pub(super) fn new(what: What) -> Self {
-        Self { what, started: None, sent: 0 }
-    }
-
-    pub(crate) fn flags(&self) -> OpFlags {
-        match &self.what {
-            What::Write(work) | What::Read(work) => work.flags,
-            What::Atomic(work) => work.flags,
-        }
-    }
-
-    /// Nothing of it has left.
-    pub(crate) const fn is_untouched(&self) -> bool {
-        self.started.is_none()
-    }
-
-    pub(crate) fn entry(&self) -> Entry {
-        self.what.entry()
-    }
-
-    pub(super) const fn what(&self) -> &What {
-        &self.what
-    }
-
-    pub(super) const fn what_mut(&mut self) -> &mut What {
-        &mut self.what
-    }
-}
-
-impl What {
-    /// What the completion says.
-    #[inline]
-    pub(super) fn entry(&self) -> Entry {
-        let (context, flags, len) = match self {
-            Self::Write(work) => (work.context, CompletionFlags::RMA | CompletionFlags::WRITE, work.remote.len()),
-            Self::Read(work) => (work.context, CompletionFlags::RMA | CompletionFlags::READ, work.remote.len()),
-            Self::Atomic(work) => {
-                let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
-                (work.context, CompletionFlags::ATOMIC | kind, work.remote.len)
-            }
-        };
-        Entry { context, flags, len, ..Entry::default() }
-    }
-
-    /// The peer's memory.
-    pub(super) fn pieces(&self) -> &[RemoteMemory] {
-        match self {
-            Self::Write(work) | Self::Read(work) => work.remote.as_slice(),
-            Self::Atomic(work) => std::slice::from_ref(&work.remote),
-        }
-    }
-
-    pub(super) const fn data(&self) -> Option<u64> {
-        match self {
-            Self::Write(work) => work.data,
-            Self::Read(_) => None,
-            Self::Atomic(work) => work.data,
-        }
-    }
-
-    /// The part with this number: the peer's memory, and where ours starts.
-    fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
-        let (mut left, mut local) = (number, 0);
-        for piece in self.pieces() {
-            let parts = piece.len.div_ceil(PART_LIMIT).max(1);
-            if left < parts {
-                let start = left * PART_LIMIT;
-                let part = piece.slice(start..(start + PART_LIMIT).min(piece.len));
-                return Some((part, local + start));
-            }
-            left -= parts;
-            local += piece.len;
-        }
-        None
-    }
-
-    /// Whether the access changes the peer's memory.
-    pub(super) fn changes(&self) -> bool {
-        match self {
-            Self::Write(_) => true,
-            Self::Read(_) => false,
-            Self::Atomic(work) => work.op != AtomicOp::Read,
-        }
-    }
-
-    fn tell(&self, counts: bool) -> Tell {
-        let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, data: self.data() };
-        for piece in self.pieces() {
-            if !tell.keys[..tell.count].contains(&piece.key) {
-                tell.keys[tell.count] = piece.key;
-                tell.count += 1;
-            }
-        }
-        tell
-    }
-}
-
-/// Hands parts of an access to the link, as far as it takes them. Ok once all have left.
-pub(super) fn execute(
-    link: &mut AnyLink,
-    core: &mut Core,
-    slot: Connection,
-    waiting: &mut Waiting,
-    notify: Notify,
-) -> Result<(), Refused> {
-    let what = waiting.what;
-    let several = what.part(1).is_some();
-    let access = match waiting.started {
-        Some(access) => access,
-        None => {
-            if core.meets_long(slot, &what) {
-                return Err(Refused::Full);
-            }
-            let tell = (what.changes() && several).then(|| what.tell(true));
-            let access =
-                Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
-            core.peers.started(slot);
-            core.peers.get_mut(slot).executed += 1;
-            *waiting.started.insert(core.accesses.insert(access) as u32)
-        }
-    };
-    while let Some((remote, offset)) = what.part(waiting.sent) {
-        if core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES {
-            return Err(Refused::Full);
-        }
-        send_part(link, core, slot, access, &what, remote, offset as usize, several)?;
-        core.peers.get_mut(slot).parts += 1;
-        core.accesses[access as usize].left += 1;
-        waiting.sent += 1;
-    }
-    core.access_step(access, Ok(()));
-    Ok(())
-}
-
-#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
-fn send_part(
-    link: &mut AnyLink,
-    core: &mut Core,
-    slot: Connection,
-    access: u32,
-    what: &What,
-    remote: RemoteMemory,
-    offset: usize,
-    several: bool,
-) -> Result<(), Refused> {
-    let len = remote.len as usize; // At most PART_LIMIT.
-    let (local, takes_data) = match what {
-        What::Write(work) => (work.local.slice(offset, len), false),
-        What::Read(work) => (work.local.slice(offset, len), true),
-        What::Atomic(work) => (work.result.unwrap_or(Segments::EMPTY), work.result.is_some()),
-    };
-    let part = Part { access, to: slot, local, pushing: false, answered: None, takes_data };
-    let id = core.parts.insert(part);
-    let mut head = Head {
-        kind: Kind::Write,
-        flags: Flags::DATA | Flags::ID,
-        len: len as u32,
-        tag: remote.address,
-        data: remote.key,
-        id: id as u32 | PART,
-    };
-    head.flags.set(Flags::PART, several);
-    // A stream brings a longer write straight to its place too.
-    let limit = if link.is_stream() { link.frame_limit() } else { link.frame_limit().min(RMA_EAGER) };
-    let eager = len <= limit;
-    let mut long = false;
-    let sent = match what {
-        What::Write(_) if eager => send_write(link, core, access, head, &local, what, several),
-        What::Write(_) => {
-            head.kind = Kind::WriteOffer;
-            head.len = size_of::<Offer>() as u32;
-            long = true;
-            let offer = super::send::offer_of(&local);
-            Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, false))
-        }
-        What::Read(_) => {
-            head.kind = Kind::Read;
-            core.send_read(link, head, &local)
-        }
-        What::Atomic(work) => send_atomic(link, head, work),
-    };
-    if let Err(refused) = sent {
-        core.parts.remove(id);
-        return Err(refused);
-    }
-    if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
-        core.long.push(Long { peer: slot, access, remote, writes: what.changes() });
-    }
-    let access = &mut core.accesses[access as usize];
-    if long && !access.long {
-        access.long = true;
-        core.peers.get_mut(slot).long_writes += 1;
-    }
-    if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
-        access.tell.get_or_insert_with(|| what.tell(false));
-    }
-    Ok(())
-}
-
-/// A write in one frame. The completion data travels behind its bytes if that is possible and they are few: a target puts
-/// together what carries both.
-fn send_write(
-    link: &mut AnyLink,
-    core: &mut Core,
-    access: u32,
-    mut head: Head,
-    local: &Segments,
-    what: &What,
-    several: bool,
-) -> Result<(), Refused> {
-    let Some(data) = what.data() else { return link.send(&head, local, false) };
-    // The eight bytes must fit as well.
-    let fits = !several && local.len() <= RMA_EAGER && local.len() + size_of::<U64>() <= link.frame_limit();
-    let told = fits.then(|| {
-        local.with_tail(U64::new(data).as_bytes(), |payload| {
-            head.flags |= Flags::TELLS;
-            head.len += size_of::<U64>() as u32;
-            link.send(&head, payload, false)
-        })
-    });
-    match told.flatten() {
-        Some(result) => result,
-        None => {
-            link.send(&head, local, false)?;
-            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(false));
-            Ok(())
-        }
-    }
-}
-
-fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<(), Refused> {
-    let kind = atomic_kind(work);
-    let about = AtomicHead {
-        op: work.op.to_u8(),
-        datatype: work.datatype.to_u8(),
-        kind: kind.to_u8(),
-        reserved: 0,
-        count: ((work.remote.len as usize / work.datatype.size()) as u32).into(),
-    };
-    // Short, so it is put together: an atomic that travels is no matter of nanoseconds.
-    let mut payload = Vec::with_capacity(size_of::<AtomicHead>() + 2 * work.remote.len as usize);
-    payload.extend_from_slice(about.as_bytes());
-    if work.op != AtomicOp::Read {
-        payload.extend(work.operand.to_vec());
-    }
-    if let Some(compare) = &work.compare {
-        payload.extend(compare.to_vec());
-    }
-    head.kind = Kind::Atomic;
-    head.len = payload.len() as u32;
-    Segments::lend(&payload, |payload| link.send(&head, payload, false))
-}
-
-/// Which kind of atomic operation this is.
-pub(super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
-    match (work.compare.is_some(), work.result.is_some()) {
-        (true, _) => AtomicKind::Compare,
-        (false, true) => AtomicKind::Fetch,
-        (false, false) => AtomicKind::Plain,
-    }
 }
 
 /// What the failure of a transfer from or to a region means.

@@ -1,0 +1,136 @@
+//! What is to be accessed, and how far it has got.
+
+use super::PART_LIMIT;
+use crate::completion::entry::{CompletionFlags, Entry};
+use crate::endpoint::remote_work::{AtomicWork, RmaWork};
+use crate::endpoint::work::OpFlags;
+use crate::memory::atomic::AtomicOp;
+use crate::memory::region::RemoteMemory;
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// Write to the peer's memory.
+    Write(RmaWork),
+    /// Read it.
+    Read(RmaWork),
+    /// Change it atomically.
+    Atomic(AtomicWork),
+}
+
+impl What {
+    /// What the completion says.
+    #[inline]
+    pub(in super::super) fn entry(&self) -> Entry {
+        let (context, flags, len) = match self {
+            Self::Write(work) => (work.context, CompletionFlags::RMA | CompletionFlags::WRITE, work.remote.len()),
+            Self::Read(work) => (work.context, CompletionFlags::RMA | CompletionFlags::READ, work.remote.len()),
+            Self::Atomic(work) => {
+                let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
+                (work.context, CompletionFlags::ATOMIC | kind, work.remote.len)
+            }
+        };
+        Entry { context, flags, len, ..Entry::default() }
+    }
+
+    /// The peer's memory.
+    pub(in super::super) fn pieces(&self) -> &[RemoteMemory] {
+        match self {
+            Self::Write(work) | Self::Read(work) => work.remote.as_slice(),
+            Self::Atomic(work) => std::slice::from_ref(&work.remote),
+        }
+    }
+
+    pub(in super::super) const fn data(&self) -> Option<u64> {
+        match self {
+            Self::Write(work) => work.data,
+            Self::Read(_) => None,
+            Self::Atomic(work) => work.data,
+        }
+    }
+
+    /// The part with this number: the peer's memory, and where ours starts.
+    pub(super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
+        let (mut left, mut local) = (number, 0);
+        for piece in self.pieces() {
+            let parts = piece.len.div_ceil(PART_LIMIT).max(1);
+            if left < parts {
+                let start = left * PART_LIMIT;
+                let part = piece.slice(start..(start + PART_LIMIT).min(piece.len));
+                return Some((part, local + start));
+            }
+            left -= parts;
+            local += piece.len;
+        }
+        None
+    }
+
+    /// Whether the access changes the peer's memory.
+    pub(in super::super) fn changes(&self) -> bool {
+        match self {
+            Self::Write(_) => true,
+            Self::Read(_) => false,
+            Self::Atomic(work) => work.op != AtomicOp::Read,
+        }
+    }
+
+    pub(super) fn tell(&self, counts: bool) -> Tell {
+        let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, data: self.data() };
+        for piece in self.pieces() {
+            if !tell.keys[..tell.count].contains(&piece.key) {
+                tell.keys[tell.count] = piece.key;
+                tell.count += 1;
+            }
+        }
+        tell
+    }
+}
+
+/// An access that waits for its turn, or some parts of which do.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(super) what: What,
+    /// Its entry in `accesses`, once a part has left.
+    pub(super) started: Option<u32>,
+    /// Parts that have left.
+    pub(super) sent: u64,
+}
+
+impl Waiting {
+    pub(in super::super) fn new(what: What) -> Self {
+        Self { what, started: None, sent: 0 }
+    }
+
+    pub(crate) fn flags(&self) -> OpFlags {
+        match &self.what {
+            What::Write(work) | What::Read(work) => work.flags,
+            What::Atomic(work) => work.flags,
+        }
+    }
+
+    /// Nothing of it has left.
+    pub(crate) const fn is_untouched(&self) -> bool {
+        self.started.is_none()
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        self.what.entry()
+    }
+
+    pub(in super::super) const fn what(&self) -> &What {
+        &self.what
+    }
+
+    pub(in super::super) const fn what_mut(&mut self) -> &mut What {
+        &mut self.what
+    }
+}
+
+/// What the target is told of a write that it could not count or report by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tell {
+    pub(super) keys: [u64; crate::memory::volatile::IOV_LIMIT],
+    pub(super) count: usize,
+    pub(super) counts: bool,
+    pub(super) data: Option<u64>,
+}
