@@ -168,6 +168,7 @@ macro_rules! conformance {
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
             sleeping:
+                res_007_nothing_wakes_an_endpoint_whose_peers_left,
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,
                 cmp_015_a_result_of_the_last_look_is_not_slept_over,
                 cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,

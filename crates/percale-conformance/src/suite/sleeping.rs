@@ -223,3 +223,21 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
         }
     }
 }
+
+/// RES-007: an endpoint whose peers have left sleeps: no timer of theirs keeps its descriptor readable.
+pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Fabric>() {
+    let timeout = Duration::from_millis(200); // So timers tick every 50 ms.
+    let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
+    mesh.connect();
+    mesh.close(1);
+    let endpoint = mesh.endpoint(0);
+    mesh.until(|| endpoint.describe_peers().iter().all(|(_, how)| how.starts_with("loopback")).then_some(()));
+    let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    // Whatever came with the end may wake it once or twice; a timer that nobody reads does so for ever.
+    let quiet = (0..20).any(|_| {
+        mesh.turns(10);
+        endpoint.try_wait()
+            && poll(&mut [PollFd::new(&endpoint.as_fd(), PollFlags::IN)], Some(&patience)).expect("a poll") == 0
+    });
+    assert!(quiet, "the descriptor stays readable");
+}
