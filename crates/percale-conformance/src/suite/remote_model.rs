@@ -1,6 +1,6 @@
 //! Random sequences of one-sided operations against a plain model: an array of bytes.
 //!
-//! Up to [`DEPTH`] operations are under way at a time: accesses to the same bytes take effect in the order in which they
+//! Up to six operations are under way at a time: accesses to the same bytes take effect in the order in which they
 //! were posted, so the outcome of each follows from those before it.
 
 use std::collections::VecDeque;
