@@ -101,7 +101,8 @@ impl Engine {
             return None;
         }
         match &mut self.links[slot as usize] {
-            Some(AnyLink::Shm(link)) => Some(link),
+            // The memory of the dead can still be written, but nobody has it: the next progress ends the connection.
+            Some(AnyLink::Shm(link)) if !link.is_dead() => Some(link),
             _ => None,
         }
     }
@@ -157,6 +158,7 @@ impl Engine {
         }
         let executed = !waiting.is_untouched() || peer.executed > 0;
         let attempt = match link {
+            AnyLink::Shm(link) if link.is_dead() => Attempt::Asked,
             AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting.what(), pending.notify),
             _ => Attempt::Executed,
         };

@@ -287,6 +287,12 @@ impl ShmLink {
         true
     }
 
+    /// Whether the peer's process has ended, as far as its watcher has said.
+    #[inline]
+    pub(crate) fn is_dead(&self) -> bool {
+        self.death.is_dead()
+    }
+
     /// Whether a long access has yet to end, so that no other may begin.
     pub(crate) const fn is_assisted(&self) -> bool {
         self.direct.is_assisted()
