@@ -77,6 +77,7 @@ macro_rules! conformance {
             remote:
                 rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size,
                 mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
+                rma_001_an_access_of_many_parts_ends,
                 mr_003_a_key_is_one_domains,
                 mr_032_mr_067_mr_071_keys_come_and_go,
                 mr_039_mr_040_a_base_of_ones_own,

@@ -68,6 +68,17 @@ pub fn rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>()
     }
 }
 
+/// An access of more bytes than a target is asked to hold at a time goes in parts, each after others have ended.
+pub fn rma_001_an_access_of_many_parts_ends<F: Fabric>() {
+    const LEN: usize = 110 << 20;
+    let mesh = Mesh::<F>::new(2);
+    let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
+    let bytes = content(1, LEN);
+    let source = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), bytes, region.remote())).expect("the write");
+    let got = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), region.remote(), vec![0; LEN])).expect("the read");
+    assert!(got.into_vec() == source.into_vec(), "what was written is read");
+}
+
 /// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: what is not allowed is refused, and nothing is changed.
 pub fn mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);

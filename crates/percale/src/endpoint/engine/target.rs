@@ -163,11 +163,11 @@ impl Core {
 
     /// A buffer for bytes on their way to memory that only the kernel may touch.
     fn stage(&mut self, from: Connection, len: u64) -> Result<Buffer, Refusal> {
-        self.account_staged(from, len)?;
-        let len = usize::try_from(len).map_err(|_| Refusal::Memory)?;
+        let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(|_| Refusal::Memory)?;
-        bytes.resize(len, 0);
+        bytes.try_reserve_exact(room).map_err(|_| Refusal::Memory)?;
+        self.account_staged(from, len)?; // Last: what is refused is not counted.
+        bytes.resize(room, 0);
         Ok(Buffer::from(bytes))
     }
 

@@ -104,7 +104,7 @@ fn send_part(
         return Err(refused);
     }
     if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
-        core.long.push(Long { peer: slot, access, remote, writes: what.changes() });
+        core.long.push(Long { peer: slot, part: id as u32, remote, writes: what.changes() });
     }
     let access = &mut core.accesses[access as usize];
     if long && !access.long {

@@ -72,7 +72,8 @@ pub(crate) struct Access {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Long {
     peer: Connection,
-    access: u32,
+    /// Its entry in `parts`.
+    part: u32,
     remote: RemoteMemory,
     writes: bool,
 }
@@ -229,7 +230,9 @@ impl Core {
 
     /// A part has ended.
     fn part_over(&mut self, id: u32, result: Result<(), Refusal>) {
-        let Some(part) = self.parts.try_remove((id & !PART) as usize) else { return };
+        let id = id & !PART;
+        let Some(part) = self.parts.try_remove(id as usize) else { return };
+        self.long.retain(|long| long.part != id); // Not with its access: that may have parts that wait for this one.
         let peer = self.peers.get_mut(part.to);
         peer.parts = peer.parts.saturating_sub(1);
         self.access_step(part.access, result.map_err(|refusal| (refused_code(refusal), refusal.to_string().into())));
@@ -249,7 +252,6 @@ impl Core {
         let peer = self.peers.get_mut(to);
         peer.executed = peer.executed.saturating_sub(1);
         peer.long_writes -= u32::from(long).min(peer.long_writes);
-        self.long.retain(|long| long.access != id);
         self.peers.finished(to);
         match error {
             None => {
