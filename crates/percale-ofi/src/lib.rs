@@ -1,0 +1,27 @@
+//! libpercale-fi.so: percale as an external provider of libfabric.
+//!
+//! libfabric finds it by `FI_PROVIDER_PATH`, calls [`fi_prov_ini`](provider::fi_prov_ini), and from then on unmodified programs
+//! run on percale. This crate translates: each libfabric object is a small one around percale's own, and operations go to
+//! percale's raw posting calls. It has no semantics of its own.
+//!
+//! Functions that libfabric or an application calls are `extern "C"`: a panic in one ends the process, it never unwinds into C.
+//! Every refusal returns the code that the manual names, and tells its reason in libfabric's log at the first level.
+//!
+//! # Rooms
+//! * [`abi`]: libfabric's structures, tables and constants
+//! * `libfabric`, `log`, `params`: the running libfabric's functions, found at run time: messages and parameters
+//! * [`provider`]: where libfabric begins
+//! * `fabric`: the fabric object
+
+#![allow(
+    unsafe_code,
+    reason = "libfabric is a C interface: callers give pointers, and objects are handed out as pointers"
+)]
+
+pub mod abi;
+mod fabric;
+mod libfabric;
+mod log;
+#[allow(dead_code, reason = "domains and getinfo will read them")]
+mod params;
+pub mod provider;
