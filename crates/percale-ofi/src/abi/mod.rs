@@ -3,7 +3,7 @@
 //! One file for each topic of the headers, with their names, so that a manual page and this room use the same words. Every
 //! structure is as long as the newest release knows it (2.6). Who reads a structure of a caller must know that a caller of an
 //! older API has a shorter one: growth is always at the tail, and each such field says `2.x`. Enumerations that a
-//! caller passes are plain integers, since a caller may pass anything. [`layout`] compares it all with installed headers.
+//! caller passes are plain integers, since a caller may pass anything. `layout` compares it all with installed headers.
 //!
 //! * Every structure has `ZERO`, all null and 0: what a C program gets from `memset`.
 //! * Every table of operations has `REFUSING`, complete and answering -FI_ENOSYS (or null, or 0) everywhere; a provider names
