@@ -13,7 +13,8 @@ pub(crate) struct Native {
 
 impl Native {
     /// The bytes of a `sockaddr_in` or `sockaddr_in6`.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    #[cfg(test)]
+    fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
@@ -110,7 +111,7 @@ mod tests {
             // SAFETY: a slice that holds a whole address.
             assert_eq!(unsafe { read_sized(bytes.as_ptr().cast()) }, Some(address));
             // SAFETY: a slice.
-            assert_eq!(unsafe { read(bytes.as_ptr().cast(), bytes.len() - 1) }.is_some(), false);
+            assert!(unsafe { read(bytes.as_ptr().cast(), bytes.len() - 1) }.is_none());
         }
     }
 

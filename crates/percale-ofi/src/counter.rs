@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use percale::Counter;
 
-use crate::abi::{FI_LOG_CNTR, 
-    FI_CLASS_CNTR, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD,
-    fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
+use crate::abi::{
+    FI_CLASS_CNTR, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET,
+    FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
 };
 use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
+use crate::log;
 use crate::object::{self, Object};
-use crate::{log};
 
 /// What endpoints and regions know of their counter.
 #[derive(Debug)]
@@ -124,14 +124,21 @@ pub(crate) unsafe extern "C" fn open(
     if let Some(attr) = attr
         && attr.events != 0
     {
-        log::warning!(FI_LOG_CNTR, "fi_cntr_open: only completions are counted (FI_CNTR_EVENTS_COMP), not events of kind {}", attr.events);
+        log::warning!(
+            FI_LOG_CNTR,
+            "fi_cntr_open: only completions are counted (FI_CNTR_EVENTS_COMP), not events of kind {}",
+            attr.events
+        );
         return -libc::ENOSYS;
     }
     let wait = match attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj) {
         FI_WAIT_UNSPEC | FI_WAIT_FD => FI_WAIT_FD,
         wait @ (FI_WAIT_NONE | FI_WAIT_SET | FI_WAIT_YIELD) => wait,
         other => {
-            log::warning!(FI_LOG_CNTR, "fi_cntr_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)");
+            log::warning!(
+                FI_LOG_CNTR,
+                "fi_cntr_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
+            );
             return -libc::ENOSYS;
         }
     };

@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::abi::{FI_LOG_DOMAIN, 
-    FI_CLASS_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT, FI_MR_VIRT_ADDR,
-    FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
+use crate::abi::{
+    FI_CLASS_DOMAIN, FI_LOG_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT,
+    FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid,
+    fid_domain,
 };
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
@@ -20,8 +21,6 @@ pub(crate) struct Shared {
     pub(crate) percale: percale::Domain,
     /// The client serializes what it does with an endpoint and what that completes to.
     pub(crate) serialized: bool,
-    /// percale makes progress by itself.
-    pub(crate) automatic: bool,
     pub(crate) regions: RegionMode,
     /// Addresses are IPv6.
     pub(crate) ipv6: bool,
@@ -140,7 +139,6 @@ pub(crate) unsafe fn open(
         fabric: Arc::clone(fabric.shared()),
         percale,
         serialized: matches!(attr.threading, FI_THREAD_DOMAIN | FI_THREAD_COMPLETION) && !automatic,
-        automatic,
         regions: RegionMode::of(attr.mr_mode),
         ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
         av_type: attr.av_type,

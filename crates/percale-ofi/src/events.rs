@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use percale::{Event, EventQueue};
 
 use crate::abi::{
-    FI_CLASS_EQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
+    FI_CLASS_EQ, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
     FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq,
 };
 use crate::fabric::{self, Fabric};
@@ -56,14 +56,22 @@ static OPS: fi_ops_eq = fi_ops_eq {
 ///
 /// # Safety
 /// `attr` is null or readable, `eq` writable.
-pub(crate) unsafe fn open(fabric: &Fabric, attr: *const fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int {
+pub(crate) unsafe fn open(
+    fabric: &Fabric,
+    attr: *const fi_eq_attr,
+    eq: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
     // SAFETY: promised by the caller.
     let attr = unsafe { attr.as_ref() };
     let wait = match attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj) {
         FI_WAIT_UNSPEC => FI_WAIT_FD,
         wait @ (FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_SET | FI_WAIT_YIELD) => wait,
         other => {
-            log::warning!(FI_LOG_EQ, "fi_eq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)");
+            log::warning!(
+                FI_LOG_EQ,
+                "fi_eq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
+            );
             return -libc::ENOSYS;
         }
     };
@@ -229,6 +237,3 @@ unsafe extern "C" fn error_text(
     unsafe { errors::copy(text, to, room) };
     text.as_ptr()
 }
-
-/// There is an error to be read first.
-pub(crate) const AVAILABLE: isize = -(FI_EAVAIL as isize);

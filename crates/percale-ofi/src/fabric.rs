@@ -3,7 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use crate::abi::{FI_LOG_FABRIC, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait};
+use crate::abi::{
+    FI_CLASS_FABRIC, FI_LOG_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fi_wait_attr, fid,
+    fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
+};
 use crate::object::{self, Object};
 use crate::{domain, events, log, passive, wait_set};
 
@@ -46,7 +49,11 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
 ///
 /// # Safety
 /// As fi_fabric(3) has it: `attr` is readable, `fabric` writable.
-pub(crate) unsafe extern "C" fn open(attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric, context: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn open(
+    attr: *mut fi_fabric_attr,
+    fabric: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
     // SAFETY: libfabric gives the attributes of an answer of ours.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return -libc::EINVAL };
     let fid = fid_fabric {
@@ -65,7 +72,12 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     unsafe { Fabric::close(fid, Fabric::shared) }
 }
 
-unsafe extern "C" fn open_domain(fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain, context: *mut c_void) -> c_int {
+unsafe extern "C" fn open_domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    domain: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
     // SAFETY: the client's arguments, as fi_domain(3) has them.
     unsafe { domain::open(Fabric::of(fabric), info, domain, context) }
 }
@@ -85,17 +97,31 @@ unsafe extern "C" fn open_domain_flagged(
     unsafe { domain::open(Fabric::of(fabric), info, domain, context) }
 }
 
-unsafe extern "C" fn open_passive(fabric: *mut fid_fabric, info: *mut fi_info, pep: *mut *mut fid_pep, context: *mut c_void) -> c_int {
+unsafe extern "C" fn open_passive(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    pep: *mut *mut fid_pep,
+    context: *mut c_void,
+) -> c_int {
     // SAFETY: the client's arguments, as fi_passive_ep(3) has them.
     unsafe { passive::open(Fabric::of(fabric), info, pep, context) }
 }
 
-unsafe extern "C" fn open_events(fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int {
+unsafe extern "C" fn open_events(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_eq_attr,
+    eq: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
     // SAFETY: the client's arguments, as fi_eq(3) has them.
     unsafe { events::open(Fabric::of(fabric), attr, eq, context) }
 }
 
-unsafe extern "C" fn open_wait_set(fabric: *mut fid_fabric, attr: *mut fi_wait_attr, waitset: *mut *mut fid_wait) -> c_int {
+unsafe extern "C" fn open_wait_set(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_wait_attr,
+    waitset: *mut *mut fid_wait,
+) -> c_int {
     // SAFETY: the client's arguments, as fi_poll(3) has them.
     unsafe { wait_set::open(Fabric::of(fabric), attr, waitset) }
 }

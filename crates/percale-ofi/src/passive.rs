@@ -9,6 +9,11 @@ use crate::fabric::Fabric;
 ///
 /// # Safety
 /// As fi_passive_ep(3) has it.
-pub(crate) unsafe fn open(_fabric: &Fabric, _info: *const fi_info, _pep: *mut *mut fid_pep, _context: *mut c_void) -> c_int {
+pub(crate) unsafe fn open(
+    _fabric: &Fabric,
+    _info: *const fi_info,
+    _pep: *mut *mut fid_pep,
+    _context: *mut c_void,
+) -> c_int {
     -libc::ENOSYS
 }

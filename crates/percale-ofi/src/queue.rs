@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use percale::{CompletionQueue, Entry, ErrorEntry};
 
 pub(crate) use self::format::Format;
-use crate::abi::{FI_LOG_CQ, 
-    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC,
-    FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
+use crate::abi::{
+    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE,
+    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
+    fid_domain,
 };
 use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
@@ -83,15 +84,6 @@ impl Shared {
         });
     }
 
-    /// Makes progress on what is read directly; whether there may be something to read.
-    pub(crate) fn progress(&self) {
-        self.direct.with(|direct| {
-            for port in direct.ports.iter().chain(&direct.driven) {
-                port.progress();
-            }
-        });
-    }
-
     /// Reads up to `count` results to `to`, in the queue's format, and their sources to `sources`.
     ///
     /// # Safety
@@ -137,7 +129,9 @@ impl Shared {
             if read != -(libc::EAGAIN as isize) {
                 return read;
             }
-            if self.signalled.swap(false, Ordering::AcqRel) || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if self.signalled.swap(false, Ordering::AcqRel)
+                || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            {
                 return -(libc::EAGAIN as isize);
             }
             if self.takes_directly() {
@@ -232,7 +226,10 @@ pub(crate) unsafe extern "C" fn open(
         FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_SET | FI_WAIT_YIELD => wait,
         FI_WAIT_UNSPEC => FI_WAIT_FD,
         other => {
-            log::warning!(FI_LOG_CQ, "fi_cq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)");
+            log::warning!(
+                FI_LOG_CQ,
+                "fi_cq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
+            );
             return -libc::ENOSYS;
         }
     };
@@ -311,7 +308,13 @@ unsafe extern "C" fn read_from(cq: *mut fid_cq, to: *mut c_void, count: usize, s
     unsafe { Queue::of(cq).shared.read(to, count, sources) }
 }
 
-unsafe extern "C" fn wait_read(cq: *mut fid_cq, to: *mut c_void, count: usize, _: *const c_void, timeout: c_int) -> isize {
+unsafe extern "C" fn wait_read(
+    cq: *mut fid_cq,
+    to: *mut c_void,
+    count: usize,
+    _: *const c_void,
+    timeout: c_int,
+) -> isize {
     // SAFETY: as above.
     unsafe { wait_read_from(cq, to, count, std::ptr::null_mut(), std::ptr::null(), timeout) }
 }

@@ -7,15 +7,15 @@ use percale::memory::region::{CloseError, RegisterError};
 use percale::memory::volatile::IOV_LIMIT;
 use percale::{Access, Counter, RawRegion, Segment};
 
-use crate::abi::{FI_LOG_MR, 
-    FI_CLASS_MR, FI_ENABLE, FI_ENOKEY, FI_EOPBADSTATE, FI_HMEM_SYSTEM, FI_KEY_NOTAVAIL, FI_REMOTE_WRITE, FI_RMA_EVENT, FI_WRITE,
-    fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr,
+use crate::abi::{
+    FI_CLASS_MR, FI_ENABLE, FI_ENOKEY, FI_EOPBADSTATE, FI_HMEM_SYSTEM, FI_KEY_NOTAVAIL, FI_LOG_MR, FI_REMOTE_WRITE,
+    FI_RMA_EVENT, FI_WRITE, fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr,
 };
 use crate::counter::Count;
 use crate::domain::{self, Domain};
 use crate::endpoint::Endpoint;
-use crate::object::{self, Object, code};
 use crate::log;
+use crate::object::{self, Object, code};
 
 /// The flags that a registration may have.
 const KNOWN: u64 = FI_RMA_EVENT;
@@ -123,14 +123,20 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
         return -libc::ENOSYS;
     }
     if field!(auth_key_size) != 0 {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: authorization keys of single regions are not supported; give one to the domain");
+        log::warning!(
+            FI_LOG_MR,
+            "fi_mr_regattr: authorization keys of single regions are not supported; give one to the domain"
+        );
         return -libc::EOPNOTSUPP;
     }
     // SAFETY: the client gives `count` pieces.
     let pieces = unsafe { std::slice::from_raw_parts(first, count) };
     let everything = matches!(pieces, [only] if only.iov_base.is_null() && only.iov_len == usize::MAX);
     if !everything && count > IOV_LIMIT {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: {count} pieces are more than the {IOV_LIMIT} of a region (mr_iov_limit)");
+        log::warning!(
+            FI_LOG_MR,
+            "fi_mr_regattr: {count} pieces are more than the {IOV_LIMIT} of a region (mr_iov_limit)"
+        );
         return -libc::EINVAL;
     }
     let base = if domain.regions.virtual_addresses { pieces[0].iov_base.addr() as u64 } else { field!(offset) };
@@ -139,7 +145,9 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
             Pieces::Everything
         } else {
             // SAFETY: the client keeps the memory as fi_mr(3) has it until the region is closed.
-            Pieces::Some(pieces.iter().map(|piece| unsafe { Segment::new(piece.iov_base.cast(), piece.iov_len) }).collect())
+            Pieces::Some(
+                pieces.iter().map(|piece| unsafe { Segment::new(piece.iov_base.cast(), piece.iov_len) }).collect(),
+            )
         },
         access: Access::from_bits_truncate(field!(access)),
         base,
@@ -230,7 +238,10 @@ unsafe extern "C" fn control(mr: *mut fid, command: c_int, _argument: *mut c_voi
     match command {
         FI_ENABLE => {
             if region.domain.regions.by_endpoint && !region.state.lock().unwrap_or_else(PoisonError::into_inner).bound {
-                log::warning!(FI_LOG_MR, "fi_mr_enable: the region must first be bound to an endpoint (FI_MR_ENDPOINT)");
+                log::warning!(
+                    FI_LOG_MR,
+                    "fi_mr_enable: the region must first be bound to an endpoint (FI_MR_ENDPOINT)"
+                );
                 return -FI_EOPBADSTATE;
             }
             code(region.enable().map(|key| {
@@ -249,7 +260,10 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
     if let Some(raw) = state.region.take()
         && let Err(CloseError::Busy(raw)) = raw.close()
     {
-        log::warning!(FI_LOG_MR, "fi_close: a peer in the middle of an access to the region does not move; close it again later");
+        log::warning!(
+            FI_LOG_MR,
+            "fi_close: a peer in the middle of an access to the region does not move; close it again later"
+        );
         state.region = Some(raw);
         return -libc::EBUSY;
     }

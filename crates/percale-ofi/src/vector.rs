@@ -7,14 +7,14 @@ use std::sync::Arc;
 use percale::address::vector::VectorType;
 use percale::{AddressVector, PeerAddress};
 
-use crate::abi::{FI_LOG_AV, 
-    FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_MORE, FI_SYNC_ERR, FI_ETOOSMALL, fi_addr_t, fi_av_attr,
-    fi_ops, fi_ops_av, fid, fid_av, fid_domain,
+use crate::abi::{
+    FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_LOG_AV, FI_MORE, FI_SYNC_ERR, fi_addr_t,
+    fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain,
 };
 use crate::address::{self, Native};
 use crate::domain::{self, Domain};
+use crate::log;
 use crate::object::{self, Object};
-use crate::{log};
 
 /// What endpoints know of their vector.
 #[derive(Debug)]
@@ -154,7 +154,10 @@ unsafe extern "C" fn insert(
                 error.errno()
             }),
             None => {
-                log::warning!(FI_LOG_AV, "fi_av_insert: address {at} is not of the family that the domain's addresses have");
+                log::warning!(
+                    FI_LOG_AV,
+                    "fi_av_insert: address {at} is not of the family that the domain's addresses have"
+                );
                 Err(libc::EINVAL)
             }
         };
@@ -179,7 +182,8 @@ unsafe extern "C" fn insert_service(
     }
     // SAFETY: the client's strings.
     let (node, service) = unsafe { (CStr::from_ptr(node), CStr::from_ptr(service)) };
-    let outcome = resolve(node, service, domain.ipv6).and_then(|address| percale.insert(address).map_err(|error| error.errno()));
+    let outcome =
+        resolve(node, service, domain.ipv6).and_then(|address| percale.insert(address).map_err(|error| error.errno()));
     if outcome.is_err() {
         log::warning!(FI_LOG_AV, "fi_av_insertsvc: {node:?} {service:?} is no address here");
     }
@@ -223,7 +227,12 @@ unsafe extern "C" fn lookup(av: *mut fid_av, peer: fi_addr_t, to: *mut c_void, r
     0
 }
 
-unsafe extern "C" fn text(_av: *mut fid_av, address: *const c_void, to: *mut c_char, room: *mut usize) -> *const c_char {
+unsafe extern "C" fn text(
+    _av: *mut fid_av,
+    address: *const c_void,
+    to: *mut c_char,
+    room: *mut usize,
+) -> *const c_char {
     // SAFETY: the client gives an address of the vector's format.
     let text = match unsafe { address::read_sized(address) } {
         Some(address @ SocketAddr::V4(_)) => format!("fi_sockaddr_in://{address}\0"),
@@ -252,6 +261,3 @@ unsafe fn copy_text(text: &str, to: *mut c_char, room: *mut usize) {
         unsafe { to.add(count - 1).write(0) };
     }
 }
-
-/// Too little room for an answer whose length is known now.
-pub(crate) const TOO_SMALL: c_int = -FI_ETOOSMALL;

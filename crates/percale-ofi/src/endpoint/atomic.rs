@@ -8,9 +8,9 @@ use percale::memory::volatile::IOV_LIMIT;
 use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, PeerAddress, RemoteMemory, Segment, Segments};
 
 use super::{Endpoint, answer, local};
-use crate::abi::{FI_LOG_EP_CTRL, 
-    FI_ATOMIC_READ, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_REMOTE_CQ_DATA, fi_addr_t, fi_atomic_attr, fi_ioc, fi_msg_atomic,
-    fi_ops_atomic, fid_domain, fid_ep,
+use crate::abi::{
+    FI_ATOMIC_READ, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_atomic_attr,
+    fi_ioc, fi_msg_atomic, fi_ops_atomic, fid_domain, fid_ep,
 };
 use crate::log;
 use crate::object::Object;
@@ -148,7 +148,11 @@ impl Endpoint {
         let msg = unsafe { &*msg };
         let what = What::of(msg.datatype, msg.op)?;
         if msg.rma_iov_count != 1 {
-            log::warning!(FI_LOG_EP_CTRL, "fi_atomicmsg: {} pieces of remote memory; rma_iov_limit is 1 for atomics", msg.rma_iov_count);
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_atomicmsg: {} pieces of remote memory; rma_iov_limit is 1 for atomics",
+                msg.rma_iov_count
+            );
             return Err(INVALID);
         }
         // SAFETY: promised by the caller.

@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use super::Endpoint;
 use super::flags::Direction;
-use crate::abi::{FI_LOG_EP_CTRL, 
-    FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_ETOOSMALL, FI_GETOPSFLAG, FI_OPT_CM_DATA_SIZE, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV,
-    FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t,
+use crate::abi::{
+    FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_ETOOSMALL, FI_GETOPSFLAG, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
+    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid,
+    fid_ep, fid_t,
 };
 use crate::address::{self, Native};
 use crate::log;

@@ -37,19 +37,6 @@ pub(super) unsafe fn several(iov: *const libc::iovec, count: usize) -> Result<Se
     Segments::new(pieces).ok_or(-(libc::EINVAL as isize))
 }
 
-/// The bytes of an injected message.
-///
-/// # Safety
-/// `buf` is readable for `len` bytes while the result is used, and nobody writes them.
-#[inline]
-pub(super) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
-    if len == 0 {
-        return &[];
-    }
-    // SAFETY: promised by the caller.
-    unsafe { std::slice::from_raw_parts(buf.cast(), len) }
-}
-
 /// A context as percale keeps it. It comes back as a pointer in a completion.
 #[inline]
 pub(super) fn context(context: *mut c_void) -> u64 {

@@ -25,9 +25,9 @@ pub(crate) use self::atomic::query;
 use self::flags::Direction;
 use self::port::Port;
 use self::setup::Setup;
-use crate::abi::{FI_LOG_EP_CTRL, 
-    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, fi_addr_t, fi_info, fi_ops, fi_ops_collective,
-    fid, fid_domain, fid_ep,
+use crate::abi::{
+    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, fi_addr_t,
+    fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
 };
 use crate::domain::Domain;
 use crate::log;

@@ -1,12 +1,11 @@
 //! A percale endpoint, with or without a lock.
 
-use std::os::fd::{AsFd, BorrowedFd};
-
 use percale::completion::ring::ErrorAvailable;
 use percale::{AtomicWork, Endpoint, Entry, ErrorEntry, PostError, ReceiveWork, RmaWork, SendWork, SharedEndpoint};
 
 /// The endpoint under a `fid_ep`.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "ports are behind one pointer each, and a box would be another")]
 pub(crate) enum Port {
     /// The client promised that one thread at a time uses the endpoint and what it completes to.
     Owned(Promised),
@@ -102,18 +101,13 @@ impl Port {
         either!(self, endpoint => endpoint.cancel(context))
     }
 
+    /// Releases multi-receive buffers once less than this many bytes are left.
+    pub(crate) fn set_multi_minimum(&self, bytes: usize) {
+        either!(self, endpoint => endpoint.set_multi_receive_minimum(bytes));
+    }
+
     /// Where peers reach it.
     pub(crate) fn address(&self) -> std::net::SocketAddr {
         either!(self, endpoint => endpoint.address())
-    }
-
-    /// Whether there is nothing to do now, and the descriptor will tell.
-    pub(crate) fn try_wait(&self) -> bool {
-        either!(self, endpoint => endpoint.try_wait())
-    }
-
-    /// What to sleep on.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        either!(self, endpoint => endpoint.as_fd())
     }
 }

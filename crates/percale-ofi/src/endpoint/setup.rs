@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::Endpoint;
 use super::flags::Direction;
 use super::port::Port;
-use crate::abi::{FI_LOG_EP_CTRL, 
-    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_EOPBADSTATE, FI_EP_RDM, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
-    FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid,
+use crate::abi::{
+    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_EOPBADSTATE, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid,
 };
 use crate::counter::{self, Count};
 use crate::domain;
@@ -120,7 +120,10 @@ impl Setup {
         // SAFETY: promised by the caller.
         if let Some(queue) = unsafe { Queue::of_class(other) } {
             if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
-                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: a completion queue is bound with FI_TRANSMIT, FI_RECV or both, not {flags:#x}");
+                log::warning!(
+                    FI_LOG_EP_CTRL,
+                    "fi_ep_bind: a completion queue is bound with FI_TRANSMIT, FI_RECV or both, not {flags:#x}"
+                );
                 return Err(FI_EBADFLAGS);
             }
             let reports =
@@ -145,7 +148,10 @@ impl Setup {
         // SAFETY: promised by the caller.
         if let Some(counter) = unsafe { Count::of_class(other) } {
             if flags & !COUNTED != 0 || flags == 0 {
-                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}");
+                log::warning!(
+                    FI_LOG_EP_CTRL,
+                    "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}"
+                );
                 return Err(FI_EBADFLAGS);
             }
             bound.counters.push((flags, Arc::clone(counter.shared())));
@@ -205,7 +211,8 @@ impl Setup {
             let wildcard = if self.domain.ipv6 { "[::]:0" } else { "0.0.0.0:0" };
             wildcard.parse().unwrap_or_else(|_| unreachable!("it is an address"))
         });
-        let slept_on = [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
+        let slept_on =
+            [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
         let port = if self.domain.serialized && !slept_on {
             // SAFETY: the client serializes what it does with the endpoint and what that completes to.
             builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })

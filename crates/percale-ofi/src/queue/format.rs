@@ -6,8 +6,8 @@ use percale::Entry;
 
 use super::source;
 use crate::abi::{
-    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, fi_addr_t, fi_cq_data_entry,
-    fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry,
+    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, fi_addr_t,
+    fi_cq_data_entry, fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry,
 };
 
 /// How much a result says: each says what the one before does, and more.
@@ -37,11 +37,14 @@ impl Format {
     /// `to` is writable for as many entries of this format, and `sources`, unless it is null, for as many addresses.
     #[inline]
     pub(crate) unsafe fn write(self, entries: &[Entry], to: *mut c_void, sources: *mut fi_addr_t) {
-        // SAFETY: passed on.
         match self {
+            // SAFETY: passed on.
             Self::Tagged => unsafe { each(entries, to, tagged) },
+            // SAFETY: passed on.
             Self::Data => unsafe { each(entries, to, data) },
+            // SAFETY: passed on.
             Self::Message => unsafe { each(entries, to, message) },
+            // SAFETY: passed on.
             Self::Context => unsafe { each(entries, to, |entry| fi_cq_entry { op_context: pointer(entry.context) }) },
         }
         if !sources.is_null() {

@@ -58,6 +58,12 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.address())
     }
 
+    /// From now on a multi-receive buffer is released once less than this many bytes are left
+    /// ([`EndpointBuilder::multi_receive_minimum`]). One that is posted already is looked at when its next message comes.
+    pub fn set_multi_receive_minimum(&self, bytes: usize) {
+        self.access.with(|engine| engine.core.multi_minimum = bytes);
+    }
+
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
     /// False if `timeout` passed first (`None`: wait for ever).
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
