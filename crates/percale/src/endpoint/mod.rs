@@ -58,6 +58,18 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.address())
     }
 
+    /// From now on a multi-receive buffer is released once less than this many bytes are left
+    /// ([`EndpointBuilder::multi_receive_minimum`]). One that is posted already is looked at when its next message comes.
+    pub fn set_multi_receive_minimum(&self, bytes: usize) {
+        self.access.with(|engine| engine.core.multi_minimum = bytes);
+    }
+
+    /// See [`set_multi_receive_minimum`](Self::set_multi_receive_minimum).
+    #[must_use]
+    pub fn multi_receive_minimum(&self) -> usize {
+        self.access.with(|engine| engine.core.multi_minimum)
+    }
+
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
     /// False if `timeout` passed first (`None`: wait for ever).
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
