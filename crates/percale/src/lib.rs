@@ -47,7 +47,7 @@ pub use completion::queue::CompletionQueue;
 pub use domain::{Domain, DomainBuilder, Progress, Trust};
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
-pub use endpoint::{Endpoint, SharedEndpoint};
+pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;

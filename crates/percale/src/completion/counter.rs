@@ -76,6 +76,12 @@ impl Counter {
         Self::default()
     }
 
+    /// Whether both are handles to one counter.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.line, &other.line)
+    }
+
     /// Drives the attached endpoints; returns how many operations succeeded.
     #[must_use]
     pub fn read(&self) -> u64 {

@@ -64,6 +64,12 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.core.multi_minimum = bytes);
     }
 
+    /// See [`set_multi_receive_minimum`](Self::set_multi_receive_minimum).
+    #[must_use]
+    pub fn multi_receive_minimum(&self) -> usize {
+        self.access.with(|engine| engine.core.multi_minimum)
+    }
+
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
     /// False if `timeout` passed first (`None`: wait for ever).
     pub fn wait(&self, timeout: Option<Duration>) -> bool {

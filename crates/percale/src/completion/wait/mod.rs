@@ -120,17 +120,21 @@ impl Wait {
         }
     }
 
-    /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives.
+    /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives: once a look, however often it is attached.
     ///
     /// # Errors
     /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         let mut drivers = lock(&self.drivers);
+        let new = Arc::downgrade(driver);
+        if drivers.iter().any(|known| known.ptr_eq(&new)) {
+            return Ok(());
+        }
         if let Some(set) = self.set.get() {
             watch(set, driver.as_ref())?;
         }
         let living = drivers.iter().filter(|driver| driver.strong_count() > 0).cloned();
-        *drivers = living.chain([Arc::downgrade(driver)]).collect();
+        *drivers = living.chain([new]).collect();
         self.driven.store(true, Ordering::Release);
         drop(drivers);
         // Who sleeps already has not armed this one.
