@@ -235,6 +235,7 @@ impl Setup {
         for (_, counter) in &bound.counters {
             counter.attach(&port);
         }
+        self.domain.opened(&port);
         drop(bound);
         self.port.get_or_init(|| port);
         Ok(())
