@@ -14,6 +14,7 @@ pub mod probing;
 pub mod remote;
 pub mod remote_model;
 pub mod safe;
+pub mod sets;
 pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
@@ -184,6 +185,9 @@ macro_rules! conformance {
                 cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,
                 cmp_016_a_sleeping_task_brings_on_what_is_posted_later,
                 res_007_an_idle_sleeper_takes_no_processor_time;
+            sets:
+                cmp_019_a_poll_set_spans_endpoints,
+                cmp_020_a_wait_set_spans_endpoints;
             waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,

@@ -168,7 +168,7 @@ impl<'d> EndpointBuilder<'d> {
         let domain = self.domain.clone();
         let engine = self.engine(resolve(address.as_ref())?)?;
         let descriptor = Arc::clone(engine.descriptor());
-        Ok(Endpoint { access: Owned::new(engine), descriptor, _domain: domain })
+        Ok(Endpoint { access: Owned::new(engine), descriptor, domain })
     }
 
     /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
@@ -187,7 +187,7 @@ impl<'d> EndpointBuilder<'d> {
             automatic::start(&access)?;
         }
         access.keep(driver);
-        Ok(Endpoint { access, descriptor, _domain: domain })
+        Ok(Endpoint { access, descriptor, domain })
     }
 
     fn engine(self, bind: SocketAddr) -> Result<Engine, BindError> {
