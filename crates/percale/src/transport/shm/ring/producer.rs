@@ -96,7 +96,10 @@ impl Producer {
             self.first(head, flags, payload, len);
             self.publish_first(head.kind, flags, len as u32, publish);
             self.cursor.step(&self.area);
-            prefetch_write(self.area.line_ptr(self.cursor.at + 3).cast());
+            if publish == Publish::Plain {
+                // In a stream. Of single messages, a receiver that waits would fetch the line back.
+                prefetch_write(self.area.line_ptr(self.cursor.at + 3).cast());
+            }
             Ok(())
         } else if len <= INLINE_MAX {
             self.push_lines(*head, flags, payload, room, publish)
