@@ -175,6 +175,9 @@ impl Engine {
         }
         let mut any = false;
         let (sweep, sockets) = self.poller.round();
+        if sweep {
+            self.core.keys.free_parked();
+        }
         if self.poller.has_cold() {
             any |= self.poll_rung();
             if self.poller.cold_are_due() {
