@@ -115,6 +115,13 @@ impl ShmGrantee {
         Ok(Some((index, generation)))
     }
 
+    /// The generation under which a region is granted to this peer, if it is.
+    pub(super) fn generation_of(self: &Arc<Self>, region: &Registered) -> Option<u64> {
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        let entry = region.grants().find(&me)?;
+        self.granted().entries.get(entry as usize).map(|(generation, _)| *generation)
+    }
+
     /// A free entry, and a generation that was never used.
     fn take(&self, region: &Arc<Registered>) -> Option<(u32, u64)> {
         static NEXT: AtomicU64 = AtomicU64::new(1);

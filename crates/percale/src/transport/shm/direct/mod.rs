@@ -164,11 +164,11 @@ impl Direct {
         }
         if head.kind == Kind::Assist {
             // A second request comes when the first is over.
-            let help = match &self.keys {
-                Some(keys) => Help::of(head, payload, keys, link.cma, link.arenas)?,
-                None => None,
+            let target = self.target.get_or_insert_default();
+            target.help = match (&self.keys, &target.grantee) {
+                (Some(keys), Some(grantee)) => Help::of(head, payload, keys, grantee, link.cma, link.arenas)?,
+                _ => None,
             };
-            self.target.get_or_insert_default().help = help;
             return Ok(());
         }
         if head.kind == Kind::Resolve {
