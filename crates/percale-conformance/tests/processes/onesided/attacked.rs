@@ -364,6 +364,10 @@ impl Attack {
         let mut count = 1;
         loop {
             count += 1;
+            // Its owner may have gone home without closing it.
+            if count % 256 == 0 && self.board().is_none() {
+                return;
+            }
             let word = first_of(epoch, count).to_vec();
             let first = self.open.endpoint.write(self.owner, word, all.slice(0..8)).start().expect("a write");
             let source = &sources[self.random.below(sources.len())];
