@@ -25,6 +25,8 @@ mod receive;
 mod send;
 mod sleep;
 mod target;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod ticks;
 pub(crate) mod types;
 

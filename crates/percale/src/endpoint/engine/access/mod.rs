@@ -98,6 +98,8 @@ pub(crate) struct Part {
     pub(super) local: Segments,
     /// A transport uses `local`: reads it to serve a pull, or fetches into it.
     pub(super) pushing: bool,
+    /// The target has asked for the bytes of a long write: it does so once.
+    asked: bool,
     /// How the target answered, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
     takes_data: bool,
@@ -214,8 +216,8 @@ impl Core {
 
     /// The target asks for the bytes of a long write.
     pub(super) fn write_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
-        let part = self.part(from, id).filter(|part| !part.takes_data && !part.pushing && part.answered.is_none())?;
-        part.pushing = true;
+        let part = self.part(from, id).filter(|part| !part.takes_data && !part.asked)?;
+        (part.asked, part.pushing) = (true, true);
         Some(Lease::own(&part.local))
     }
 
