@@ -11,7 +11,7 @@
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
-//! * [`ticks`]: TCP peers that have gone silent
+//! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
@@ -22,6 +22,7 @@ mod doorbell;
 pub(crate) mod peers;
 mod poller;
 mod receive;
+mod residue;
 mod send;
 mod sleep;
 mod target;
@@ -197,6 +198,9 @@ impl Engine {
         }
         if self.core.peers.any_accused {
             self.judge();
+        }
+        if !self.core.left.is_empty() {
+            any |= self.core.settle_left();
         }
         any
     }

@@ -130,7 +130,7 @@ impl Engine {
 
     /// Whether something is under way that goes on only when somebody looks.
     fn needs_naps(&self) -> bool {
-        !self.core.outbox.is_empty() || self.poller.is_working(&self.links)
+        !self.core.outbox.is_empty() || !self.core.left.is_empty() || self.poller.is_working(&self.links)
     }
 
     /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.

@@ -68,6 +68,16 @@ pub(crate) struct Access {
     _copy: Option<Buffer>,
 }
 
+impl Access {
+    pub(super) const fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    pub(super) const fn notify(&self) -> Notify {
+        self.notify
+    }
+}
+
 /// A part that the target does when it gets to it: what meets it has to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Long {
@@ -153,6 +163,11 @@ impl Core {
             link.expect(&Lease::own(local), token);
         }
         Ok(())
+    }
+
+    /// The access that a part belongs to.
+    pub(super) fn access_of_part(&self, part: u32) -> Option<u32> {
+        self.parts.get((part & !PART) as usize).map(|part| part.access)
     }
 
     /// The part that a peer names, if it is its own.

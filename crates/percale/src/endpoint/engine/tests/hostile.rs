@@ -126,10 +126,13 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         _ => engine.core.parts.iter().next().map(|(id, _)| id as u32 | PART),
     });
     let id = id.expect("it is under way");
+    let before = victim.finished();
     for frame in frames {
         forge(transport, &hostile, &victim, asks, id, *frame);
     }
     let why = until(&[&victim], || victim.ended());
+    // Its memory is not given back before the hostile one can be writing it no more.
+    until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
     let (error, bytes) = outcome(std::mem::replace(&mut ends, Box::new(|| unreachable!()))());
     if succeeds {
         assert_eq!(error, None, "{asks:?} {frames:?}");

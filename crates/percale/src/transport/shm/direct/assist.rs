@@ -76,7 +76,7 @@ const fn word(number: u32, count: u32) -> u64 {
 
 /// An access of ours that waits for chunks which the target has claimed.
 #[derive(Debug)]
-pub(super) struct Assisted {
+pub(in super::super) struct Assisted {
     token: u32,
     /// What `done` will be.
     awaited: u64,
@@ -85,7 +85,7 @@ pub(super) struct Assisted {
 
 impl Assisted {
     /// How it ended, once it has.
-    pub(super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
+    pub(in super::super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
         if claims.done.load(Ordering::Acquire) != self.awaited {
             return None;
         }
@@ -99,7 +99,7 @@ impl Assisted {
     }
 
     /// What the access was begun with.
-    pub(super) const fn token(&self) -> u32 {
+    pub(in super::super) const fn token(&self) -> u32 {
         self.token
     }
 }

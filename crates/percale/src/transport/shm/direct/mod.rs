@@ -36,9 +36,9 @@ use std::sync::Arc;
 
 pub(crate) use self::access::DirectError;
 pub(super) use self::access::Initiator;
-pub(super) use self::assist::Claims;
+use self::assist::Help;
 pub(crate) use self::assist::{ASSISTED, LongAccess};
-use self::assist::{Assisted, Help};
+pub(super) use self::assist::{Assisted, Claims};
 use self::grants::Asked;
 pub(crate) use self::grants::{GrantIndex, Lookup};
 use self::target::Target;
@@ -115,6 +115,16 @@ impl Direct {
         let end = (assisted.token(), assisted.end(pair.claims(side))?);
         self.assisted = None;
         Some(end)
+    }
+
+    /// The link is over: a long access that has yet to end.
+    pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
+        self.assisted.take().filter(|assisted| assisted.end(pair.claims(side)).is_none())
+    }
+
+    /// Tells when the peer's process has ended.
+    pub(super) const fn pidfd(&self) -> Option<&Arc<OwnedFd>> {
+        self.pidfd.as_ref()
     }
 
     /// Copies a chunk of what the peer asked us to help with. Whether there was one.
