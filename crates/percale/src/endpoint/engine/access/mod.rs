@@ -27,6 +27,7 @@ use zerocopy::little_endian::U64;
 pub(super) use self::issue::{atomic_kind, execute};
 use self::what::Tell;
 pub(crate) use self::what::{Waiting, What};
+pub(super) use self::what::{atomic_entry, rma_entry};
 use super::core::Core;
 use super::types::{Action, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
