@@ -113,7 +113,7 @@ impl Engine {
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
         any |= self.progress();
-        if self.poller.has_cold() {
+        if self.poller.has_cold() && self.core.has_room() {
             any |= self.poll_cold();
         }
         // Results may come without anything that arrived: of a send that found room just now, say.

@@ -1,6 +1,7 @@
 //! Engines of one process, one of which plays the peer that does wrong: its links are used behind its back.
 
 mod broken;
+mod full;
 mod hostile;
 
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::memory::volatile::Segments;
 use crate::transport::testing::Notes;
 use crate::transport::{Connection, Link};
 use crate::wire::head::Head;
-use crate::{Domain, Info, PeerAddress, Trust};
+use crate::{CompletionQueue, Domain, Info, PeerAddress, Trust};
 
 /// An endpoint and what belongs to it.
 struct Station {
@@ -29,11 +30,17 @@ impl Station {
     }
 
     fn trusting(transport: &str, trust: Trust) -> Self {
+        Self::reporting(transport, trust, &CompletionQueue::default())
+    }
+
+    /// One whose receive side reports to this queue.
+    fn reporting(transport: &str, trust: Trust, queue: &CompletionQueue) -> Self {
         let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
         let domain = builder.trust(trust).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
-        let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind("127.0.0.1:0").unwrap();
+        let endpoint = domain.endpoint().vector(&vector).event_queue(&events).receive_queue(queue);
+        let endpoint = endpoint.bind("127.0.0.1:0").unwrap();
         Self { endpoint, vector, events, domain }
     }
 
