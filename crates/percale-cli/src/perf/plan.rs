@@ -189,6 +189,15 @@ mod tests {
     }
 
     #[test]
+    fn without_copies_by_the_kernel_put_and_get_are_compared_with_two_copies() {
+        let rows = rows(&["--memory", "bounced"]).unwrap();
+        assert_eq!(rows.len(), 6);
+        for row in rows {
+            assert_eq!((row.subject(), row.limit()), (Kind::Bounced, (Kind::Twice, row.shape())));
+        }
+    }
+
+    #[test]
     fn operations_of_one_size_are_refused_with_others() {
         for (arguments, said) in [
             (["--op", "fetch-add", "--size", "4"], "it is of 8 bytes, not of 4 B"),

@@ -325,12 +325,12 @@ impl Attack {
 
     /// Writes what is new on the board a first time, so that the way there is known when it is attacked.
     fn touch(&mut self, board: &[u64]) {
-        for slot in 0..SLOTS {
-            if board[slot] != self.touched[slot] {
-                self.touched[slot] = board[slot];
-                let word = first_of(board[slot], 1).to_vec();
-                let write = self.open.endpoint.write(self.owner, word, all_of(key_of(board[slot]), 8)).wait();
-                self.ended(slot, board[slot], write);
+        for (slot, &epoch) in board[..SLOTS].iter().enumerate() {
+            if epoch != self.touched[slot] {
+                self.touched[slot] = epoch;
+                let word = first_of(epoch, 1).to_vec();
+                let write = self.open.endpoint.write(self.owner, word, all_of(key_of(epoch), 8)).wait();
+                self.ended(slot, epoch, write);
             }
         }
     }
