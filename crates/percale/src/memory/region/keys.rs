@@ -161,7 +161,7 @@ fn random_key() -> Result<u64, RegisterError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicBool;
 
