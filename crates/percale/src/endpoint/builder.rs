@@ -205,6 +205,7 @@ impl<'d> EndpointBuilder<'d> {
             parts: Slab::new(),
             serves: Slab::new(),
             long: Vec::new(),
+            left: Vec::new(),
             keys: Arc::clone(&self.domain.inner.keys),
             trust: settings.trust,
             vectors: Slab::new(),

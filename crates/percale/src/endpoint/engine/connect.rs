@@ -276,7 +276,7 @@ impl Engine {
     /// A connection is over: everything that waited for it ends, and the next operation connects afresh.
     #[cold]
     pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
-        let link = self.links.get_mut(slot as usize).and_then(Option::take);
+        let mut link = self.links.get_mut(slot as usize).and_then(Option::take);
         if link.is_some() {
             self.poller.forget(slot, matches!(link, Some(AnyLink::Shm(_))));
         }
@@ -286,8 +286,11 @@ impl Engine {
                 self.ticks = None; // Nobody reads the timer any more: left in the epoll, it would wake every sleeper at once.
             }
         }
-        if let Some(AnyLink::Shm(_)) = &link {
+        if let Some(AnyLink::Shm(link)) = &mut link {
             self.doorbell.release(self.core.peers.get(slot).bit);
+            if let Some(residue) = link.residue() {
+                self.core.leave_behind(slot, residue, broken_code(broken), &broken.to_string());
+            }
         }
         drop(link);
         let serial = self.core.peers.get(slot).serial;
@@ -376,10 +379,16 @@ impl Engine {
             if link.send(&bye, &crate::memory::volatile::Segments::EMPTY, false).is_err() {
                 tracing::debug!("no room for a goodbye; the peer will see the connection close");
             }
+            if let AnyLink::Shm(shm) = &mut link
+                && let Some(residue) = shm.residue()
+            {
+                self.core.leave_behind(slot as Connection, residue, ErrorCode::Closed, "the endpoint was closed");
+            }
             if let AnyLink::Tcp(tcp) = link {
                 tcp.linger(until.saturating_duration_since(Instant::now()));
             }
         }
+        self.core.abandon_left();
     }
 }
 

@@ -11,7 +11,7 @@
 //! * [`poller`]: which links to look at, and when
 //! * [`connect`]: connections that come and go
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
-//! * [`ticks`]: TCP peers that have gone silent
+//! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
@@ -23,9 +23,12 @@ mod doorbell;
 pub(crate) mod peers;
 mod poller;
 mod receive;
+mod residue;
 mod send;
 mod sleep;
 mod target;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod ticks;
 pub(crate) mod types;
 
@@ -176,6 +179,9 @@ impl Engine {
         }
         let mut any = false;
         let (sweep, sockets) = self.poller.round();
+        if sweep {
+            self.core.keys.free_parked();
+        }
         if self.poller.has_cold() {
             any |= self.poll_rung();
             if self.poller.cold_are_due() {
@@ -193,6 +199,9 @@ impl Engine {
         }
         if self.core.peers.any_accused {
             self.judge();
+        }
+        if !self.core.left.is_empty() {
+            any |= self.core.settle_left();
         }
         any
     }

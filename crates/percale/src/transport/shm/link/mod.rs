@@ -17,10 +17,12 @@ use super::death::Death;
 use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
 use super::parts::{Parts, SetUpError};
+use super::residue::Residue;
 use super::ring::{Consumer, SCRATCH, Scratch};
 use super::sender::{SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
+use crate::memory::forked::forked;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};
@@ -183,8 +185,8 @@ impl ShmLink {
             && self.sender.rests()
     }
 
-    /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
-    /// back to their owners now.
+    /// The link is over. Copies into our memory that the peer has under way are waited for, a little; then they are
+    /// [left](Self::residue).
     #[cold]
     fn break_with(&mut self, why: Broken) -> Broken {
         if self.broken.is_none() {
@@ -195,6 +197,14 @@ impl ShmLink {
     }
 
     fn quiesce(&mut self) {
+        if forked() {
+            return; // Neither the pair nor what it copies is here.
+        }
+        self.stop();
+        self.transfers.let_go();
+    }
+
+    fn stop(&mut self) {
         if self.transfers.is_empty() && !self.direct.is_assisted() {
             return;
         }
@@ -206,6 +216,20 @@ impl ShmLink {
             }
             std::thread::yield_now();
         }
+    }
+
+    /// What is left of a link that is about to be dropped: `None` if the peer can have no copy into our memory under way.
+    pub(crate) fn residue(&mut self) -> Option<Residue> {
+        self.break_with(Broken::Closed);
+        if forked() {
+            return None;
+        }
+        let (pulls, assisted) = (self.transfers.held(), self.direct.take_assisted(&self.pair, self.side));
+        if (pulls.is_empty() && assisted.is_none()) || self.death.is_dead() {
+            return None;
+        }
+        let (pair, death) = (Arc::clone(&self.pair), Arc::clone(&self.death));
+        Some(Residue { pair, side: self.side, pulls, assisted, death, pidfd: self.direct.pidfd().cloned() })
     }
 
     /// Whether the peer still copies for a long access of ours; nobody is told of its end any more.
