@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -15,18 +16,28 @@ use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
 use crate::log;
 use crate::object::{self, Object};
+use crate::wait_set::Membership;
 
 /// What endpoints and regions know of their counter.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    _domain: Arc<domain::Shared>,
+    domain: Arc<domain::Shared>,
     pub(crate) percale: Arc<Counter>,
+    /// In the wait set that the client named.
+    _membership: Option<Membership>,
     /// The endpoints that count here: reading makes progress on them.
     ports: RwLock<Vec<Arc<Port>>>,
+    /// A region counts here what peers write, through whichever endpoint.
+    regional: AtomicBool,
     wait: u32,
 }
 
 impl Shared {
+    /// A region counts here.
+    pub(crate) fn attach_region(&self) {
+        self.regional.store(true, Ordering::Relaxed);
+    }
+
     /// Reading makes progress on this endpoint from now on.
     pub(crate) fn attach(&self, port: &Arc<Port>) {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
@@ -39,6 +50,9 @@ impl Shared {
 
     /// Makes progress on what counts here.
     pub(crate) fn progress(&self) {
+        if self.regional.load(Ordering::Relaxed) {
+            self.domain.progress();
+        }
         for port in &*self.ports.read().unwrap_or_else(PoisonError::into_inner) {
             port.progress();
         }
@@ -46,7 +60,13 @@ impl Shared {
 
     /// Whether the counter may be slept on without its endpoints: their own threads make progress.
     fn is_driven(&self) -> bool {
-        self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().all(|port| matches!(**port, Port::Shared(_)))
+        !self.regional.load(Ordering::Relaxed)
+            && self
+                .ports
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .all(|port| matches!(**port, Port::Shared(_)))
     }
 
     /// Waits until the value is at least `threshold`.
@@ -142,21 +162,23 @@ pub(crate) unsafe extern "C" fn open(
             return -libc::ENOSYS;
         }
     };
+    let percale = Arc::new(Counter::new());
+    let membership = match attr {
+        // SAFETY: with FI_WAIT_SET the client gives one.
+        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
+            Ok(membership) => Some(membership),
+            Err(code) => return code,
+        },
+        _ => None,
+    };
     let shared = Arc::new(Shared {
-        _domain: Arc::clone(domain),
-        percale: Arc::new(Counter::new()),
+        domain: Arc::clone(domain),
+        regional: AtomicBool::new(false),
+        percale,
+        _membership: membership,
         ports: RwLock::default(),
         wait,
     });
-    if let Some(attr) = attr
-        && wait == FI_WAIT_SET
-    {
-        // SAFETY: with FI_WAIT_SET the client gives one.
-        let added = unsafe { crate::wait_set::add_counter(attr.wait_set, &shared) };
-        if added != 0 {
-            return added;
-        }
-    }
     let fid = fid_cntr { fid: object::head(FI_CLASS_CNTR, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     // SAFETY: the client wants the counter there.
     unsafe { Count { fid, shared }.give(cntr) };

@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_LOG_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT,
     FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid,
     fid_domain,
 };
+use crate::endpoint::port::Port;
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
 use crate::params::Params;
@@ -26,6 +27,24 @@ pub(crate) struct Shared {
     pub(crate) ipv6: bool,
     /// FI_AV_ of vectors whose client does not care.
     pub(crate) av_type: u32,
+    /// The endpoints that are enabled.
+    ports: RwLock<Vec<Weak<Port>>>,
+}
+
+impl Shared {
+    /// An endpoint was enabled.
+    pub(crate) fn opened(&self, port: &Arc<Port>) {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        ports.retain(|port| port.strong_count() > 0);
+        ports.push(Arc::downgrade(port));
+    }
+
+    /// Makes progress on every endpoint: what waits for the writes of peers waits for any of them.
+    pub(crate) fn progress(&self) {
+        for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+            port.progress();
+        }
+    }
 }
 
 /// What fi_domain(3) calls `mr_mode`, as far as it changes what a registration means.
@@ -142,6 +161,7 @@ pub(crate) unsafe fn open(
         regions: RegionMode::of(attr.mr_mode),
         ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
         av_type: attr.av_type,
+        ports: RwLock::default(),
     });
     let fid = fid_domain {
         fid: object::head(FI_CLASS_DOMAIN, context, &FI),

@@ -13,6 +13,7 @@ use crate::abi::{
 };
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
+use crate::wait_set::Membership;
 use crate::{errors, log};
 
 /// What others know of their event queue.
@@ -20,6 +21,8 @@ use crate::{errors, log};
 pub(crate) struct Shared {
     _fabric: Arc<fabric::Shared>,
     pub(crate) percale: EventQueue,
+    /// In the wait set that the client named.
+    _membership: Option<Membership>,
     wait: u32,
     /// The client may write events of its own.
     writable: bool,
@@ -75,9 +78,19 @@ pub(crate) unsafe fn open(
             return -libc::ENOSYS;
         }
     };
+    let percale = EventQueue::default();
+    let membership = match attr {
+        // SAFETY: with FI_WAIT_SET the client gives one.
+        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
+            Ok(membership) => Some(membership),
+            Err(code) => return code,
+        },
+        _ => None,
+    };
     let shared = Arc::new(Shared {
         _fabric: Arc::clone(fabric.shared()),
-        percale: EventQueue::default(),
+        percale,
+        _membership: membership,
         wait,
         writable: attr.is_some_and(|attr| attr.flags & FI_WRITE != 0),
     });

@@ -23,6 +23,7 @@ use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
 use crate::object::{self, Object};
 use crate::serial::Serial;
+use crate::wait_set::Membership;
 use crate::{errors, log};
 
 /// Results read at a time.
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     /// Where endpoints report that are not read directly.
     pub(crate) percale: CompletionQueue,
+    /// In the wait set that the client named.
+    _membership: Option<Membership>,
     /// There are such.
     reporting: AtomicBool,
     direct: Serial<Direct>,
@@ -84,6 +87,20 @@ impl Shared {
         });
     }
 
+    /// Makes progress on the endpoints without a lock that report to the percale queue.
+    pub(crate) fn drive(&self) {
+        self.direct.with(|direct| {
+            for port in &direct.driven {
+                port.progress();
+            }
+        });
+    }
+
+    /// Whether an endpoint that is read directly has results, after it made progress.
+    pub(crate) fn has_direct_results(&self) -> bool {
+        self.direct.with(|direct| direct.ports.iter().any(|port| port.has_results()))
+    }
+
     /// Reads up to `count` results to `to`, in the queue's format, and their sources to `sources`.
     ///
     /// # Safety
@@ -94,11 +111,7 @@ impl Shared {
         if read != -(libc::EAGAIN as isize) || !self.reporting.load(Ordering::Acquire) {
             return read;
         }
-        self.direct.with(|direct| {
-            for port in &direct.driven {
-                port.progress();
-            }
-        });
+        self.drive();
         let mut results = [Entry::default(); BATCH];
         match self.percale.read(&mut results[..count.min(BATCH)]) {
             Ok(0) => -(libc::EAGAIN as isize),
@@ -234,9 +247,19 @@ pub(crate) unsafe extern "C" fn open(
         }
     };
     let direct = Direct { ports: Vec::new(), driven: Vec::new(), first: 0, results: [Entry::default(); BATCH] };
+    let percale = CompletionQueue::default();
+    let membership = match attr {
+        // SAFETY: with FI_WAIT_SET the client gives one.
+        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
+            Ok(membership) => Some(membership),
+            Err(code) => return code,
+        },
+        _ => None,
+    };
     let shared = Arc::new(Shared {
         domain: Arc::clone(domain),
-        percale: CompletionQueue::default(),
+        percale,
+        _membership: membership,
         reporting: AtomicBool::new(false),
         // SAFETY: in a serialized domain the client serializes what it does with a queue and its endpoints.
         direct: unsafe { Serial::new(direct, domain.serialized) },
@@ -244,15 +267,6 @@ pub(crate) unsafe extern "C" fn open(
         wait,
         signalled: AtomicBool::new(false),
     });
-    if let Some(attr) = attr
-        && attr.wait_obj == FI_WAIT_SET
-    {
-        // SAFETY: with FI_WAIT_SET the client gives one.
-        let added = unsafe { crate::wait_set::add_queue(attr.wait_set, &shared) };
-        if added != 0 {
-            return added;
-        }
-    }
     let fid = fid_cq { fid: object::head(FI_CLASS_CQ, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     // SAFETY: the client wants the queue there.
     unsafe { Queue { fid, shared }.give(cq) };

@@ -214,6 +214,7 @@ unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, flags: u64) -> c_int {
             log::warning!(FI_LOG_MR, "fi_mr_bind: a counter counts FI_REMOTE_WRITE, not {flags:#x}");
             return -crate::abi::FI_EBADFLAGS;
         }
+        counter.shared().attach_region();
         let counter = &counter.shared().percale;
         if let Some(region) = &state.region
             && !region.count(counter)

@@ -19,8 +19,8 @@ use percale::address::PeerAddress;
 use percale::domain::DomainBuilder;
 use percale::endpoint::{Endpoint, EndpointBuilder};
 use percale::{
-    AddressVector, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork, RemoteMemory, RemotePieces, RmaWork,
-    Segments, SendWork,
+    AddressVector, AtomicOp, AtomicWork, Datatype, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork,
+    RemoteMemory, RemotePieces, RmaWork, Segments, SendWork,
 };
 
 pub use self::work::{Receive, Send};
@@ -300,6 +300,27 @@ impl<F: Fabric> Mesh<F> {
         // SAFETY: as in `try_receive`.
         unsafe { self.endpoint(from).post_read(&work) }.expect("room for a read");
         work.context
+    }
+
+    /// Posts an addition of 8 bytes, which fetches nothing, to 8 bytes of the other's regions.
+    #[track_caller]
+    pub fn add(&self, from: usize, to: usize, operand: Memory, remote: RemoteMemory) -> u64 {
+        let (context, flags) = (self.context(), OpFlags::COMPLETION);
+        let work = AtomicWork {
+            peer: self.peer(to),
+            op: AtomicOp::Sum,
+            datatype: Datatype::U64,
+            operand: operand.segments(),
+            compare: None,
+            result: None,
+            remote,
+            data: None,
+            context,
+            flags,
+        };
+        // SAFETY: as in `try_send`.
+        unsafe { self.endpoint(from).post_atomic(&work) }.expect("room for an atomic operation");
+        context
     }
 
     fn rma(&self, to: usize, local: Segments, pieces: &[RemoteMemory]) -> RmaWork {

@@ -174,6 +174,28 @@ pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F:
     mesh.nothing(contexts[0]);
 }
 
+/// The minimum may be changed while the endpoint is open.
+pub fn msg_006_the_minimum_may_be_changed<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let context = mesh.receive(1, Receive::into(Memory::blank(10_000)).with(OpFlags::MULTI_RECEIVE));
+    for (minimum, len, released) in [(8001, 2000, true), (100, 9900, false), (101, 9900, true), (0, 9999, false)] {
+        let context = if minimum == 8001 {
+            context // It was posted before.
+        } else {
+            mesh.receive(1, Receive::into(Memory::blank(10_000)).with(OpFlags::MULTI_RECEIVE))
+        };
+        mesh.endpoint(1).set_multi_receive_minimum(minimum);
+        assert_eq!(mesh.endpoint(1).multi_receive_minimum(), minimum);
+        mesh.send(0, 1, Send::of(Memory::content(1, len)).silent());
+        let entry = mesh.done(context);
+        assert_eq!(entry.flags.contains(CompletionFlags::MULTI_RECEIVE), released, "minimum {minimum}");
+        if !released {
+            assert!(mesh.endpoint(1).cancel(context));
+            mesh.failed(context);
+        }
+    }
+}
+
 /// What arrived before the buffer was posted goes there first.
 pub fn msg_005_multi_receive_takes_what_is_here_already<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);

@@ -6,6 +6,7 @@
 
 pub mod completions;
 pub mod connections;
+pub mod counting;
 pub mod flow;
 pub mod messages;
 pub mod model;
@@ -13,6 +14,7 @@ pub mod probing;
 pub mod remote;
 pub mod remote_model;
 pub mod safe;
+pub mod sets;
 pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
@@ -90,6 +92,11 @@ macro_rules! conformance {
                 rma_002_injected_writes_are_copied,
                 rev_006_borrowed_memory_is_registered_in_a_scope,
                 results_are_seen_before_sleeping;
+            counting:
+                cmp_017_cmp_018_accesses_are_counted_at_both_ends,
+                cmp_018_an_access_of_many_parts_is_one,
+                cmp_017_cmp_018_atomic_operations_are_counted,
+                cmp_018_a_counter_of_several_kinds_counts_each_once;
             remote_model:
                 rma_011_random_accesses_do_what_a_plain_model_does,
         }
@@ -105,6 +112,7 @@ macro_rules! conformance {
                 msg_004_too_long_an_inject_is_refused,
                 msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full,
                 msg_005_multi_receive_takes_what_is_here_already,
+                msg_006_the_minimum_may_be_changed,
                 msg_009_data_comes_with_the_message,
                 msg_010_messages_do_not_overtake_each_other,
                 msg_011_an_endpoint_reaches_itself,
@@ -144,6 +152,8 @@ macro_rules! conformance {
                 cmp_009_multi_receives_wait_for_room_in_the_queue,
                 cmp_011_counters_count_each_side,
                 shared_queues_take_the_results_of_both_sides;
+            counting:
+                cmp_017_messages_are_counted_by_their_kind;
             safe:
                 safe_operations_give_their_buffers_back,
                 safe_multi_receive,
@@ -175,6 +185,9 @@ macro_rules! conformance {
                 cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile,
                 cmp_016_a_sleeping_task_brings_on_what_is_posted_later,
                 res_007_an_idle_sleeper_takes_no_processor_time;
+            sets:
+                cmp_019_a_poll_set_spans_endpoints,
+                cmp_020_a_wait_set_spans_endpoints;
             waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,

@@ -90,6 +90,11 @@ impl Port {
         either!(self, endpoint => endpoint.read_error())
     }
 
+    /// Whether its own results wait, after progress was made.
+    pub(crate) fn has_results(&self) -> bool {
+        either!(self, endpoint => endpoint.wait(Some(std::time::Duration::ZERO)))
+    }
+
     /// Makes progress.
     #[inline]
     pub(crate) fn progress(&self) -> bool {

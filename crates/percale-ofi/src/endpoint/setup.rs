@@ -199,12 +199,14 @@ impl Setup {
             }
         }
         for (flags, counter) in &bound.counters {
-            if flags & (FI_SEND | FI_WRITE | FI_READ) != 0 {
-                builder = builder.transmit_counter(&counter.percale);
-            }
-            if flags & FI_RECV != 0 {
-                builder = builder.receive_counter(&counter.percale);
-            }
+            let counted = |bit| flags & bit != 0;
+            let counter = &counter.percale;
+            builder = if counted(FI_SEND) { builder.send_counter(counter) } else { builder };
+            builder = if counted(FI_RECV) { builder.receive_counter(counter) } else { builder };
+            builder = if counted(FI_READ) { builder.read_counter(counter) } else { builder };
+            builder = if counted(FI_WRITE) { builder.write_counter(counter) } else { builder };
+            builder = if counted(FI_REMOTE_READ) { builder.remote_read_counter(counter) } else { builder };
+            builder = if counted(FI_REMOTE_WRITE) { builder.remote_write_counter(counter) } else { builder };
         }
         builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
         let source = bound.source.unwrap_or_else(|| {
@@ -233,6 +235,7 @@ impl Setup {
         for (_, counter) in &bound.counters {
             counter.attach(&port);
         }
+        self.domain.opened(&port);
         drop(bound);
         self.port.get_or_init(|| port);
         Ok(())

@@ -67,6 +67,8 @@ struct Line {
     value: AtomicU64,
     errors: AtomicU64,
     wait: Wait,
+    /// Times that a value was set, to what it was before perhaps.
+    sets: AtomicU64,
 }
 
 impl Counter {
@@ -74,6 +76,22 @@ impl Counter {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether both are handles to one counter.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.line, &other.line)
+    }
+
+    /// Where its readers sleep.
+    pub(in crate::completion) fn place(&self) -> &Wait {
+        &self.line.wait
+    }
+
+    /// Differs from what it was before whenever something was counted or set meanwhile.
+    pub(in crate::completion) fn state(&self) -> [u64; 3] {
+        [&self.line.value, &self.line.errors, &self.line.sets].map(|part| part.load(Ordering::SeqCst))
     }
 
     /// Drives the attached endpoints; returns how many operations succeeded.
@@ -114,12 +132,14 @@ impl Counter {
     /// Sets the value. An addition under way in another thread may come before or after.
     pub fn set(&self, value: u64) {
         self.line.value.store(value, Ordering::SeqCst);
+        self.line.sets.fetch_add(1, Ordering::SeqCst);
         self.line.wait.notify();
     }
 
     /// Sets the error value.
     pub fn set_error(&self, value: u64) {
         self.line.errors.store(value, Ordering::SeqCst);
+        self.line.sets.fetch_add(1, Ordering::SeqCst);
         self.line.wait.notify();
     }
 

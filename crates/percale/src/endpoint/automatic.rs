@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::access::reach::Reach;
 use super::access::{Shared, WeakShared};
 use super::engine::Engine;
-use super::engine::core::Reports;
+use super::engine::counting::{Counters, Reports};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
@@ -45,12 +45,11 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Everything that the two directions report to.
-    pub(super) fn of(transmit: &Reports, receive: &Reports, events: Option<&EventQueue>) -> Self {
-        let both = [transmit, receive];
+    /// Everything that the endpoint reports to.
+    pub(super) fn of(both: [&Reports; 2], counters: &Counters, events: Option<&EventQueue>) -> Self {
         Self {
             queues: both.iter().filter_map(|reports| reports.queue.clone()).collect(),
-            counters: both.iter().filter_map(|reports| reports.counter.clone()).collect(),
+            counters: counters.all().cloned().collect(),
             events: events.cloned(),
         }
     }

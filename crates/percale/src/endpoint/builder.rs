@@ -8,7 +8,8 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::access::{Owned, Shared};
-use super::engine::core::{Core, Reports};
+use super::engine::core::Core;
+use super::engine::counting::{Counters, Reports};
 use super::engine::peers::Peers;
 use super::engine::{Connector, Doorbell, Engine, Start};
 use super::matching::Matching;
@@ -67,6 +68,7 @@ pub struct EndpointBuilder<'d> {
     vector: Option<AddressVector>,
     transmit: Reports,
     receive: Reports,
+    counters: Counters,
     events: Option<EventQueue>,
     multi_minimum: usize,
 }
@@ -76,8 +78,8 @@ const MULTI_MINIMUM: usize = 64;
 
 impl<'d> EndpointBuilder<'d> {
     pub(crate) fn new(domain: &'d Domain) -> Self {
-        let (transmit, receive) = (Reports::default(), Reports::default());
-        Self { domain, vector: None, transmit, receive, events: None, multi_minimum: MULTI_MINIMUM }
+        let (transmit, receive, counters) = (Reports::default(), Reports::default(), Counters::default());
+        Self { domain, vector: None, transmit, receive, counters, events: None, multi_minimum: MULTI_MINIMUM }
     }
 
     /// The vector that names its peers. Several endpoints may share one.
@@ -98,15 +100,48 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Sends count here.
-    pub fn transmit_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.transmit.counter = Some(Arc::clone(counter));
+    /// Everything that this endpoint begins counts here: sends, reads and writes (FI_TRANSMIT).
+    pub fn transmit_counter(self, counter: &Arc<Counter>) -> Self {
+        self.send_counter(counter).read_counter(counter).write_counter(counter)
+    }
+
+    /// Sends count here when they complete, tagged or not (FI_SEND). Of this and the other counters several may be the same one.
+    pub fn send_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.counters.sends = Some(Arc::clone(counter));
         self
     }
 
-    /// Receives count here.
+    /// Receives of messages count here when they complete, tagged or not (FI_RECV). Peeks do not.
     pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.receive.counter = Some(Arc::clone(counter));
+        self.counters.receives = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Reads of peers' memory, and atomic operations that fetch, count here when they complete (FI_READ).
+    pub fn read_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.counters.reads = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Writes to peers' memory, and atomic operations that fetch nothing, count here when they complete (FI_WRITE).
+    pub fn write_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.counters.writes = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Reads by peers count here, and their atomic operations that fetch: those through this endpoint, of any region of its domain
+    /// (FI_REMOTE_READ). Refused ones do not count. Peers that read by themselves then tell this endpoint, which counts at its
+    /// progress; so each access costs them a frame.
+    pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.counters.remote_reads = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Writes by peers count here once their bytes are there, and their atomic operations that fetch nothing; otherwise as
+    /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). What counts here and in the
+    /// [counter](crate::memory::region::Registration::counter) of a region counts once if both are the same one.
+    pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
+        self.counters.remote_writes = Some(Arc::clone(counter));
         self
     }
 
@@ -133,7 +168,7 @@ impl<'d> EndpointBuilder<'d> {
         let domain = self.domain.clone();
         let engine = self.engine(resolve(address.as_ref())?)?;
         let descriptor = Arc::clone(engine.descriptor());
-        Ok(Endpoint { access: Owned::new(engine), descriptor, _domain: domain })
+        Ok(Endpoint { access: Owned::new(engine), descriptor, domain })
     }
 
     /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
@@ -143,7 +178,7 @@ impl<'d> EndpointBuilder<'d> {
     /// If the address cannot be had, or the system refuses descriptors or a thread.
     pub fn bind_shared(self, address: impl AsRef<str>) -> Result<SharedEndpoint, BindError> {
         let domain = self.domain.clone();
-        let waits = automatic::Waits::of(&self.transmit, &self.receive, self.events.as_ref());
+        let waits = automatic::Waits::of([&self.transmit, &self.receive], &self.counters, self.events.as_ref());
         let engine = self.engine(resolve(address.as_ref())?)?;
         let descriptor = Arc::clone(engine.descriptor());
         let access = Shared::new(engine);
@@ -152,7 +187,7 @@ impl<'d> EndpointBuilder<'d> {
             automatic::start(&access)?;
         }
         access.keep(driver);
-        Ok(Endpoint { access, descriptor, _domain: domain })
+        Ok(Endpoint { access, descriptor, domain })
     }
 
     fn engine(self, bind: SocketAddr) -> Result<Engine, BindError> {
@@ -177,8 +212,9 @@ impl<'d> EndpointBuilder<'d> {
             multi_minimum: self.multi_minimum,
             outbox: VecDeque::new(),
             queue: Ring::default(),
-            transmit: self.transmit,
-            receive: self.receive,
+            transmit: Reports { counted: self.counters.count_transmits(), ..self.transmit },
+            receive: Reports { counted: self.counters.receives.is_some(), ..self.receive },
+            counters: self.counters,
             operations: Operations::default(),
             events: self.events,
             unexpected: 0,

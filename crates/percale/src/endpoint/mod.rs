@@ -39,7 +39,7 @@ pub struct Endpoint<A: Access = Owned> {
     /// The descriptor, reachable without the lock.
     descriptor: Arc<std::os::fd::OwnedFd>,
     /// Keeps the service thread.
-    _domain: Domain,
+    domain: Domain,
 }
 
 /// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
@@ -47,11 +47,17 @@ pub type SharedEndpoint = Endpoint<Shared>;
 
 impl Clone for SharedEndpoint {
     fn clone(&self) -> Self {
-        Self { access: self.access.clone(), descriptor: Arc::clone(&self.descriptor), _domain: self._domain.clone() }
+        Self { access: self.access.clone(), descriptor: Arc::clone(&self.descriptor), domain: self.domain.clone() }
     }
 }
 
 impl<A: Access> Endpoint<A> {
+    /// The domain that it was opened in.
+    #[must_use]
+    pub const fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
     /// The address that peers insert in their vectors to reach this endpoint.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -62,6 +68,12 @@ impl<A: Access> Endpoint<A> {
     /// ([`EndpointBuilder::multi_receive_minimum`]). One that is posted already is looked at when its next message comes.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
         self.access.with(|engine| engine.core.multi_minimum = bytes);
+    }
+
+    /// See [`set_multi_receive_minimum`](Self::set_multi_receive_minimum).
+    #[must_use]
+    pub fn multi_receive_minimum(&self) -> usize {
+        self.access.with(|engine| engine.core.multi_minimum)
     }
 
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.

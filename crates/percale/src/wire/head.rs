@@ -52,8 +52,8 @@ pub enum Kind {
     Atomic = 18,
     /// A part of a remote access is over: `id` is the initiator's part, `tag` 0 or the number of the refusal.
     Done = 19,
-    /// A peer wrote a region: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` is 1 if the
-    /// target has yet to count it.
+    /// A peer wrote a region, or read it: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` says
+    /// what the target has yet to count ([`Counts`]).
     Wrote = 20,
     /// Local transports: how can the region with the key `data` be reached without the target? `id` is the asker's.
     Resolve = 21,
@@ -62,6 +62,9 @@ pub enum Kind {
     /// Local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`, as its number
     /// `id`; the target may help.
     Assist = 23,
+    /// The sender counts accesses to its regions, of these kinds (`id`, as [`Counts`] has them): it is to be told of those that it
+    /// does not execute. First of all frames of a connection.
+    Counts = 24,
 }
 
 impl Kind {
@@ -102,6 +105,7 @@ impl Kind {
             21 => Self::Resolve,
             22 => Self::Resolved,
             23 => Self::Assist,
+            24 => Self::Counts,
             _ => return None,
         })
     }
@@ -121,6 +125,19 @@ bitflags! {
         const TELLS = 8;
         /// This is one of several parts of an access: the target does not count it.
         const PART = 16;
+    }
+}
+
+bitflags! {
+    /// What counts an access at its target.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Counts: u32 {
+        /// The region, if it has a counter.
+        const REGION = 1;
+        /// The endpoint, if it counts writes and atomic operations that fetch nothing.
+        const WRITES = 2;
+        /// The endpoint, if it counts reads and atomic operations that fetch.
+        const READS = 4;
     }
 }
 

@@ -5,6 +5,11 @@
 macro_rules! face {
     ($queue:ty) => {
         impl $queue {
+            /// Where its readers sleep.
+            pub(in crate::completion) fn place(&self) -> &super::wait::Wait {
+                &self.shared.wait
+            }
+
             /// Readers and waiters drive `endpoint` from now on, for as long as it lives.
             ///
             /// # Errors

@@ -14,10 +14,13 @@
 //! nobody sleeps, telling costs one load. A sleeper is on the list before it arms, so whoever finds the mark and takes
 //! it down finds the sleeper as well. What drains the descriptor is arming alone, and whoever armed looks afterwards.
 //!
-//! Locks: `drivers` and `sleepers` are never held together, nor while a driver or a caller's function runs (except a
+//! Poll sets and wait sets have a place of their own, which follows those of their members (`followers`).
+//!
+//! Locks: `drivers`, `sleepers` and `followers` are never held together, nor while a driver or a caller's function runs (except a
 //! driver's `descriptor`).
 
 mod face;
+mod followers;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +35,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
 pub(in crate::completion) use self::face::face;
+pub(in crate::completion) use self::followers::Follower;
+use self::followers::Followers;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
@@ -92,6 +97,8 @@ pub struct Wait {
     /// The epoll set of the drivers' descriptors. Made and changed under the lock of `drivers`.
     set: OnceLock<OwnedFd>,
     outside: OnceLock<Outside>,
+    /// Sets that this is a member of.
+    followers: Followers,
 }
 
 impl std::fmt::Debug for Wait {
@@ -117,25 +124,30 @@ impl Wait {
             drivers: Mutex::new(Arc::new([])),
             set: OnceLock::new(),
             outside: OnceLock::new(),
+            followers: Followers::default(),
         }
     }
 
-    /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives.
+    /// Whoever waits here, or reads, drives `driver` from now on, for as long as it lives: once a look, however often it is attached.
     ///
     /// # Errors
     /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         let mut drivers = lock(&self.drivers);
+        let new = Arc::downgrade(driver);
+        if drivers.iter().any(|known| known.ptr_eq(&new)) {
+            return Ok(());
+        }
         if let Some(set) = self.set.get() {
             watch(set, driver.as_ref())?;
         }
         let living = drivers.iter().filter(|driver| driver.strong_count() > 0).cloned();
-        *drivers = living.chain([Arc::downgrade(driver)]).collect();
+        *drivers = living.chain([new]).collect();
         self.driven.store(true, Ordering::Release);
         drop(drivers);
         // Who sleeps already has not armed this one.
         self.notify();
-        Ok(())
+        self.followers.all().iter().try_for_each(|follower| follower.attached(driver))
     }
 
     /// Forgets `driver`.
@@ -149,6 +161,8 @@ impl Wait {
         let gone = Arc::downgrade(driver);
         *drivers = drivers.iter().filter(|other| other.strong_count() > 0 && !other.ptr_eq(&gone)).cloned().collect();
         self.driven.store(!drivers.is_empty(), Ordering::Release);
+        drop(drivers);
+        self.followers.all().iter().for_each(|follower| follower.detached(driver));
     }
 
     fn drivers(&self) -> Arc<[Weak<dyn Progress>]> {
@@ -185,6 +199,7 @@ impl Wait {
         if let Some(outside) = self.outside.get() {
             ring(&outside.event);
         }
+        self.followers.all().iter().for_each(|follower| follower.woken());
     }
 
     /// The epoll set of the drivers' descriptors.

@@ -9,7 +9,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Connection, Landing, PullError, Sink};
-use crate::wire::head::{Flags, Head, Kind, Offer};
+use crate::wire::head::{Counts, Flags, Head, Kind, Offer};
 
 impl Core {
     /// The receive that this message goes to, if one is posted: removed from its table, or (multi-receive) a part of it.
@@ -72,7 +72,7 @@ impl Core {
     #[inline(never)]
     fn message_in_place(&mut self, from: Connection, tag: Option<u64>, payload: View<'_>) -> bool {
         let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
-        if reports.queue.is_some() || reports.counter.is_some() {
+        if reports.queue.is_some() || reports.counted {
             return false;
         }
         let table = if tag.is_some() { tagged } else { messages };
@@ -104,6 +104,7 @@ impl Core {
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
             Kind::Ack => self.not_taken(from, head.id),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
+            Kind::Counts => self.peers.get_mut(from).counts = Counts::from_bits_truncate(head.id),
             Kind::Data
             | Kind::Bye
             | Kind::Nothing
@@ -329,7 +330,7 @@ impl Sink for Core {
             return self.write_pushed(from, id);
         }
         if id & SERVE != 0 {
-            return self.served(from, id);
+            return self.served(from, id, result.is_ok());
         }
         let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from) else { return };
         send.pushing = false;

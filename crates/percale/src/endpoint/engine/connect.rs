@@ -262,9 +262,15 @@ impl Engine {
         self.links[slot as usize] = Some(link);
         self.poller.waits(slot); // A first look: the peer may have sent before we watched.
         self.cool();
+        let counts = self.core.counters.remote();
+        if !counts.is_empty() {
+            self.core.reply(slot, Kind::Counts, counts.bits(), 0);
+        }
         if self.core.offers_only {
             self.core.reply(slot, Kind::Offers, 1, 0);
         }
+        // Before anything that the peer asks is answered.
+        self.act();
     }
 
     /// A connection is over: everything that waited for it ends, and the next operation connects afresh.

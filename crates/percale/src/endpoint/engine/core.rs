@@ -13,12 +13,11 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::access::{Access, Long, Part};
+use super::counting::{Counters, Reports};
 use super::peers::Peers;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
-use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
-use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
 use crate::endpoint::matching::{Envelope, Held, Matching, Source};
@@ -27,15 +26,6 @@ use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
-
-/// Where completions of one direction go besides safe operations.
-#[derive(Debug, Default)]
-pub(crate) struct Reports {
-    /// A shared queue; without one, the endpoint's own.
-    pub(crate) queue: Option<CompletionQueue>,
-    /// Counts them too.
-    pub(crate) counter: Option<Arc<Counter>>,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -80,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) transmit: Reports,
     /// Where receives report.
     pub(crate) receive: Reports,
+    /// Counters by kind of operation.
+    pub(crate) counters: Counters,
     /// Safe operations.
     pub(crate) operations: Operations,
     /// What happened to peers.
@@ -113,10 +105,16 @@ impl Core {
     /// An operation succeeded.
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
-        let (own, reports) = self.reports(side);
-        if let Some(counter) = &reports.counter {
-            counter.add(1);
+        if self.reports(side).1.counted {
+            self.counters.succeeded(entry.flags);
         }
+        self.report(side, notify, entry);
+    }
+
+    /// As [`complete`](Self::complete), for what is not counted.
+    #[inline(always)]
+    pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
+        let (own, reports) = self.reports(side);
         match (notify, &reports.queue) {
             (Notify::Silent, _) => return,
             (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
@@ -131,10 +129,16 @@ impl Core {
     /// An operation failed. That is reported even if its success would not have been.
     #[cold]
     pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
-        let (own, reports) = self.reports(side);
-        if let Some(counter) = &reports.counter {
-            counter.add_error(1);
+        if self.reports(side).1.counted {
+            self.counters.failed(error.entry.flags);
         }
+        self.report_error(side, notify, error);
+    }
+
+    /// As [`fail`](Self::fail), for what is not counted.
+    #[cold]
+    pub(crate) fn report_error(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
+        let (own, reports) = self.reports(side);
         match (notify, &reports.queue) {
             (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
             (Notify::Queue, None) => own.push_error(error),

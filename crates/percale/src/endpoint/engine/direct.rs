@@ -22,6 +22,7 @@ use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
+use crate::wire::head::Counts;
 
 /// How an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Engine {
         let long = work.flags.contains(OpFlags::INJECT) && work.local.len() > INJECT_LIMIT;
         if !long
             && work.local.len() <= ASSISTED
-            && let Some(link) = self.direct_link(slot, work.flags)
+            && let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let [piece] = work.remote.as_slice()
             && let Lookup::Ready(grant) = link.look_up(piece.key)
         {
@@ -59,8 +60,9 @@ impl Engine {
             };
             if result.is_ok() {
                 let what = if write { What::Write(*work) } else { What::Read(*work) };
-                let notifies = write && (work.data.is_some() || link.grant_notifies(grant));
-                self.over(slot, &what, notify, notifies.then_some(piece.key));
+                let counted = counts.intersects(if write { Counts::WRITES } else { Counts::READS });
+                let tells = counted || write && (work.data.is_some() || link.grant_notifies(grant));
+                self.over(slot, &what, notify, tells.then_some(piece.key));
                 return Ok(());
             }
         }
@@ -72,13 +74,15 @@ impl Engine {
     pub(crate) fn post_atomic(&mut self, work: &AtomicWork, notify: Notify) -> Result<(), PostError> {
         check_atomic(work)?;
         let slot = self.access_slot(work.peer)?;
-        if let Some(link) = self.direct_link(slot, work.flags)
+        if let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let Lookup::Ready(grant) = link.look_up(work.remote.key)
             && link.grant_can_atomic(grant)
             && atomically(link, grant, work).is_ok()
         {
-            let notifies = work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
-            self.over(slot, &What::Atomic(*work), notify, notifies.then_some(work.remote.key));
+            let what = What::Atomic(*work);
+            let tells = counts.intersects(what.counts())
+                || what.changes() && (work.data.is_some() || link.grant_notifies(grant));
+            self.over(slot, &what, notify, tells.then_some(work.remote.key));
             return Ok(());
         }
         self.post_access_slow(slot, What::Atomic(*work), notify)
@@ -92,17 +96,18 @@ impl Engine {
         self.core.peers.resolve(peer).map_err(|error| unresolved(error, peer))
     }
 
-    /// The link over which an access that is posted now may be made directly.
+    /// The link over which an access that is posted now may be made directly, and what the peer counts of those.
     #[inline]
-    fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<&mut ShmLink> {
+    fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts)> {
         let peer = self.core.peers.get(slot);
         let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0 && peer.notices == 0;
+        let counts = peer.counts;
         if !free || (flags.contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot)) {
             return None;
         }
         match &mut self.links[slot as usize] {
             // The memory of the dead can still be written, but nobody has it: the next progress ends the connection.
-            Some(AnyLink::Shm(link)) if !link.is_dead() => Some(link),
+            Some(AnyLink::Shm(link)) if !link.is_dead() => Some((link, counts)),
             _ => None,
         }
     }
@@ -111,7 +116,7 @@ impl Engine {
     #[inline]
     fn over(&mut self, slot: Connection, what: &What, notify: Notify, tells: Option<u64>) {
         if let Some(key) = tells {
-            self.core.wrote(slot, key, true, what.data());
+            self.core.wrote(slot, key, what.counts(), what.data());
             self.act();
         }
         self.core.complete(Side::Transmit, notify, what.entry());
@@ -241,17 +246,13 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
             return failed(link, core, what, notify, piece.key, error);
         }
     }
-    if what.changes() {
-        // Each region is told once, and the data once in all.
-        let last = what.pieces().len() - 1;
-        for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
-            let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
-            let counts = first && link.grant_notifies(grant);
-            let data = what.data().filter(|_| at == last);
-            if counts || data.is_some() {
-                core.wrote(slot, piece.key, counts, data);
-            }
-        }
+    // Each region is told once, and what the endpoint counts, and the data, once in all.
+    let (last, counted) = (what.pieces().len() - 1, core.peers.get(slot).counts & what.counts());
+    for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
+        let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
+        let mut counts = if at == last { counted } else { Counts::empty() };
+        counts.set(Counts::REGION, first && what.changes() && link.grant_notifies(grant));
+        core.wrote(slot, piece.key, counts, what.data().filter(|_| at == last));
     }
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
@@ -270,7 +271,8 @@ fn assisted(
     notify: Notify,
 ) -> Attempt {
     let writes = what.changes();
-    let counts = link.grant_notifies(grant);
+    let mut counts = core.peers.get(slot).counts & what.counts();
+    counts.set(Counts::REGION, writes && link.grant_notifies(grant));
     let token = core.start_assisted(slot, what, notify, counts);
     let long = LongAccess { grant, key: piece.key, address: piece.address, local, writes, token };
     let result = link.direct_long(&long);
@@ -281,9 +283,7 @@ fn assisted(
     if let Err(error) = result {
         return failed(link, core, what, notify, piece.key, error);
     }
-    if writes && (what.data().is_some() || counts) {
-        core.wrote(slot, piece.key, counts, what.data());
-    }
+    core.wrote(slot, piece.key, counts, what.data());
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
 }

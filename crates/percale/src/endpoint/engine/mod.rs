@@ -17,6 +17,7 @@ pub(crate) mod access;
 mod arrive;
 mod connect;
 pub(crate) mod core;
+pub(crate) mod counting;
 mod direct;
 mod doorbell;
 pub(crate) mod peers;

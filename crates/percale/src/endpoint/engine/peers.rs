@@ -10,6 +10,7 @@ use super::types::Pending;
 use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
 use crate::transport::Connection;
+use crate::wire::head::Counts;
 
 /// How far the connection to a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub(crate) struct Peer {
     /// Transfers that it began from and to our regions, and bytes that are kept for them.
     pub(crate) serving: u32,
     pub(crate) staged: u64,
+    /// Accesses that it counts, though it may not see them.
+    pub(crate) counts: Counts,
     /// It wants offers only.
     pub(crate) offers_only: bool,
     /// Its place in the vector, as of `source_generation`.
@@ -162,6 +165,7 @@ impl Peers {
             notices: 0,
             serving: 0,
             staged: 0,
+            counts: Counts::empty(),
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
             source_generation: u64::MAX,
@@ -297,6 +301,7 @@ impl Peers {
         peer.outstanding = 0;
         (peer.executed, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0);
         (peer.notices, peer.serving, peer.staged) = (0, 0, 0);
+        peer.counts = Counts::empty();
         peer.offers_only = false;
         peer.accused = None;
     }

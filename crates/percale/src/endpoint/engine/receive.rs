@@ -118,7 +118,7 @@ impl Core {
                 CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
             let entry = Entry { context: work.context, flags, tag: pattern.tag, ..Entry::default() };
             let error = ErrorEntry::new(entry, ErrorCode::NoMessage).with_text("no such message is here");
-            self.fail(Side::Receive, notify, error);
+            self.report_error(Side::Receive, notify, error);
             return Ok(());
         };
         if work.flags.contains(OpFlags::DISCARD) {
@@ -144,7 +144,7 @@ impl Core {
         let place = Place::One(Segment::EMPTY); // It is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
-        self.complete(Side::Receive, notify, entry);
+        self.report(Side::Receive, notify, entry); // It is counted once it is received.
     }
 
     /// Throws a message away: its sender's operation completes, ours reports what it was.

@@ -34,7 +34,7 @@ impl Engine {
         let len = work.segments.len();
         // What may be injected is always sent at once.
         let plain = PLAIN.contains(work.flags) && work.data.is_none() && len <= INJECT_LIMIT;
-        if !plain || transmit.queue.is_some() || transmit.counter.is_some() || !process.is_here() {
+        if !plain || transmit.queue.is_some() || transmit.counted || !process.is_here() {
             return None;
         }
         let slot = peers.resolved(work.peer)?;

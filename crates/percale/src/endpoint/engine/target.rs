@@ -11,6 +11,7 @@ use zerocopy::little_endian::U64;
 
 use super::access::{LONG_BYTES, PART_LIMIT, PARTS_LIMIT, SERVE};
 use super::core::Core;
+use super::counting::{counts_of_atomic, is_whole};
 use super::types::{Action, Notify, Pull, Request, Serve, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request as Atomic};
@@ -20,7 +21,7 @@ use crate::memory::region::{Access, Refusal, Registered};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
+use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
 
 /// Answers to one peer that its link has not taken; who asks for more and never listens is cut off.
 const REPLIES_LIMIT: u32 = 8192;
@@ -81,10 +82,8 @@ impl Core {
     /// A request that changed a region has ended.
     fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, data: Option<u64>) {
         if let Ok(region) = result {
-            if !head.flags.contains(Flags::PART)
-                && let Some(counter) = region.counter()
-            {
-                counter.add(1);
+            if is_whole(head) {
+                self.count_access(Some(region), Counts::REGION | Counts::WRITES);
             }
             if let Some(data) = data {
                 self.report_written(from, data);
@@ -254,7 +253,7 @@ impl Core {
             return self.peers.accuse(from, "a read that expects its bytes nowhere");
         };
         let action = match self.lend_read(from, head, len.get()) {
-            Ok((source, staged)) => self.push_read(from, token, source, staged),
+            Ok((source, staged)) => self.push_read(from, token, source, staged, is_whole(head)),
             Err(refusal) => Action::Frame(refused_pull(token, refusal)),
         };
         self.peers.get_mut(from).replies += 1;
@@ -264,11 +263,14 @@ impl Core {
     fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
         if len <= RMA_EAGER as u64 {
             let bytes = self.keys.find(head.data)?.load(head.tag, len, Segments::to_vec)?;
+            if is_whole(head) {
+                self.count_access(None, Counts::READS);
+            }
             self.send_data(from, head, bytes);
             return Ok(());
         }
         let (source, staged) = self.lend_read(from, head, len)?;
-        let offer = self.serve(from, head.id, source, staged);
+        let offer = self.serve(from, head.id, source, staged, is_whole(head));
         self.peers.get_mut(from).replies += 1;
         self.outbox.push_back((from, offer));
         Ok(())
@@ -290,11 +292,11 @@ impl Core {
     }
 
     /// Lets a peer fetch what its part reads.
-    fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>) -> Action {
+    fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>, counted: bool) -> Action {
         // It names no memory: the region may be closed while the peer copies, so only we copy.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
         self.peers.get_mut(to).serving += 1;
-        let serve = Serve { to, source, staged, asked: false, expected: false };
+        let serve = Serve { to, source, staged, asked: false, expected: false, counted };
         let serve = self.serves.insert(serve) as u32;
         let head = Head {
             kind: Kind::ReadOffer,
@@ -308,11 +310,18 @@ impl Core {
     }
 
     /// Sends what a peer's part reads where it is expected.
-    fn push_read(&mut self, to: Connection, token: u32, source: Lease, staged: Option<Buffer>) -> Action {
+    fn push_read(
+        &mut self,
+        to: Connection,
+        token: u32,
+        source: Lease,
+        staged: Option<Buffer>,
+        counted: bool,
+    ) -> Action {
         let (token, wanted) = expected_pull(source.len() as u64, token);
         let request = Request::of(View::of(wanted.as_bytes()));
         self.peers.get_mut(to).serving += 1;
-        let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true };
+        let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true, counted };
         let id = self.serves.insert(serve) as u32 | SERVE;
         Action::Push { id, token, request, source }
     }
@@ -323,7 +332,7 @@ impl Core {
         self.peers.get_mut(to).staged += bytes.len() as u64;
         let buffer = Buffer::from(bytes);
         let source = Lease::own(&Segments::one(buffer.segment_for_send()));
-        self.serve(to, head.id, source, Some(buffer))
+        self.serve(to, head.id, source, Some(buffer), false)
     }
 
     fn send_data(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) {
@@ -341,13 +350,16 @@ impl Core {
     }
 
     /// It has all of it, or the transfer failed: the peer's pull says so.
-    pub(super) fn served(&mut self, from: Connection, id: u32) {
+    pub(super) fn served(&mut self, from: Connection, id: u32, whole: bool) {
         let id = (id & !SERVE) as usize;
         if self.serves.get(id).is_none_or(|serve| serve.to != from) {
             return;
         }
-        let Serve { staged, expected, .. } = self.serves.remove(id);
+        let Serve { staged, expected, counted, .. } = self.serves.remove(id);
         self.served_one(from, staged.as_ref());
+        if whole && counted {
+            self.count_access(None, Counts::READS);
+        }
         if expected {
             let peer = self.peers.get_mut(from);
             peer.replies = peer.replies.saturating_sub(1);
@@ -366,28 +378,22 @@ impl Core {
         match result {
             Ok(region) if request.kind == AtomicKind::Plain => self.changed(from, head, Ok(&region), None),
             Ok(region) => {
-                if request.op != AtomicOp::Read
-                    && let Some(counter) = region.counter()
-                {
-                    counter.add(1);
-                }
+                self.count_access(Some(&region), counts_of_atomic(request.op, request.kind));
                 self.send_data(from, head, fetched);
             }
             Err(refusal) => self.answer(from, head, Err(refusal)),
         }
     }
 
-    /// A peer wrote a region by itself, or tells what it wrote before.
+    /// A peer wrote a region by itself, or read it, or tells of an access of several parts.
     fn written(&mut self, from: Connection, head: &Head) {
         let Ok(region) = self.keys.find(head.tag) else { return }; // Closed since.
-        if !region.access().contains(Access::REMOTE_WRITE) {
+        let counts = Counts::from_bits_truncate(head.id);
+        let right = if counts == Counts::READS { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
+        if !region.access().contains(right) {
             return; // Another region has the key by now.
         }
-        if head.id != 0
-            && let Some(counter) = region.counter()
-        {
-            counter.add(1);
-        }
+        self.count_access(Some(&region), counts);
         if head.flags.contains(Flags::DATA) {
             self.report_written(from, head.data);
         }

@@ -277,6 +277,8 @@ pub(crate) struct Serve {
     pub(crate) asked: bool,
     /// The peer expected it: it counts as an answer until it has left.
     pub(crate) expected: bool,
+    /// It is all of a read, which is counted when it is over.
+    pub(crate) counted: bool,
 }
 
 /// Something to do on a link, decided while the link was busy handing us frames.

@@ -13,7 +13,7 @@ use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::Segments;
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
-use crate::wire::head::{AtomicHead, Flags, Head, Kind, Offer, RMA_EAGER};
+use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER};
 
 /// Hands parts of an access to the link, as far as it takes them. Ok once all have left.
 pub(in super::super) fn execute(
@@ -31,7 +31,7 @@ pub(in super::super) fn execute(
             if core.meets_long(slot, &what) {
                 return Err(Refused::Full);
             }
-            let tell = (what.changes() && several).then(|| what.tell(true));
+            let tell = several.then(|| what.tell(what.counts()));
             let access =
                 Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
             core.peers.started(slot);
@@ -112,7 +112,7 @@ fn send_part(
         core.peers.get_mut(slot).long_writes += 1;
     }
     if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
-        access.tell.get_or_insert_with(|| what.tell(false));
+        access.tell.get_or_insert_with(|| what.tell(Counts::empty()));
     }
     Ok(())
 }
@@ -142,7 +142,7 @@ fn send_write(
         Some(result) => result,
         None => {
             link.send(&head, local, false)?;
-            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(false));
+            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(Counts::empty()));
             Ok(())
         }
     }

@@ -36,7 +36,7 @@ use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
-use crate::wire::head::{Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
+use crate::wire::head::{Counts, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
 
 /// The longest part: what a target may have to hold on the way.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
@@ -271,29 +271,32 @@ impl Core {
         }
     }
 
-    /// Tells the target what it cannot know by itself.
+    /// Tells the target what it cannot know by itself: of each region once, and with the last what the endpoint counts, and the
+    /// data.
     fn tell(&mut self, to: Connection, tell: &Tell) {
         let keys = &tell.keys[..tell.count];
+        let counted = self.peers.get(to).counts & tell.counts;
         for (at, key) in keys.iter().enumerate() {
-            let data = tell.data.filter(|_| at + 1 == keys.len());
-            self.wrote(to, *key, tell.counts, data);
+            let (data, counted) = if at + 1 == keys.len() { (tell.data, counted) } else { (None, Counts::empty()) };
+            self.wrote(to, *key, tell.counts & Counts::REGION | counted, data);
         }
     }
 
-    /// Tells the target that its region was written.
-    pub(super) fn wrote(&mut self, to: Connection, key: u64, counts: bool, data: Option<u64>) {
+    /// Tells the target that its region was accessed, if there is anything to be told.
+    pub(super) fn wrote(&mut self, to: Connection, key: u64, counts: Counts, data: Option<u64>) {
+        if counts.is_empty() && data.is_none() {
+            return;
+        }
         let mut flags = Flags::ID;
         flags.set(Flags::DATA, data.is_some());
-        let id = u32::from(counts);
         self.peers.get_mut(to).notices += 1;
-        let head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data: data.unwrap_or(0), id };
+        let head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data: data.unwrap_or(0), id: counts.bits() };
         self.outbox.push_back((to, Action::Frame(head)));
     }
 
     /// Begins a long access that we make ourselves with the target's help; its number.
-    pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: bool) -> u32 {
-        let tells = what.changes() && (counts || what.data().is_some());
-        let tell = tells.then(|| what.tell(counts));
+    pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: Counts) -> u32 {
+        let tell = (!counts.is_empty() || what.data().is_some()).then(|| what.tell(counts));
         let access =
             Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
         self.peers.started(slot);

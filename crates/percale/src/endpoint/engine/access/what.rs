@@ -1,11 +1,13 @@
 //! What is to be accessed, and how far it has got.
 
+use super::super::counting::counts_of_atomic;
 use super::PART_LIMIT;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::OpFlags;
 use crate::memory::atomic::AtomicOp;
 use crate::memory::region::RemoteMemory;
+use crate::wire::head::Counts;
 
 /// What to do.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +76,18 @@ impl What {
         }
     }
 
-    pub(super) fn tell(&self, counts: bool) -> Tell {
+    /// What counts the access at its target.
+    #[inline]
+    pub(in super::super) fn counts(&self) -> Counts {
+        match self {
+            Self::Write(_) => Counts::REGION | Counts::WRITES,
+            Self::Read(_) => Counts::READS,
+            Self::Atomic(work) => counts_of_atomic(work.op, super::atomic_kind(work)),
+        }
+    }
+
+    /// What the target is told once the access has ended: what it has yet to count, and the data.
+    pub(super) fn tell(&self, counts: Counts) -> Tell {
         let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, data: self.data() };
         for piece in self.pieces() {
             if !tell.keys[..tell.count].contains(&piece.key) {
@@ -126,11 +139,11 @@ impl Waiting {
     }
 }
 
-/// What the target is told of a write that it could not count or report by itself.
+/// What the target is told of an access that it could not count or report by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tell {
     pub(super) keys: [u64; crate::memory::volatile::IOV_LIMIT],
     pub(super) count: usize,
-    pub(super) counts: bool,
+    pub(super) counts: Counts,
     pub(super) data: Option<u64>,
 }

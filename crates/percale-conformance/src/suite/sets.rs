@@ -1,0 +1,128 @@
+//! Poll sets and wait sets over what shared endpoints report to.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale::{
+    Access, CompletionQueue, Counter, Entry, EventQueue, PollSet, Progress, RemoteMemory, SharedEndpoint, WaitSet,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::waiting::{PEER, two_shared};
+use crate::fabric::Fabric;
+use crate::memory::content;
+use crate::watchdog::Watchdog;
+
+/// What a target's writes are told by.
+#[derive(Debug, Default)]
+struct Told {
+    queue: CompletionQueue,
+    counter: Arc<Counter>,
+    events: EventQueue,
+}
+
+impl Told {
+    /// An initiator, and a target that reports here; nobody makes progress on it but who waits.
+    fn two<F: Fabric>(&self) -> (SharedEndpoint, SharedEndpoint) {
+        two_shared::<F>(Progress::Manual, |endpoint| {
+            endpoint.receive_queue(&self.queue).remote_write_counter(&self.counter).event_queue(&self.events)
+        })
+    }
+
+    /// Reads everything; the data of the last write, if there was one.
+    fn read(&self) -> Option<u64> {
+        let mut entries = [Entry::default(); 4];
+        let count = self.queue.read(&mut entries).expect("no error");
+        while self.events.read().is_some() {}
+        entries[..count].last().map(|entry| entry.data)
+    }
+}
+
+const ROUNDS: u64 = 60;
+
+/// Writes, each once the last has been seen, and sometimes later, so that the other side sleeps.
+fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
+    for round in 0..ROUNDS {
+        seen.wait(round, Some(Duration::from_secs(60))).expect("the other side reads");
+        if round % 7 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let len = if round % 2 == 0 { 8 } else { to.len as usize };
+        let write = from.write(PEER, content(round, len), to.slice(0..len as u64)).data(round);
+        write.wait().expect("a write");
+    }
+}
+
+/// The set names what a message arrived in, and drives the endpoint.
+pub fn cmp_019_a_poll_set_spans_endpoints<F: Fabric>() {
+    let _watchdog = Watchdog::new("a poll set spans endpoints");
+    let told = Told::default();
+    let (a, b) = told.two::<F>();
+    let region = b.domain().register(vec![0; 100_000], Access::REMOTE_WRITE).expect("a region");
+    let (set, seen) = (PollSet::new(), Counter::new());
+    set.add(&told.queue, 'q').expect("a member");
+    set.add(&told.counter, 'c').expect("a member");
+    set.add(&told.events, 'e').expect("a member");
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&a, region.remote(), &seen));
+        let (mut last, mut counted, mut met) = (None, 0, false);
+        while last != Some(ROUNDS - 1) || counted == 0 {
+            let mut names = ['-'; 3];
+            let count = set.poll(&mut names);
+            let names = &names[..count];
+            met |= names.contains(&'e');
+            counted += u64::from(names.contains(&'c'));
+            if names.contains(&'q') {
+                let data = told.read();
+                assert_eq!(data, last.map_or(Some(0), |last| Some(last + 1)), "a queue is named when it has something");
+                last = data;
+                seen.add(1);
+            }
+            std::thread::yield_now();
+        }
+        assert!(met && counted <= ROUNDS + 1, "{met}, {counted}");
+    });
+}
+
+/// A thread waits for all at once, by the set's own wait and by its descriptor.
+pub fn cmp_020_a_wait_set_spans_endpoints<F: Fabric>() {
+    let _watchdog = Watchdog::new("a wait set spans endpoints");
+    let ways: [fn(&WaitSet); 2] = [
+        |set| set.wait(Some(Duration::from_secs(60))).expect("something comes"),
+        |set| {
+            if set.try_wait().expect("a descriptor") {
+                sleep(set.descriptor().expect("a descriptor").as_fd());
+            }
+        },
+    ];
+    for way in ways {
+        let told = Told::default();
+        let set = WaitSet::new();
+        set.add(&told.events).expect("a member");
+        let (a, b) = told.two::<F>();
+        set.add(&told.queue).expect("a member");
+        set.add(&told.counter).expect("a member");
+        let region = b.domain().register(vec![0; 100_000], Access::REMOTE_WRITE).expect("a region");
+        let seen = Counter::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| write(&a, region.remote(), &seen));
+            let mut count = 0;
+            while count < ROUNDS {
+                way(&set);
+                if let Some(data) = told.read() {
+                    assert_eq!(data, count);
+                    count += 1;
+                    seen.add(1);
+                }
+            }
+        });
+        assert_eq!(told.counter.value(), ROUNDS);
+    }
+}
+
+fn sleep(descriptor: BorrowedFd<'_>) {
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&patience));
+    assert_eq!(woken, Ok(1), "something was slept over");
+}

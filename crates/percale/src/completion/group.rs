@@ -1,0 +1,80 @@
+//! The members of a poll set or wait set, and one place where to wait for all of them.
+//!
+//! The place of the group follows the places of its members ([`Follower`]): whatever endpoint feeds a member drives the group too,
+//! once, however many members it feeds; and whoever wakes a member's sleepers wakes the group's.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::source::{Member, Source};
+use super::wait::{Follower, Progress, Wait};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) wait: Wait,
+    /// Replaced, never changed, so that members are looked at without the lock.
+    members: Mutex<Arc<[Arc<Member>]>>,
+}
+
+impl Group {
+    fn lock(&self) -> MutexGuard<'_, Arc<[Arc<Member>]>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn members(&self) -> Arc<[Arc<Member>]> {
+        Arc::clone(&self.lock())
+    }
+
+    /// Adds a member, if it is none. `None` if it was one.
+    ///
+    /// # Errors
+    /// If the system refuses to watch what feeds it.
+    pub(super) fn add(self: &Arc<Self>, source: Source) -> std::io::Result<Option<Arc<Member>>> {
+        let mut members = self.lock();
+        if members.iter().any(|member| member.source.is_same(&source)) {
+            return Ok(None);
+        }
+        let member = Arc::new(Member::new(source));
+        *members = members.iter().cloned().chain([Arc::clone(&member)]).collect();
+        drop(members);
+        let (group, driver) = (Arc::clone(self) as Arc<dyn Follower>, Arc::clone(&member) as Arc<dyn Progress>);
+        let joined = member.source.wait().follow(&group).and_then(|()| self.wait.attach(&driver));
+        if let Err(error) = joined {
+            self.remove(&member.source);
+            return Err(error);
+        }
+        Ok(Some(member))
+    }
+
+    /// Removes a member. `None` if it was none.
+    pub(super) fn remove(self: &Arc<Self>, source: &Source) -> Option<Arc<Member>> {
+        let mut members = self.lock();
+        let gone = members.iter().find(|member| member.source.is_same(source)).cloned()?;
+        *members = members.iter().filter(|member| !Arc::ptr_eq(member, &gone)).cloned().collect();
+        drop(members);
+        self.wait.detach(&(Arc::clone(&gone) as Arc<dyn Progress>));
+        gone.source.wait().leave(&(Arc::clone(self) as Arc<dyn Follower>));
+        Some(gone)
+    }
+
+    /// Whether any member has something. Afterwards the changes of all counters have been told.
+    pub(super) fn take_news(&self) -> bool {
+        self.members().iter().fold(false, |any, member| member.take_news() | any)
+    }
+}
+
+impl Follower for Group {
+    fn attached(&self, driver: &Arc<dyn Progress>) -> std::io::Result<()> {
+        self.wait.attach(driver)
+    }
+
+    fn detached(&self, driver: &Arc<dyn Progress>) {
+        if !self.members().iter().any(|member| member.source.wait().is_driven_by(driver)) {
+            self.wait.detach(driver);
+        }
+    }
+
+    fn woken(&self) {
+        self.wait.notify();
+    }
+}

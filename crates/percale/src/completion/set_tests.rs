@@ -1,0 +1,321 @@
+//! Poll sets and wait sets over sources of every kind, with one thread and with several.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::counter::Counter;
+use super::entry::Entry;
+use super::event::EventQueue;
+use super::poll_set::PollSet;
+use super::queue::CompletionQueue;
+use super::wait::{Progress, WaitError};
+use super::wait_set::WaitSet;
+
+/// A wait that takes longer has slept over something.
+const BOUND: Option<Duration> = Some(Duration::from_secs(60));
+
+fn push(queue: &CompletionQueue, context: u64) {
+    queue.update(|ring| ring.push_event(Entry { context, ..Entry::default() }));
+}
+
+fn take(queue: &CompletionQueue) -> u64 {
+    let mut entries = [Entry::default(); 8];
+    queue.read(&mut entries).unwrap() as u64
+}
+
+fn poll(set: &PollSet<u32>) -> Vec<u32> {
+    let mut names = [0; 8];
+    let count = set.poll(&mut names);
+    names[..count].to_vec()
+}
+
+fn readable(descriptor: &impl AsFd, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).unwrap();
+    rustix::event::poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&patience)).unwrap() == 1
+}
+
+fn now(set: &WaitSet) -> bool {
+    match set.wait(Some(Duration::ZERO)) {
+        Ok(()) => true,
+        Err(WaitError::TimedOut) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn cmp_019_a_poll_set_names_those_that_have_something() {
+    let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
+    let set = PollSet::new();
+    assert_eq!(poll(&set), []);
+    counter.add(7);
+    set.add(&queue, 1).unwrap();
+    set.add(&counter, 2).unwrap();
+    set.add(&events, 3).unwrap();
+    assert_eq!(poll(&set), [], "what a counter had before is no news");
+    push(&queue, 1);
+    counter.add(1);
+    assert_eq!(poll(&set), [1, 2]);
+    assert_eq!(poll(&set), [1], "a queue is named while anything waits there, a counter once");
+    events.write(1, *b"x").unwrap();
+    counter.add_error(1);
+    assert_eq!(poll(&set), [1, 2, 3]);
+    assert_eq!((take(&queue), events.read().is_some()), (1, true));
+    counter.set(counter.value());
+    assert_eq!(poll(&set), [2], "set to what it was");
+    assert_eq!(poll(&set), []);
+    set.add(&counter.clone(), 5).unwrap();
+    assert_eq!(set.len(), 3, "a counter is one member, by whichever handle");
+    counter.add(1);
+    assert_eq!(poll(&set), [5]);
+    assert_eq!((set.remove(&counter), set.remove(&counter)), (Some(5), None));
+    counter.add(1);
+    assert_eq!(poll(&set), []);
+    assert_eq!((set.remove(&queue), set.remove(&events), set.is_empty()), (Some(1), Some(3), true));
+}
+
+#[test]
+fn cmp_019_all_have_their_turn_in_a_short_list() {
+    let set = PollSet::new();
+    let queues = [(); 5].map(|()| CompletionQueue::default());
+    for (name, queue) in (0..).zip(&queues) {
+        set.add(queue, name).unwrap();
+        push(queue, 0);
+    }
+    let mut named = [0; 5];
+    for _ in 0..10 {
+        let mut names = [0_u32; 2];
+        assert_eq!(set.poll(&mut names), 2);
+        names.into_iter().for_each(|name| named[name as usize] += 1);
+    }
+    assert_eq!(named, [4; 5]);
+    assert_eq!(set.poll(&mut []), 0);
+    set.remove(&queues[4]);
+    let mut names = poll(&set);
+    names.sort_unstable();
+    assert_eq!(names, [0, 1, 2, 3]);
+}
+
+/// Adds to a counter each time it is driven.
+#[derive(Default)]
+struct Feeder {
+    rounds: AtomicU64,
+    feeds: Counter,
+}
+
+impl Progress for Feeder {
+    fn progress(&self) {
+        self.rounds.fetch_add(1, Ordering::SeqCst);
+        self.feeds.add(1);
+    }
+}
+
+#[test]
+fn cmp_019_an_endpoint_that_feeds_several_members_is_driven_once() {
+    let (queue, events, feeder) = (CompletionQueue::default(), EventQueue::default(), Arc::new(Feeder::default()));
+    let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
+    let (set, waits) = (PollSet::new(), WaitSet::new());
+    let rounds = || feeder.rounds.swap(0, Ordering::SeqCst);
+    // Attached before, and after, the place that it feeds became a member.
+    queue.attach(&driver).unwrap();
+    feeder.feeds.attach(&driver).unwrap();
+    set.add(&queue, 1).unwrap();
+    set.add(&feeder.feeds, 2).unwrap();
+    set.add(&events, 3).unwrap();
+    events.attach(&driver).unwrap();
+    assert_eq!((poll(&set), rounds()), (vec![2], 1));
+    waits.add(&feeder.feeds).unwrap();
+    waits.add(&queue).unwrap();
+    waits.wait(BOUND).unwrap();
+    assert_eq!(rounds(), 1);
+    // As long as it feeds one of them.
+    queue.detach(&driver);
+    set.remove(&feeder.feeds);
+    assert_eq!((poll(&set), rounds()), (vec![], 1));
+    events.detach(&driver);
+    assert_eq!((poll(&set), rounds()), (vec![], 0));
+    waits.wait(BOUND).unwrap();
+    assert_eq!(rounds(), 1);
+    // What sets followed outlives them.
+    drop((set, waits));
+    push(&queue, 1);
+    assert_eq!(take(&queue), 1);
+}
+
+#[test]
+fn cmp_020_a_wait_set_ends_for_each_of_its_members() {
+    let (queue, counter, events) = (CompletionQueue::default(), Arc::new(Counter::new()), EventQueue::default());
+    counter.add(3);
+    let set = WaitSet::new();
+    assert!(!now(&set));
+    assert!(set.add(&queue).unwrap() && set.add(&counter).unwrap() && set.add(&events).unwrap());
+    assert!(!set.add(&queue.clone()).unwrap());
+    assert!(!now(&set));
+    push(&queue, 1);
+    assert!(now(&set) && now(&set), "as long as something waits there");
+    take(&queue);
+    assert!(!now(&set));
+    counter.add(1);
+    assert!(now(&set) && !now(&set), "a change of a counter is told once");
+    counter.add_error(1);
+    assert!(now(&set));
+    events.write(1, *b"x").unwrap();
+    assert!(now(&set) && now(&set));
+    assert!(set.remove(&events) && !set.remove(&events));
+    assert!(!now(&set));
+    assert_eq!(set.len(), 2);
+}
+
+#[test]
+fn cmp_020_the_descriptor_of_a_wait_set_tells_of_each_member() {
+    let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
+    let set = WaitSet::new();
+    set.add(&queue).unwrap();
+    set.add(&counter).unwrap();
+    assert!(set.try_wait().unwrap());
+    assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO));
+    set.add(&events).unwrap();
+    assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "whoever sleeps already looks at a new member");
+    let tells: [&dyn Fn(); 4] =
+        [&|| push(&queue, 1), &|| counter.add(1), &|| counter.add_error(1), &|| events.write(1, *b"x").unwrap()];
+    for (number, tell) in tells.into_iter().enumerate() {
+        assert!(set.try_wait().unwrap(), "tell {number}");
+        assert!(!readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
+        tell();
+        assert!(readable(&set.descriptor().unwrap(), Duration::ZERO), "tell {number}");
+        assert!(!set.try_wait().unwrap(), "tell {number}: there is something to read");
+        take(&queue);
+        drop(events.read());
+        // What comes before it is asked for is found by the look.
+        tell();
+        assert!(!set.try_wait().unwrap(), "tell {number}");
+        take(&queue);
+        drop(events.read());
+    }
+}
+
+/// What the threads below tell each other: one thing at a time, by one of three sources.
+struct Turns {
+    sources: (CompletionQueue, Counter, EventQueue),
+    /// Taken from all, and of that from the counter.
+    taken: Counter,
+    counted: AtomicU64,
+}
+
+impl Turns {
+    const COUNT: u64 = 3000;
+
+    fn new(sets: &[&WaitSet]) -> Self {
+        let turns = Self {
+            sources: (CompletionQueue::default(), Counter::new(), EventQueue::default()),
+            taken: Counter::new(),
+            counted: AtomicU64::new(0),
+        };
+        for set in sets {
+            set.add(&turns.sources.0).unwrap();
+            set.add(&turns.sources.1).unwrap();
+            set.add(&turns.sources.2).unwrap();
+        }
+        turns
+    }
+
+    /// Tells, each time after the last was taken.
+    fn tell(&self) {
+        let (queue, counter, events) = &self.sources;
+        for number in 0..Self::COUNT {
+            self.taken.wait(number, BOUND).unwrap();
+            if number % 100 == 0 {
+                std::thread::sleep(Duration::from_micros(500)); // The other falls asleep.
+            }
+            match number % 3 {
+                0 => push(queue, number),
+                1 => counter.add(1),
+                _ => events.write(1, *b"x").unwrap(),
+            }
+        }
+    }
+
+    /// Takes what is there; whether all has come.
+    fn take(&self) -> bool {
+        let (queue, counter, events) = &self.sources;
+        let count = counter.value();
+        let count = count - self.counted.swap(count, Ordering::SeqCst);
+        let taken = take(queue) + count + u64::from(events.read().is_some());
+        self.taken.add(taken);
+        self.taken.value() == Self::COUNT
+    }
+}
+
+fn sleep_on(descriptor: BorrowedFd<'_>) {
+    assert!(readable(&descriptor, Duration::from_secs(60)), "something was slept over");
+}
+
+#[test]
+fn cmp_020_nothing_is_slept_over_by_a_thread_that_waits() {
+    let set = WaitSet::new();
+    let turns = Turns::new(&[&set]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| turns.tell());
+        while !turns.take() {
+            set.wait(BOUND).unwrap();
+        }
+    });
+}
+
+#[test]
+fn cmp_020_nothing_is_slept_over_by_an_event_loop() {
+    let set = WaitSet::new();
+    let turns = Turns::new(&[&set]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| turns.tell());
+        while !turns.take() {
+            if set.try_wait().unwrap() {
+                sleep_on(set.descriptor().unwrap());
+            }
+        }
+    });
+}
+
+/// Two sets have the same members; each queue has readers of its own besides.
+#[test]
+fn cmp_020_sets_and_readers_wait_for_the_same_sources() {
+    const EACH: u64 = 2000;
+    let (queue, done) = (CompletionQueue::default(), Counter::new());
+    let sets = [WaitSet::new(), WaitSet::new()];
+    for set in &sets {
+        set.add(&queue).unwrap();
+        set.add(&done).unwrap();
+    }
+    let taken = Counter::new();
+    std::thread::scope(|scope| {
+        for set in [&sets[0], &sets[0], &sets[1]] {
+            scope.spawn(|| {
+                while done.value() == 0 {
+                    set.wait(BOUND).unwrap();
+                    taken.add(take(&queue));
+                }
+                done.add(1); // For the other that waits on the same set: a change is told to one.
+            });
+        }
+        scope.spawn(|| {
+            let mut entries = [Entry::default(); 2];
+            while done.value() == 0 {
+                if let Ok(count) = queue.wait(&mut entries, Some(Duration::from_millis(1))) {
+                    taken.add(count as u64);
+                }
+            }
+        });
+        for number in 0..EACH {
+            if number % 200 == 0 {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            push(&queue, number);
+        }
+        taken.wait(EACH, BOUND).unwrap();
+        done.add(1);
+    });
+    assert_eq!(taken.value(), EACH);
+}

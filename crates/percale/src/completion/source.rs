@@ -1,0 +1,105 @@
+//! What poll sets and wait sets hold: queues, counters and event queues alike.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::counter::Counter;
+use super::event::EventQueue;
+use super::queue::CompletionQueue;
+use super::wait::{Progress, Wait};
+
+/// Something that can be polled or waited for together with others. Made of a reference to any of these; it is another handle.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// Has something when a result waits.
+    Queue(CompletionQueue),
+    /// Has something when a value has changed.
+    Counter(Counter),
+    /// Has something when an event waits.
+    Events(EventQueue),
+}
+
+impl From<&CompletionQueue> for Source {
+    fn from(queue: &CompletionQueue) -> Self {
+        Self::Queue(queue.clone())
+    }
+}
+
+impl From<&Counter> for Source {
+    fn from(counter: &Counter) -> Self {
+        Self::Counter(counter.clone())
+    }
+}
+
+impl From<&Arc<Counter>> for Source {
+    fn from(counter: &Arc<Counter>) -> Self {
+        Self::Counter(Counter::clone(counter))
+    }
+}
+
+impl From<&EventQueue> for Source {
+    fn from(events: &EventQueue) -> Self {
+        Self::Events(events.clone())
+    }
+}
+
+impl Source {
+    /// Where its readers sleep.
+    pub(super) fn wait(&self) -> &Wait {
+        match self {
+            Self::Queue(queue) => queue.place(),
+            Self::Counter(counter) => counter.place(),
+            Self::Events(events) => events.place(),
+        }
+    }
+
+    /// Whether both are handles to one thing: then they have one place.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.wait(), other.wait())
+    }
+}
+
+/// A member of a set.
+///
+/// A counter has something when it changed since the set last told so, or since it became a member; of a queue and an event queue
+/// it is told as long as anything waits there.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) source: Source,
+    /// What the set last knew of a counter.
+    told: Mutex<[u64; 3]>,
+}
+
+impl Member {
+    pub(super) fn new(source: Source) -> Self {
+        let told = Mutex::new(if let Source::Counter(counter) = &source { counter.state() } else { [0; 3] });
+        Self { source, told }
+    }
+
+    /// Whether it has something.
+    fn has_news(&self) -> bool {
+        match &self.source {
+            Source::Queue(queue) => !queue.is_empty(),
+            Source::Counter(counter) => counter.state() != *self.told.lock().unwrap_or_else(PoisonError::into_inner),
+            Source::Events(events) => !events.is_empty(),
+        }
+    }
+
+    /// Whether it has something, of which the caller will tell.
+    pub(super) fn take_news(&self) -> bool {
+        let Source::Counter(counter) = &self.source else { return self.has_news() };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = counter.state();
+        std::mem::replace(&mut *told, now) != now
+    }
+}
+
+/// What wakes the set; the endpoints that feed the member are drivers of the set themselves.
+impl Progress for Member {
+    fn progress(&self) {}
+
+    fn arm(&self) -> bool {
+        self.source.wait().mark();
+        !self.has_news()
+    }
+}

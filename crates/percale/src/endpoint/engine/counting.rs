@@ -1,0 +1,119 @@
+//! Where results go, and counters by kind of operation (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
+//!
+//! What this endpoint begins, and what it receives, is counted when it is reported, by the flags of its completion. Accesses that
+//! peers make to our regions are counted where this endpoint executes them. Of those that it does not see, peers tell it
+//! ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because it asked them to when they connected
+//! ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
+
+use std::sync::Arc;
+
+use super::core::Core;
+use crate::completion::counter::Counter;
+use crate::completion::entry::CompletionFlags;
+use crate::completion::queue::CompletionQueue;
+use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
+use crate::memory::region::Registered;
+use crate::wire::head::{Counts, Flags, Head};
+
+/// Where completions of one direction go besides safe operations.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// A shared queue; without one, the endpoint's own.
+    pub(crate) queue: Option<CompletionQueue>,
+    /// Some of them are counted too.
+    pub(crate) counted: bool,
+}
+
+/// The counters of an endpoint; several may be the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) sends: Option<Arc<Counter>>,
+    pub(crate) receives: Option<Arc<Counter>>,
+    /// Reads, and atomic operations that fetch.
+    pub(crate) reads: Option<Arc<Counter>>,
+    /// Writes, and atomic operations that fetch nothing.
+    pub(crate) writes: Option<Arc<Counter>>,
+    /// Such reads of our regions.
+    pub(crate) remote_reads: Option<Arc<Counter>>,
+    /// Such writes to them.
+    pub(crate) remote_writes: Option<Arc<Counter>>,
+}
+
+impl Counters {
+    /// Whether anything that the endpoint begins is counted.
+    pub(crate) const fn count_transmits(&self) -> bool {
+        self.sends.is_some() || self.reads.is_some() || self.writes.is_some()
+    }
+
+    /// Every counter, some perhaps several times.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
+        let Self { sends, receives, reads, writes, remote_reads, remote_writes } = self;
+        [sends, receives, reads, writes, remote_reads, remote_writes].into_iter().flatten()
+    }
+
+    /// The counter of completions with these flags. What a peer wrote (REMOTE_WRITE) is no receive of a message.
+    fn of(&self, flags: CompletionFlags) -> Option<&Arc<Counter>> {
+        let kinds = [
+            (CompletionFlags::SEND, &self.sends),
+            (CompletionFlags::RECEIVE, &self.receives),
+            (CompletionFlags::READ, &self.reads),
+            (CompletionFlags::WRITE, &self.writes),
+        ];
+        kinds.into_iter().find(|(kind, _)| flags.contains(*kind))?.1.as_ref()
+    }
+
+    #[inline(never)]
+    pub(super) fn succeeded(&self, flags: CompletionFlags) {
+        if let Some(counter) = self.of(flags) {
+            counter.add(1);
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn failed(&self, flags: CompletionFlags) {
+        if let Some(counter) = self.of(flags) {
+            counter.add_error(1);
+        }
+    }
+
+    /// Which accesses of peers are counted, apart from those that regions count.
+    pub(super) fn remote(&self) -> Counts {
+        let mut counts = Counts::empty();
+        counts.set(Counts::WRITES, self.remote_writes.is_some());
+        counts.set(Counts::READS, self.remote_reads.is_some());
+        counts
+    }
+}
+
+/// Whether a request is all of its access: of one of several parts the initiator tells when they have ended.
+pub(super) const fn is_whole(head: &Head) -> bool {
+    !head.flags.contains(Flags::PART)
+}
+
+/// What counts an atomic operation at its target.
+pub(super) fn counts_of_atomic(op: AtomicOp, kind: AtomicKind) -> Counts {
+    match (op, kind) {
+        (AtomicOp::Read, _) => Counts::READS,
+        (_, AtomicKind::Plain) => Counts::REGION | Counts::WRITES,
+        (_, AtomicKind::Fetch | AtomicKind::Compare) => Counts::REGION | Counts::READS,
+    }
+}
+
+impl Core {
+    /// Counts an access of a peer, to this region. A counter that is the region's and the endpoint's counts it once.
+    pub(super) fn count_access(&self, region: Option<&Registered>, counts: Counts) {
+        let regions = region.filter(|_| counts.contains(Counts::REGION)).and_then(Registered::counter);
+        if let Some(counter) = regions {
+            counter.add(1);
+        }
+        let Counters { remote_reads, remote_writes, .. } = &self.counters;
+        for (kind, counter) in [(Counts::WRITES, remote_writes), (Counts::READS, remote_reads)] {
+            if let Some(counter) = counter
+                && counts.contains(kind)
+                && !regions.is_some_and(|other| other.is_same(counter))
+            {
+                counter.add(1);
+            }
+        }
+    }
+}
