@@ -13,8 +13,7 @@ pub(crate) struct Native {
 
 impl Native {
     /// The bytes of a `sockaddr_in` or `sockaddr_in6`.
-    #[cfg(test)]
-    fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 

@@ -1,6 +1,6 @@
 //! `fid_domain`: a percale domain, as the client's attributes ask for it (fi_domain(3)).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -137,6 +137,12 @@ pub(crate) unsafe fn open(
             return -libc::EIO;
         }
     };
+    if params.interface.is_none() && !attr.name.is_null() {
+        // Endpoints bound to any address advertise that of the interface that the domain is named after.
+        // SAFETY: a domain's name ends with a zero byte.
+        let name = unsafe { CStr::from_ptr(attr.name) };
+        builder = builder.interface(name.to_string_lossy());
+    }
     if automatic {
         builder = builder.progress(percale::Progress::Automatic);
     }

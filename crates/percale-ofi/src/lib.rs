@@ -11,6 +11,7 @@
 //! * [`abi`]: libfabric's structures, tables and constants
 //! * `libfabric`, `log`, `params`: the running libfabric's functions, found at run time: messages and parameters
 //! * [`provider`]: where libfabric begins
+//! * `info`: what is here and fits an application's hints
 //! * `fabric`: the fabric object
 
 #![allow(
@@ -30,6 +31,7 @@ mod endpoint;
 mod errors;
 mod events;
 mod fabric;
+mod info;
 mod libfabric;
 mod log;
 mod object;

@@ -34,7 +34,7 @@ const INTERFACE: Parameter = Parameter {
 const AUTHORIZATION_KEY: Parameter = Parameter {
     name: c"authorization_key",
     kind: FI_PARAM_STRING,
-    help: c"A file with a key of at least 16 bytes; only peers that have the same key are talked to (default: none)",
+    help: c"A file with a key, readable by its owner only; only peers that have the same key are talked to (default: none)",
 };
 const PEER_TIMEOUT: Parameter = Parameter {
     name: c"peer_timeout",
@@ -271,14 +271,10 @@ fn boolean(value: &str) -> Result<bool, String> {
 }
 
 fn key(path: PathBuf) -> Result<(PathBuf, Vec<u8>), String> {
-    let mut key = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    while key.last() == Some(&b'\n') {
-        key.pop();
+    match percale::domain::read_authorization_key(&path) {
+        Ok(key) => Ok((path, key)),
+        Err(error) => Err(format!("{}: {error}", path.display())),
     }
-    if key.len() < 16 {
-        return Err(format!("{} holds {} bytes; a key has at least 16", path.display(), key.len()));
-    }
-    Ok((path, key))
 }
 
 #[cfg(test)]

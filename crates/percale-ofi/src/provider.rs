@@ -1,10 +1,9 @@
 //! The provider as libfabric's core sees it: `fi_prov_ini`, and what it leads to.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int};
 
-use crate::abi::{FI_ENODATA, FI_LOG_CORE, fi_context, fi_info, fi_provider, fi_version};
-use crate::{fabric, log, params};
+use crate::abi::{FI_LOG_CORE, fi_context, fi_provider, fi_version};
+use crate::{fabric, info, log, params};
 
 /// The newest API that this provider implements.
 pub const API: u32 = fi_version(2, 6);
@@ -21,13 +20,13 @@ static PROVIDER: Written = Written(UnsafeCell::new(fi_provider {
     fi_version: API,
     context: fi_context::ZERO,
     name: c"percale".as_ptr(),
-    getinfo: Some(getinfo),
+    getinfo: Some(info::getinfo),
     fabric: Some(fabric::open),
     cleanup: Some(cleanup),
 }));
 
 /// This crate's version.
-const fn version() -> u32 {
+pub(crate) const fn version() -> u32 {
     fi_version(number(env!("CARGO_PKG_VERSION_MAJOR")), number(env!("CARGO_PKG_VERSION_MINOR")))
 }
 
@@ -49,18 +48,6 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     params::define();
     log::note!(FI_LOG_CORE, "percale {}", env!("CARGO_PKG_VERSION"));
     pointer()
-}
-
-/// What is here and fits the hints.
-unsafe extern "C" fn getinfo(
-    _version: u32,
-    _node: *const c_char,
-    _service: *const c_char,
-    _flags: u64,
-    _hints: *const fi_info,
-    _info: *mut *mut fi_info,
-) -> c_int {
-    -FI_ENODATA
 }
 
 /// The core lets go. Whatever is open stays open until it is closed.
