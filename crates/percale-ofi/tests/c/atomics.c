@@ -158,8 +158,6 @@ static void one(struct pair *p, struct target *t, const struct operation *x, uns
 			break;
 		MUST(now() < until, "call %d type %d op %d leaves other values than the model", x->call, x->type, x->op);
 		progress(p->b);
-		if (p->a && p->a != p->b)
-			progress(p->a);
 	}
 	for (double until = now() + PATIENCE; p->a && fetches(x->call) && memcmp(p->a->in, before, all);) {
 		MUST(now() < until && !says_when_done(p->a, x), "call %d type %d op %d fetches other values than were there",

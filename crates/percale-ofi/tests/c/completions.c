@@ -55,11 +55,18 @@ static void read_queue(struct side *side, struct fid_cq *cq)
 		ANSWERS(-FI_EAGAIN, got);
 }
 
-void progress(struct side *side)
+static void progress_one(struct side *side)
 {
 	read_queue(side, side->txcq);
 	if (side->rxcq != side->txcq)
 		read_queue(side, side->rxcq);
+}
+
+void progress(struct side *side)
+{
+	progress_one(side);
+	if (side->mate)
+		progress_one(side->mate);
 }
 
 static struct done take_at(struct side *side, int at)
@@ -116,14 +123,6 @@ void quiet(struct pair *p)
 	meet(p);
 }
 
-static void progress_both(struct pair *p)
-{
-	if (p->a)
-		progress(p->a);
-	if (p->b && p->b != p->a)
-		progress(p->b);
-}
-
 /* Reads from the other process, making progress meanwhile. */
 static void from_link(struct pair *p, void *to, size_t size)
 {
@@ -138,7 +137,7 @@ static void from_link(struct pair *p, void *to, size_t size)
 		MUST(more != 0, "the other process has ended");
 		MUST(errno == EAGAIN || errno == EINTR, "the other process: %s", strerror(errno));
 		MUST(now() < until, "the other process does not come");
-		progress_both(p);
+		progress(p->a ? p->a : p->b);
 	}
 }
 

@@ -89,7 +89,7 @@ static void try_all(struct pair *p, struct targets *t)
 		if (a && x->writes) {
 			memset(a->out, 0x11, x->len);
 			refused(a, x, FI_WRITE, POST(a, fi_write(a->ep, a->out, x->len, a->out_desc, a->peer, at, key, context(1))), context(1));
-			refused(a, x, FI_WRITE, POST(a, fi_atomic(a->ep, a->out, 1, a->out_desc, a->peer, at & ~7ull, key, FI_UINT64, FI_BXOR, context(2))), context(2));
+			refused(a, x, FI_WRITE, POST(a, fi_atomic(a->ep, a->out, x->len / 8, a->out_desc, a->peer, at, key, FI_UINT64, FI_BXOR, context(2))), context(2));
 		}
 		if (a && x->reads) {
 			memset(a->in, 0x22, x->len);

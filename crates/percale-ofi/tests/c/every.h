@@ -33,7 +33,9 @@
 #define API FI_VERSION(1, 17)
 
 /* Seconds after which what did not come will not come: valgrind is some fifty times slower. */
+#ifndef PATIENCE
 #define PATIENCE 60
+#endif
 
 /* Ends that a connection joins use so much memory for what they send and receive. */
 #define ROOM (4u << 20)
@@ -157,8 +159,9 @@ struct side {
 	struct fid_cq *txcq, *rxcq;
 	struct fid_cntr *counters[KINDS];
 	struct fid_ep *ep;
-	/* The other end. */
+	/* The other end: its address, and itself if this process has it. */
 	fi_addr_t peer;
+	struct side *mate;
 	/* Completions that were read and that nobody has asked for. */
 	struct done stash[512];
 	int stashed;
@@ -196,7 +199,7 @@ void insert_peer(struct side *side, const void *address);
 
 /* ---- completions: completions.c ---- */
 
-/* Reads what there is to the stash. */
+/* Reads what there is to the stash, at both ends if both are here. */
 void progress(struct side *side);
 /* The completion of the operation with this context. */
 struct done take(struct side *side, void *context);

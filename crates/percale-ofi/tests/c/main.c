@@ -97,20 +97,28 @@ static int pair_of_processes(const struct settings *how, int link, bool first)
 	return all_is_well() ? 0 : 1;
 }
 
-static int objects(void)
+/* What needs no pair of its own: each area is a scenario. */
+static const struct area {
+	const char *name;
+	void (*run)(void);
+} areas[] = {
+	{ "getinfo", info_groups },
+	{ "fabrics", fabric_groups },
+	{ "vectors", vector_groups },
+	{ "event queues", event_groups },
+	{ "endpoints", endpoint_groups },
+	{ "completion queues", queue_groups },
+	{ "waiting", wait_groups },
+	{ "regions", region_groups },
+	{ "sets", set_groups },
+	{ "connections", connection_groups },
+	{ "collectives", collective_groups },
+	{ "refused", refused_groups },
+};
+
+static int run_area(const struct area *area)
 {
-	info_groups();
-	fabric_groups();
-	vector_groups();
-	event_groups();
-	endpoint_groups();
-	queue_groups();
-	wait_groups();
-	region_groups();
-	set_groups();
-	connection_groups();
-	collective_groups();
-	refused_groups();
+	area->run();
 	return all_is_well() ? 0 : 1;
 }
 
@@ -160,16 +168,17 @@ static bool collect(pid_t *children, int count)
 	return good;
 }
 
-static bool run_scenario(const struct settings *how, enum arrangement arrangement)
+/* Either an area or a way and an arrangement. */
+static bool run_scenario(const struct area *area, const struct settings *how, enum arrangement arrangement)
 {
 	static char name[64];
 	pid_t children[2] = { 0 };
-	int count = how && arrangement == PROCESSES ? 2 : 1, link[2] = { -1, -1 };
+	int count = !area && arrangement == PROCESSES ? 2 : 1, link[2] = { -1, -1 };
 
-	if (how)
-		snprintf(name, sizeof(name), "%s, %s", how->name, arrangements[arrangement]);
+	if (area)
+		snprintf(name, sizeof(name), "%s", area->name);
 	else
-		snprintf(name, sizeof(name), "objects");
+		snprintf(name, sizeof(name), "%s, %s", how->name, arrangements[arrangement]);
 	scenario = name;
 	if (options.only && !strstr(name, options.only))
 		return true;
@@ -188,8 +197,8 @@ static bool run_scenario(const struct settings *how, enum arrangement arrangemen
 				snprintf(own, sizeof(own), "%s, %s", name, n == 0 ? "first" : "second");
 				scenario = own;
 			}
-			if (!how)
-				finish(objects());
+			if (area)
+				finish(run_area(area));
 			finish(count == 2 ? pair_of_processes(how, link[n], n == 0) : pair_in_one_process(how, arrangement));
 		}
 		if (children[n] < 0) {
@@ -227,10 +236,11 @@ int main(int argc, char **argv)
 	/* Whole lines, also into a pipe: two processes write. */
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
-	good &= run_scenario(NULL, SELF);
+	for (size_t area = 0; area < COUNT(areas); area++)
+		good &= run_scenario(&areas[area], NULL, SELF);
 	for (size_t way = 0; way < COUNT(ways); way++)
 		for (int arrangement = 0; arrangement < ARRANGEMENTS; arrangement++)
-			good &= run_scenario(&ways[way], (enum arrangement)arrangement);
+			good &= run_scenario(NULL, &ways[way], (enum arrangement)arrangement);
 	scenario = "all";
 	printf("%s\n", good ? "all is well" : "not all is well");
 	return good ? 0 : 1;

@@ -245,6 +245,7 @@ static void injecting(struct pair *p, bool tagged)
 	CHECK(most >= 64, "inject_size is %zu", most);
 	exchange(p, INJECT, visible(here, 1), &out, &in, false, 12);
 	out = outgoing(p, tagged, most, 13);
+	in = incoming(p, &out, most);
 	exchange(p, INJECTDATA, visible(here, 2), &out, &in, true, 13);
 	more.len = most + 1;
 	more.flags = FI_INJECT;

@@ -118,8 +118,8 @@ static const struct refusal {
 	int (*call)(struct two *);
 } all[] = {
 	{ "fi_passive_ep", -FI_ENOSYS, passive_ep },
-	{ "fi_wait_open", -FI_ENOSYS, wait_open },
-	{ "fi_poll_open", -FI_ENOSYS, poll_open },
+	{ "fi_wait_open", 0, wait_open },
+	{ "fi_poll_open", 0, poll_open },
 	{ "fi_domain2 with flags", -FI_EOPNOTSUPP, domain_flags },
 	{ "fi_endpoint2 with flags", -FI_EBADFLAGS, ep_flags },
 	{ "fi_scalable_ep", -FI_ENOSYS, scalable },

@@ -21,7 +21,7 @@ void begin(const char *name)
 
 void end(void)
 {
-	printf("%-6s %s: %s\n", wrong_here ? "WRONG" : "ok", scenario, group);
+	printf("%-6s %s: %s\n", wrong_here ? "WRONG" : "ok", scenario, group ? group : "setting up");
 	group = NULL;
 }
 
@@ -39,10 +39,10 @@ void wrong(const char *file, int line, const char *format, ...)
 	/* What is wrong once is often wrong in every round. */
 	if (++wrong_here > SHOWN) {
 		if (wrong_here == SHOWN + 1)
-			printf("       %s: %s: and more\n", scenario, group ? group : "between groups");
+			printf("       %s: %s: and more\n", scenario, group ? group : "setting up");
 		return;
 	}
-	printf("       %s: %s: %s:%d: ", scenario, group ? group : "between groups", base ? base + 1 : file, line);
+	printf("       %s: %s: %s:%d: ", scenario, group ? group : "setting up", base ? base + 1 : file, line);
 	va_start(arguments, format);
 	vprintf(format, arguments);
 	va_end(arguments);

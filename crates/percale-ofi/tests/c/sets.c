@@ -14,10 +14,6 @@ static void deliver(struct two *two)
 
 static void take_it(struct two *two)
 {
-	for (double until = now() + PATIENCE; two->b.stashed == 0;) {
-		MUST(now() < until, "the message does not arrive");
-		progress(&two->a), progress(&two->b);
-	}
 	CHECK(take(&two->b, context(3)).len == 40, "another message");
 }
 
@@ -46,7 +42,7 @@ static void polling(void)
 	NEEDS(fi_cntr_open(two.room.domain, NULL, &cntr, &two));
 	NEEDS(fi_poll_add(set, &two.b.rxcq->fid, 0));
 	NEEDS(fi_poll_add(set, &cntr->fid, 0));
-	ANSWERS(-FI_EBUSY, fi_close(&set->fid));
+	MUST(fi_close(&set->fid) == -FI_EBUSY, "closed with what is in it");
 	CHECK(fi_poll_add(set, &two.room.domain->fid, 0) < 0, "a domain in a poll set");
 	ANSWERS(0, fi_cntr_read(cntr));
 	ANSWERS(0, fi_poll(set, contexts, 4));

@@ -151,6 +151,8 @@ void open_two(struct two *two, const struct settings *how)
 	insert_peer(&two->a, name);
 	name_of(&two->a, name, sizeof(name));
 	insert_peer(&two->b, name);
+	two->a.mate = &two->b;
+	two->b.mate = &two->a;
 	two->pair = (struct pair){ &two->a, &two->b, -1 };
 }
 
