@@ -41,6 +41,7 @@ static void unchanged(struct pair *p, const struct targets *t, const char *what)
 	meet(p);
 	for (int n = 0; p->b && n < REGIONS; n++)
 		CHECK(is_filled(t->memory[n], SIZE, (unsigned)n), "%s changed region %d", what, n);
+	meet(p);
 }
 
 struct attempt {
