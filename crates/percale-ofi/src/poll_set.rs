@@ -65,6 +65,11 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a set of ours.
+    if !unsafe { Set::of(fid) }.percale.is_empty() {
+        log::warning!(FI_LOG_DOMAIN, "fi_close: the poll set has members; remove them first");
+        return -libc::EBUSY;
+    }
     // SAFETY: `give` made it of a box, and the client gives it up.
     drop(unsafe { Box::from_raw(fid.cast::<Set>()) });
     0

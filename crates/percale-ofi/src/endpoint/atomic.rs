@@ -198,7 +198,7 @@ unsafe extern "C" fn write(
     either(What::of(datatype, op).map(|what| {
         // SAFETY: the client's buffer.
         let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.transmit.own())
+        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit())
     }))
 }
 
@@ -219,7 +219,7 @@ unsafe extern "C" fn writev(
     either(What::of(datatype, op).and_then(|what| {
         // SAFETY: the client's buffers.
         let operands = Operands { operand: unsafe { what.several(iov, count) }?, compare: None, result: None };
-        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.transmit.own()))
+        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit()))
     }))
 }
 
@@ -267,7 +267,7 @@ unsafe extern "C" fn readwrite(
         // SAFETY: the client's buffers.
         let (operand, result) = unsafe { (what.one(buf, count), what.one(result, count)) };
         let operands = Operands { operand, compare: None, result: Some(result) };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.transmit.own())
+        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit())
     }))
 }
 
@@ -293,7 +293,7 @@ unsafe extern "C" fn readwritev(
         // SAFETY: the client's buffers.
         let (operand, result) = unsafe { (what.several(iov, count)?, what.several(resultv, result_count)?) };
         let operands = Operands { operand, compare: None, result: Some(result) };
-        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.transmit.own()))
+        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit()))
     }))
 }
 
@@ -331,7 +331,7 @@ unsafe extern "C" fn compwrite(
         // SAFETY: the client's buffers.
         let [operand, compare, result] = [buf, compare, result.cast_const()].map(|buf| unsafe { what.one(buf, count) });
         let operands = Operands { operand, compare: Some(compare), result: Some(result) };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.transmit.own())
+        endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit())
     }))
 }
 
@@ -363,7 +363,7 @@ unsafe extern "C" fn compwritev(
         // SAFETY: as above.
         let result = unsafe { what.several(resultv, result_count) }?;
         let operands = Operands { operand, compare: Some(compare), result: Some(result) };
-        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.transmit.own()))
+        Ok(endpoint.atomic(what, Target { peer, address, key }, operands, None, context, endpoint.own_transmit()))
     }))
 }
 

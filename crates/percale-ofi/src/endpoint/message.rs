@@ -77,7 +77,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.receive(segments, from, None, context, endpoint.receive.own())
+    endpoint.receive(segments, from, None, context, endpoint.own_receive())
 }
 
 unsafe extern "C" fn recvv(
@@ -91,7 +91,7 @@ unsafe extern "C" fn recvv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.receive(segments, from, None, context, endpoint.receive.own()),
+        Ok(segments) => endpoint.receive(segments, from, None, context, endpoint.own_receive()),
         Err(refused) => refused,
     }
 }
@@ -116,7 +116,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, None, None, context, endpoint.transmit.own())
+    endpoint.send(segments, peer, None, None, context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn sendv(
@@ -130,7 +130,7 @@ unsafe extern "C" fn sendv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.send(segments, peer, None, None, context, endpoint.transmit.own()),
+        Ok(segments) => endpoint.send(segments, peer, None, None, context, endpoint.own_transmit()),
         Err(refused) => refused,
     }
 }
@@ -163,7 +163,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, None, Some(data), context, endpoint.transmit.own())
+    endpoint.send(segments, peer, None, Some(data), context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn injectdata(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, peer: fi_addr_t) -> isize {

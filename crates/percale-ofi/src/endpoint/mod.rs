@@ -177,15 +177,37 @@ impl Endpoint {
         Ok(self.port.get_or_init(|| Arc::clone(port)))
     }
 
+    /// The flags of sends and accesses that have none of their own.
+    #[inline]
+    fn own_transmit(&self) -> OpFlags {
+        self.is_ready();
+        self.transmit.own()
+    }
+
+    /// The flags of receives that have none of their own.
+    #[inline]
+    fn own_receive(&self) -> OpFlags {
+        self.is_ready();
+        self.receive.own()
+    }
+
+    /// Whether operations can be posted. Until then the directions do not know what they report.
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.port.get().is_some() || self.setup.port().is_some() && self.late_port().is_ok()
+    }
+
     /// percale's flags for those of a send's or an access' call.
     #[inline]
     fn transmit_flags(&self, flags: u64) -> Result<OpFlags, isize> {
+        self.is_ready();
         self.transmit.flags(flags).ok_or_else(|| unsupported(flags))
     }
 
     /// percale's flags for those of a receive's call.
     #[inline]
     fn receive_flags(&self, flags: u64) -> Result<OpFlags, isize> {
+        self.is_ready();
         self.receive.flags(flags).ok_or_else(|| unsupported(flags))
     }
 

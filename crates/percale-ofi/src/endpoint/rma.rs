@@ -97,7 +97,7 @@ unsafe extern "C" fn read(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.transmit.own())
+    endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn readv(
@@ -114,7 +114,7 @@ unsafe extern "C" fn readv(
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match local {
         Ok(local) => {
-            endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.transmit.own())
+            endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
         }
         Err(refused) => refused,
     }
@@ -137,7 +137,7 @@ unsafe extern "C" fn write(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.transmit.own())
+    endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn writev(
@@ -154,7 +154,7 @@ unsafe extern "C" fn writev(
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match local {
         Ok(local) => {
-            endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.transmit.own())
+            endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
         }
         Err(refused) => refused,
     }
@@ -191,7 +191,7 @@ unsafe extern "C" fn writedata(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(true, local, peer, remote(address, key, &local), Some(data), context, endpoint.transmit.own())
+    endpoint.access(true, local, peer, remote(address, key, &local), Some(data), context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn injectdata(

@@ -31,7 +31,7 @@ unsafe extern "C" fn recv(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.receive(segments, from, Some((tag, ignore)), context, endpoint.receive.own())
+    endpoint.receive(segments, from, Some((tag, ignore)), context, endpoint.own_receive())
 }
 
 unsafe extern "C" fn recvv(
@@ -47,7 +47,7 @@ unsafe extern "C" fn recvv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.receive(segments, from, Some((tag, ignore)), context, endpoint.receive.own()),
+        Ok(segments) => endpoint.receive(segments, from, Some((tag, ignore)), context, endpoint.own_receive()),
         Err(refused) => refused,
     }
 }
@@ -75,7 +75,7 @@ unsafe extern "C" fn send(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, Some(tag), None, context, endpoint.transmit.own())
+    endpoint.send(segments, peer, Some(tag), None, context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn sendv(
@@ -90,7 +90,7 @@ unsafe extern "C" fn sendv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.send(segments, peer, Some(tag), None, context, endpoint.transmit.own()),
+        Ok(segments) => endpoint.send(segments, peer, Some(tag), None, context, endpoint.own_transmit()),
         Err(refused) => refused,
     }
 }
@@ -124,7 +124,7 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, Some(tag), Some(data), context, endpoint.transmit.own())
+    endpoint.send(segments, peer, Some(tag), Some(data), context, endpoint.own_transmit())
 }
 
 unsafe extern "C" fn injectdata(

@@ -46,6 +46,9 @@ const TRANSMIT_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 const RECEIVE_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
+/// The last class that is a DSCP value: six bits (RFC 2474).
+const FI_TC_DSCP_LAST: u32 = FI_TC_DSCP | 0x3F;
+
 /// The attributes of an answer, but for addresses and names.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
@@ -271,10 +274,11 @@ fn contexts(field: &str, asked: usize) -> Result<(), Why> {
     }
 }
 
+/// A class says how traffic is best treated (fi_endpoint(3)); any that libfabric knows is taken, and all are treated alike.
 fn traffic(field: &str, asked: u32) -> Result<(), Why> {
     match asked {
-        FI_TC_UNSPEC | FI_TC_BEST_EFFORT => Ok(()),
-        other => Err(format!("hints ask for {field} {other:#x}; there is FI_TC_BEST_EFFORT")),
+        FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),
+        other => Err(format!("hints ask for {field} {other:#x}, which is no traffic class")),
     }
 }
 

@@ -127,7 +127,7 @@ fn wishes_that_cannot_be_are_refused_by_name() {
         ("tx_attr->size", |wishes| wishes.tx.size = 1 << 30),
         ("tx_attr->iov_limit", |wishes| wishes.tx.iov_limit = 5),
         ("tx_attr->rma_iov_limit", |wishes| wishes.tx.rma_iov_limit = 5),
-        ("tx_attr->tclass", |wishes| wishes.tx.tclass = FI_TC_LOW_LATENCY),
+        ("tx_attr->tclass", |wishes| wishes.tx.tclass = FI_TC_NETWORK_CTRL + 1),
         ("rx_attr->op_flags", |wishes| wishes.rx.op_flags = FI_INJECT),
         ("rx_attr->msg_order", |wishes| wishes.rx.msg_order = FI_ORDER_RAS),
         ("rx_attr->size", |wishes| wishes.rx.size = 1 << 30),
