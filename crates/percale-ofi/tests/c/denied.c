@@ -20,7 +20,7 @@ static void open_targets(struct pair *p, struct targets *t)
 	memset(t, 0, sizeof(*t));
 	for (int n = 0; p->b && n < REGIONS; n++) {
 		int mode = p->b->room->info->domain_attr->mr_mode;
-		t->memory[n] = malloc(SIZE);
+		t->memory[n] = calloc(1, SIZE);
 		fill(t->memory[n], SIZE, (unsigned)n);
 		NEEDS(fi_mr_reg(p->b->room->domain, t->memory[n], SIZE, access[n], 0, 80 + (uint64_t)n, 0, &t->mr[n], NULL));
 		if (mode & FI_MR_ENDPOINT) {

@@ -76,7 +76,7 @@ static int pair_of_processes(const struct settings *how, int link, bool first)
 	struct room room;
 	struct side side;
 	struct pair pair = { first ? &side : NULL, first ? NULL : &side, link };
-	char name[64], peer[64];
+	char name[64] = "", peer[64];
 
 	open_room(&room, how);
 	open_side(&side, &room, how);

@@ -48,7 +48,7 @@ static void make_ready(struct two *two, struct fid_mr *mr)
 /* The three calls that register, and what they have in common. */
 static void three_calls(struct two *two)
 {
-	char *memory = malloc(SIZE);
+	char *memory = calloc(1, SIZE);
 	struct iovec iov = { memory, SIZE };
 	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = remote, .requested_key = 103, .context = two };
 	struct fid_mr *mr[3];
