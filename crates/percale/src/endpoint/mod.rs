@@ -4,6 +4,7 @@
 //! its [`PeerAddress`](crate::address::PeerAddress) in the endpoint's address vector; connections are made when they are first
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
+//! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`work`]: what can be posted; `raw`: posting it
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `matching`: which receive takes which message
@@ -12,6 +13,7 @@
 mod access;
 mod automatic;
 mod builder;
+pub mod connection;
 pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operations;
@@ -40,6 +42,8 @@ pub struct Endpoint<A: Access = Owned> {
     descriptor: Arc<std::os::fd::OwnedFd>,
     /// Keeps the service thread.
     domain: Domain,
+    /// How long a request for a connection may take to be answered.
+    answer_timeout: Duration,
 }
 
 /// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
@@ -47,7 +51,8 @@ pub type SharedEndpoint = Endpoint<Shared>;
 
 impl Clone for SharedEndpoint {
     fn clone(&self) -> Self {
-        Self { access: self.access.clone(), descriptor: Arc::clone(&self.descriptor), domain: self.domain.clone() }
+        let (access, descriptor) = (self.access.clone(), Arc::clone(&self.descriptor));
+        Self { access, descriptor, domain: self.domain.clone(), answer_timeout: self.answer_timeout }
     }
 }
 
