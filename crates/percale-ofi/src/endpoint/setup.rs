@@ -246,12 +246,13 @@ impl Setup {
         });
         let slept_on =
             [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
-        let port = if self.domain.serialized && !slept_on {
-            let endpoint = if single { builder.bind_single(source.to_string()) } else { builder.bind(source.to_string()) };
-            // SAFETY: the client serializes what it does with the endpoint and what that completes to.
-            endpoint.map(|endpoint| unsafe { Port::owned(endpoint) })
-        } else if single {
+        // Reading an event queue drives connected endpoints, in whichever thread: queues belong to fabrics, not to domains, whose
+        // use the client serializes.
+        let port = if single {
             builder.bind_single_shared(source.to_string()).map(Port::Shared)
+        } else if self.domain.serialized && !slept_on {
+            // SAFETY: the client serializes what it does with the endpoint and what that completes to.
+            builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
         } else {
             builder.bind_shared(source.to_string()).map(Port::Shared)
         };
