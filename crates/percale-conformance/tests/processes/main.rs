@@ -3,6 +3,7 @@
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
 
+mod connected;
 mod cut;
 mod discovery;
 mod endless;
@@ -46,6 +47,9 @@ fn helper() {
         ("sink", peers::sink),
         ("echo", peers::echo),
         ("farewell", peers::farewell),
+        ("server", connected::server),
+        ("client", connected::client),
+        ("silent-listener", connected::silent_listener),
         ("forker", faults::forker),
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),

@@ -125,6 +125,9 @@ impl Engine {
     /// The peer is not connected, or something waits for it already, or its memory is not within reach.
     #[cold]
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
+        if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
+            return Err(PostError::NotConnected);
+        }
         let mut waiting = Waiting::new(what);
         let flags = waiting.flags();
         let mut copy = None;

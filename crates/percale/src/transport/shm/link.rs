@@ -421,6 +421,9 @@ impl ShmLink {
         sink.frame(me, &arrival.head, unsafe { arrival.view() });
         self.consume(&arrival);
         if arrival.head.kind == Kind::Bye {
+            if !self.transfers.is_empty() {
+                self.step(me, sink)?; // What the peer has all of is told before the end.
+            }
             self.break_with(Broken::Closed);
         }
         Ok(true)
