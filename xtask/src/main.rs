@@ -16,6 +16,7 @@ mod perf;
 mod place;
 mod processes;
 mod program;
+mod provider;
 mod report;
 mod requirements;
 mod results;
@@ -48,6 +49,8 @@ enum Chore {
     Fuzz(fuzz::Arguments),
     /// percale beside Debian's UCX and libfabric, interleaved, on this machine
     Peers(peers::Arguments),
+    /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
+    Provider(provider::Arguments),
     /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
     Report(report::Arguments),
 }
@@ -73,6 +76,7 @@ fn run(chore: &Chore) -> Outcome<bool> {
         Chore::Budget(arguments) => budget::run(&place, arguments),
         Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
         Chore::Peers(arguments) => peers::run(&place, arguments),
+        Chore::Provider(arguments) => provider::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),
     }
 }

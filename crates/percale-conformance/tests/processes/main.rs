@@ -69,6 +69,7 @@ fn helper() {
         ("by-name-to", environment::by_name_to),
         ("info", discovery::info),
         ("guarded", environment::guarded),
+        ("attacker", onesided::attacked::attacker),
         ("writer", onesided::revocation::writer),
         ("refusing", onesided::refused::target),
         ("adder", onesided::words::adder),

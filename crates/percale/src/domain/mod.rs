@@ -5,11 +5,13 @@
 //! endpoints are open.
 
 mod builder;
+mod key;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::builder::{DomainBuilder, OpenError};
+pub use self::key::{KEY_LIMIT, read_authorization_key};
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;

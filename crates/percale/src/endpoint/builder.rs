@@ -274,6 +274,7 @@ impl<'d> EndpointBuilder<'d> {
             parts: Slab::new(),
             serves: Slab::new(),
             long: Vec::new(),
+            left: Vec::new(),
             keys: Arc::clone(&self.domain.inner.keys),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             vectors: Slab::new(),

@@ -37,6 +37,9 @@ bitflags! {
 /// The longest message that may be sent with [`OpFlags::INJECT`], in bytes.
 pub const INJECT_LIMIT: usize = 2048;
 
+/// The longest message, in bytes: as much as memory can hold.
+pub const MESSAGE_LIMIT: usize = isize::MAX as usize;
+
 /// A send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWork {

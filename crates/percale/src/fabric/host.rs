@@ -136,6 +136,14 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
     })
 }
 
+/// All but link-local addresses, best first.
+pub(super) fn best_first(all: &[Interface]) -> Vec<&Interface> {
+    let linklocal = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut usable: Vec<&Interface> = all.iter().filter(|one| !linklocal(&one.ip)).collect();
+    usable.sort_by_key(|one| (rank(one), one.ip.is_ipv6()));
+    usable
+}
+
 /// Smaller is better.
 fn rank(one: &Interface) -> u8 {
     const VIRTUAL: [&str; 4] = ["docker", "veth", "br-", "virbr"];
@@ -174,6 +182,21 @@ mod tests {
         assert!(error.to_string().contains("eth1"), "{error}");
         let concrete: IpAddr = "10.9.9.9".parse().unwrap();
         assert_eq!(advertised(concrete, None, &all).unwrap().0, concrete);
+    }
+
+    #[test]
+    fn interfaces_are_listed_best_first() {
+        let all = [
+            one("lo", "127.0.0.1", true),
+            one("docker0", "172.17.0.1", true),
+            one("eth0", "2001:db8::1", true),
+            one("eth0", "fe80::1", true),
+            one("eth0", "10.0.0.1", true),
+            one("eth1", "10.1.0.1", false),
+            one("eth2", "10.2.0.1", true),
+        ];
+        let order: Vec<String> = best_first(&all).iter().map(|one| one.ip.to_string()).collect();
+        assert_eq!(order, ["10.0.0.1", "10.2.0.1", "2001:db8::1", "172.17.0.1", "10.1.0.1", "127.0.0.1"]);
     }
 
     #[test]

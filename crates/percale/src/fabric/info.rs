@@ -108,6 +108,13 @@ impl Info {
         &self.devices
     }
 
+    /// Addresses of network interfaces, best first, in the order in which a wildcard prefers them, and IPv4 before IPv6.
+    /// Link-local addresses of IPv6 are left out: they mean nothing without their interface.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<&Interface> {
+        host::best_first(&self.interfaces)
+    }
+
     /// Limits that an application may meet.
     #[must_use]
     pub fn limits(&self) -> &[LimitInfo] {

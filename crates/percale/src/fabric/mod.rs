@@ -8,5 +8,6 @@ mod info;
 mod kind;
 mod probe;
 
+pub use self::host::Interface;
 pub use self::info::{DeviceInfo, DiscoverError, Info, LimitInfo, TransportInfo};
 pub use self::kind::{TransportKind, UnknownTransport};

@@ -25,9 +25,10 @@ impl Engine {
         let until = self.flush();
         for slot in 0..self.links.len() {
             if let Some(link) = self.links[slot].take() {
-                part(link, until);
+                self.part(slot as Connection, link, until, ErrorCode::Closed, "the endpoint was closed");
             }
         }
+        self.core.abandon_left();
     }
 
     /// Sends what is still to be sent, for a bounded time; what is left of it may be used for goodbyes.
@@ -53,7 +54,7 @@ impl Engine {
     /// Ends a connection in good order. What waits for it fails.
     pub(super) fn hang_up(&mut self, slot: Connection, error: ErrorCode, why: &str, until: Instant) {
         if let Some(link) = self.unlink(slot) {
-            part(link, until);
+            self.part(slot, link, until, error, why);
         }
         self.forget_connection(slot, error, why);
     }
@@ -75,6 +76,27 @@ impl Engine {
         Some(link)
     }
 
+    /// Says goodbye on a link and closes it.
+    fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
+        let bye = Head { kind: Kind::Bye, ..Head::default() };
+        if link.send(&bye, &Segments::EMPTY, false).is_err() {
+            tracing::debug!("no room for a goodbye; the peer will see the connection close");
+        }
+        self.leave(slot, &mut link, error, why);
+        if let AnyLink::Tcp(tcp) = link {
+            tcp.linger(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Sets aside what the peer of a link may still be writing.
+    pub(super) fn leave(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
+        if let AnyLink::Shm(link) = link
+            && let Some(residue) = link.residue()
+        {
+            self.core.leave_behind(slot, residue, error, why);
+        }
+    }
+
     /// A slot's link is gone: whatever waited for the connection ends, and who made it is told.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
         let (serial, address) = (self.core.peers.get(slot).serial, self.core.peers.get(slot).address);
@@ -83,17 +105,6 @@ impl Engine {
         if let Connector::Sim(port) = &self.connector {
             port.closed(address);
         }
-    }
-}
-
-/// Says goodbye on a link and closes it.
-fn part(mut link: AnyLink, until: Instant) {
-    let bye = Head { kind: Kind::Bye, ..Head::default() };
-    if link.send(&bye, &Segments::EMPTY, false).is_err() {
-        tracing::debug!("no room for a goodbye; the peer will see the connection close");
-    }
-    if let AnyLink::Tcp(tcp) = link {
-        tcp.linger(until.saturating_duration_since(Instant::now()));
     }
 }
 

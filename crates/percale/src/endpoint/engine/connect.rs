@@ -306,9 +306,12 @@ impl Engine {
     /// A connection is over: everything that waited for it ends, and the next operation connects afresh.
     #[cold]
     pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
-        drop(self.unlink(slot));
-        let (peer, address) = self.core.peers.identify(slot);
+        let link = self.unlink(slot);
         let (error, reason) = (broken_code(broken), broken.to_string());
+        if let Some(mut link) = link {
+            self.leave(slot, &mut link, error, &reason);
+        }
+        let (peer, address) = self.core.peers.identify(slot);
         self.forget_connection(slot, error, &reason);
         if self.role.is_some() {
             self.link_over(slot, error, &reason);

@@ -16,6 +16,7 @@ use super::access::{Access, Long, Part};
 use super::counting::{Counters, Reports};
 use super::gate::Gate;
 use super::peers::Peers;
+use super::residue::Left;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
@@ -53,6 +54,8 @@ pub(crate) struct Core {
     pub(crate) long: Vec<Long>,
     /// Bytes of our regions that peers are to fetch.
     pub(crate) serves: Slab<Serve>,
+    /// What broken connections left.
+    pub(crate) left: Vec<Left>,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
     /// Who may reach them without us.

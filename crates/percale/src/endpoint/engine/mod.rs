@@ -12,7 +12,7 @@
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
-//! * [`ticks`]: TCP peers that have gone silent
+//! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
@@ -27,6 +27,7 @@ pub(crate) mod listening;
 pub(crate) mod peers;
 mod poller;
 mod receive;
+mod residue;
 pub(crate) mod role;
 #[cfg(test)]
 mod role_tests;
@@ -34,6 +35,8 @@ mod send;
 pub(crate) mod single;
 mod sleep;
 mod target;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod ticks;
 pub(crate) mod types;
 
@@ -189,6 +192,9 @@ impl Engine {
         }
         let mut any = false;
         let (sweep, sockets) = self.poller.round();
+        if sweep {
+            self.core.keys.free_parked();
+        }
         if self.poller.has_cold() {
             any |= self.poll_rung();
             if self.poller.cold_are_due() {
@@ -209,6 +215,9 @@ impl Engine {
         }
         if self.core.peers.any_accused {
             self.judge();
+        }
+        if !self.core.left.is_empty() {
+            any |= self.core.settle_left();
         }
         any
     }

@@ -7,7 +7,7 @@ use super::peers::State;
 use super::receive::unresolved;
 use super::types::{Notify, Pending, Send, Side, Work};
 use super::{Engine, PATIENCE};
-use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, SendWork};
+use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
 use crate::memory::volatile::Segments;
@@ -105,7 +105,7 @@ impl Engine {
         if inject && work.segments.len() > INJECT_LIMIT {
             return Err(PostError::InjectTooLong(work.segments.len()));
         }
-        if u32::try_from(work.segments.len()).is_err() && work.segments.len() > isize::MAX as usize {
+        if work.segments.len() > MESSAGE_LIMIT {
             return Err(PostError::TooLong(work.segments.len()));
         }
         let peer = self.core.peers.get(slot);

@@ -285,6 +285,14 @@ pub struct RawRegion {
 }
 
 impl RawRegion {
+    /// Counts what peers write from now on, as [`Registration::counter`] does: for a counter that comes after the registration, but
+    /// before any peer has used the key. False if the region has a counter already, or peers that use it.
+    pub fn count(&self, counter: &Arc<Counter>) -> bool {
+        let registered = &self.handle.registered;
+        let grants = registered.grants();
+        grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()
+    }
+
     /// Its key.
     #[must_use]
     pub fn key(&self) -> u64 {

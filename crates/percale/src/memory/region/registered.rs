@@ -50,6 +50,11 @@ impl Grants {
         !self.closed
     }
 
+    /// Whether it was granted to nobody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// The entry by which it is granted to this peer.
     pub(crate) fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
         self.list.iter().find(|grant| Arc::ptr_eq(&grant.to, to)).map(|grant| grant.entry)

@@ -1,0 +1,169 @@
+//! Atomic operations on remote memory.
+
+use std::ffi::{c_int, c_void};
+
+use super::{fi_addr_t, fi_ioc, fi_rma_ioc, fid_ep};
+
+structures! { STRUCTURES;
+    /// What is known of an atomic operation.
+    fi_atomic_attr {
+        /// Most elements.
+        count: usize,
+        /// Bytes of one.
+        size: usize,
+    }
+
+    /// An atomic operation.
+    fi_msg_atomic {
+        /// Operands.
+        msg_iov: *const fi_ioc,
+        /// Local descriptors, or null.
+        desc: *mut *mut c_void,
+        /// Pieces.
+        iov_count: usize,
+        /// The peer.
+        addr: fi_addr_t,
+        /// Remote memory.
+        rma_iov: *const fi_rma_ioc,
+        /// Pieces.
+        rma_iov_count: usize,
+        /// The elements' type, `FI_INT8` and so on.
+        datatype: u32,
+        /// What to do, `FI_MIN` and so on.
+        op: u32,
+        /// The operation's context.
+        context: *mut c_void,
+        /// Remote completion data.
+        data: u64,
+    }
+
+    /// Where a fetching operation's results go, in deferred work.
+    fi_msg_fetch {
+        /// Memory.
+        msg_iov: *mut fi_ioc,
+        /// Local descriptors, or null.
+        desc: *mut *mut c_void,
+        /// Pieces.
+        iov_count: usize,
+    }
+
+    /// What a comparing operation compares with, in deferred work.
+    fi_msg_compare {
+        /// Memory.
+        msg_iov: *const fi_ioc,
+        /// Local descriptors, or null.
+        desc: *mut *mut c_void,
+        /// Pieces.
+        iov_count: usize,
+    }
+}
+
+tables! { TABLES;
+    /// Atomic operations.
+    fi_ops_atomic {
+        /// Changes remote memory.
+        write(
+            ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64,
+            datatype: u32, op: u32, context: *mut c_void,
+        ) -> isize;
+        /// The same from pieces.
+        writev(
+            ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, addr: u64,
+            key: u64, datatype: u32, op: u32, context: *mut c_void,
+        ) -> isize;
+        /// The same, with flags.
+        writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize;
+        /// The same without a completion.
+        inject(
+            ep: *mut fid_ep, buf: *const c_void, count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32,
+            op: u32,
+        ) -> isize;
+        /// Changes remote memory and fetches what was there.
+        readwrite(
+            ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
+            result_desc: *mut c_void, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32, op: u32,
+            context: *mut c_void,
+        ) -> isize;
+        /// The same with pieces.
+        readwritev(
+            ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, resultv: *mut fi_ioc,
+            result_desc: *mut *mut c_void, result_count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32,
+            op: u32, context: *mut c_void,
+        ) -> isize;
+        /// The same, with flags.
+        readwritemsg(
+            ep: *mut fid_ep, msg: *const fi_msg_atomic, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
+            result_count: usize, flags: u64,
+        ) -> isize;
+        /// Changes remote memory if a comparison holds, and fetches what was there.
+        compwrite(
+            ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, compare: *const c_void,
+            compare_desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void, dest_addr: fi_addr_t, addr: u64,
+            key: u64, datatype: u32, op: u32, context: *mut c_void,
+        ) -> isize;
+        /// The same with pieces.
+        compwritev(
+            ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, comparev: *const fi_ioc,
+            compare_desc: *mut *mut c_void, compare_count: usize, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
+            result_count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32, op: u32, context: *mut c_void,
+        ) -> isize;
+        /// The same, with flags.
+        compwritemsg(
+            ep: *mut fid_ep, msg: *const fi_msg_atomic, comparev: *const fi_ioc, compare_desc: *mut *mut c_void,
+            compare_count: usize, resultv: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, flags: u64,
+        ) -> isize;
+        /// Whether `write` has it, and for how many elements.
+        writevalid(ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int;
+        /// Whether `readwrite` has it.
+        readwritevalid(ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int;
+        /// Whether `compwrite` has it.
+        compwritevalid(ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int;
+    }
+}
+
+constants! { CONSTANTS: u32;
+    FI_INT8 = 0, "8 bits, signed.";
+    FI_UINT8 = 1, "8 bits, unsigned.";
+    FI_INT16 = 2, "16 bits, signed.";
+    FI_UINT16 = 3, "16 bits, unsigned.";
+    FI_INT32 = 4, "32 bits, signed.";
+    FI_UINT32 = 5, "32 bits, unsigned.";
+    FI_INT64 = 6, "64 bits, signed.";
+    FI_UINT64 = 7, "64 bits, unsigned.";
+    FI_FLOAT = 8, "32-bit floating point.";
+    FI_DOUBLE = 9, "64-bit floating point.";
+    FI_FLOAT_COMPLEX = 10, "Two 32-bit floating points.";
+    FI_DOUBLE_COMPLEX = 11, "Two 64-bit floating points.";
+    FI_LONG_DOUBLE = 12, "C's long double.";
+    FI_LONG_DOUBLE_COMPLEX = 13, "Two of C's long double.";
+    FI_INT128 = 14, "128 bits, signed.";
+    FI_UINT128 = 15, "128 bits, unsigned.";
+    FI_FLOAT16 = 16, "16-bit floating point (2.x).";
+    FI_BFLOAT16 = 17, "Brain floating point (2.x).";
+    FI_FLOAT8_E4M3 = 18, "8-bit floating point, 3 bits of fraction (2.x).";
+    FI_FLOAT8_E5M2 = 19, "8-bit floating point, 2 bits of fraction (2.x).";
+    FI_DATATYPE_LAST = 14, "Where old programs think that types end.";
+    FI_VOID = 256, "No type; collectives only.";
+    FI_MIN = 0, "The smaller.";
+    FI_MAX = 1, "The greater.";
+    FI_SUM = 2, "The sum.";
+    FI_PROD = 3, "The product.";
+    FI_LOR = 4, "Logical or.";
+    FI_LAND = 5, "Logical and.";
+    FI_BOR = 6, "Bitwise or.";
+    FI_BAND = 7, "Bitwise and.";
+    FI_LXOR = 8, "Logical exclusive or.";
+    FI_BXOR = 9, "Bitwise exclusive or.";
+    FI_ATOMIC_READ = 10, "Read.";
+    FI_ATOMIC_WRITE = 11, "Write.";
+    FI_CSWAP = 12, "Swap if equal.";
+    FI_CSWAP_NE = 13, "Swap if not equal.";
+    FI_CSWAP_LE = 14, "Swap if the comparand is less or equal.";
+    FI_CSWAP_LT = 15, "Swap if the comparand is less.";
+    FI_CSWAP_GE = 16, "Swap if the comparand is greater or equal.";
+    FI_CSWAP_GT = 17, "Swap if the comparand is greater.";
+    FI_MSWAP = 18, "Swap the bits of a mask.";
+    FI_DIFF = 19, "The difference (2.x).";
+    FI_ATOMIC_OP_LAST = 19, "Where old programs think that operations end.";
+    FI_NOOP = 256, "Nothing; collectives only.";
+}

@@ -1,0 +1,130 @@
+//! The macros that declare structures, tables and constants, and describe each of them for the layout test.
+
+/// What a function of a table answers when the provider does not have it.
+pub trait Refused {
+    /// The answer.
+    const REFUSED: Self;
+}
+
+impl Refused for i32 {
+    const REFUSED: Self = -libc::ENOSYS;
+}
+
+impl Refused for isize {
+    const REFUSED: Self = -(libc::ENOSYS as isize);
+}
+
+impl Refused for u64 {
+    const REFUSED: Self = 0;
+}
+
+impl Refused for *const libc::c_char {
+    const REFUSED: Self = std::ptr::null();
+}
+
+impl Refused for () {
+    const REFUSED: Self = ();
+}
+
+/// A structure as the compiler laid it out.
+#[cfg(test)]
+pub(crate) struct Structure {
+    /// Its name in the headers, without `struct`.
+    pub(crate) name: &'static str,
+    /// Its size in bytes.
+    pub(crate) size: usize,
+    /// Its fields' names and offsets.
+    pub(crate) fields: &'static [(&'static str, usize)],
+}
+
+/// Declares C structures, and `$all`, their layouts.
+macro_rules! structures {
+    ($all:ident; $($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $name {
+                $($(#[$doc])* pub $field: $type,)*
+            }
+
+            impl $name {
+                /// All null and 0.
+                // SAFETY: integers, pointers, optional functions and arrays of them may be zero.
+                pub const ZERO: Self = unsafe { std::mem::zeroed() };
+            }
+        )*
+
+        #[cfg(test)]
+        pub(super) const $all: &[$crate::abi::declare::Structure] = &[$($crate::abi::declare::Structure {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            fields: &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*],
+        },)*];
+    };
+}
+
+/// Declares tables of operations, and `$all`, their layouts.
+macro_rules! tables {
+    ($all:ident; $($(#[$meta:meta])* $name:ident {
+        $($(#[$doc:meta])* $op:ident($($arg:ident: $type:ty),* $(,)?) $(-> $answer:ty)?;)*
+    })*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $name {
+                /// Bytes of this table; tells which members there are.
+                pub size: usize,
+                $($(#[$doc])* pub $op: Option<unsafe extern "C" fn($($arg: $type),*) $(-> $answer)?>,)*
+            }
+
+            impl $name {
+                /// Refuses everything.
+                pub const REFUSING: Self = Self {
+                    size: size_of::<Self>(),
+                    $($op: {
+                        extern "C" fn refuse($(_: $type),*) $(-> $answer)? {
+                            $crate::abi::Refused::REFUSED
+                        }
+                        Some(refuse)
+                    },)*
+                };
+            }
+        )*
+
+        #[cfg(test)]
+        pub(super) const $all: &[$crate::abi::declare::Structure] = &[$($crate::abi::declare::Structure {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            fields: &[("size", 0), $((stringify!($op), std::mem::offset_of!($name, $op)),)*],
+        },)*];
+    };
+}
+
+/// Declares constants of one type, and `$all`, their names and values.
+macro_rules! constants {
+    ($all:ident: $type:ty; $($name:ident = $value:expr, $doc:literal;)*) => {
+        $(
+            #[doc = $doc]
+            pub const $name: $type = $value;
+        )*
+
+        #[cfg(test)]
+        pub(super) const $all: &[(&str, u64)] = &[$((stringify!($name), $name as u64),)*];
+    };
+}
+
+/// Declares types that are known by pointer only.
+macro_rules! opaque {
+    ($($(#[$meta:meta])* $name:ident;)*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C)]
+            #[derive(Debug)]
+            pub struct $name {
+                _opaque: [u8; 0],
+            }
+        )*
+    };
+}

@@ -1,0 +1,138 @@
+//! Capabilities, operation flags, modes, orders: bits of `u64`. Some bits mean one thing as a capability and another as an
+//! operation's flag.
+
+constants! { FLAGS: u64;
+    FI_MSG = 1 << 1, "Untagged messages.";
+    FI_RMA = 1 << 2, "Access to remote memory.";
+    FI_TAGGED = 1 << 3, "Tagged messages.";
+    FI_ATOMIC = 1 << 4, "Atomic operations on remote memory.";
+    FI_ATOMICS = FI_ATOMIC, "The same as [`FI_ATOMIC`].";
+    FI_MULTICAST = 1 << 5, "Messages to groups.";
+    FI_COLLECTIVE = 1 << 6, "Collective operations.";
+    FI_READ = 1 << 8, "May read, or: a read.";
+    FI_WRITE = 1 << 9, "May write, or: a write.";
+    FI_RECV = 1 << 10, "May receive, or: a receive.";
+    FI_SEND = 1 << 11, "May send, or: a send.";
+    FI_TRANSMIT = FI_SEND, "The transmit side, when binding.";
+    FI_REMOTE_READ = 1 << 12, "Peers may read.";
+    FI_REMOTE_WRITE = 1 << 13, "Peers may write.";
+    FI_MULTI_RECV = 1 << 16, "A buffer that takes several messages.";
+    FI_REMOTE_CQ_DATA = 1 << 17, "Carries data for the target's completion.";
+    FI_MORE = 1 << 18, "Another operation follows at once.";
+    FI_PEEK = 1 << 19, "Look for a message, do not receive it.";
+    FI_TRIGGER = 1 << 20, "Triggered operations.";
+    FI_FENCE = 1 << 21, "Begins after earlier operations to this peer ended.";
+    FI_COMPLETION = 1 << 24, "Reports a completion.";
+    FI_EVENT = FI_COMPLETION, "Operates asynchronously and reports an event.";
+    FI_INJECT = 1 << 25, "The buffer is free when the call returns.";
+    FI_INJECT_COMPLETE = 1 << 26, "Completes when the buffer is free.";
+    FI_TRANSMIT_COMPLETE = 1 << 27, "Completes when it will arrive without the sender.";
+    FI_DELIVERY_COMPLETE = 1 << 28, "Completes when it has arrived in memory.";
+    FI_AFFINITY = 1 << 29, "The signalling vector names a processor.";
+    FI_COMMIT_COMPLETE = 1 << 30, "Completes when it is in persistent memory.";
+    FI_MATCH_COMPLETE = 1 << 31, "Completes when a receive took it.";
+    FI_RESCAN = 1 << 35, "getinfo looks for devices anew (2.x).";
+    FI_PEER_TRANSFER = 1 << 36, "The object belongs to another provider.";
+    FI_AV_USER_ID = 1 << 41, "The application chooses what completions name as source.";
+    FI_FIREWALL_ADDR = 1 << 42, "The address is behind a firewall (2.x).";
+    FI_PEER = 1 << 43, "Providers sharing objects.";
+    FI_XPU = 1 << 44, "Devices drive objects (1.x: device triggers).";
+    FI_TAGGED_DIRECTED_RECV = 1 << 45, "Directed receives for tagged messages only (2.x).";
+    FI_TAGGED_MULTI_RECV = 1 << 46, "Multi-receive for tagged messages (2.x).";
+    FI_HMEM = 1 << 47, "Memory of devices.";
+    FI_EXACT_DIRECTED_RECV = 1 << 48, "Directed receives without a wildcard (2.x).";
+    FI_RMA_PMEM = 1 << 49, "Persistent memory.";
+    FI_SOURCE_ERR = 1 << 50, "Unknown sources are reported as errors with their address.";
+    FI_LOCAL_COMM = 1 << 51, "Reaches peers on this machine.";
+    FI_REMOTE_COMM = 1 << 52, "Reaches peers on other machines.";
+    FI_SHARED_AV = 1 << 53, "Address vectors that processes share.";
+    FI_PROV_ATTR_ONLY = 1 << 54, "getinfo asks for the providers' names only.";
+    FI_NUMERICHOST = 1 << 55, "The node is an address, not a name.";
+    FI_RMA_EVENT = 1 << 56, "Counters of regions count remote access.";
+    FI_SOURCE = 1 << 57, "Completions name their source; in getinfo: node and service are the local ones.";
+    FI_NAMED_RX_CTX = 1 << 58, "Peers choose among receive contexts.";
+    FI_DIRECTED_RECV = 1 << 59, "Receives from one peer only.";
+    FI_CLAIM = 1 << 59, "Takes a peeked message.";
+    FI_DISCARD = 1 << 58, "Throws a peeked message away.";
+    FI_AUTH_KEY = 1 << 57, "The address is an authorization key's (2.x).";
+    FI_SELECTIVE_COMPLETION = 1 << 59, "When binding: operations report completions only if flagged.";
+    FI_REG_MR = 1 << 59, "When binding a domain: registration events.";
+    FI_FETCH_ATOMIC = 1 << 58, "A query about fetching atomics.";
+    FI_COMPARE_ATOMIC = 1 << 59, "A query about comparing atomics.";
+    FI_SYMMETRIC = 1 << 59, "Each process inserts the same addresses.";
+    FI_SYNC_ERR = 1 << 58, "The context is an array of error codes, one for each address.";
+    FI_UNIVERSE = 1 << 57, "A set of all addresses.";
+    FI_BARRIER_SET = 1 << 40, "A set for barriers.";
+    FI_BROADCAST_SET = 1 << 41, "A set for broadcasts.";
+    FI_ALLTOALL_SET = 1 << 42, "A set for all-to-all.";
+    FI_ALLREDUCE_SET = 1 << 43, "A set for all-reduce.";
+    FI_ALLGATHER_SET = 1 << 44, "A set for all-gather.";
+    FI_REDUCE_SCATTER_SET = 1 << 45, "A set for reduce-scatter.";
+    FI_REDUCE_SET = 1 << 46, "A set for reductions.";
+    FI_SCATTER_SET = 1 << 47, "A set for scatters.";
+    FI_GATHER_SET = 1 << 48, "A set for gathers.";
+    FI_MR_DMABUF = 1 << 40, "The registration names a dma-buf (2.x).";
+    FI_MR_SINGLE_USE = 1 << 41, "The registration serves one access (2.x).";
+    FI_HMEM_HOST_ALLOC = 1 << 45, "Device memory that the host allocated.";
+    FI_HMEM_DEVICE_ONLY = 1 << 46, "Device memory that only the device reaches.";
+}
+
+constants! { MODES: u64;
+    FI_CONTEXT = 1 << 59, "The context is memory of the provider's, [`fi_context`](super::fi_context).";
+    FI_MSG_PREFIX = 1 << 58, "Buffers begin with room for the provider.";
+    FI_ASYNC_IOV = 1 << 57, "Vectors stay valid until completion.";
+    FI_RX_CQ_DATA = 1 << 56, "Completion data consumes a posted receive.";
+    FI_LOCAL_MR = 1 << 55, "Local buffers are registered (before 1.5).";
+    FI_CONTEXT2 = 1 << 52, "The context is memory of the provider's, [`fi_context2`](super::fi_context2).";
+}
+
+constants! { ORDERS: u64;
+    FI_ORDER_NONE = 0, "No order.";
+    FI_ORDER_RAR = 1 << 0, "Reads after reads.";
+    FI_ORDER_RAW = 1 << 1, "Reads after writes.";
+    FI_ORDER_RAS = 1 << 2, "Reads after sends.";
+    FI_ORDER_WAR = 1 << 3, "Writes after reads.";
+    FI_ORDER_WAW = 1 << 4, "Writes after writes.";
+    FI_ORDER_WAS = 1 << 5, "Writes after sends.";
+    FI_ORDER_SAR = 1 << 6, "Sends after reads.";
+    FI_ORDER_SAW = 1 << 7, "Sends after writes.";
+    FI_ORDER_SAS = 1 << 8, "Sends after sends.";
+    FI_ORDER_STRICT = 0x1FF, "All of the above.";
+    FI_ORDER_DATA = 1 << 16, "Completions tell of data in order.";
+    FI_ORDER_RMA_RAR = 1 << 32, "RMA reads after RMA reads.";
+    FI_ORDER_RMA_RAW = 1 << 33, "RMA reads after RMA writes.";
+    FI_ORDER_RMA_WAR = 1 << 34, "RMA writes after RMA reads.";
+    FI_ORDER_RMA_WAW = 1 << 35, "RMA writes after RMA writes.";
+    FI_ORDER_ATOMIC_RAR = 1 << 36, "Atomic reads after atomic reads.";
+    FI_ORDER_ATOMIC_RAW = 1 << 37, "Atomic reads after atomic writes.";
+    FI_ORDER_ATOMIC_WAR = 1 << 38, "Atomic writes after atomic reads.";
+    FI_ORDER_ATOMIC_WAW = 1 << 39, "Atomic writes after atomic writes.";
+}
+
+constants! { SPECIAL: u64;
+    FI_ADDR_UNSPEC = u64::MAX, "Any peer; no peer.";
+    FI_ADDR_NOTAVAIL = u64::MAX, "No address.";
+    FI_KEY_NOTAVAIL = u64::MAX, "No key.";
+}
+
+constants! { COUNTS: usize;
+    FI_SHARED_CONTEXT = usize::MAX, "Instead of a number of contexts: a shared one.";
+    FI_AV_AUTH_KEY = usize::MAX, "Instead of a key's size: keys are in the address vector (2.x).";
+}
+
+constants! { MR_MODES: i32;
+    FI_MR_UNSPEC = 0, "Nothing said.";
+    FI_MR_BASIC = 1 << 0, "Before 1.5: virtual addresses, allocated memory, the provider's keys.";
+    FI_MR_SCALABLE = 1 << 1, "Before 1.5: offsets, any memory, the application's keys.";
+    FI_MR_LOCAL = 1 << 2, "Local buffers are registered.";
+    FI_MR_RAW = 1 << 3, "Keys longer than 8 bytes.";
+    FI_MR_VIRT_ADDR = 1 << 4, "Remote addresses are virtual addresses, not offsets.";
+    FI_MR_ALLOCATED = 1 << 5, "Registered memory is there.";
+    FI_MR_PROV_KEY = 1 << 6, "The provider chooses keys.";
+    FI_MR_MMU_NOTIFY = 1 << 7, "The application says when memory was mapped.";
+    FI_MR_RMA_EVENT = 1 << 8, "Regions with counters are enabled explicitly.";
+    FI_MR_ENDPOINT = 1 << 9, "Regions are bound to endpoints and enabled.";
+    FI_MR_HMEM = 1 << 10, "Device memory is registered.";
+    FI_MR_COLLECTIVE = 1 << 11, "Buffers of collectives are registered.";
+    FI_MR_XPU_DESC = 1 << 12, "Devices fetch descriptors explicitly (2.x).";
+}

@@ -1,0 +1,60 @@
+//! What libfabric's core and an external provider say to each other.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::{fi_context, fi_fabric_attr, fi_info, fid_fabric};
+
+/// `fi_getinfo` of a provider.
+pub type GetInfo =
+    unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
+/// `fi_fabric` of a provider.
+pub type OpenFabric = unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+/// Called when the core lets go of a provider.
+pub type Cleanup = unsafe extern "C" fn();
+
+structures! { STRUCTURES;
+    /// A provider, as `fi_prov_ini` gives it to the core. The core writes into `context`.
+    fi_provider {
+        /// The provider's version.
+        version: u32,
+        /// The newest API that it implements. The core passes a provider over whose API is older than the application's.
+        fi_version: u32,
+        /// The core's.
+        context: fi_context,
+        /// Its name.
+        name: *const c_char,
+        /// What is there.
+        getinfo: Option<GetInfo>,
+        /// Opens a fabric.
+        fabric: Option<OpenFabric>,
+        /// The end.
+        cleanup: Option<Cleanup>,
+    }
+}
+
+/// A version as libfabric writes it.
+#[must_use]
+pub const fn fi_version(major: u32, minor: u32) -> u32 {
+    major << 16 | minor
+}
+
+constants! { CONSTANTS: u32;
+    FI_PARAM_STRING = 0, "A parameter's type: text.";
+    FI_PARAM_INT = 1, "A parameter's type: int.";
+    FI_PARAM_BOOL = 2, "A parameter's type: int, 0 or 1.";
+    FI_PARAM_SIZE_T = 3, "A parameter's type: size_t.";
+    FI_LOG_CORE = 0, "Log: the core.";
+    FI_LOG_FABRIC = 1, "Log: fabrics.";
+    FI_LOG_DOMAIN = 2, "Log: domains.";
+    FI_LOG_EP_CTRL = 3, "Log: endpoints.";
+    FI_LOG_EP_DATA = 4, "Log: operations.";
+    FI_LOG_AV = 5, "Log: address vectors.";
+    FI_LOG_CQ = 6, "Log: completion queues.";
+    FI_LOG_EQ = 7, "Log: event queues.";
+    FI_LOG_MR = 8, "Log: regions.";
+    FI_LOG_CNTR = 9, "Log: counters.";
+    FI_LOG_WARN = 0, "Log: warnings.";
+    FI_LOG_TRACE = 1, "Log: traces.";
+    FI_LOG_INFO = 2, "Log: what happens.";
+    FI_LOG_DEBUG = 3, "Log: everything.";
+}

@@ -1,0 +1,127 @@
+//! Network addresses between C and Rust.
+
+use std::ffi::c_void;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use libc::{AF_INET, AF_INET6, sa_family_t, sockaddr_in, sockaddr_in6};
+
+/// An address in C's form.
+pub(crate) struct Native {
+    bytes: [u8; size_of::<sockaddr_in6>()],
+    len: usize,
+}
+
+impl Native {
+    /// The bytes of a `sockaddr_in` or `sockaddr_in6`.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Copies as much as `room` bytes hold to `to` and sets `room` to the length of the whole address; whether that was enough
+    /// (fi_cm(3)).
+    ///
+    /// # Safety
+    /// `room` is readable and writable, and `to`, unless it is null, is writable for as many bytes.
+    pub(crate) unsafe fn copy(&self, to: *mut c_void, room: *mut usize) -> bool {
+        // SAFETY: promised by the caller.
+        let available = if to.is_null() { 0 } else { unsafe { room.read() } };
+        let count = available.min(self.len);
+        // SAFETY: no more than the caller has room for, and our bytes are no client's.
+        unsafe { std::ptr::copy_nonoverlapping(self.bytes.as_ptr(), to.cast(), count) };
+        // SAFETY: promised by the caller.
+        unsafe { room.write(self.len) };
+        available >= self.len
+    }
+}
+
+impl From<SocketAddr> for Native {
+    fn from(address: SocketAddr) -> Self {
+        let mut bytes = [0; size_of::<sockaddr_in6>()];
+        let family = if address.is_ipv4() { AF_INET } else { AF_INET6 } as sa_family_t;
+        bytes[..2].copy_from_slice(&family.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+        match address {
+            SocketAddr::V4(address) => {
+                bytes[4..8].copy_from_slice(&address.ip().octets());
+                Self { bytes, len: size_of::<sockaddr_in>() }
+            }
+            SocketAddr::V6(address) => {
+                bytes[4..8].copy_from_slice(&address.flowinfo().to_be_bytes());
+                bytes[8..24].copy_from_slice(&address.ip().octets());
+                bytes[24..28].copy_from_slice(&address.scope_id().to_ne_bytes());
+                Self { bytes, len: size_of::<sockaddr_in6>() }
+            }
+        }
+    }
+}
+
+/// The address that a client points to; `None` for a null pointer, another family, or too few bytes.
+///
+/// # Safety
+/// `from` is null or readable for `len` bytes.
+pub(crate) unsafe fn read(from: *const c_void, len: usize) -> Option<SocketAddr> {
+    let mut bytes = [0_u8; size_of::<sockaddr_in6>()];
+    let len = len.min(bytes.len());
+    if from.is_null() || len < size_of::<sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    unsafe { std::ptr::copy_nonoverlapping(from.cast(), bytes.as_mut_ptr(), len) };
+    let word = |at: usize| -> [u8; 4] { std::array::from_fn(|offset| bytes[at + offset]) };
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    match i32::from(sa_family_t::from_ne_bytes([bytes[0], bytes[1]])) {
+        AF_INET => Some(SocketAddrV4::new(Ipv4Addr::from(word(4)), port).into()),
+        AF_INET6 if len == size_of::<sockaddr_in6>() => {
+            let ip: [u8; 16] = std::array::from_fn(|offset| bytes[8 + offset]);
+            let (flow, scope) = (u32::from_be_bytes(word(4)), u32::from_ne_bytes(word(24)));
+            Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, flow, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// As [`read`], of an address that says by its family how long it is.
+///
+/// # Safety
+/// `from` is null or points to a `sockaddr_in` or `sockaddr_in6`, or to anything else of at least 16 bytes.
+pub(crate) unsafe fn read_sized(from: *const c_void) -> Option<SocketAddr> {
+    if from.is_null() {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    let family = i32::from(unsafe { from.cast::<sa_family_t>().read_unaligned() });
+    let len = if family == AF_INET6 { size_of::<sockaddr_in6>() } else { size_of::<sockaddr_in>() };
+    // SAFETY: promised by the caller.
+    unsafe { read(from, len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_there_and_back() {
+        for text in ["10.1.2.3:7471", "[::1]:80", "[fe80::1%3]:9"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let native = Native::from(address);
+            let bytes = native.as_bytes();
+            // SAFETY: a slice.
+            assert_eq!(unsafe { read(bytes.as_ptr().cast(), bytes.len()) }, Some(address));
+            // SAFETY: a slice that holds a whole address.
+            assert_eq!(unsafe { read_sized(bytes.as_ptr().cast()) }, Some(address));
+            // SAFETY: a slice.
+            assert!(unsafe { read(bytes.as_ptr().cast(), bytes.len() - 1) }.is_none());
+        }
+    }
+
+    #[test]
+    fn too_little_room_is_said() {
+        let native = Native::from("10.1.2.3:7471".parse::<SocketAddr>().unwrap());
+        let (mut to, mut room) = ([0_u8; 8], 8);
+        // SAFETY: eight bytes.
+        assert!(!unsafe { native.copy(to.as_mut_ptr().cast(), &mut room) });
+        assert_eq!((room, &to[4..]), (16, &[10, 1, 2, 3][..]));
+        // SAFETY: no bytes.
+        assert!(!unsafe { native.copy(std::ptr::null_mut(), &mut room) });
+    }
+}

@@ -1,0 +1,266 @@
+//! `fid_cntr`: a counter (fi_cntr(3)).
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use percale::Counter;
+
+use crate::abi::{
+    FI_CLASS_CNTR, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET,
+    FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
+};
+use crate::domain::{self, Domain};
+use crate::endpoint::port::Port;
+use crate::log;
+use crate::object::{self, Object};
+use crate::wait_set::Membership;
+
+/// What endpoints and regions know of their counter.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    domain: Arc<domain::Shared>,
+    pub(crate) percale: Arc<Counter>,
+    /// In the wait set that the client named.
+    _membership: Option<Membership>,
+    /// The endpoints that count here: reading makes progress on them.
+    ports: RwLock<Vec<Arc<Port>>>,
+    /// A region counts here what peers write, through whichever endpoint.
+    regional: AtomicBool,
+    wait: u32,
+}
+
+impl Shared {
+    /// A region counts here.
+    pub(crate) fn attach_region(&self) {
+        self.regional.store(true, Ordering::Relaxed);
+    }
+
+    /// Reading makes progress on this endpoint from now on.
+    pub(crate) fn attach(&self, port: &Arc<Port>) {
+        self.ports.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
+    }
+
+    /// The endpoint is closed.
+    pub(crate) fn detach(&self, port: &Arc<Port>) {
+        self.ports.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, port));
+    }
+
+    /// Makes progress on what counts here.
+    pub(crate) fn progress(&self) {
+        if self.regional.load(Ordering::Relaxed) {
+            self.domain.progress();
+        }
+        for port in &*self.ports.read().unwrap_or_else(PoisonError::into_inner) {
+            port.progress();
+        }
+    }
+
+    /// Whether the counter may be slept on without its endpoints: their own threads make progress.
+    fn is_driven(&self) -> bool {
+        !self.regional.load(Ordering::Relaxed)
+            && self
+                .ports
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .all(|port| matches!(**port, Port::Shared(_)))
+    }
+
+    /// Waits until the value is at least `threshold`.
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> c_int {
+        if self.is_driven() {
+            return match self.percale.wait(threshold, timeout) {
+                Ok(()) => 0,
+                Err(error) => -error.errno(),
+            };
+        }
+        // Endpoints without a lock are driven by whoever waits, and nobody else.
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let errors = self.percale.read_error();
+        let mut rounds = 0_u32;
+        loop {
+            self.progress();
+            if self.percale.value() >= threshold {
+                return 0;
+            }
+            if self.percale.read_error() != errors {
+                return -FI_EAVAIL;
+            }
+            rounds += 1;
+            if rounds.is_multiple_of(64) {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return -libc::ETIMEDOUT;
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Count {
+    fid: fid_cntr,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Count {
+    const CLASS: usize = FI_CLASS_CNTR;
+}
+
+impl Count {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
+static OPS: fi_ops_cntr = fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(read_error),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(wait),
+    adderr: Some(add_error),
+    seterr: Some(set_error),
+    ..fi_ops_cntr::REFUSING
+};
+
+/// Opens a counter.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_cntr_attr,
+    cntr: *mut *mut fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    // SAFETY: null, or the client's attributes.
+    let attr = unsafe { attr.as_ref() };
+    if let Some(attr) = attr
+        && attr.events != 0
+    {
+        log::warning!(
+            FI_LOG_CNTR,
+            "fi_cntr_open: only completions are counted (FI_CNTR_EVENTS_COMP), not events of kind {}",
+            attr.events
+        );
+        return -libc::ENOSYS;
+    }
+    let wait = match attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj) {
+        FI_WAIT_UNSPEC | FI_WAIT_FD => FI_WAIT_FD,
+        wait @ (FI_WAIT_NONE | FI_WAIT_SET | FI_WAIT_YIELD) => wait,
+        other => {
+            log::warning!(
+                FI_LOG_CNTR,
+                "fi_cntr_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
+            );
+            return -libc::ENOSYS;
+        }
+    };
+    let percale = Arc::new(Counter::new());
+    let membership = match attr {
+        // SAFETY: with FI_WAIT_SET the client gives one.
+        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
+            Ok(membership) => Some(membership),
+            Err(code) => return code,
+        },
+        _ => None,
+    };
+    let shared = Arc::new(Shared {
+        domain: Arc::clone(domain),
+        regional: AtomicBool::new(false),
+        percale,
+        _membership: membership,
+        ports: RwLock::default(),
+        wait,
+    });
+    let fid = fid_cntr { fid: object::head(FI_CLASS_CNTR, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
+    // SAFETY: the client wants the counter there.
+    unsafe { Count { fid, shared }.give(cntr) };
+    0
+}
+
+/// Whether the client may sleep on the counter's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+pub(crate) fn try_wait(counter: &Shared) -> c_int {
+    match counter.percale.try_wait() {
+        Ok(true) => 0,
+        Ok(false) => -libc::EAGAIN,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a counter of ours that the client gives up.
+    unsafe { Count::close(fid, Count::shared) }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: a counter of ours.
+    let shared = unsafe { Count::of(fid) }.shared();
+    match command {
+        FI_GETWAIT if shared.wait == FI_WAIT_FD => match shared.percale.descriptor() {
+            Ok(descriptor) => {
+                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
+                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
+                0
+            }
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        FI_GETWAITOBJ => {
+            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
+            unsafe { argument.cast::<u32>().write(shared.wait) };
+            0
+        }
+        FI_GETWAIT => -libc::ENODATA,
+        _ => -libc::ENOSYS,
+    }
+}
+
+unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: a counter of ours.
+    let shared = unsafe { Count::of(cntr) }.shared();
+    shared.progress();
+    shared.percale.value()
+}
+
+unsafe extern "C" fn read_error(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: a counter of ours.
+    let shared = unsafe { Count::of(cntr) }.shared();
+    shared.progress();
+    shared.percale.read_error()
+}
+
+unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: a counter of ours.
+    unsafe { Count::of(cntr) }.shared.percale.add(value);
+    0
+}
+
+unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: a counter of ours.
+    unsafe { Count::of(cntr) }.shared.percale.set(value);
+    0
+}
+
+unsafe extern "C" fn add_error(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: a counter of ours.
+    unsafe { Count::of(cntr) }.shared.percale.add_error(value);
+    0
+}
+
+unsafe extern "C" fn set_error(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: a counter of ours.
+    unsafe { Count::of(cntr) }.shared.percale.set_error(value);
+    0
+}
+
+unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    // SAFETY: a counter of ours.
+    let shared = unsafe { Count::of(cntr) }.shared();
+    shared.wait(threshold, u64::try_from(timeout).ok().map(Duration::from_millis))
+}

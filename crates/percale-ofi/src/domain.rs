@@ -1,0 +1,199 @@
+//! `fid_domain`: a percale domain, as the client's attributes ask for it (fi_domain(3)).
+
+use std::ffi::{CStr, c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use crate::abi::{
+    FI_CLASS_DOMAIN, FI_LOG_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT,
+    FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid,
+    fid_domain,
+};
+use crate::endpoint::port::Port;
+use crate::fabric::{self, Fabric};
+use crate::object::{self, Object};
+use crate::params::Params;
+use crate::{counter, endpoint, log, poll_set, queue, region, vector};
+
+/// What the objects of a domain know of it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) fabric: Arc<fabric::Shared>,
+    pub(crate) percale: percale::Domain,
+    /// The client serializes what it does with an endpoint and what that completes to.
+    pub(crate) serialized: bool,
+    pub(crate) regions: RegionMode,
+    /// Addresses are IPv6.
+    pub(crate) ipv6: bool,
+    /// FI_AV_ of vectors whose client does not care.
+    pub(crate) av_type: u32,
+    /// The endpoints that are enabled.
+    ports: RwLock<Vec<Weak<Port>>>,
+}
+
+impl Shared {
+    /// An endpoint was enabled.
+    pub(crate) fn opened(&self, port: &Arc<Port>) {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        ports.retain(|port| port.strong_count() > 0);
+        ports.push(Arc::downgrade(port));
+    }
+
+    /// Makes progress on every endpoint: what waits for the writes of peers waits for any of them.
+    pub(crate) fn progress(&self) {
+        for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+            port.progress();
+        }
+    }
+}
+
+/// What fi_domain(3) calls `mr_mode`, as far as it changes what a registration means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionMode {
+    /// Peers name bytes by their virtual address, not by their offset.
+    pub(crate) virtual_addresses: bool,
+    /// The memory is there when it is registered, and as long.
+    pub(crate) allocated: bool,
+    /// We choose keys.
+    pub(crate) our_keys: bool,
+    /// A region counts for peers once it was bound to an endpoint and enabled.
+    pub(crate) by_endpoint: bool,
+    /// A region that reports what peers wrote is bound to a counter and then enabled.
+    pub(crate) events: bool,
+}
+
+impl RegionMode {
+    fn of(bits: c_int) -> Self {
+        let basic = bits == FI_MR_BASIC;
+        let has = |bit: c_int| bits & bit != 0;
+        // FI_MR_SCALABLE is bit 1, which none of the others uses.
+        Self {
+            virtual_addresses: basic || has(FI_MR_VIRT_ADDR),
+            allocated: basic || has(FI_MR_ALLOCATED),
+            our_keys: basic || has(FI_MR_PROV_KEY),
+            by_endpoint: has(FI_MR_ENDPOINT),
+            events: has(FI_MR_RMA_EVENT),
+        }
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Domain {
+    fid: fid_domain,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Domain {
+    const CLASS: usize = FI_CLASS_DOMAIN;
+}
+
+impl Domain {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+static FI: fi_ops =
+    fi_ops { close: Some(close), bind: Some(bind), control: Some(region::domain_control), ..fi_ops::REFUSING };
+static OPS: fi_ops_domain = fi_ops_domain {
+    size: size_of::<fi_ops_domain>(),
+    av_open: Some(vector::open),
+    cq_open: Some(queue::open),
+    endpoint: Some(endpoint::open),
+    cntr_open: Some(counter::open),
+    poll_open: Some(poll_set::open),
+    query_atomic: Some(endpoint::query),
+    endpoint2: Some(endpoint::open_flagged),
+    ..fi_ops_domain::REFUSING
+};
+
+/// Opens a domain (fi_domain(3)).
+///
+/// # Safety
+/// `info` is readable with all it points to, `domain` writable.
+pub(crate) unsafe fn open(
+    fabric: &Fabric,
+    info: *const fi_info,
+    domain: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: promised by the caller.
+    let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
+    // SAFETY: as above.
+    let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -libc::EINVAL };
+    let automatic = attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO;
+    let params = match Params::read() {
+        Ok(params) => params,
+        Err(error) => {
+            log::warning!(FI_LOG_DOMAIN, "fi_domain: {error}");
+            return -libc::EINVAL;
+        }
+    };
+    let mut builder = match percale::Info::discover() {
+        Ok(here) => params.apply(here.domain()),
+        Err(error) => {
+            log::warning!(FI_LOG_DOMAIN, "fi_domain: {error}");
+            return -libc::EIO;
+        }
+    };
+    if params.interface.is_none() && !attr.name.is_null() {
+        // Endpoints bound to any address advertise that of the interface that the domain is named after.
+        // SAFETY: a domain's name ends with a zero byte.
+        let name = unsafe { CStr::from_ptr(attr.name) };
+        builder = builder.interface(name.to_string_lossy());
+    }
+    if automatic {
+        builder = builder.progress(percale::Progress::Automatic);
+    }
+    if attr.auth_key_size > 0 && !attr.auth_key.is_null() {
+        // SAFETY: the client gives so many bytes.
+        let key = unsafe { std::slice::from_raw_parts(attr.auth_key, attr.auth_key_size) };
+        builder = builder.authorization_key(key);
+    }
+    let percale = match builder.open() {
+        Ok(domain) => domain,
+        Err(error) => {
+            log::warning!(FI_LOG_DOMAIN, "fi_domain: {error}");
+            return -error.errno();
+        }
+    };
+    // SAFETY: an info's source address is as long as it says.
+    let source = unsafe { crate::address::read(info.src_addr, info.src_addrlen) };
+    let shared = Arc::new(Shared {
+        fabric: Arc::clone(fabric.shared()),
+        percale,
+        serialized: matches!(attr.threading, FI_THREAD_DOMAIN | FI_THREAD_COMPLETION) && !automatic,
+        regions: RegionMode::of(attr.mr_mode),
+        ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
+        av_type: attr.av_type,
+        ports: RwLock::default(),
+    });
+    let fid = fid_domain {
+        fid: object::head(FI_CLASS_DOMAIN, context, &FI),
+        ops: std::ptr::from_ref(&OPS).cast_mut(),
+        mr: std::ptr::from_ref(&region::OPS).cast_mut(),
+    };
+    // SAFETY: the caller wants the domain there.
+    unsafe { Domain { fid, shared }.give(domain) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a domain of ours that the client gives up.
+    unsafe { Domain::close(fid, Domain::shared) }
+}
+
+/// Event queues are bound to domains for asynchronous registration, which nothing here needs: registration is synchronous, and
+/// FI_REG_MR asks for what does not exist.
+unsafe extern "C" fn bind(_domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    // SAFETY: some open object of the client's.
+    if unsafe { crate::events::Events::of_class(other) }.is_none() {
+        return -libc::EINVAL;
+    }
+    if flags != 0 {
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: flags {flags:#x} (asynchronous registration) are not supported");
+        return -libc::EOPNOTSUPP;
+    }
+    0
+}

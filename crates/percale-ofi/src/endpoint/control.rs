@@ -1,0 +1,156 @@
+//! An endpoint's options, names and commands (fi_endpoint(3), fi_cm(3), fi_control(3)).
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+use super::Endpoint;
+use super::flags::Direction;
+use crate::abi::{
+    FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_ETOOSMALL, FI_GETOPSFLAG, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
+    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid,
+    fid_ep, fid_t,
+};
+use crate::address::{self, Native};
+use crate::log;
+use crate::object::{Object, code};
+
+pub(super) static OPS: fi_ops_ep = fi_ops_ep {
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    rx_size_left: Some(size_left),
+    tx_size_left: Some(size_left),
+    ..fi_ops_ep::REFUSING
+};
+pub(super) static CM: fi_ops_cm = fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi_ops_cm::REFUSING };
+
+/// Operations that may be posted at once, as far as anybody asks: queues grow (fi_endpoint(3), `size`).
+pub(crate) const DEPTH: usize = 1 << 16;
+/// Bytes of data with a connection request.
+pub(crate) const CM_DATA: usize = 256;
+
+unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
+    // SAFETY: an endpoint of ours.
+    match unsafe { Endpoint::of(ep) }.port() {
+        Ok(port) if port.cancel(super::local::context(context)) => 0,
+        Ok(_) => -(libc::ENOENT as isize),
+        Err(refused) => refused,
+    }
+}
+
+unsafe extern "C" fn size_left(ep: *mut fid_ep) -> isize {
+    // SAFETY: an endpoint of ours.
+    unsafe { Endpoint::of(ep) }.port().map_or_else(|refused| refused, |_| DEPTH as isize)
+}
+
+unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    let answer = match (level, option) {
+        (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => endpoint.setup.multi_minimum(),
+        (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) => CM_DATA,
+        _ => return -libc::ENOPROTOOPT,
+    };
+    // SAFETY: the client says how much room there is.
+    if unsafe { len.read() } < size_of::<usize>() {
+        return -FI_ETOOSMALL;
+    }
+    // SAFETY: the client wants a size_t there.
+    unsafe { value.cast::<usize>().write_unaligned(answer) };
+    // SAFETY: as above.
+    unsafe { len.write(size_of::<usize>()) };
+    0
+}
+
+unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *const c_void, len: usize) -> c_int {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    match (level, option) {
+        (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) if len >= size_of::<usize>() => {
+            // SAFETY: the client gives a size_t.
+            endpoint.setup.set_multi_minimum(unsafe { value.cast::<usize>().read_unaligned() });
+            0
+        }
+        (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => -libc::EINVAL,
+        _ => -libc::ENOPROTOOPT,
+    }
+}
+
+/// Fixes the address that the endpoint will have.
+unsafe extern "C" fn setname(ep: fid_t, address: *mut c_void, len: usize) -> c_int {
+    // SAFETY: an endpoint of ours, and the client's address.
+    let (endpoint, address) = unsafe { (Endpoint::of(ep), address::read(address, len)) };
+    let Some(address) = address else { return -libc::EINVAL };
+    if endpoint.setup.set_source(address) { 0 } else { -FI_EOPBADSTATE }
+}
+
+unsafe extern "C" fn getname(ep: fid_t, to: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: an endpoint of ours.
+    let Some(address) = (unsafe { Endpoint::of(ep) }).setup.name() else {
+        log::warning!(FI_LOG_EP_CTRL, "fi_getname: the endpoint has no address before it is enabled");
+        return -FI_EOPBADSTATE;
+    };
+    // SAFETY: the client's buffer, as long as it says.
+    if unsafe { Native::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
+}
+
+pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    match command {
+        FI_ENABLE => code(endpoint.setup.enable().map(|()| {
+            if let Err(refused) = endpoint.port() {
+                log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
+            }
+        })),
+        FI_ALIAS => {
+            // SAFETY: the argument of FI_ALIAS.
+            let alias = unsafe { &*argument.cast::<fi_alias>() };
+            match endpoint.alias(alias.flags) {
+                // SAFETY: the client wants the alias there.
+                Ok(endpoint) => unsafe { endpoint.give(alias.fid) },
+                Err(code) => return -code,
+            }
+            0
+        }
+        FI_GETOPSFLAG | FI_SETOPSFLAG => {
+            let flags = argument.cast::<u64>();
+            // SAFETY: the argument of both is 64 bits of flags.
+            let given = unsafe { flags.read() };
+            let direction = match given & (FI_TRANSMIT | FI_RECV) {
+                FI_TRANSMIT => &endpoint.transmit,
+                FI_RECV => &endpoint.receive,
+                _ => return -libc::EINVAL,
+            };
+            if command == FI_SETOPSFLAG {
+                direction.set_defaults(given & !(FI_TRANSMIT | FI_RECV));
+            } else {
+                // SAFETY: as above.
+                unsafe { flags.write(direction.defaults()) };
+            }
+            0
+        }
+        _ => -libc::ENOSYS,
+    }
+}
+
+impl Endpoint {
+    /// Another object for the same endpoint, whose sends or receives have other default flags (fi_ep_alias(3)).
+    fn alias(&self, flags: u64) -> Result<Self, i32> {
+        let (mut transmit, mut receive) = (self.transmit.defaults(), self.receive.defaults());
+        match flags & (FI_TRANSMIT | FI_RECV) {
+            FI_TRANSMIT => transmit = flags & !FI_TRANSMIT,
+            FI_RECV => receive = flags & !FI_RECV,
+            _ => return Err(libc::EINVAL),
+        }
+        let alias = Self {
+            fid: self.fid,
+            port: OnceLock::new(),
+            directed: self.directed,
+            transmit: Direction::new(transmit),
+            receive: Direction::new(receive),
+            setup: Arc::clone(&self.setup),
+        };
+        Ok(alias)
+    }
+}

@@ -1,0 +1,133 @@
+//! What operations' flags mean to percale.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use percale::OpFlags;
+
+use crate::abi::{
+    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT, FI_INJECT_COMPLETE,
+    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_TRANSMIT_COMPLETE,
+};
+
+/// Each flag of libfabric's that percale has, and percale's.
+const PAIRS: [(u64, OpFlags); 10] = [
+    (FI_MORE, OpFlags::MORE),
+    (FI_FENCE, OpFlags::FENCE),
+    (FI_INJECT, OpFlags::INJECT),
+    (FI_TRANSMIT_COMPLETE, OpFlags::TRANSMIT_COMPLETE),
+    (FI_DELIVERY_COMPLETE, OpFlags::DELIVERY_COMPLETE),
+    (FI_MATCH_COMPLETE, OpFlags::MATCH_COMPLETE),
+    (FI_MULTI_RECV, OpFlags::MULTI_RECEIVE),
+    (FI_PEEK, OpFlags::PEEK),
+    (FI_CLAIM, OpFlags::CLAIM),
+    (FI_DISCARD, OpFlags::DISCARD),
+];
+
+/// Flags that say nothing percale must know: completion is decided apart, data is an argument, and what is complete for
+/// transmission has left its buffer.
+const ELSEWHERE: u64 = FI_COMPLETION | FI_REMOTE_CQ_DATA | FI_INJECT_COMPLETE;
+
+const KNOWN: u64 = {
+    let (mut all, mut at) = (ELSEWHERE, 0);
+    while at < PAIRS.len() {
+        all |= PAIRS[at].0;
+        at += 1;
+    }
+    all
+};
+
+/// percale's flags for an operation's. `None` if there is one that percale does not have (FI_TRIGGER, FI_COMMIT_COMPLETE, ...).
+#[inline]
+pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
+    if flags & !KNOWN != 0 {
+        return None;
+    }
+    let mut all = OpFlags::empty();
+    for (theirs, ours) in PAIRS {
+        all.set(ours, flags & theirs != 0);
+    }
+    Some(all)
+}
+
+/// One direction of an endpoint: what its operations report. Changed while the endpoint is set up, which clients serialize
+/// with everything else (fi_endpoint(3)).
+#[derive(Debug, Default)]
+pub(crate) struct Direction {
+    /// Successes are reported.
+    reports: AtomicBool,
+    /// Only of operations that ask for it (FI_SELECTIVE_COMPLETION).
+    selective: AtomicBool,
+    /// libfabric's flags of operations that have none of their own.
+    defaults: AtomicU64,
+    /// percale's for the same.
+    ours: AtomicU32,
+}
+
+impl Direction {
+    /// One that reports nothing yet.
+    pub(crate) fn new(defaults: u64) -> Self {
+        let direction = Self::default();
+        direction.set_defaults(defaults);
+        direction
+    }
+
+    /// What the binding to a completion queue said.
+    pub(crate) fn bind(&self, reports: bool, selective: bool) {
+        self.reports.store(reports, Ordering::Relaxed);
+        self.selective.store(selective, Ordering::Relaxed);
+        self.set_defaults(self.defaults());
+    }
+
+    /// libfabric's flags of operations that have none of their own.
+    pub(crate) fn defaults(&self) -> u64 {
+        self.defaults.load(Ordering::Relaxed)
+    }
+
+    /// Sets them. Flags that percale does not have are left out.
+    pub(crate) fn set_defaults(&self, defaults: u64) {
+        let defaults = defaults & KNOWN;
+        self.defaults.store(defaults, Ordering::Relaxed);
+        self.ours.store(self.flags(defaults).unwrap_or_default().bits(), Ordering::Relaxed);
+    }
+
+    /// percale's flags for operations that have none of their own.
+    #[inline]
+    pub(crate) fn own(&self) -> OpFlags {
+        OpFlags::from_bits_retain(self.ours.load(Ordering::Relaxed))
+    }
+
+    /// percale's flags for an operation with these.
+    #[inline]
+    pub(crate) fn flags(&self, flags: u64) -> Option<OpFlags> {
+        let mut ours = translate(flags)?;
+        let asked = !self.selective.load(Ordering::Relaxed) || flags & FI_COMPLETION != 0;
+        ours.set(OpFlags::COMPLETION, asked && self.reports.load(Ordering::Relaxed));
+        Some(ours)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::FI_TRIGGER;
+
+    #[test]
+    fn completion_is_as_the_binding_says() {
+        let completes = |reports, selective, flags| {
+            let direction = Direction::new(flags);
+            direction.bind(reports, selective);
+            assert_eq!(direction.flags(flags), Some(direction.own()));
+            direction.own().contains(OpFlags::COMPLETION)
+        };
+        assert!(completes(true, false, 0));
+        assert!(!completes(true, true, 0));
+        assert!(completes(true, true, FI_COMPLETION));
+        assert!(!completes(false, false, FI_COMPLETION));
+    }
+
+    #[test]
+    fn unknown_flags_are_refused() {
+        assert_eq!(translate(FI_TRIGGER), None);
+        assert_eq!(translate(FI_FENCE | FI_REMOTE_CQ_DATA), Some(OpFlags::FENCE));
+    }
+}

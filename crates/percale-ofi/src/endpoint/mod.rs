@@ -1,0 +1,219 @@
+//! `fid_ep`: an endpoint (fi_endpoint(3)).
+//!
+//! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened
+//! * [`control`]: options, names, cancelling, aliases
+//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post
+//!
+//! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
+
+mod atomic;
+mod control;
+mod flags;
+mod local;
+mod message;
+pub(crate) mod port;
+mod rma;
+mod setup;
+mod tagged;
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+use percale::{OpFlags, PeerAddress, PostError};
+
+pub(crate) use self::atomic::query;
+use self::flags::Direction;
+use self::port::Port;
+use self::setup::Setup;
+use crate::abi::{
+    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, fi_addr_t,
+    fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
+};
+use crate::domain::Domain;
+use crate::log;
+use crate::object::{self, Object};
+
+#[repr(C)]
+pub(crate) struct Endpoint {
+    fid: fid_ep,
+    /// There once the endpoint is enabled.
+    port: OnceLock<Arc<Port>>,
+    /// Receives are from whom they say; else from anybody.
+    directed: bool,
+    transmit: Direction,
+    receive: Direction,
+    setup: Arc<Setup>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Endpoint {
+    const CLASS: usize = FI_CLASS_EP;
+}
+
+static FI: fi_ops =
+    fi_ops { close: Some(close), bind: Some(setup::bind), control: Some(control::control), ..fi_ops::REFUSING };
+static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
+
+/// Opens an endpoint.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    // SAFETY: null, or the client's.
+    let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
+    // SAFETY: as above.
+    let kind = unsafe { info.ep_attr.as_ref() }.map_or(FI_EP_RDM, |attr| attr.r#type);
+    if kind != FI_EP_RDM && kind != FI_EP_MSG {
+        log::warning!(FI_LOG_EP_CTRL, "fi_endpoint: there are endpoints of types FI_EP_RDM and FI_EP_MSG, not {kind}");
+        return -libc::EINVAL;
+    }
+    // SAFETY: as above.
+    let transmit = unsafe { info.tx_attr.as_ref() };
+    // SAFETY: as above.
+    let receive = unsafe { info.rx_attr.as_ref() };
+    let caps = receive.map_or(0, |attr| attr.caps) | info.caps;
+    let defaults = [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)];
+    // SAFETY: an info's addresses are as long as it says.
+    let setup = Arc::new(unsafe { Setup::new(domain, info, kind) });
+    Endpoint {
+        fid: fid_ep {
+            fid: object::head(FI_CLASS_EP, context, &FI),
+            ops: std::ptr::from_ref(&control::OPS).cast_mut(),
+            cm: std::ptr::from_ref(&control::CM).cast_mut(),
+            msg: std::ptr::from_ref(&message::OPS).cast_mut(),
+            rma: std::ptr::from_ref(&rma::OPS).cast_mut(),
+            tagged: std::ptr::from_ref(&tagged::OPS).cast_mut(),
+            atomic: std::ptr::from_ref(&atomic::OPS).cast_mut(),
+            collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
+        },
+        port: OnceLock::new(),
+        directed: caps & FI_DIRECTED_RECV != 0,
+        transmit: Direction::new(defaults[0]),
+        receive: Direction::new(defaults[1]),
+        setup,
+    }
+    .hand_out(ep)
+}
+
+/// As [`open`], with flags, of which there are none.
+pub(crate) unsafe extern "C" fn open_flagged(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    ep: *mut *mut fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        log::warning!(FI_LOG_EP_CTRL, "fi_endpoint2: flags {flags:#x} are not supported");
+        return -FI_EBADFLAGS;
+    }
+    // SAFETY: passed on.
+    unsafe { open(domain, info, ep, context) }
+}
+
+unsafe extern "C" fn close(ep: *mut fid) -> c_int {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    // The last alias takes the endpoint with it.
+    if Arc::strong_count(&endpoint.setup) == 1 {
+        endpoint.setup.release();
+    }
+    // SAFETY: `give` made it of a box, and the client gives it up.
+    drop(unsafe { Box::from_raw(ep.cast::<Endpoint>()) });
+    0
+}
+
+/// A result as libfabric returns it.
+#[inline]
+fn answer(result: Result<(), PostError>) -> isize {
+    match result {
+        Ok(()) => 0,
+        Err(error) => refusal(&error),
+    }
+}
+
+#[cold]
+fn refusal(error: &PostError) -> isize {
+    if !matches!(error, PostError::Again) {
+        log::warning!(FI_LOG_EP_CTRL, "an operation was not posted: {error}");
+    }
+    -(error.errno() as isize)
+}
+
+#[cold]
+fn unsupported(flags: u64) -> isize {
+    log::warning!(FI_LOG_EP_CTRL, "an operation was not posted: its flags {flags:#x} are not all supported");
+    -(FI_EBADFLAGS as isize)
+}
+
+impl Endpoint {
+    fn hand_out(self, ep: *mut *mut fid_ep) -> c_int {
+        // SAFETY: the client wants the endpoint there.
+        unsafe { self.give(ep) };
+        0
+    }
+
+    /// percale's endpoint.
+    #[inline]
+    fn port(&self) -> Result<&Port, isize> {
+        match self.port.get() {
+            Some(port) => Ok(port),
+            None => self.late_port(),
+        }
+    }
+
+    /// An alias made before the endpoint was enabled finds it here.
+    #[cold]
+    fn late_port(&self) -> Result<&Port, isize> {
+        let Some(port) = self.setup.port() else {
+            log::warning!(FI_LOG_EP_CTRL, "an operation was posted to an endpoint that is not enabled");
+            return Err(-(FI_EOPBADSTATE as isize));
+        };
+        self.setup.directions(&self.transmit, &self.receive);
+        Ok(self.port.get_or_init(|| Arc::clone(port)))
+    }
+
+    /// The flags of sends and accesses that have none of their own.
+    #[inline]
+    fn own_transmit(&self) -> OpFlags {
+        self.is_ready();
+        self.transmit.own()
+    }
+
+    /// The flags of receives that have none of their own.
+    #[inline]
+    fn own_receive(&self) -> OpFlags {
+        self.is_ready();
+        self.receive.own()
+    }
+
+    /// Whether operations can be posted. Until then the directions do not know what they report.
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.port.get().is_some() || self.setup.port().is_some() && self.late_port().is_ok()
+    }
+
+    /// percale's flags for those of a send's or an access' call.
+    #[inline]
+    fn transmit_flags(&self, flags: u64) -> Result<OpFlags, isize> {
+        self.is_ready();
+        self.transmit.flags(flags).ok_or_else(|| unsupported(flags))
+    }
+
+    /// percale's flags for those of a receive's call.
+    #[inline]
+    fn receive_flags(&self, flags: u64) -> Result<OpFlags, isize> {
+        self.is_ready();
+        self.receive.flags(flags).ok_or_else(|| unsupported(flags))
+    }
+
+    /// From whom a receive takes messages.
+    #[inline]
+    const fn from(&self, source: fi_addr_t) -> PeerAddress {
+        if self.directed { PeerAddress(source) } else { PeerAddress::UNSPECIFIED }
+    }
+}

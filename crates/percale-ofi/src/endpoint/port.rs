@@ -1,0 +1,118 @@
+//! A percale endpoint, with or without a lock.
+
+use percale::completion::ring::ErrorAvailable;
+use percale::{AtomicWork, Endpoint, Entry, ErrorEntry, PostError, ReceiveWork, RmaWork, SendWork, SharedEndpoint};
+
+/// The endpoint under a `fid_ep`.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "ports are behind one pointer each, and a box would be another")]
+pub(crate) enum Port {
+    /// The client promised that one thread at a time uses the endpoint and what it completes to.
+    Owned(Promised),
+    /// It did not.
+    Shared(SharedEndpoint),
+}
+
+/// An endpoint that one thread at a time uses.
+#[derive(Debug)]
+pub(crate) struct Promised(Endpoint);
+
+// SAFETY: whoever makes one promises that one thread at a time uses it (`Port::owned`).
+unsafe impl Sync for Promised {}
+
+/// Calls the same method of either.
+macro_rules! either {
+    ($port:expr, $endpoint:ident => $call:expr) => {
+        match $port {
+            Port::Owned(Promised($endpoint)) => $call,
+            Port::Shared($endpoint) => $call,
+        }
+    };
+}
+
+impl Port {
+    /// An endpoint without a lock.
+    ///
+    /// # Safety
+    /// One thread at a time uses it.
+    pub(crate) const unsafe fn owned(endpoint: Endpoint) -> Self {
+        Self::Owned(Promised(endpoint))
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_send`].
+    #[inline]
+    pub(crate) unsafe fn send(&self, work: &SendWork) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_send(work) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_recv`].
+    #[inline]
+    pub(crate) unsafe fn receive(&self, work: &ReceiveWork) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_recv(work) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_write`].
+    #[inline]
+    pub(crate) unsafe fn write(&self, work: &RmaWork) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_write(work) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_read`].
+    #[inline]
+    pub(crate) unsafe fn read(&self, work: &RmaWork) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_read(work) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_atomic`].
+    #[inline]
+    pub(crate) unsafe fn atomic(&self, work: &AtomicWork) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_atomic(work) })
+    }
+
+    /// Reads the endpoint's own results.
+    #[inline]
+    pub(crate) fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        either!(self, endpoint => endpoint.poll(entries))
+    }
+
+    /// Takes the error that is next among the endpoint's own results.
+    pub(crate) fn read_error(&self) -> Option<ErrorEntry> {
+        either!(self, endpoint => endpoint.read_error())
+    }
+
+    /// Whether its own results wait, after progress was made.
+    pub(crate) fn has_results(&self) -> bool {
+        either!(self, endpoint => endpoint.wait(Some(std::time::Duration::ZERO)))
+    }
+
+    /// Makes progress.
+    #[inline]
+    pub(crate) fn progress(&self) -> bool {
+        either!(self, endpoint => endpoint.progress())
+    }
+
+    /// Cancels what was posted with this context.
+    pub(crate) fn cancel(&self, context: u64) -> bool {
+        either!(self, endpoint => endpoint.cancel(context))
+    }
+
+    /// Releases multi-receive buffers once less than this many bytes are left.
+    pub(crate) fn set_multi_minimum(&self, bytes: usize) {
+        either!(self, endpoint => endpoint.set_multi_receive_minimum(bytes));
+    }
+
+    /// Where peers reach it.
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        either!(self, endpoint => endpoint.address())
+    }
+}

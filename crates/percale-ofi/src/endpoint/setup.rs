@@ -1,0 +1,255 @@
+//! What is bound to an endpoint, and its percale endpoint, opened when it is enabled.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::Endpoint;
+use super::flags::Direction;
+use super::port::Port;
+use crate::abi::{
+    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_EOPBADSTATE, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid,
+};
+use crate::counter::{self, Count};
+use crate::domain;
+use crate::events::{self, Events};
+use crate::object::{Object, code};
+use crate::queue::{self, Queue};
+use crate::vector::{self, Vector};
+use crate::{address, log};
+
+/// What the aliases of an endpoint share.
+pub(super) struct Setup {
+    domain: Arc<domain::Shared>,
+    /// FI_EP_
+    kind: u32,
+    bound: Mutex<Bound>,
+    port: OnceLock<Arc<Port>>,
+}
+
+/// What was bound before the endpoint was enabled, and is held until it is closed.
+#[derive(Default)]
+struct Bound {
+    source: Option<SocketAddr>,
+    vector: Option<Arc<vector::Shared>>,
+    transmit: Option<Reports>,
+    receive: Option<Reports>,
+    counters: Vec<(u64, Arc<counter::Shared>)>,
+    events: Option<Arc<events::Shared>>,
+    multi_minimum: Option<usize>,
+}
+
+#[derive(Clone)]
+struct Reports {
+    queue: Arc<queue::Shared>,
+    selective: bool,
+}
+
+/// What counters of endpoints count.
+const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+/// A multi-receive buffer with less than this left is released, unless the client says otherwise.
+const MULTI_MINIMUM: usize = 64;
+
+pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    // SAFETY: an endpoint of ours, and some open object of the client's.
+    code(unsafe { Endpoint::of(ep).setup.bind(other, flags) })
+}
+
+impl Setup {
+    /// # Safety
+    /// The info's addresses are as long as it says.
+    pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, kind: u32) -> Self {
+        // SAFETY: promised by the caller.
+        let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
+        let bound = Bound { source, ..Bound::default() };
+        Self { domain: Arc::clone(domain), kind, bound: Mutex::new(bound), port: OnceLock::new() }
+    }
+
+    fn bound(&self) -> MutexGuard<'_, Bound> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// percale's endpoint, once the endpoint is enabled.
+    pub(super) fn port(&self) -> Option<&Arc<Port>> {
+        self.port.get()
+    }
+
+    /// The endpoint's address, once it has one.
+    pub(super) fn name(&self) -> Option<SocketAddr> {
+        match self.port() {
+            Some(port) => Some(port.address()),
+            None => self.bound().source.filter(|address| address.port() != 0),
+        }
+    }
+
+    /// Fixes the address; false if it has one.
+    pub(super) fn set_source(&self, address: SocketAddr) -> bool {
+        self.bound().source = Some(address);
+        self.port().is_none()
+    }
+
+    /// The room below which a multi-receive buffer is released.
+    pub(super) fn multi_minimum(&self) -> usize {
+        self.bound().multi_minimum.unwrap_or(MULTI_MINIMUM)
+    }
+
+    pub(super) fn set_multi_minimum(&self, bytes: usize) {
+        self.bound().multi_minimum = Some(bytes);
+        if let Some(port) = self.port() {
+            port.set_multi_minimum(bytes);
+        }
+    }
+
+    /// Tells an object's directions what they report.
+    pub(super) fn directions(&self, transmit: &Direction, receive: &Direction) {
+        let bound = self.bound();
+        for (direction, reports) in [(transmit, &bound.transmit), (receive, &bound.receive)] {
+            direction.bind(reports.is_some(), reports.as_ref().is_some_and(|reports| reports.selective));
+        }
+    }
+
+    /// # Safety
+    /// `other` is null or some open object of the client's.
+    unsafe fn bind(&self, other: *mut fid, flags: u64) -> Result<(), i32> {
+        if self.port().is_some() {
+            log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint is enabled already");
+            return Err(FI_EOPBADSTATE);
+        }
+        let mut bound = self.bound();
+        // SAFETY: promised by the caller.
+        if let Some(queue) = unsafe { Queue::of_class(other) } {
+            if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || flags & (FI_SEND | FI_RECV) == 0 {
+                log::warning!(
+                    FI_LOG_EP_CTRL,
+                    "fi_ep_bind: a completion queue is bound with FI_TRANSMIT, FI_RECV or both, not {flags:#x}"
+                );
+                return Err(FI_EBADFLAGS);
+            }
+            let reports =
+                Reports { queue: Arc::clone(queue.shared()), selective: flags & FI_SELECTIVE_COMPLETION != 0 };
+            for (bit, place) in [(FI_SEND, 0), (FI_RECV, 1)] {
+                let place = if place == 0 { &mut bound.transmit } else { &mut bound.receive };
+                if flags & bit != 0 && place.replace(reports.clone()).is_some() {
+                    log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has a completion queue for this direction");
+                    return Err(libc::EINVAL);
+                }
+            }
+            return Ok(());
+        }
+        // SAFETY: promised by the caller.
+        if let Some(vector) = unsafe { Vector::of_class(other) } {
+            if bound.vector.replace(Arc::clone(vector.shared())).is_some() {
+                log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has an address vector");
+                return Err(libc::EINVAL);
+            }
+            return Ok(());
+        }
+        // SAFETY: promised by the caller.
+        if let Some(counter) = unsafe { Count::of_class(other) } {
+            if flags & !COUNTED != 0 || flags == 0 {
+                log::warning!(
+                    FI_LOG_EP_CTRL,
+                    "fi_ep_bind: a counter counts sends, receives, reads and writes, not {flags:#x}"
+                );
+                return Err(FI_EBADFLAGS);
+            }
+            bound.counters.push((flags, Arc::clone(counter.shared())));
+            return Ok(());
+        }
+        // SAFETY: promised by the caller.
+        if let Some(events) = unsafe { Events::of_class(other) } {
+            bound.events = Some(Arc::clone(events.shared()));
+            return Ok(());
+        }
+        log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: objects of this class are not bound to endpoints");
+        Err(libc::EINVAL)
+    }
+
+    /// Opens percale's endpoint (fi_enable(3)).
+    pub(super) fn enable(&self) -> Result<(), i32> {
+        if self.port().is_some() {
+            return Ok(());
+        }
+        let bound = self.bound();
+        if self.kind == FI_EP_RDM && bound.vector.is_none() {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: a reliable-datagram endpoint needs an address vector; bind one");
+            return Err(FI_ENOAV);
+        }
+        if bound.transmit.is_none() && bound.receive.is_none() && bound.counters.is_empty() {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: the endpoint has neither completion queue nor counter; bind one");
+            return Err(FI_ENOCQ);
+        }
+        let direct = match (&bound.transmit, &bound.receive) {
+            (Some(transmit), Some(receive)) => {
+                Arc::ptr_eq(&transmit.queue, &receive.queue) && transmit.queue.takes_directly()
+            }
+            _ => false,
+        };
+        let mut builder = self.domain.percale.endpoint();
+        if let Some(vector) = &bound.vector {
+            builder = builder.vector(&vector.percale);
+        }
+        if !direct {
+            if let Some(reports) = &bound.transmit {
+                builder = builder.transmit_queue(&reports.queue.percale);
+            }
+            if let Some(reports) = &bound.receive {
+                builder = builder.receive_queue(&reports.queue.percale);
+            }
+        }
+        for (flags, counter) in &bound.counters {
+            let counted = |bit| flags & bit != 0;
+            let counter = &counter.percale;
+            builder = if counted(FI_SEND) { builder.send_counter(counter) } else { builder };
+            builder = if counted(FI_RECV) { builder.receive_counter(counter) } else { builder };
+            builder = if counted(FI_READ) { builder.read_counter(counter) } else { builder };
+            builder = if counted(FI_WRITE) { builder.write_counter(counter) } else { builder };
+            builder = if counted(FI_REMOTE_READ) { builder.remote_read_counter(counter) } else { builder };
+            builder = if counted(FI_REMOTE_WRITE) { builder.remote_write_counter(counter) } else { builder };
+        }
+        builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
+        let source = bound.source.unwrap_or_else(|| {
+            let wildcard = if self.domain.ipv6 { "[::]:0" } else { "0.0.0.0:0" };
+            wildcard.parse().unwrap_or_else(|_| unreachable!("it is an address"))
+        });
+        let slept_on =
+            [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
+        let port = if self.domain.serialized && !slept_on {
+            // SAFETY: the client serializes what it does with the endpoint and what that completes to.
+            builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
+        } else {
+            builder.bind_shared(source.to_string()).map(Port::Shared)
+        };
+        let port = Arc::new(port.map_err(|error| {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: {error}");
+            error.errno()
+        })?);
+        for reports in [&bound.transmit, &bound.receive].into_iter().flatten() {
+            if direct {
+                reports.queue.attach(&port);
+                break;
+            }
+            reports.queue.reported_to(&port);
+        }
+        for (_, counter) in &bound.counters {
+            counter.attach(&port);
+        }
+        self.domain.opened(&port);
+        drop(bound);
+        self.port.get_or_init(|| port);
+        Ok(())
+    }
+
+    /// The last object for the endpoint is closed: nothing is read from it any more.
+    pub(super) fn release(&self) {
+        let bound = std::mem::take(&mut *self.bound());
+        let Some(port) = self.port() else { return };
+        for reports in [bound.transmit, bound.receive].into_iter().flatten() {
+            reports.queue.detach(port);
+        }
+        for (_, counter) in bound.counters {
+            counter.detach(port);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Failed operations, as clients read them (fi_cq_readerr(3)).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use percale::{ErrorCode, ErrorEntry};
+
+use crate::abi::{FI_LOG_CQ, fi_cq_err_entry};
+use crate::log;
+use crate::queue::source;
+
+/// From this version of the interface on, an error entry has room for the source's address.
+const WITH_SOURCE: u32 = (1 << 16) | 20;
+/// From this version on, the client may give room for the error's own data, and says how much.
+const WITH_DATA_SIZE: u32 = (1 << 16) | 5;
+
+/// Every code, with what it means; its number is its place, counted from 1.
+const ALL: [(ErrorCode, &CStr); 18] = [
+    (ErrorCode::Truncated, c"the message was longer than the buffer that it was received into"),
+    (ErrorCode::Canceled, c"the operation was cancelled"),
+    (ErrorCode::NoMessage, c"no matching message has arrived"),
+    (ErrorCode::PeerDied, c"the peer is gone: its process ended or it closed the connection"),
+    (ErrorCode::Closed, c"the peer closed its endpoint"),
+    (ErrorCode::NotConnected, c"the peer is not connected"),
+    (ErrorCode::Refused, c"the peer refused the connection"),
+    (ErrorCode::Unreachable, c"there is no route to the peer"),
+    (ErrorCode::TimedOut, c"the peer did not answer in time"),
+    (ErrorCode::Protocol, c"the peer broke the protocol"),
+    (ErrorCode::Fault, c"the operation's memory cannot be read or written"),
+    (ErrorCode::Denied, c"the access is not allowed"),
+    (ErrorCode::Misaligned, c"the target of an atomic operation is not aligned to its size"),
+    (ErrorCode::KeyRejected, c"the peer did not accept the key"),
+    (ErrorCode::UnknownAddress, c"the address is not in the address vector"),
+    (ErrorCode::NoMemory, c"out of memory"),
+    (ErrorCode::NoDescriptors, c"there are no descriptors left"),
+    (ErrorCode::Io, c"input or output failed"),
+];
+
+/// The number that clients keep of a code.
+fn number(code: ErrorCode) -> c_int {
+    ALL.iter().position(|(other, _)| *other == code).map_or(0, |at| at as c_int + 1)
+}
+
+/// What a number says.
+pub(crate) fn text(number: c_int) -> &'static CStr {
+    let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    at.and_then(|at| ALL.get(at)).map_or(c"an error that percale does not know", |(_, text)| *text)
+}
+
+/// Copies a text, cut to the room there is.
+///
+/// # Safety
+/// `to` is null or writable for `room` bytes.
+pub(crate) unsafe fn copy(text: &CStr, to: *mut c_char, room: usize) {
+    if to.is_null() || room == 0 {
+        return;
+    }
+    let bytes = text.to_bytes();
+    let count = bytes.len().min(room - 1);
+    // SAFETY: promised by the caller.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), count) };
+    // SAFETY: `count` is less than `room`.
+    unsafe { to.add(count).write(0) };
+}
+
+/// Writes an error as the client's version of the interface has it.
+///
+/// # Safety
+/// `to` is readable and writable for as much of an error entry as that version knows.
+pub(crate) unsafe fn write(error: &ErrorEntry, to: *mut fi_cq_err_entry, api_version: u32) {
+    log::note!(FI_LOG_CQ, "an operation failed: {error}");
+    let entry = &error.entry;
+    let pointer = |address: u64| -> *mut c_void { std::ptr::with_exposed_provenance_mut(address as usize) };
+    macro_rules! put {
+        ($($field:ident: $value:expr),+ $(,)?) => {
+            // SAFETY: promised by the caller; these fields every version knows.
+            $(unsafe { (&raw mut (*to).$field).write($value) };)+
+        };
+    }
+    put! {
+        op_context: pointer(entry.context),
+        flags: entry.flags.bits(),
+        len: entry.len as usize,
+        buf: pointer(entry.buffer),
+        data: entry.data,
+        tag: entry.tag,
+        olen: error.overflow as usize,
+        err: error.errno(),
+        prov_errno: number(error.error),
+    }
+    // There is no data beyond these fields: a client's buffer is left alone, and its room said to be unused.
+    if api_version >= WITH_DATA_SIZE {
+        put! { err_data_size: 0 }
+    } else {
+        put! { err_data: std::ptr::null_mut() }
+    }
+    if api_version >= WITH_SOURCE {
+        put! { src_addr: source(entry) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_words() {
+        for (at, (code, words)) in ALL.iter().enumerate() {
+            assert_eq!(number(*code), at as c_int + 1);
+            assert_eq!(text(number(*code)), *words);
+            assert_eq!(words.to_str().unwrap(), code.to_string());
+        }
+        assert!(text(0).to_str().unwrap().contains("does not know"));
+    }
+}

@@ -1,0 +1,252 @@
+//! `fid_eq`: an event queue (fi_eq(3)).
+
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use percale::{Event, EventQueue};
+
+use crate::abi::{
+    FI_CLASS_EQ, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
+    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq,
+};
+use crate::fabric::{self, Fabric};
+use crate::object::{self, Object};
+use crate::wait_set::Membership;
+use crate::{errors, log};
+
+/// What others know of their event queue.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    _fabric: Arc<fabric::Shared>,
+    pub(crate) percale: EventQueue,
+    /// In the wait set that the client named.
+    _membership: Option<Membership>,
+    wait: u32,
+    /// The client may write events of its own.
+    writable: bool,
+}
+
+#[repr(C)]
+pub(crate) struct Events {
+    fid: fid_eq,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Events {
+    const CLASS: usize = FI_CLASS_EQ;
+}
+
+impl Events {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
+static OPS: fi_ops_eq = fi_ops_eq {
+    size: size_of::<fi_ops_eq>(),
+    read: Some(read),
+    readerr: Some(read_error),
+    write: Some(write),
+    sread: Some(wait_read),
+    strerror: Some(error_text),
+};
+
+/// Opens an event queue.
+///
+/// # Safety
+/// `attr` is null or readable, `eq` writable.
+pub(crate) unsafe fn open(
+    fabric: &Fabric,
+    attr: *const fi_eq_attr,
+    eq: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: promised by the caller.
+    let attr = unsafe { attr.as_ref() };
+    let wait = match attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj) {
+        FI_WAIT_UNSPEC => FI_WAIT_FD,
+        wait @ (FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_SET | FI_WAIT_YIELD) => wait,
+        other => {
+            log::warning!(
+                FI_LOG_EQ,
+                "fi_eq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
+            );
+            return -libc::ENOSYS;
+        }
+    };
+    let percale = EventQueue::default();
+    let membership = match attr {
+        // SAFETY: with FI_WAIT_SET the client gives one.
+        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
+            Ok(membership) => Some(membership),
+            Err(code) => return code,
+        },
+        _ => None,
+    };
+    let shared = Arc::new(Shared {
+        _fabric: Arc::clone(fabric.shared()),
+        percale,
+        _membership: membership,
+        wait,
+        writable: attr.is_some_and(|attr| attr.flags & FI_WRITE != 0),
+    });
+    let fid = fid_eq { fid: object::head(FI_CLASS_EQ, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
+    // SAFETY: the client wants the queue there.
+    unsafe { Events { fid, shared }.give(eq) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a queue of ours that the client gives up.
+    unsafe { Events::close(fid, Events::shared) }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: a queue of ours.
+    let shared = unsafe { Events::of(fid) }.shared();
+    match command {
+        FI_GETWAIT if shared.wait == FI_WAIT_FD => match shared.percale.descriptor() {
+            Ok(descriptor) => {
+                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
+                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
+                0
+            }
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        FI_GETWAITOBJ => {
+            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
+            unsafe { argument.cast::<u32>().write(shared.wait) };
+            0
+        }
+        FI_GETWAIT => -libc::ENODATA,
+        _ => -libc::ENOSYS,
+    }
+}
+
+/// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+pub(crate) fn try_wait(events: &Shared) -> c_int {
+    match events.percale.try_wait() {
+        Ok(true) => 0,
+        Ok(false) => -libc::EAGAIN,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+impl Shared {
+    /// Reads the next event, which stays with FI_PEEK.
+    ///
+    /// # Safety
+    /// `event` is writable, and `to` for `room` bytes.
+    unsafe fn read(&self, event: *mut u32, to: *mut c_void, room: usize, flags: u64) -> isize {
+        if flags & !FI_PEEK != 0 {
+            return -(FI_EBADFLAGS as isize);
+        }
+        let (code, bytes) = loop {
+            match self.percale.peek() {
+                None => return -(libc::EAGAIN as isize),
+                Some(Event::User { code, data }) => break (code, data),
+                // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
+                Some(other) => {
+                    log::note!(FI_LOG_EQ, "{other:?}");
+                    drop(self.percale.read());
+                }
+            }
+        };
+        if bytes.len() > room {
+            return -(FI_ETOOSMALL as isize);
+        }
+        // SAFETY: the client wants the event there.
+        unsafe { event.write(code) };
+        // SAFETY: no more than there is room for.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+        if flags & FI_PEEK == 0 {
+            drop(self.percale.read());
+        }
+        bytes.len() as isize
+    }
+}
+
+unsafe extern "C" fn read(eq: *mut fid_eq, event: *mut u32, to: *mut c_void, room: usize, flags: u64) -> isize {
+    // SAFETY: a queue of ours, and the client's room.
+    unsafe { Events::of(eq).shared.read(event, to, room, flags) }
+}
+
+unsafe extern "C" fn wait_read(
+    eq: *mut fid_eq,
+    event: *mut u32,
+    to: *mut c_void,
+    room: usize,
+    timeout: c_int,
+    flags: u64,
+) -> isize {
+    // SAFETY: a queue of ours.
+    let shared = unsafe { Events::of(eq) }.shared();
+    let deadline = u64::try_from(timeout).ok().map(|timeout| Instant::now() + Duration::from_millis(timeout));
+    loop {
+        // SAFETY: the client's room.
+        let read = unsafe { shared.read(event, to, room, flags) };
+        if read != -(libc::EAGAIN as isize) {
+            return read;
+        }
+        if try_wait(shared) != 0 {
+            continue;
+        }
+        match shared.percale.descriptor() {
+            Ok(descriptor) if sleep(descriptor, deadline) => {}
+            Ok(_) => return -(libc::EAGAIN as isize),
+            Err(error) => return -(error.raw_os_error().unwrap_or(libc::EIO) as isize),
+        }
+    }
+}
+
+/// Sleeps until a descriptor is readable; false if the deadline passed first.
+pub(crate) fn sleep(descriptor: BorrowedFd<'_>, deadline: Option<Instant>) -> bool {
+    let left = deadline.map_or(-1, |deadline| {
+        // Rounded up, so as not to wake before the deadline and sleep again for nothing.
+        let left = deadline.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+        c_int::try_from(left).unwrap_or(c_int::MAX)
+    });
+    let mut one = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    let ready = unsafe { libc::poll(&raw mut one, 1, left) };
+    ready != 0 || deadline.is_none_or(|deadline| Instant::now() < deadline)
+}
+
+unsafe extern "C" fn read_error(_eq: *mut fid_eq, _to: *mut fi_eq_err_entry, _flags: u64) -> isize {
+    -(libc::EAGAIN as isize)
+}
+
+unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, from: *const c_void, len: usize, flags: u64) -> isize {
+    // SAFETY: a queue of ours.
+    let shared = unsafe { Events::of(eq) }.shared();
+    if !shared.writable {
+        log::warning!(FI_LOG_EQ, "fi_eq_write: the queue was opened without FI_WRITE");
+        return -(libc::EACCES as isize);
+    }
+    if flags != 0 {
+        return -(FI_EBADFLAGS as isize);
+    }
+    // SAFETY: the client gives so many bytes.
+    let bytes = if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) } };
+    match shared.percale.write(event, bytes) {
+        Ok(()) => len as isize,
+        Err(error) => -(error.errno() as isize),
+    }
+}
+
+unsafe extern "C" fn error_text(
+    _eq: *mut fid_eq,
+    provider_error: c_int,
+    _data: *const c_void,
+    to: *mut c_char,
+    room: usize,
+) -> *const c_char {
+    let text = errors::text(provider_error);
+    // SAFETY: the client's buffer, as long as it says.
+    unsafe { errors::copy(text, to, room) };
+    text.as_ptr()
+}

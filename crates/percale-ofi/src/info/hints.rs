@@ -1,0 +1,187 @@
+//! What an application asks for, read from C once.
+//!
+//! Attributes that are not given are all 0, which is what an application means that gives none. Hints are allocated by
+//! libfabric, so they are as long as the running libfabric knows them, and that is at least as new as the API that the
+//! application asked for: what came with a later API is not read.
+
+use std::ffi::{CStr, c_char};
+use std::mem::offset_of;
+use std::net::SocketAddr;
+
+use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fi_version, fid_t};
+use crate::address;
+
+/// An address that may be given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Given {
+    /// None is.
+    #[default]
+    Nothing,
+    /// It is.
+    Address(SocketAddr),
+    /// Something is, but no IPv4 or IPv6 address.
+    Unusable,
+}
+
+/// See the module. Pointers inside the attributes are not followed any more; what they lead to is in the fields.
+#[derive(Debug)]
+pub(super) struct Hints {
+    /// The API that the application asks for.
+    pub(super) api: u32,
+    pub(super) caps: u64,
+    pub(super) addr_format: u32,
+    pub(super) source: Given,
+    pub(super) destination: Given,
+    pub(super) handle: fid_t,
+    pub(super) tx: fi_tx_attr,
+    pub(super) rx: fi_rx_attr,
+    pub(super) ep: fi_ep_attr,
+    pub(super) domain: fi_domain_attr,
+    pub(super) provider_version: u32,
+    pub(super) domain_name: Option<String>,
+    pub(super) fabric_name: Option<String>,
+    pub(super) provider_name: Option<String>,
+    /// The domain's authorization key; `None` if it is said to be somewhere and is not.
+    pub(super) domain_key: Option<Vec<u8>>,
+    /// The endpoint's.
+    pub(super) ep_key: Option<Vec<u8>>,
+}
+
+impl Hints {
+    /// No wishes.
+    pub(super) fn none(api: u32) -> Self {
+        Self {
+            api,
+            caps: 0,
+            addr_format: 0,
+            source: Given::Nothing,
+            destination: Given::Nothing,
+            handle: std::ptr::null_mut(),
+            tx: fi_tx_attr::ZERO,
+            rx: fi_rx_attr::ZERO,
+            ep: fi_ep_attr::ZERO,
+            domain: fi_domain_attr::ZERO,
+            provider_version: 0,
+            domain_name: None,
+            fabric_name: None,
+            provider_name: None,
+            domain_key: Some(Vec::new()),
+            ep_key: Some(Vec::new()),
+        }
+    }
+
+    /// Reads hints.
+    ///
+    /// # Safety
+    /// `hints` is null, or made by a libfabric that knows `api`, with all it points to.
+    pub(super) unsafe fn read(api: u32, hints: *const fi_info) -> Self {
+        // SAFETY: promised by the caller.
+        let Some(hints) = (unsafe { hints.as_ref() }) else { return Self::none(api) };
+        // SAFETY: `fi_ep_attr` is this long in every version, and longer as said.
+        let ep = unsafe { head(hints.ep_attr, ep_length(api), fi_ep_attr::ZERO) };
+        // SAFETY: so is `fi_domain_attr`.
+        let domain = unsafe { head(hints.domain_attr, domain_length(api), fi_domain_attr::ZERO) };
+        // SAFETY: these are as long in every version.
+        let tx = unsafe { hints.tx_attr.as_ref() }.copied().unwrap_or(fi_tx_attr::ZERO);
+        // SAFETY: as above.
+        let rx = unsafe { hints.rx_attr.as_ref() }.copied().unwrap_or(fi_rx_attr::ZERO);
+        // SAFETY: as above.
+        let fabric = unsafe { hints.fabric_attr.as_ref() }.copied().unwrap_or(fi_fabric_attr::ZERO);
+        Self {
+            api,
+            caps: hints.caps,
+            addr_format: hints.addr_format,
+            // SAFETY: an address in hints is as long as they say.
+            source: given(hints.src_addr.is_null(), unsafe { address::read(hints.src_addr, hints.src_addrlen) }),
+            // SAFETY: as above.
+            destination: given(hints.dest_addr.is_null(), unsafe {
+                address::read(hints.dest_addr, hints.dest_addrlen)
+            }),
+            handle: hints.handle,
+            tx,
+            rx,
+            ep,
+            domain,
+            provider_version: fabric.prov_version,
+            // SAFETY: names in hints end with a zero byte.
+            domain_name: unsafe { text(domain.name) },
+            // SAFETY: as above.
+            fabric_name: unsafe { text(fabric.name) },
+            // SAFETY: as above.
+            provider_name: unsafe { text(fabric.prov_name) },
+            // SAFETY: keys in hints are as long as they say.
+            domain_key: unsafe { key(domain.auth_key, domain.auth_key_size) },
+            // SAFETY: as above.
+            ep_key: unsafe { key(ep.auth_key, ep.auth_key_size) },
+        }
+    }
+
+    /// Whether hints name this provider, among others or alone.
+    pub(super) fn names_percale(&self) -> bool {
+        let name = self.provider_name.as_deref().unwrap_or_default();
+        name.split(';').any(|part| part.eq_ignore_ascii_case("percale"))
+    }
+}
+
+/// How much of `fi_ep_attr` is there.
+const fn ep_length(api: u32) -> usize {
+    if api >= fi_version(2, 6) { size_of::<fi_ep_attr>() } else { offset_of!(fi_ep_attr, xpu_ctx) }
+}
+
+/// How much of `fi_domain_attr` is there.
+const fn domain_length(api: u32) -> usize {
+    if api >= fi_version(2, 6) {
+        size_of::<fi_domain_attr>()
+    } else if api >= fi_version(2, 5) {
+        offset_of!(fi_domain_attr, max_xpu_ctx_cnt)
+    } else if api >= fi_version(2, 0) {
+        offset_of!(fi_domain_attr, max_cntr_value)
+    } else if api >= fi_version(1, 20) {
+        offset_of!(fi_domain_attr, max_group_id)
+    } else {
+        offset_of!(fi_domain_attr, max_ep_auth_key)
+    }
+}
+
+/// The first `length` bytes of a structure, the rest as in `rest`; all of `rest` if there is none.
+///
+/// # Safety
+/// `from` is null or readable for `length` bytes, which are valid as `T`'s first ones, and no more than `T` has.
+unsafe fn head<T>(from: *const T, length: usize, mut rest: T) -> T {
+    if !from.is_null() {
+        // SAFETY: promised by the caller.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut rest).cast::<u8>(), length) };
+    }
+    rest
+}
+
+const fn given(is_null: bool, address: Option<SocketAddr>) -> Given {
+    match address {
+        _ if is_null => Given::Nothing,
+        Some(address) => Given::Address(address),
+        None => Given::Unusable,
+    }
+}
+
+/// # Safety
+/// `from` is null or ends with a zero byte.
+pub(super) unsafe fn text(from: *const c_char) -> Option<String> {
+    if from.is_null() {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
+}
+
+/// # Safety
+/// `from` is null or readable for `size` bytes, unless `size` is more than a key can have.
+unsafe fn key(from: *const u8, size: usize) -> Option<Vec<u8>> {
+    if size == 0 {
+        return Some(Vec::new());
+    }
+    if from.is_null() || size > percale::domain::KEY_LIMIT {
+        return None;
+    }
+    // SAFETY: promised by the caller.
+    Some(unsafe { std::slice::from_raw_parts(from, size) }.to_vec())
+}

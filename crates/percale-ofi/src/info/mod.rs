@@ -1,0 +1,139 @@
+//! getinfo: what is here and fits an application's hints.
+//!
+//! An answer is one `fi_info` for each type of endpoint and each address of an interface that is up, reliable datagrams first and
+//! the best interface first. Hints are answered strictly: libfabric's core does not check answers. What cannot be is refused with
+//! -FI_ENODATA, and the log says by name which wish that was and what there is.
+//!
+//! * [`hints`]: the wishes, read from C
+//! * [`offer`], [`caps`], [`modes`]: the answer's attributes
+//! * [`places`], [`resolve`]: interfaces and addresses
+//! * [`native`]: the answer in C's memory
+
+mod caps;
+mod hints;
+mod modes;
+mod native;
+mod offer;
+mod places;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::ffi::{c_char, c_int};
+use std::sync::{Mutex, PoisonError};
+
+use self::hints::Hints;
+use self::native::Native;
+use self::offer::{Attributes, Why};
+use self::places::{Asked, Place};
+use crate::abi::{FI_EINVAL, FI_ENODATA, FI_ENOMEM, FI_LOG_FABRIC, FI_SOURCE, fi_info};
+use crate::log;
+use crate::params::Params;
+
+/// Flags by which the core looks for providers to put ofi_rxm or ofi_rxd upon, or to offload collectives to: percale has
+/// reliable datagrams itself, and nothing is to be layered upon it.
+const LAYERING: u64 = 1 << 59 | 1 << 61;
+
+/// A refusal: its code, and why.
+struct Refusal {
+    code: c_int,
+    why: Why,
+}
+
+impl From<Why> for Refusal {
+    fn from(why: Why) -> Self {
+        Self { code: FI_ENODATA, why }
+    }
+}
+
+/// `fi_getinfo` of this provider.
+///
+/// # Safety
+/// As fi_getinfo(3) has it; `info` is writable.
+pub(crate) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    info: *mut *mut fi_info,
+) -> c_int {
+    if flags & LAYERING != 0 {
+        log::note!(FI_LOG_FABRIC, "getinfo: percale is not layered upon");
+        return -FI_ENODATA;
+    }
+    // SAFETY: promised by the caller.
+    let (node, service) = unsafe { (hints::text(node), hints::text(service)) };
+    // SAFETY: promised by the caller: hints are made by the libfabric that calls, which knows this version.
+    let hints = unsafe { Hints::read(version, hints) };
+    match answer(&hints, node.as_deref(), service.as_deref(), flags) {
+        Ok(list) => {
+            // SAFETY: promised by the caller.
+            unsafe { info.write(list.into_raw()) };
+            0
+        }
+        Err(refusal) => {
+            tell(&refusal.why);
+            -refusal.code
+        }
+    }
+}
+
+fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) -> Result<Native, Refusal> {
+    if flags & FI_SOURCE != 0 && node.is_none() && service.is_none() {
+        return Err(Refusal { code: FI_EINVAL, why: "FI_SOURCE needs a node or a service".into() });
+    }
+    if hints.provider_name.is_some() && !hints.names_percale() {
+        return Err(Why::from("hints ask for another provider").into());
+    }
+    if let Some(name) = hints.fabric_name.as_deref().filter(|name| *name != offer::FABRIC) {
+        return Err(format!("hints ask for fabric_attr->name {name:?}; there is {:?}", offer::FABRIC).into());
+    }
+    let mut matching = Vec::new();
+    let mut why = Why::new();
+    for kind in offer::kinds(hints)? {
+        match offer::attributes(hints, *kind) {
+            Ok(attributes) => matching.push(attributes),
+            // Of several types the first is the one that most programs want.
+            Err(reason) if why.is_empty() => why = reason,
+            Err(_) => {}
+        }
+    }
+    if matching.is_empty() {
+        return Err(why.into());
+    }
+    let params = Params::read().map_err(|error| error.to_string())?;
+    let here = percale::Info::discover().map_err(|error| error.to_string())?;
+    if let Err(error) = here.best() {
+        return Err(error.to_string().into());
+    }
+    let asked = Asked { node, service, flags, interface: params.interface.as_deref() };
+    let places = places::places(&here.interfaces(), hints, asked)?;
+    list(&matching, &places, hints).ok_or_else(|| Refusal { code: FI_ENOMEM, why: "out of memory".into() })
+}
+
+/// Every type at every place, as a list that ends with the last.
+fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Native> {
+    let mut list = Native::empty();
+    for attributes in matching.iter().rev() {
+        for place in places.iter().rev() {
+            list.push(attributes, place, hints.api, hints.handle)?;
+        }
+    }
+    Some(list)
+}
+
+/// Says why there is no answer: as a warning the first time, for programs ask again and again.
+fn tell(why: &str) {
+    static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let is_new = {
+        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        told.get_or_insert_default().insert(why.to_owned())
+    };
+    if is_new || cfg!(test) {
+        log::warning!(FI_LOG_FABRIC, "getinfo: no answer: {why}");
+    } else {
+        log::note!(FI_LOG_FABRIC, "getinfo: no answer, again: {why}");
+    }
+}

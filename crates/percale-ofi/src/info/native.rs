@@ -1,0 +1,144 @@
+//! An `fi_info` in C's memory: libfabric frees whatever hangs on one by `free`.
+
+use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
+
+use super::offer::{Attributes, FABRIC};
+use super::places::Place;
+use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_fabric_attr, fi_info, fid_t};
+use crate::address::Native as NativeAddress;
+
+/// Owns one, or several in a list, until they are handed over.
+pub(super) struct Native(*mut fi_info);
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the list.
+        unsafe { free(self.0) };
+    }
+}
+
+impl Native {
+    /// An empty list.
+    pub(super) const fn empty() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
+    /// The list, for who frees it by `fi_freeinfo`; null if it is empty.
+    pub(super) fn into_raw(self) -> *mut fi_info {
+        let first = self.0;
+        std::mem::forget(self);
+        first
+    }
+
+    /// Puts an answer at the head of the list; `None` if memory is short.
+    pub(super) fn push(&mut self, attributes: &Attributes, place: &Place, api: u32, handle: fid_t) -> Option<()> {
+        let one = Self(keep(fi_info::ZERO)?);
+        // SAFETY: just allocated, and nobody else has it.
+        let info = unsafe { &mut *one.0 };
+        // Each thing that is allocated hangs on `info` at once, so that it is freed with it whatever fails later.
+        info.tx_attr = keep(attributes.tx)?;
+        info.rx_attr = keep(attributes.rx)?;
+        info.ep_attr = keep(attributes.ep)?;
+        info.domain_attr = keep(attributes.domain)?;
+        let fabric =
+            fi_fabric_attr { prov_version: crate::provider::version(), api_version: api, ..fi_fabric_attr::ZERO };
+        info.fabric_attr = keep(fabric)?;
+        let fabric = info.fabric_attr;
+        let (domain, endpoint) = (info.domain_attr, info.ep_attr);
+        // SAFETY: allocated above.
+        unsafe { (*fabric).name = text(FABRIC)? };
+        // SAFETY: as above.
+        unsafe { (*domain).name = text(&place.interface)? };
+        // SAFETY: as above.
+        unsafe { (*domain).auth_key = bytes(&attributes.domain_key)?.cast() };
+        // SAFETY: as above.
+        unsafe { (*endpoint).auth_key = bytes(&attributes.ep_key)?.cast() };
+        info.caps = attributes.caps;
+        info.addr_format = if place.source.is_ipv4() { FI_SOCKADDR_IN } else { FI_SOCKADDR_IN6 };
+        let source = NativeAddress::from(place.source);
+        info.src_addrlen = source.as_bytes().len();
+        info.src_addr = bytes(source.as_bytes())?;
+        if let Some(destination) = place.destination {
+            let destination = NativeAddress::from(destination);
+            info.dest_addrlen = destination.as_bytes().len();
+            info.dest_addr = bytes(destination.as_bytes())?;
+        }
+        info.handle = handle;
+        info.next = std::mem::replace(&mut self.0, one.into_raw());
+        Some(())
+    }
+}
+
+/// A value in C's memory.
+fn keep<T>(value: T) -> Option<*mut T> {
+    // SAFETY: any size will do.
+    let place = NonNull::new(unsafe { libc::malloc(size_of::<T>()) })?.cast::<T>().as_ptr();
+    // SAFETY: as large as that, and malloc aligns for everything.
+    unsafe { place.write(value) };
+    Some(place)
+}
+
+/// Bytes in C's memory; null if there are none.
+fn bytes(from: &[u8]) -> Option<*mut c_void> {
+    if from.is_empty() {
+        return Some(std::ptr::null_mut());
+    }
+    // SAFETY: any size will do.
+    let place = NonNull::new(unsafe { libc::malloc(from.len()) })?.as_ptr();
+    // SAFETY: as large as that, and new.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), place.cast(), from.len()) };
+    Some(place)
+}
+
+/// A text in C's memory.
+fn text(from: &str) -> Option<*mut c_char> {
+    let with_end: Vec<u8> = from.bytes().chain([0]).collect();
+    bytes(&with_end).map(<*mut c_void>::cast)
+}
+
+/// What `fi_freeinfo` does.
+///
+/// # Safety
+/// A list of `fi_info` in C's memory, which nobody uses any more.
+pub(super) unsafe fn free(mut list: *mut fi_info) {
+    // SAFETY: promised by the caller.
+    while let Some(info) = unsafe { list.as_ref() } {
+        let next = info.next;
+        // SAFETY: each attribute is allocated or null.
+        if let Some(ep) = unsafe { info.ep_attr.as_ref() } {
+            // SAFETY: as above.
+            unsafe { libc::free(ep.auth_key.cast()) };
+        }
+        // SAFETY: as above.
+        if let Some(domain) = unsafe { info.domain_attr.as_ref() } {
+            // SAFETY: as above.
+            unsafe { libc::free(domain.auth_key.cast()) };
+            // SAFETY: as above.
+            unsafe { libc::free(domain.name.cast()) };
+        }
+        // SAFETY: as above.
+        if let Some(fabric) = unsafe { info.fabric_attr.as_ref() } {
+            // SAFETY: as above.
+            unsafe { libc::free(fabric.name.cast()) };
+            // SAFETY: as above.
+            unsafe { libc::free(fabric.prov_name.cast()) };
+        }
+        let attributes: [*mut c_void; 7] = [
+            info.tx_attr.cast(),
+            info.rx_attr.cast(),
+            info.ep_attr.cast(),
+            info.domain_attr.cast(),
+            info.fabric_attr.cast(),
+            info.src_addr,
+            info.dest_addr,
+        ];
+        for one in attributes {
+            // SAFETY: as above.
+            unsafe { libc::free(one) };
+        }
+        // SAFETY: the structure itself, whose fields were read.
+        unsafe { libc::free(list.cast()) };
+        list = next;
+    }
+}

@@ -1,0 +1,292 @@
+//! What percale offers, and how an application's wishes are answered: each is granted or refused by name.
+//!
+//! As fi_getinfo(3) has it: 0 is no wish; a limit is granted up to what we have, and answered with what we have; what only
+//! describes the application (threading, progress, vectors' type) is answered as it was asked; modes and registration modes are what we
+//! need of the application, which is nothing.
+
+use percale::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT};
+use percale::memory::volatile::IOV_LIMIT;
+
+use super::caps::{self, Side};
+use super::hints::Hints;
+use super::modes;
+use crate::abi::*;
+use crate::provider;
+
+/// What speaks to us: FI_PROTO_ values with the upper bit are providers' own.
+pub(super) const PROTOCOL: u32 = 1 << 31 | 0x7063;
+/// The only fabric: what IP reaches.
+pub(super) const FABRIC: &str = "percale";
+
+/// Operations outstanding of an endpoint that does not say how many, and at most.
+const SIZE: usize = 1024;
+const MOST: usize = 1 << 16;
+/// Objects of a domain. Descriptors and memory end before that.
+const OBJECTS: usize = 1 << 16;
+/// Regions of a domain.
+const REGIONS: usize = 1 << 24;
+/// Bytes of a key, and of remote completion data.
+const WORD: usize = 8;
+/// Tags are bits, all of them, each a field.
+const TAGS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
+/// Messages keep their order, also after writes; accesses to the same bytes keep it unless both only read.
+const ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_SAW
+    | FI_ORDER_RAW
+    | FI_ORDER_WAR
+    | FI_ORDER_WAW
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAR
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_RAR
+    | FI_ORDER_ATOMIC_RAW
+    | FI_ORDER_ATOMIC_WAR
+    | FI_ORDER_ATOMIC_WAW;
+const TRANSMIT_FLAGS: u64 =
+    FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+const RECEIVE_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
+
+/// The last class that is a DSCP value: six bits (RFC 2474).
+const FI_TC_DSCP_LAST: u32 = FI_TC_DSCP | 0x3F;
+
+/// The attributes of an answer, but for addresses and names.
+#[derive(Clone, Debug)]
+pub(super) struct Attributes {
+    pub(super) caps: u64,
+    pub(super) tx: fi_tx_attr,
+    pub(super) rx: fi_rx_attr,
+    pub(super) ep: fi_ep_attr,
+    pub(super) domain: fi_domain_attr,
+    /// The authorization key of the domain.
+    pub(super) domain_key: Vec<u8>,
+    /// That of the endpoint, the same if there is one.
+    pub(super) ep_key: Vec<u8>,
+}
+
+/// Why hints are not answered.
+pub(super) type Why = String;
+
+/// The types of endpoints that may answer.
+pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
+    match hints.ep.r#type {
+        FI_EP_UNSPEC => Ok(&[FI_EP_RDM, FI_EP_MSG]),
+        FI_EP_RDM => Ok(&[FI_EP_RDM]),
+        FI_EP_MSG => Ok(&[FI_EP_MSG]),
+        FI_EP_DGRAM => Err("hints ask for ep_attr->type FI_EP_DGRAM; there are FI_EP_RDM and FI_EP_MSG".into()),
+        other => Err(format!("hints ask for ep_attr->type {other}; there are FI_EP_RDM and FI_EP_MSG")),
+    }
+}
+
+/// What an endpoint of type `kind` has for these hints.
+pub(super) fn attributes(hints: &Hints, kind: u32) -> Result<Attributes, Why> {
+    let offered = caps::offered(kind);
+    if hints.caps & !offered != 0 {
+        let lacking = caps::names(hints.caps & !offered);
+        return Err(format!("hints ask for caps {lacking}, which {} does not have", kind_name(kind)));
+    }
+    if hints.provider_version > provider::version() {
+        return Err(version("fabric_attr->prov_version", hints.provider_version, provider::version()));
+    }
+    let caps = caps::granted(kind, hints.caps);
+    let (domain_key, ep_key) = keys(hints)?;
+    Ok(Attributes {
+        caps,
+        tx: transmit(hints, caps)?,
+        rx: receive(hints, caps)?,
+        ep: endpoint(hints, kind, ep_key.len())?,
+        domain: domain(hints, domain_key.len())?,
+        domain_key,
+        ep_key,
+    })
+}
+
+const fn kind_name(kind: u32) -> &'static str {
+    if kind == FI_EP_RDM { "FI_EP_RDM" } else { "FI_EP_MSG" }
+}
+
+fn transmit(hints: &Hints, whole: u64) -> Result<fi_tx_attr, Why> {
+    let asked = &hints.tx;
+    subset("tx_attr->op_flags", asked.op_flags, TRANSMIT_FLAGS)?;
+    subset("tx_attr->msg_order", asked.msg_order, ORDER)?;
+    subset("tx_attr->comp_order", asked.comp_order, 0)?;
+    at_most("tx_attr->inject_size", asked.inject_size, INJECT_LIMIT)?;
+    at_most("tx_attr->size", asked.size, MOST)?;
+    at_most("tx_attr->iov_limit", asked.iov_limit, IOV_LIMIT)?;
+    at_most("tx_attr->rma_iov_limit", asked.rma_iov_limit, IOV_LIMIT)?;
+    traffic("tx_attr->tclass", asked.tclass)?;
+    Ok(fi_tx_attr {
+        caps: side("tx_attr->caps", Side::Transmit.granted(whole, asked.caps))?,
+        mode: 0,
+        op_flags: asked.op_flags,
+        msg_order: ORDER,
+        comp_order: 0,
+        inject_size: INJECT_LIMIT,
+        size: or(asked.size, SIZE),
+        iov_limit: IOV_LIMIT,
+        rma_iov_limit: IOV_LIMIT,
+        tclass: asked.tclass,
+    })
+}
+
+fn receive(hints: &Hints, whole: u64) -> Result<fi_rx_attr, Why> {
+    let asked = &hints.rx;
+    subset("rx_attr->op_flags", asked.op_flags, RECEIVE_FLAGS)?;
+    subset("rx_attr->msg_order", asked.msg_order, ORDER)?;
+    subset("rx_attr->comp_order", asked.comp_order, 0)?;
+    at_most("rx_attr->size", asked.size, MOST)?;
+    at_most("rx_attr->iov_limit", asked.iov_limit, IOV_LIMIT)?;
+    Ok(fi_rx_attr {
+        caps: side("rx_attr->caps", Side::Receive.granted(whole, asked.caps))?,
+        mode: 0,
+        op_flags: asked.op_flags,
+        msg_order: ORDER,
+        comp_order: 0,
+        // Unexpected messages are kept without being asked for.
+        total_buffered_recv: asked.total_buffered_recv,
+        size: or(asked.size, SIZE),
+        iov_limit: IOV_LIMIT,
+    })
+}
+
+fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
+    let asked = &hints.ep;
+    if asked.protocol != FI_PROTO_UNSPEC && asked.protocol != PROTOCOL {
+        return Err(format!(
+            "hints ask for ep_attr->protocol {}; there is {PROTOCOL:#x}, percale's own",
+            asked.protocol
+        ));
+    }
+    let spoken = u32::from(percale::wire::hello::VERSION);
+    if asked.protocol_version > spoken {
+        return Err(format!("hints ask for ep_attr->protocol_version {}; it is {spoken}", asked.protocol_version));
+    }
+    at_most("ep_attr->max_msg_size", asked.max_msg_size, MESSAGE_LIMIT)?;
+    contexts("ep_attr->tx_ctx_cnt", asked.tx_ctx_cnt)?;
+    contexts("ep_attr->rx_ctx_cnt", asked.rx_ctx_cnt)?;
+    if !asked.xpu_ctx.is_null() {
+        return Err("hints give ep_attr->xpu_ctx; devices do not drive endpoints here".into());
+    }
+    let format = asked.mem_tag_format;
+    let by_name = hints.api >= fi_version(2, 0) && format < FI_TAG_MAX_FORMAT.into();
+    Ok(fi_ep_attr {
+        r#type: kind,
+        protocol: PROTOCOL,
+        protocol_version: spoken,
+        max_msg_size: MESSAGE_LIMIT,
+        msg_prefix_size: 0,
+        max_order_raw_size: usize::MAX,
+        max_order_war_size: usize::MAX,
+        max_order_waw_size: usize::MAX,
+        mem_tag_format: if by_name && format != FI_TAG_BITS.into() { format } else { TAGS },
+        tx_ctx_cnt: 1,
+        rx_ctx_cnt: 1,
+        auth_key_size: key,
+        ..fi_ep_attr::ZERO
+    })
+}
+
+fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
+    let asked = &hints.domain;
+    at_most("domain_attr->mr_key_size", asked.mr_key_size, WORD)?;
+    at_most("domain_attr->cq_data_size", asked.cq_data_size, WORD)?;
+    at_most("domain_attr->cq_cnt", asked.cq_cnt, OBJECTS)?;
+    at_most("domain_attr->ep_cnt", asked.ep_cnt, OBJECTS)?;
+    at_most("domain_attr->tx_ctx_cnt", asked.tx_ctx_cnt, OBJECTS)?;
+    at_most("domain_attr->rx_ctx_cnt", asked.rx_ctx_cnt, OBJECTS)?;
+    at_most("domain_attr->max_ep_tx_ctx", asked.max_ep_tx_ctx, 1)?;
+    at_most("domain_attr->max_ep_rx_ctx", asked.max_ep_rx_ctx, 1)?;
+    at_most("domain_attr->max_ep_stx_ctx", asked.max_ep_stx_ctx, 0)?;
+    at_most("domain_attr->max_ep_srx_ctx", asked.max_ep_srx_ctx, 0)?;
+    at_most("domain_attr->cntr_cnt", asked.cntr_cnt, OBJECTS)?;
+    at_most("domain_attr->mr_iov_limit", asked.mr_iov_limit, IOV_LIMIT)?;
+    at_most("domain_attr->max_err_data", asked.max_err_data, 0)?;
+    at_most("domain_attr->mr_cnt", asked.mr_cnt, REGIONS)?;
+    at_most("domain_attr->max_ep_auth_key", asked.max_ep_auth_key, 0)?;
+    at_most("domain_attr->max_group_id", asked.max_group_id as usize, 0)?;
+    at_most("domain_attr->max_xpu_ctx_cnt", asked.max_xpu_ctx_cnt, 0)?;
+    traffic("domain_attr->tclass", asked.tclass)?;
+    if asked.caps & !caps::DOMAIN != 0 {
+        let lacking = caps::names(asked.caps & !caps::DOMAIN);
+        return Err(format!("hints ask for domain_attr->caps {lacking}; there are {}", caps::names(caps::DOMAIN)));
+    }
+    let (control_progress, data_progress) = modes::progress(hints)?;
+    Ok(fi_domain_attr {
+        threading: modes::threading(asked.threading)?,
+        control_progress,
+        data_progress,
+        resource_mgmt: modes::resource_management(asked.resource_mgmt)?,
+        av_type: modes::vector_type(asked.av_type)?,
+        mr_mode: modes::registration(hints)?,
+        mr_key_size: WORD,
+        cq_data_size: WORD,
+        cq_cnt: OBJECTS,
+        ep_cnt: OBJECTS,
+        tx_ctx_cnt: OBJECTS,
+        rx_ctx_cnt: OBJECTS,
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
+        cntr_cnt: OBJECTS,
+        mr_iov_limit: IOV_LIMIT,
+        caps: caps::DOMAIN,
+        auth_key_size: key,
+        mr_cnt: REGIONS,
+        tclass: asked.tclass,
+        max_cntr_value: u64::MAX,
+        max_err_cntr_value: u64::MAX,
+        ..fi_domain_attr::ZERO
+    })
+}
+
+/// The authorization keys of domain and endpoint. A domain has one for all its endpoints.
+fn keys(hints: &Hints) -> Result<(Vec<u8>, Vec<u8>), Why> {
+    if hints.domain.auth_key_size == FI_AV_AUTH_KEY {
+        return Err("hints ask for domain_attr->auth_key_size FI_AV_AUTH_KEY; a domain has one key".into());
+    }
+    let limit = percale::domain::KEY_LIMIT;
+    let unusable = |which| format!("hints give {which}, but no key of 1 to {limit} bytes");
+    let domain = hints.domain_key.clone().ok_or_else(|| unusable("domain_attr->auth_key"))?;
+    let endpoint = hints.ep_key.clone().ok_or_else(|| unusable("ep_attr->auth_key"))?;
+    if !endpoint.is_empty() && endpoint != domain {
+        return Err("hints give an ep_attr->auth_key that is not the domain's; a domain has one key".into());
+    }
+    Ok((domain, endpoint))
+}
+
+fn side(field: &str, granted: Result<u64, u64>) -> Result<u64, Why> {
+    granted
+        .map_err(|lacking| format!("hints ask for {field} {}, which the endpoint does not have", caps::names(lacking)))
+}
+
+pub(super) fn at_most(field: &str, asked: usize, offered: usize) -> Result<(), Why> {
+    if asked > offered { Err(format!("hints ask for {field} {asked}; at most {offered} is there")) } else { Ok(()) }
+}
+
+fn subset(field: &str, asked: u64, offered: u64) -> Result<(), Why> {
+    let lacking = asked & !offered;
+    if lacking != 0 { Err(format!("hints ask for {field} {lacking:#x}; there is {offered:#x}")) } else { Ok(()) }
+}
+
+fn contexts(field: &str, asked: usize) -> Result<(), Why> {
+    match asked {
+        0 | 1 => Ok(()),
+        FI_SHARED_CONTEXT => Err(format!("hints ask for {field} FI_SHARED_CONTEXT; contexts are not shared here")),
+        more => at_most(field, more, 1),
+    }
+}
+
+/// A class says how traffic is best treated (fi_endpoint(3)); any that libfabric knows is taken, and all are treated alike.
+fn traffic(field: &str, asked: u32) -> Result<(), Why> {
+    match asked {
+        FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),
+        other => Err(format!("hints ask for {field} {other:#x}, which is no traffic class")),
+    }
+}
+
+fn version(field: &str, asked: u32, offered: u32) -> Why {
+    let shown = |version: u32| format!("{}.{}", version >> 16, version & 0xFFFF);
+    format!("hints ask for {field} {}; it is {}", shown(asked), shown(offered))
+}
+
+const fn or(asked: usize, default: usize) -> usize {
+    if asked == 0 { default } else { asked }
+}

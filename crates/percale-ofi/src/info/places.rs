@@ -1,0 +1,320 @@
+//! Where endpoints of an answer are: interfaces, and own and peers' addresses (fi_getinfo(3)).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use percale::fabric::Interface;
+
+use super::hints::{Given, Hints};
+use super::offer::Why;
+use super::resolve::{Query, resolve};
+use crate::abi::{
+    FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IP, FI_SOURCE,
+};
+
+/// The arguments of getinfo that say where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) node: Option<&'a str>,
+    pub(super) service: Option<&'a str>,
+    pub(super) flags: u64,
+    /// The only interface that the user wants to be offered (`FI_PERCALE_INTERFACE`).
+    pub(super) interface: Option<&'a str>,
+}
+
+/// One place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The interface's name: the domain's.
+    pub(super) interface: String,
+    /// Where endpoints bind; port 0: any.
+    pub(super) source: SocketAddr,
+    /// Whom they are for.
+    pub(super) destination: Option<SocketAddr>,
+}
+
+/// All places, best first; or why there are none.
+pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
+    let family = Families::of(hints.addr_format)?;
+    let usable = usable(here, hints, asked, family)?;
+    let given = |address, which| match address {
+        Given::Nothing => Ok(None),
+        Given::Address(address) => family
+            .takes(&address)
+            .then_some(Some(address))
+            .ok_or_else(|| format!("hints give {which} {address}, which is not of addr_format {}", hints.addr_format)),
+        Given::Unusable => Err(format!("hints give {which} that is no IPv4 or IPv6 address with its length")),
+    };
+    let query = Query {
+        node: asked.node,
+        service: asked.service,
+        numeric: asked.flags & FI_NUMERICHOST != 0,
+        local: asked.flags & FI_SOURCE != 0,
+    };
+    let named = if asked.node.is_some() || asked.service.is_some() {
+        let mut found = resolve(query)?;
+        found.retain(|address| family.takes(address));
+        if found.is_empty() {
+            let what = [asked.node, asked.service].map(Option::unwrap_or_default).join(" ");
+            return Err(format!("{what:?} has no address of addr_format {}", hints.addr_format));
+        }
+        found
+    } else {
+        Vec::new()
+    };
+    if query.local {
+        let destination = given(hints.destination, "dest_addr")?;
+        if named.iter().any(|address| address.ip().is_unspecified()) {
+            return wildcards(&usable, &named, destination);
+        }
+        let mut why = String::new();
+        for source in named {
+            match from(&usable, source, destination) {
+                Ok(places) => return Ok(places),
+                Err(reason) => why = reason,
+            }
+        }
+        return Err(why);
+    }
+    let source = given(hints.source, "src_addr")?;
+    let destinations = if named.is_empty() { Vec::from_iter(given(hints.destination, "dest_addr")?) } else { named };
+    match source {
+        Some(source) if source.ip().is_unspecified() => {
+            wildcards(&usable, &[source], destinations.into_iter().find(|one| one.is_ipv4() == source.is_ipv4()))
+        }
+        Some(source) => {
+            let same = destinations.iter().find(|one| one.is_ipv4() == source.is_ipv4());
+            from(&usable, source, same.or_else(|| destinations.first()).copied())
+        }
+        None if destinations.is_empty() => {
+            let all = usable.iter().map(|one| place(one, SocketAddr::new(one.ip, 0), None));
+            Ok(all.collect())
+        }
+        None => towards(&usable, &destinations, asked.interface.is_some() || hints.domain_name.is_some()),
+    }
+}
+
+/// Interfaces that may be offered.
+fn usable<'a>(
+    here: &[&'a Interface],
+    hints: &Hints,
+    asked: Asked<'_>,
+    family: Families,
+) -> Result<Vec<&'a Interface>, Why> {
+    let all: Vec<&Interface> = here.iter().copied().filter(|one| one.running).collect();
+    let mut names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    names.dedup();
+    let names = names.join(", ");
+    let wanted = [
+        ("FI_PERCALE_INTERFACE is", asked.interface),
+        ("hints ask for domain_attr->name", hints.domain_name.as_deref()),
+    ];
+    for (what, name) in wanted {
+        if let Some(name) = name
+            && !all.iter().any(|one| one.name == name)
+        {
+            return Err(format!("{what} {name:?}; interfaces that are up: {names}"));
+        }
+    }
+    let named = |one: &&Interface| wanted.iter().all(|(_, name)| name.is_none_or(|name| one.name == name));
+    let found: Vec<&Interface> =
+        all.into_iter().filter(named).filter(|one| family.takes(&SocketAddr::new(one.ip, 0))).collect();
+    if found.is_empty() {
+        return Err(format!("no interface that is up and wanted has an address of addr_format {}", hints.addr_format));
+    }
+    Ok(found)
+}
+
+/// One place for each interface: bound to any address, advertised as the interface's.
+fn wildcards(usable: &[&Interface], any: &[SocketAddr], destination: Option<SocketAddr>) -> Result<Vec<Place>, Why> {
+    let of = |v4: bool| any.iter().find(|one| one.ip().is_unspecified() && one.is_ipv4() == v4);
+    let fits = |v4: bool| destination.is_none_or(|one| one.is_ipv4() == v4);
+    let places = usable.iter().filter(|one| fits(one.ip.is_ipv4())).filter_map(|one| {
+        let any = of(one.ip.is_ipv4())?;
+        Some(place(one, *any, destination))
+    });
+    let places: Vec<Place> = places.collect();
+    if places.is_empty() { Err("no interface that is up has an address of that family".into()) } else { Ok(places) }
+}
+
+/// The place that an own address names.
+fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAddr>) -> Result<Vec<Place>, Why> {
+    if let Some(other) = destination.filter(|other| other.is_ipv4() != source.is_ipv4()) {
+        return Err(format!("{source} and {other} are of different families"));
+    }
+    let exact = usable.iter().find(|one| one.ip == source.ip());
+    // All of 127.0.0.0/8 is here, though only one of it is listed.
+    let near = || usable.iter().find(|one| one.ip.is_loopback() && one.ip.is_ipv4() && source.ip().is_loopback());
+    match exact.or_else(near) {
+        Some(one) => Ok(vec![place(one, source, destination)]),
+        None => {
+            let all: Vec<String> = usable.iter().map(|one| one.ip.to_string()).collect();
+            Err(format!("{} is no address of an interface that is up and wanted: {}", source.ip(), all.join(", ")))
+        }
+    }
+}
+
+/// The place from which the system reaches a destination; if the user named an interface, that one.
+fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> Result<Vec<Place>, Why> {
+    let mut why = String::new();
+    for &destination in destinations {
+        let by = match route(destination) {
+            Ok(ip) => ip,
+            Err(error) => {
+                why = format!("{destination} cannot be reached from here: {error}");
+                continue;
+            }
+        };
+        let same = |one: &&&Interface| one.ip.is_ipv4() == destination.is_ipv4();
+        let best = usable.iter().find(|one| one.ip == by);
+        // Loopback's other addresses, and addresses that came up just now.
+        let best = best.or_else(|| usable.iter().filter(same).find(|one| one.ip.is_loopback() && by.is_loopback()));
+        match best.or_else(|| usable.iter().filter(same).find(|_| named)) {
+            Some(one) => return Ok(vec![place(one, SocketAddr::new(one.ip, 0), Some(destination))]),
+            None => why = format!("{destination} is reached from {by}, which is no interface that is up and wanted"),
+        }
+    }
+    Err(why)
+}
+
+/// The own address that the system's routes choose for a destination. Nothing is sent.
+fn route(destination: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    let port = if destination.port() == 0 { 9 } else { destination.port() };
+    socket.connect(SocketAddr::new(destination.ip(), port))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn place(interface: &Interface, source: SocketAddr, destination: Option<SocketAddr>) -> Place {
+    Place { interface: interface.name.clone(), source, destination }
+}
+
+/// Families that an address format allows.
+#[derive(Clone, Copy, Debug)]
+struct Families {
+    v4: bool,
+    v6: bool,
+}
+
+impl Families {
+    fn of(format: u32) -> Result<Self, Why> {
+        match format {
+            FI_FORMAT_UNSPEC | FI_SOCKADDR | FI_SOCKADDR_IP => Ok(Self { v4: true, v6: true }),
+            FI_SOCKADDR_IN => Ok(Self { v4: true, v6: false }),
+            FI_SOCKADDR_IN6 => Ok(Self { v4: false, v6: true }),
+            other => Err(format!("hints ask for addr_format {other}; there are FI_SOCKADDR_IN and FI_SOCKADDR_IN6")),
+        }
+    }
+
+    const fn takes(self, address: &SocketAddr) -> bool {
+        if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, ip: &str, running: bool) -> Interface {
+        Interface { name: name.into(), ip: ip.parse().unwrap(), running }
+    }
+
+    /// Places as text: interface, source, destination.
+    fn found(hints: &Hints, asked: Asked<'_>) -> Result<Vec<String>, Why> {
+        let all = [
+            interface("eth0", "10.0.0.1", true),
+            interface("eth0", "2001:db8::1", true),
+            interface("ib0", "10.9.0.1", false),
+            interface("lo", "127.0.0.1", true),
+        ];
+        let here: Vec<&Interface> = all.iter().collect();
+        let shown = |one: Place| {
+            let to = one.destination.map_or_else(String::new, |to| format!(" to {to}"));
+            format!("{} {}{to}", one.interface, one.source)
+        };
+        Ok(places(&here, hints, asked)?.into_iter().map(shown).collect())
+    }
+
+    const ANYWHERE: Asked<'_> = Asked { node: None, service: None, flags: 0, interface: None };
+
+    fn hints(change: impl FnOnce(&mut Hints)) -> Hints {
+        let mut hints = Hints::none(super::super::super::provider::API);
+        change(&mut hints);
+        hints
+    }
+
+    fn at(address: &str) -> Given {
+        Given::Address(address.parse().unwrap())
+    }
+
+    #[test]
+    fn without_wishes_every_interface_that_is_up_is_a_place() {
+        let none = hints(|_| ());
+        assert_eq!(found(&none, ANYWHERE).unwrap(), ["eth0 10.0.0.1:0", "eth0 [2001:db8::1]:0", "lo 127.0.0.1:0"]);
+        let v4 = hints(|hints| hints.addr_format = FI_SOCKADDR_IN);
+        assert_eq!(found(&v4, ANYWHERE).unwrap(), ["eth0 10.0.0.1:0", "lo 127.0.0.1:0"]);
+        let v6 = hints(|hints| hints.addr_format = FI_SOCKADDR_IN6);
+        assert_eq!(found(&v6, ANYWHERE).unwrap(), ["eth0 [2001:db8::1]:0"]);
+        let named = hints(|hints| hints.domain_name = Some("lo".into()));
+        assert_eq!(found(&named, ANYWHERE).unwrap(), ["lo 127.0.0.1:0"]);
+        assert_eq!(found(&none, Asked { interface: Some("lo"), ..ANYWHERE }).unwrap(), ["lo 127.0.0.1:0"]);
+    }
+
+    #[test]
+    fn a_source_is_an_own_address_or_any() {
+        let none = hints(|_| ());
+        let source = |node, service| Asked { node, service, flags: FI_SOURCE | FI_NUMERICHOST, interface: None };
+        assert_eq!(found(&none, source(Some("10.0.0.1"), Some("5"))).unwrap(), ["eth0 10.0.0.1:5"]);
+        assert_eq!(found(&none, source(Some("127.0.0.2"), None)).unwrap(), ["lo 127.0.0.2:0"]);
+        let any = found(&none, source(None, Some("5"))).unwrap();
+        assert_eq!(any, ["eth0 0.0.0.0:5", "eth0 [::]:5", "lo 0.0.0.0:5"]);
+        let hinted = hints(|hints| hints.source = at("10.0.0.1:7"));
+        assert_eq!(found(&hinted, ANYWHERE).unwrap(), ["eth0 10.0.0.1:7"]);
+        let to = hints(|hints| (hints.source, hints.destination) = (at("9.9.9.9:7"), at("10.0.0.9:8")));
+        assert_eq!(found(&to, source(Some("10.0.0.1"), Some("5"))).unwrap(), ["eth0 10.0.0.1:5 to 10.0.0.9:8"]);
+    }
+
+    #[test]
+    fn a_destination_chooses_the_interface_that_leads_there() {
+        let none = hints(|_| ());
+        let to = Asked { node: Some("127.0.0.1"), service: Some("5"), ..ANYWHERE };
+        assert_eq!(found(&none, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"]);
+        let hinted = hints(|hints| hints.destination = at("127.0.0.1:6"));
+        assert_eq!(found(&hinted, ANYWHERE).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:6"]);
+        assert_eq!(found(&hinted, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"], "the node counts more");
+        let own = Asked { interface: Some("eth0"), ..to };
+        assert_eq!(found(&none, own).unwrap(), ["eth0 10.0.0.1:0 to 127.0.0.1:5"], "the user wants that interface");
+        let both = hints(|hints| hints.source = at("10.0.0.1:3"));
+        assert_eq!(found(&both, to).unwrap(), ["eth0 10.0.0.1:3 to 127.0.0.1:5"]);
+    }
+
+    #[test]
+    fn what_is_nowhere_is_refused_by_name() {
+        let numeric = Asked { flags: FI_NUMERICHOST, ..ANYWHERE };
+        let source = Asked { flags: FI_SOURCE | FI_NUMERICHOST, ..ANYWHERE };
+        let nothing = hints(|_| ());
+        let refused: [(Hints, Asked<'_>, &str); 9] = [
+            (hints(|hints| hints.addr_format = 9), ANYWHERE, "addr_format 9"),
+            (hints(|hints| hints.domain_name = Some("ib0".into())), ANYWHERE, "domain_attr->name \"ib0\""),
+            (hints(|hints| hints.source = Given::Unusable), ANYWHERE, "src_addr"),
+            (hints(|hints| hints.destination = Given::Unusable), ANYWHERE, "dest_addr"),
+            (hints(|hints| hints.source = at("10.9.0.1:1")), ANYWHERE, "10.9.0.1 is no address"),
+            (
+                hints(|hints| (hints.addr_format, hints.source) = (FI_SOCKADDR_IN6, at("10.0.0.1:1"))),
+                ANYWHERE,
+                "addr_format 3",
+            ),
+            (
+                hints(|hints| hints.source = at("[2001:db8::1]:1")),
+                Asked { node: Some("10.0.0.2"), ..numeric },
+                "families",
+            ),
+            (nothing, Asked { node: Some("10.0.0.2"), ..source }, "10.0.0.2 is no address"),
+            (hints(|_| ()), Asked { interface: Some("eth7"), ..ANYWHERE }, "FI_PERCALE_INTERFACE is \"eth7\""),
+        ];
+        for (hints, asked, expected) in refused {
+            let why = found(&hints, asked).unwrap_err();
+            assert!(why.contains(expected), "{why:?} does not say {expected:?}");
+        }
+    }
+}

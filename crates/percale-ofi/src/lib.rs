@@ -1,0 +1,46 @@
+//! libpercale-fi.so: percale as an external provider of libfabric.
+//!
+//! libfabric finds it by `FI_PROVIDER_PATH`, calls [`fi_prov_ini`](provider::fi_prov_ini), and from then on unmodified programs
+//! run on percale. This crate translates: each libfabric object is a small one around percale's own, and operations go to
+//! percale's raw posting calls. It has no semantics of its own.
+//!
+//! Functions that libfabric or an application calls are `extern "C"`: a panic in one ends the process, it never unwinds into C.
+//! Every refusal returns the code that the manual names, and tells its reason in libfabric's log at the first level.
+//!
+//! # Rooms
+//! * [`abi`]: libfabric's structures, tables and constants
+//! * `libfabric`, `log`, `params`: the running libfabric's functions, found at run time: messages and parameters
+//! * [`provider`]: where libfabric begins
+//! * `info`: what is here and fits an application's hints
+//! * `fabric`: the fabric object
+
+#![allow(
+    unsafe_code,
+    reason = "libfabric is a C interface: callers give pointers, and objects are handed out as pointers"
+)]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the manual page of a call is one contract, which answers for all that the call's arguments are"
+)]
+
+pub mod abi;
+mod address;
+mod counter;
+mod domain;
+mod endpoint;
+mod errors;
+mod events;
+mod fabric;
+mod info;
+mod libfabric;
+mod log;
+mod object;
+mod params;
+mod passive;
+mod poll_set;
+pub mod provider;
+mod queue;
+mod region;
+mod serial;
+mod vector;
+mod wait_set;

@@ -1,0 +1,99 @@
+//! libfabric's own functions that a provider uses, found at run time.
+//!
+//! Nothing here is linked: an import would bind the oldest version of a symbol, and one that the running libfabric lacks would
+//! keep it from loading the provider, without a word. A process may have loaded libfabric in its global scope, under another
+//! name, or privately inside a wheel; the search goes in that order. Where there is none (unit tests) everything is `None`.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use crate::abi::fi_provider;
+
+/// `fi_log_enabled`.
+type LogEnabled = unsafe extern "C" fn(*const fi_provider, u32, u32) -> c_int;
+/// `fi_log`.
+type Log = unsafe extern "C" fn(*const fi_provider, u32, u32, *const c_char, c_int, *const c_char, ...);
+/// `fi_param_define`.
+type ParamDefine = unsafe extern "C" fn(*const fi_provider, *const c_char, u32, *const c_char, ...) -> c_int;
+/// `fi_param_get`.
+type ParamGet = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
+
+/// The functions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Libfabric {
+    /// Whether a message is wanted.
+    pub(crate) log_enabled: Option<LogEnabled>,
+    /// Takes a message.
+    pub(crate) log: Option<Log>,
+    /// Names a parameter.
+    pub(crate) param_define: Option<ParamDefine>,
+    /// Reads a parameter.
+    pub(crate) param_get: Option<ParamGet>,
+}
+
+/// The libfabric that loaded this provider; looked for once.
+pub(crate) fn libfabric() -> &'static Libfabric {
+    static FOUND: OnceLock<Libfabric> = OnceLock::new();
+    FOUND.get_or_init(|| find().unwrap_or_default())
+}
+
+fn find() -> Option<Libfabric> {
+    if let Some(found) = within(libc::RTLD_DEFAULT) {
+        return Some(found);
+    }
+    let mapped = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let candidates = std::iter::once("libfabric.so.1").chain(mapped.lines().filter_map(mapped_libfabric));
+    candidates.filter_map(|name| CString::new(name).ok()).find_map(|name| {
+        // SAFETY: the name ends with a zero byte; NOLOAD runs no code, it finds what is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        // The handle keeps libfabric loaded, as it keeps us.
+        if handle.is_null() { None } else { within(handle) }
+    })
+}
+
+/// The path of a line of /proc/self/maps, if that is a shared object with libfabric in its name.
+fn mapped_libfabric(line: &str) -> Option<&str> {
+    let path = &line[line.find('/')?..];
+    let name = path.rsplit('/').next()?;
+    (name.contains("libfabric") && name.contains(".so")).then_some(path)
+}
+
+/// The functions of one object or scope, if it has `fi_log`.
+fn within(handle: *mut c_void) -> Option<Libfabric> {
+    let symbol = |name: &CStr| {
+        // SAFETY: the handle is the default scope or came from dlopen, the name ends with a zero byte.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    // SAFETY: each name has had this signature since libfabric 1.0, in every version.
+    let log_enabled = symbol(c"fi_log_enabled").map(|at| unsafe { std::mem::transmute::<*mut c_void, LogEnabled>(at) });
+    // SAFETY: as above.
+    let log = symbol(c"fi_log").map(|at| unsafe { std::mem::transmute::<*mut c_void, Log>(at) });
+    // SAFETY: as above.
+    let define = symbol(c"fi_param_define").map(|at| unsafe { std::mem::transmute::<*mut c_void, ParamDefine>(at) });
+    // SAFETY: as above.
+    let get = symbol(c"fi_param_get").map(|at| unsafe { std::mem::transmute::<*mut c_void, ParamGet>(at) });
+    log.map(|log| Libfabric { log_enabled, log: Some(log), param_define: define, param_get: get })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libfabric_is_recognised_among_mappings() {
+        let line = "7f00-7f01 r-xp 00000000 08:01 42   /opt/lib python/libfabric-90ab.so.1.29.1";
+        assert_eq!(mapped_libfabric(line), Some("/opt/lib python/libfabric-90ab.so.1.29.1"));
+        for other in
+            ["7f00-7f01 rw-p 00000000 00:00 0", "7f00-7f01 r-xp 0 08:01 42 /usr/lib/libfabric/libpsm-fi.so", ""]
+        {
+            assert_eq!(mapped_libfabric(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn without_libfabric_nothing_is_found_and_nothing_fails() {
+        let found = libfabric();
+        assert!(found.log.is_none() && found.param_get.is_none(), "unit tests do not load libfabric");
+    }
+}

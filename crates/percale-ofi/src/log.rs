@@ -1,0 +1,106 @@
+//! Messages into libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). Each refusal is told at the first level, with its reason.
+//!
+//! Messages begin with the object and the call that they are about: `getinfo: no answer: ...`. They are built only if somebody
+//! wants them.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+
+use crate::abi::{FI_LOG_INFO, FI_LOG_WARN};
+use crate::libfabric::libfabric;
+use crate::provider;
+
+/// Logs at `FI_LOG_WARN`: `warning!(FI_LOG_CQ, "cq_open: size {size} is too large")`.
+macro_rules! warning {
+    ($subsystem:expr, $($message:tt)+) => {
+        $crate::log::write($crate::log::Level::Warn, $subsystem, $crate::log::place!(), line!(), format_args!($($message)+))
+    };
+}
+
+/// Logs at `FI_LOG_INFO`.
+macro_rules! note {
+    ($subsystem:expr, $($message:tt)+) => {
+        $crate::log::write($crate::log::Level::Info, $subsystem, $crate::log::place!(), line!(), format_args!($($message)+))
+    };
+}
+
+/// Where a message comes from, for C.
+macro_rules! place {
+    () => {
+        match std::ffi::CStr::from_bytes_with_nul(concat!(module_path!(), "\0").as_bytes()) {
+            Ok(place) => place,
+            Err(_) => c"",
+        }
+    };
+}
+
+pub(crate) use {note, place, warning};
+
+/// How important a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Something was refused or went wrong.
+    Warn,
+    /// What happens.
+    Info,
+}
+
+/// Use the macros.
+pub(crate) fn write(level: Level, subsystem: u32, place: &CStr, line: u32, message: fmt::Arguments<'_>) {
+    #[cfg(test)]
+    testing::LOGGED.with_borrow_mut(|logged| logged.push((level, message.to_string())));
+    let level = match level {
+        Level::Warn => FI_LOG_WARN,
+        Level::Info => FI_LOG_INFO,
+    };
+    let Some(log) = libfabric().log else { return };
+    let provider = provider::pointer();
+    if let Some(enabled) = libfabric().log_enabled {
+        // SAFETY: the provider is a static that the core has seen.
+        if unsafe { enabled(provider, level, subsystem) } == 0 {
+            return;
+        }
+    }
+    let Ok(text) = CString::new(message.to_string().replace('\0', "")) else { return };
+    // The core prints into errno's sight; a caller that looks at errno must not see that.
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    // SAFETY: the format takes one string, which lives until the call returns; so does the place.
+    unsafe { log(provider, level, subsystem, place.as_ptr(), line.cast_signed(), c"%s\n".as_ptr(), text.as_ptr()) };
+    if let Some(errno) = errno {
+        // SAFETY: the location is this thread's own.
+        let at = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        unsafe { *at = errno };
+    }
+}
+
+/// What this thread logged, for tests.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::cell::RefCell;
+
+    use super::Level;
+
+    thread_local! {
+        pub(super) static LOGGED: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Takes the warnings that this thread logged since the last call.
+    pub(crate) fn warnings() -> Vec<String> {
+        let logged = LOGGED.take();
+        logged.into_iter().filter(|(level, _)| *level == Level::Warn).map(|(_, text)| text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::FI_LOG_CORE;
+
+    #[test]
+    fn messages_go_nowhere_without_libfabric() {
+        note!(FI_LOG_CORE, "started");
+        warning!(FI_LOG_CORE, "test: {} is refused", 7);
+        assert_eq!(testing::warnings(), ["test: 7 is refused"]);
+    }
+}

@@ -1,0 +1,332 @@
+//! Parameters: `FI_PERCALE_*` in the environment (or whatever libfabric reads), typed and checked.
+//!
+//! They are what a percale domain can be told: [`Params::apply`]. `FI_PERCALE_TRANSPORT` wins over `PERCALE_TRANSPORT`, which
+//! percale reads itself.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percale::{DomainBuilder, TransportKind, Trust};
+
+use crate::abi::{FI_LOG_CORE, FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
+use crate::libfabric::libfabric;
+use crate::log;
+use crate::provider;
+
+/// One parameter: its name after `FI_PERCALE_`, its type, and what it is for.
+struct Parameter {
+    name: &'static CStr,
+    kind: u32,
+    help: &'static CStr,
+}
+
+const TRANSPORT: Parameter = Parameter {
+    name: c"transport",
+    kind: FI_PARAM_STRING,
+    help: c"Allowed transports, separated by commas: shm, tcp, loopback (default: all that work; wins over PERCALE_TRANSPORT)",
+};
+const INTERFACE: Parameter = Parameter {
+    name: c"interface",
+    kind: FI_PARAM_STRING,
+    help: c"The only network interface to offer (default: all, real ones that are up first)",
+};
+const AUTHORIZATION_KEY: Parameter = Parameter {
+    name: c"authorization_key",
+    kind: FI_PARAM_STRING,
+    help: c"A file with a key, readable by its owner only; only peers that have the same key are talked to (default: none)",
+};
+const PEER_TIMEOUT: Parameter = Parameter {
+    name: c"peer_timeout",
+    kind: FI_PARAM_INT,
+    help: c"Milliseconds that a peer on another machine may be unreachable before it counts as dead (default: 20000)",
+};
+const CONNECT_TIMEOUT: Parameter = Parameter {
+    name: c"connect_timeout",
+    kind: FI_PARAM_INT,
+    help: c"Milliseconds that a connection may take to be made (default: 5000)",
+};
+const REVOKE_TIMEOUT: Parameter = Parameter {
+    name: c"revoke_timeout",
+    kind: FI_PARAM_INT,
+    help: c"Milliseconds that closing a region waits for a peer in the middle of an access (default: 1000)",
+};
+const CMA: Parameter = Parameter {
+    name: c"cma",
+    kind: FI_PARAM_BOOL,
+    help: c"Whether the kernel may copy between processes (process_vm_readv; default: if that works here)",
+};
+const TRUST: Parameter = Parameter {
+    name: c"trust",
+    kind: FI_PARAM_STRING,
+    help: c"Who may reach this process's regions without it: user (local processes of the same user) or none (default: user)",
+};
+const UNEXPECTED_CAP: Parameter = Parameter {
+    name: c"unexpected_cap",
+    kind: FI_PARAM_SIZE_T,
+    help: c"Bytes of unexpected messages that are kept before their senders have to wait (default: 67108864)",
+};
+const SOCKET_BUFFERS: Parameter = Parameter {
+    name: c"socket_buffers",
+    kind: FI_PARAM_SIZE_T,
+    help: c"Bytes of TCP sockets' buffers (default: what measured best)",
+};
+
+const ALL: [&Parameter; 10] = [
+    &TRANSPORT,
+    &INTERFACE,
+    &AUTHORIZATION_KEY,
+    &PEER_TIMEOUT,
+    &CONNECT_TIMEOUT,
+    &REVOKE_TIMEOUT,
+    &CMA,
+    &TRUST,
+    &UNEXPECTED_CAP,
+    &SOCKET_BUFFERS,
+];
+
+/// A parameter that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("FI_PERCALE_{}: {why}", name.to_uppercase())]
+pub(crate) struct ParamError {
+    name: String,
+    why: String,
+}
+
+/// What was set; `None` is the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Params {
+    /// Allowed transports.
+    pub(crate) transport: Option<Vec<TransportKind>>,
+    /// The only interface to offer.
+    pub(crate) interface: Option<String>,
+    /// The file with the key, and the key.
+    pub(crate) authorization_key: Option<(PathBuf, Vec<u8>)>,
+    /// How long a peer may be unreachable.
+    pub(crate) peer_timeout: Option<Duration>,
+    /// How long connecting may take.
+    pub(crate) connect_timeout: Option<Duration>,
+    /// How long closing a region waits.
+    pub(crate) revoke_timeout: Option<Duration>,
+    /// Whether the kernel may copy between processes.
+    pub(crate) cma: Option<bool>,
+    /// How far local peers are trusted.
+    pub(crate) trust: Option<Trust>,
+    /// Bytes of unexpected messages.
+    pub(crate) unexpected_cap: Option<usize>,
+    /// Bytes of sockets' buffers.
+    pub(crate) socket_buffers: Option<usize>,
+}
+
+/// Tells libfabric which parameters there are (`fi_info -e`).
+pub(crate) fn define() {
+    let Some(define) = libfabric().param_define else { return };
+    for one in ALL {
+        // SAFETY: the provider is a static; the texts end with a zero byte and the help is a format without conversions.
+        let code = unsafe { define(provider::pointer(), one.name.as_ptr(), one.kind, one.help.as_ptr()) };
+        if code != 0 {
+            log::warning!(FI_LOG_CORE, "parameter {:?} cannot be defined: {code}", one.name);
+        }
+    }
+}
+
+impl Params {
+    /// Reads them all.
+    ///
+    /// # Errors
+    /// The first that cannot be used, with its reason.
+    pub(crate) fn read() -> Result<Self, ParamError> {
+        Self::from(&text)
+    }
+
+    fn from(text: &dyn Fn(&Parameter) -> Option<String>) -> Result<Self, ParamError> {
+        Ok(Self {
+            transport: parsed(text, &TRANSPORT, |names| {
+                let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+                names.map(|name| name.parse().map_err(|error| format!("{error}"))).collect::<Result<Vec<_>, _>>()
+            })?
+            .filter(|kinds| !kinds.is_empty()),
+            interface: parsed(text, &INTERFACE, |name| Ok(name.to_owned()))?.filter(|name| !name.is_empty()),
+            authorization_key: parsed(text, &AUTHORIZATION_KEY, |path| key(path.into()))?,
+            peer_timeout: parsed(text, &PEER_TIMEOUT, milliseconds)?,
+            connect_timeout: parsed(text, &CONNECT_TIMEOUT, milliseconds)?,
+            revoke_timeout: parsed(text, &REVOKE_TIMEOUT, milliseconds)?,
+            cma: parsed(text, &CMA, boolean)?,
+            trust: parsed(text, &TRUST, |name| match name {
+                "user" => Ok(Trust::SameUser),
+                "none" => Ok(Trust::None),
+                other => Err(format!("{other:?} is neither user nor none")),
+            })?,
+            unexpected_cap: parsed(text, &UNEXPECTED_CAP, bytes)?,
+            socket_buffers: parsed(text, &SOCKET_BUFFERS, bytes)?,
+        })
+    }
+
+    /// A domain's builder with what was set.
+    pub(crate) fn apply(&self, mut domain: DomainBuilder) -> DomainBuilder {
+        for kind in self.transport.iter().flatten() {
+            domain = domain.transport(*kind);
+        }
+        if let Some(name) = &self.interface {
+            domain = domain.interface(name);
+        }
+        if let Some((_, key)) = &self.authorization_key {
+            domain = domain.authorization_key(key.clone());
+        }
+        if let Some(timeout) = self.peer_timeout {
+            domain = domain.peer_timeout(timeout);
+        }
+        if let Some(timeout) = self.connect_timeout {
+            domain = domain.connect_timeout(timeout);
+        }
+        if let Some(timeout) = self.revoke_timeout {
+            domain = domain.revoke_timeout(timeout);
+        }
+        if let Some(allowed) = self.cma {
+            domain = domain.cma(allowed);
+        }
+        if let Some(trust) = self.trust {
+            domain = domain.trust(trust);
+        }
+        if let Some(bytes) = self.unexpected_cap {
+            domain = domain.unexpected_cap(bytes);
+        }
+        if let Some(bytes) = self.socket_buffers {
+            domain = domain.socket_buffers(bytes);
+        }
+        domain
+    }
+}
+
+/// What a parameter is set to, as text, so that one rule holds whether libfabric reads it or we do.
+fn text(parameter: &Parameter) -> Option<String> {
+    if let Some(get) = libfabric().param_get {
+        return from_libfabric(get, parameter);
+    }
+    let name = parameter.name.to_string_lossy().to_uppercase();
+    std::env::var(format!("FI_PERCALE_{name}")).ok()
+}
+
+/// Asks libfabric. It logs by itself what is no value of the type, and then there is none.
+fn from_libfabric(
+    get: unsafe extern "C" fn(*mut crate::abi::fi_provider, *const c_char, *mut std::ffi::c_void) -> c_int,
+    parameter: &Parameter,
+) -> Option<String> {
+    let name = CString::from(parameter.name);
+    let provider = provider::pointer();
+    match parameter.kind {
+        FI_PARAM_STRING => {
+            let mut value: *mut c_char = std::ptr::null_mut();
+            // SAFETY: a string parameter writes one pointer.
+            let code = unsafe { get(provider, name.as_ptr(), (&raw mut value).cast()) };
+            if code != 0 || value.is_null() {
+                return None;
+            }
+            // SAFETY: libfabric gave a text that ends with a zero byte and lives as long as the environment.
+            Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+        }
+        FI_PARAM_SIZE_T => {
+            let mut value = 0usize;
+            // SAFETY: a size_t parameter writes one.
+            let code = unsafe { get(provider, name.as_ptr(), (&raw mut value).cast()) };
+            (code == 0).then(|| value.to_string())
+        }
+        _ => {
+            let mut value: c_int = 0;
+            // SAFETY: an int or bool parameter writes one int.
+            let code = unsafe { get(provider, name.as_ptr(), (&raw mut value).cast()) };
+            (code == 0).then(|| value.to_string())
+        }
+    }
+}
+
+fn parsed<T>(
+    text: &dyn Fn(&Parameter) -> Option<String>,
+    parameter: &Parameter,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, ParamError> {
+    let Some(value) = text(parameter) else { return Ok(None) };
+    let refused = |why| ParamError { name: parameter.name.to_string_lossy().into_owned(), why };
+    parse(value.trim()).map(Some).map_err(refused)
+}
+
+fn milliseconds(value: &str) -> Result<Duration, String> {
+    match value.parse() {
+        Ok(0) | Err(_) => Err(format!("{value:?} is no number of milliseconds above 0")),
+        Ok(count) => Ok(Duration::from_millis(count)),
+    }
+}
+
+fn bytes(value: &str) -> Result<usize, String> {
+    value.parse().map_err(|_| format!("{value:?} is no number of bytes"))
+}
+
+/// As libfabric reads them.
+fn boolean(value: &str) -> Result<bool, String> {
+    match value.to_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(format!("{value:?} is neither yes nor no")),
+    }
+}
+
+fn key(path: PathBuf) -> Result<(PathBuf, Vec<u8>), String> {
+    match percale::domain::read_authorization_key(&path) {
+        Ok(key) => Ok((path, key)),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static CStr, value: &'static str) -> Result<Params, ParamError> {
+        Params::from(&move |one| (one.name == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn nothing_set_is_all_defaults() {
+        assert_eq!(Params::from(&|_| None).unwrap(), Params::default());
+        assert_eq!(Params::read().unwrap(), Params::default(), "no FI_PERCALE_* is set in unit tests");
+    }
+
+    #[test]
+    fn values_are_typed() {
+        let set = |name, value| with(name, value).unwrap();
+        assert_eq!(set(c"transport", "shm, tcp").transport, Some(vec![TransportKind::Shm, TransportKind::Tcp]));
+        assert_eq!(set(c"transport", " ").transport, None);
+        assert_eq!(set(c"interface", "eth1").interface.as_deref(), Some("eth1"));
+        assert_eq!(set(c"peer_timeout", "1500").peer_timeout, Some(Duration::from_millis(1500)));
+        assert_eq!(set(c"cma", "No").cma, Some(false));
+        assert_eq!(set(c"trust", "none").trust, Some(Trust::None));
+        assert_eq!(set(c"unexpected_cap", "0").unexpected_cap, Some(0));
+        assert_eq!(set(c"socket_buffers", "65536").socket_buffers, Some(65536));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_by_name() {
+        let wrong = [
+            (c"transport", "carrier-pigeon"),
+            (c"authorization_key", "/nonexistent/key"),
+            (c"connect_timeout", "0"),
+            (c"connect_timeout", "soon"),
+            (c"cma", "perhaps"),
+            (c"trust", "everybody"),
+            (c"unexpected_cap", "-1"),
+        ];
+        for (name, value) in wrong {
+            let error = with(name, value).unwrap_err().to_string();
+            let expected = format!("FI_PERCALE_{}: ", name.to_string_lossy().to_uppercase());
+            assert!(error.starts_with(&expected), "{error}");
+            assert!(error.contains(value), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_reach_the_domain() {
+        let params = with(c"transport", "loopback").unwrap();
+        let domain = params.apply(percale::Info::discover().unwrap().domain()).open().unwrap();
+        assert_eq!(domain.transports(), [TransportKind::Loopback]);
+    }
+}

@@ -1,0 +1,178 @@
+//! `fid_poll`: which of several queues and counters have something (fi_poll(3)).
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use percale::completion::poll_set::PollSet;
+
+use crate::abi::{FI_CLASS_POLL, FI_LOG_DOMAIN, fi_ops, fi_ops_poll, fi_poll_attr, fid, fid_domain, fid_poll};
+use crate::counter::{self, Count};
+use crate::domain::{self, Domain};
+use crate::events::Events;
+use crate::log;
+use crate::object::{self, Object, code};
+use crate::queue::{self, Queue};
+
+/// Members told at a time.
+const BATCH: usize = 32;
+
+#[repr(C)]
+pub(crate) struct Set {
+    fid: fid_poll,
+    _domain: Arc<domain::Shared>,
+    /// Members by the contexts of their objects.
+    percale: PollSet<usize>,
+    members: Mutex<Members>,
+}
+
+/// What percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven.
+#[derive(Default)]
+struct Members {
+    queues: Vec<(usize, Arc<queue::Shared>)>,
+    counters: Vec<(usize, Arc<counter::Shared>)>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Set {
+    const CLASS: usize = FI_CLASS_POLL;
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
+static OPS: fi_ops_poll =
+    fi_ops_poll { size: size_of::<fi_ops_poll>(), poll: Some(poll), poll_add: Some(add), poll_del: Some(remove) };
+
+/// Opens a poll set.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_poll_attr,
+    pollset: *mut *mut fid_poll,
+) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    // SAFETY: null, or the client's attributes.
+    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.flags != 0) {
+        log::warning!(FI_LOG_DOMAIN, "fi_poll_open: there are no flags");
+        return -libc::EINVAL;
+    }
+    let fid = fid_poll {
+        fid: object::head(FI_CLASS_POLL, std::ptr::null_mut(), &FI),
+        ops: std::ptr::from_ref(&OPS).cast_mut(),
+    };
+    let set = Set { fid, _domain: Arc::clone(domain), percale: PollSet::new(), members: Mutex::default() };
+    // SAFETY: the client wants the set there.
+    unsafe { set.give(pollset) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a set of ours.
+    if !unsafe { Set::of(fid) }.percale.is_empty() {
+        log::warning!(FI_LOG_DOMAIN, "fi_close: the poll set has members; remove them first");
+        return -libc::EBUSY;
+    }
+    // SAFETY: `give` made it of a box, and the client gives it up.
+    drop(unsafe { Box::from_raw(fid.cast::<Set>()) });
+    0
+}
+
+unsafe extern "C" fn add(pollset: *mut fid_poll, member: *mut fid, flags: u64) -> c_int {
+    if flags != 0 || member.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: a set of ours, and an open object of the client's.
+    code(unsafe { Set::of(pollset).add(member) })
+}
+
+unsafe extern "C" fn remove(pollset: *mut fid_poll, member: *mut fid, flags: u64) -> c_int {
+    if flags != 0 || member.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: a set of ours, and an open object of the client's.
+    code(unsafe { Set::of(pollset).remove(member) })
+}
+
+unsafe extern "C" fn poll(pollset: *mut fid_poll, to: *mut *mut c_void, count: c_int) -> c_int {
+    let mut found = [0; BATCH];
+    let room = usize::try_from(count).unwrap_or(0).min(BATCH);
+    // SAFETY: a set of ours.
+    let many = unsafe { Set::of(pollset) }.poll(&mut found[..room]);
+    for (at, context) in found[..many].iter().enumerate() {
+        // SAFETY: the client has room for `count`.
+        unsafe { to.add(at).write(std::ptr::with_exposed_provenance_mut(*context)) };
+    }
+    many as c_int
+}
+
+impl Set {
+    fn members(&self) -> std::sync::MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Safety
+    /// `member` is an open object of the client's.
+    unsafe fn add(&self, member: *mut fid) -> Result<(), i32> {
+        // SAFETY: promised by the caller.
+        let context = unsafe { (*member).context }.expose_provenance();
+        let system = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        // SAFETY: promised by the caller.
+        if let Some(queue) = unsafe { Queue::of_class(member) } {
+            self.percale.add(&queue.shared().percale, context).map_err(system)?;
+            self.members().queues.push((context, Arc::clone(queue.shared())));
+            return Ok(());
+        }
+        // SAFETY: promised by the caller.
+        if let Some(counter) = unsafe { Count::of_class(member) } {
+            self.percale.add(&counter.shared().percale, context).map_err(system)?;
+            self.members().counters.push((context, Arc::clone(counter.shared())));
+            return Ok(());
+        }
+        // SAFETY: promised by the caller.
+        if let Some(events) = unsafe { Events::of_class(member) } {
+            return self.percale.add(&events.shared().percale, context).map_err(system);
+        }
+        log::warning!(
+            FI_LOG_DOMAIN,
+            "fi_poll_add: completion queues, counters and event queues can be polled, nothing else"
+        );
+        Err(libc::EINVAL)
+    }
+
+    /// # Safety
+    /// As of [`add`](Self::add).
+    unsafe fn remove(&self, member: *mut fid) -> Result<(), i32> {
+        // SAFETY: promised by the caller.
+        let removed = if let Some(queue) = unsafe { Queue::of_class(member) } {
+            self.members().queues.retain(|(_, other)| !Arc::ptr_eq(other, queue.shared()));
+            self.percale.remove(&queue.shared().percale)
+        // SAFETY: promised by the caller.
+        } else if let Some(counter) = unsafe { Count::of_class(member) } {
+            self.members().counters.retain(|(_, other)| !Arc::ptr_eq(other, counter.shared()));
+            self.percale.remove(&counter.shared().percale)
+        // SAFETY: promised by the caller.
+        } else if let Some(events) = unsafe { Events::of_class(member) } {
+            self.percale.remove(&events.shared().percale)
+        } else {
+            None
+        };
+        removed.map(drop).ok_or(libc::EINVAL)
+    }
+
+    /// The contexts of members that have something; how many.
+    fn poll(&self, found: &mut [usize]) -> usize {
+        let members = self.members();
+        for (_, counter) in &members.counters {
+            counter.progress();
+        }
+        for (_, queue) in &members.queues {
+            queue.drive();
+        }
+        let mut many = self.percale.poll(found);
+        for (context, queue) in &members.queues {
+            if many < found.len() && queue.has_direct_results() && !found[..many].contains(context) {
+                found[many] = *context;
+                many += 1;
+            }
+        }
+        many
+    }
+}

@@ -1,0 +1,415 @@
+//! `fid_cq`: a completion queue (fi_cq(3)).
+//!
+//! Endpoints report here in one of two ways. One whose both directions complete to the same queue, which nobody sleeps on, keeps
+//! its own results and is read directly: no lock is taken and nothing is copied twice. All others report to a percale queue.
+
+mod format;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use percale::{CompletionQueue, Entry, ErrorEntry};
+
+pub(crate) use self::format::Format;
+use crate::abi::{
+    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE,
+    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
+    fid_domain,
+};
+use crate::domain::{self, Domain};
+use crate::endpoint::port::Port;
+use crate::object::{self, Object};
+use crate::serial::Serial;
+use crate::wait_set::Membership;
+use crate::{errors, log};
+
+/// Results read at a time.
+const BATCH: usize = 32;
+/// Reads in a row that find nothing, after which the processor is offered to others: clients poll, and with more processes than
+/// processors the one that is waited for may be waiting for ours. About 20 µs.
+const PATIENCE: u32 = 512;
+
+/// What endpoints know of their queue.
+pub(crate) struct Shared {
+    domain: Arc<domain::Shared>,
+    /// Where endpoints report that are not read directly.
+    pub(crate) percale: CompletionQueue,
+    /// In the wait set that the client named.
+    _membership: Option<Membership>,
+    /// There are such.
+    reporting: AtomicBool,
+    direct: Serial<Direct>,
+    format: Format,
+    wait: u32,
+    signalled: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("format", &self.format).field("wait", &self.wait).finish_non_exhaustive()
+    }
+}
+
+/// The endpoints that are read directly.
+struct Direct {
+    ports: Vec<Arc<Port>>,
+    /// Endpoints without a lock that report to the percale queue.
+    driven: Vec<Arc<Port>>,
+    /// Which is asked first, so that none starves the others.
+    first: usize,
+    /// Reads in a row that found nothing.
+    idle: u32,
+    results: [Entry; BATCH],
+}
+
+impl Shared {
+    /// Whether endpoints may be read directly: nobody sleeps on what the queue says.
+    pub(crate) const fn takes_directly(&self) -> bool {
+        self.wait == FI_WAIT_NONE
+    }
+
+    /// Reads this endpoint directly from now on.
+    pub(crate) fn attach(&self, port: &Arc<Port>) {
+        self.direct.with(|direct| direct.ports.push(Arc::clone(port)));
+    }
+
+    /// An endpoint reports to the percale queue. One without a lock is driven by whoever reads.
+    pub(crate) fn reported_to(&self, port: &Arc<Port>) {
+        if matches!(**port, Port::Owned(_)) {
+            self.direct.with(|direct| direct.driven.push(Arc::clone(port)));
+        }
+        self.reporting.store(true, Ordering::Release);
+    }
+
+    /// The endpoint is closed.
+    pub(crate) fn detach(&self, port: &Arc<Port>) {
+        self.direct.with(|direct| {
+            direct.ports.retain(|other| !Arc::ptr_eq(other, port));
+            direct.driven.retain(|other| !Arc::ptr_eq(other, port));
+        });
+    }
+
+    /// Makes progress on the endpoints without a lock that report to the percale queue.
+    pub(crate) fn drive(&self) {
+        self.direct.with(|direct| {
+            for port in &direct.driven {
+                port.progress();
+            }
+        });
+    }
+
+    /// Whether an endpoint that is read directly has results, after it made progress.
+    pub(crate) fn has_direct_results(&self) -> bool {
+        self.direct.with(|direct| direct.ports.iter().any(|port| port.has_results()))
+    }
+
+    /// Reads up to `count` results to `to`, in the queue's format, and their sources to `sources`.
+    ///
+    /// # Safety
+    /// `to` is writable for `count` entries, and `sources`, unless it is null, for as many addresses.
+    unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+        // SAFETY: passed on.
+        let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
+        if read != -(libc::EAGAIN as isize) {
+            return read;
+        }
+        if !self.reporting.load(Ordering::Acquire) {
+            self.found_nothing();
+            return read;
+        }
+        self.drive();
+        let mut results = [Entry::default(); BATCH];
+        match self.percale.read(&mut results[..count.min(BATCH)]) {
+            Ok(0) => {
+                self.found_nothing();
+                -(libc::EAGAIN as isize)
+            }
+            Ok(read) => {
+                // SAFETY: no more than `count`.
+                unsafe { self.format.write(&results[..read], to, sources) };
+                read as isize
+            }
+            Err(_) => -(FI_EAVAIL as isize),
+        }
+    }
+
+    #[inline]
+    fn found_nothing(&self) {
+        if self.direct.with(Direct::found_nothing) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn read_error(&self) -> Option<ErrorEntry> {
+        let direct = self.direct.with(|direct| direct.ports.iter().find_map(|port| port.read_error()));
+        direct.or_else(|| self.percale.read_error())
+    }
+
+    /// As [`read`](Self::read), waiting for the first result.
+    ///
+    /// # Safety
+    /// As of [`read`](Self::read).
+    unsafe fn wait(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t, timeout: c_int) -> isize {
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            // SAFETY: passed on.
+            let read = unsafe { self.read(to, count, sources) };
+            if read != -(libc::EAGAIN as isize) {
+                return read;
+            }
+            if self.signalled.swap(false, Ordering::AcqRel)
+                || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            {
+                return -(libc::EAGAIN as isize);
+            }
+            if self.takes_directly() {
+                std::thread::yield_now();
+                continue;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let mut first = [Entry::default(); 1];
+            match self.percale.wait(&mut first, left) {
+                Ok(_) => {
+                    // SAFETY: `count` is at least one, or nothing would be waited for.
+                    unsafe { self.format.write(&first, to, sources) };
+                    return 1;
+                }
+                Err(percale::completion::queue::CompletionError::ErrorAvailable(_)) => return -(FI_EAVAIL as isize),
+                Err(error) => return -(error.errno() as isize),
+            }
+        }
+    }
+}
+
+impl Direct {
+    /// A client that polls found nothing; whether somebody else may run now.
+    #[inline]
+    fn found_nothing(&mut self) -> bool {
+        self.idle += 1;
+        let yields = self.idle >= PATIENCE;
+        self.idle = if yields { 0 } else { self.idle };
+        yields
+    }
+
+    /// # Safety
+    /// As of [`Shared::read`].
+    #[inline]
+    unsafe fn read(&mut self, format: Format, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+        let ports = self.ports.len();
+        for step in 0..ports {
+            let at = if self.first + step < ports { self.first + step } else { self.first + step - ports };
+            match self.ports[at].poll(&mut self.results[..count.min(BATCH)]) {
+                Ok(0) => {}
+                Ok(read) => {
+                    self.first = if at + 1 < ports { at + 1 } else { 0 };
+                    self.idle = 0;
+                    // SAFETY: no more than `count`.
+                    unsafe { format.write(&self.results[..read], to, sources) };
+                    return read as isize;
+                }
+                Err(_) => return -(FI_EAVAIL as isize),
+            }
+        }
+        -(libc::EAGAIN as isize)
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Queue {
+    fid: fid_cq,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Queue {
+    const CLASS: usize = FI_CLASS_CQ;
+}
+
+impl Queue {
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
+static OPS: fi_ops_cq = fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(read_from),
+    readerr: Some(read_error),
+    sread: Some(wait_read),
+    sreadfrom: Some(wait_read_from),
+    signal: Some(signal),
+    strerror: Some(error_text),
+    ..fi_ops_cq::REFUSING
+};
+
+/// Opens a queue.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    cq: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    // SAFETY: null, or the client's attributes.
+    let attr = unsafe { attr.as_ref() };
+    let Some(format) = Format::of(attr.map_or(0, |attr| attr.format)) else {
+        log::warning!(FI_LOG_CQ, "fi_cq_open: there is no format {}", attr.map_or(0, |attr| attr.format));
+        return -libc::ENOSYS;
+    };
+    let wait = attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj);
+    let wait = match wait {
+        FI_WAIT_NONE | FI_WAIT_FD | FI_WAIT_SET | FI_WAIT_YIELD => wait,
+        FI_WAIT_UNSPEC => FI_WAIT_FD,
+        other => {
+            log::warning!(
+                FI_LOG_CQ,
+                "fi_cq_open: wait object {other} is not supported (FI_WAIT_NONE, UNSPEC, FD, SET and YIELD are)"
+            );
+            return -libc::ENOSYS;
+        }
+    };
+    let direct =
+        Direct { ports: Vec::new(), driven: Vec::new(), first: 0, idle: 0, results: [Entry::default(); BATCH] };
+    let percale = CompletionQueue::default();
+    let membership = match attr {
+        // SAFETY: with FI_WAIT_SET the client gives one.
+        Some(attr) if wait == FI_WAIT_SET => match unsafe { crate::wait_set::join(attr.wait_set, &percale) } {
+            Ok(membership) => Some(membership),
+            Err(code) => return code,
+        },
+        _ => None,
+    };
+    let shared = Arc::new(Shared {
+        domain: Arc::clone(domain),
+        percale,
+        _membership: membership,
+        reporting: AtomicBool::new(false),
+        // SAFETY: in a serialized domain the client serializes what it does with a queue and its endpoints.
+        direct: unsafe { Serial::new(direct, domain.serialized) },
+        format,
+        wait,
+        signalled: AtomicBool::new(false),
+    });
+    let fid = fid_cq { fid: object::head(FI_CLASS_CQ, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
+    // SAFETY: the client wants the queue there.
+    unsafe { Queue { fid, shared }.give(cq) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a queue of ours that the client gives up.
+    unsafe { Queue::close(fid, Queue::shared) }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: a queue of ours.
+    let shared = unsafe { Queue::of(fid) }.shared();
+    match command {
+        FI_GETWAIT if shared.wait == FI_WAIT_FD => match shared.percale.descriptor() {
+            Ok(descriptor) => {
+                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
+                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
+                0
+            }
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        FI_GETWAITOBJ => {
+            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
+            unsafe { argument.cast::<u32>().write(shared.wait) };
+            0
+        }
+        FI_GETWAIT => {
+            log::warning!(FI_LOG_CQ, "fi_control: FI_GETWAIT of a completion queue without a descriptor");
+            -libc::ENODATA
+        }
+        _ => -libc::ENOSYS,
+    }
+}
+
+/// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+pub(crate) fn try_wait(queue: &Shared) -> c_int {
+    match queue.percale.try_wait() {
+        Ok(true) => 0,
+        Ok(false) => -libc::EAGAIN,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, to: *mut c_void, count: usize) -> isize {
+    // SAFETY: a queue of ours, and the client's room for `count` entries.
+    unsafe { Queue::of(cq).shared.read(to, count, std::ptr::null_mut()) }
+}
+
+unsafe extern "C" fn read_from(cq: *mut fid_cq, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+    // SAFETY: as above, and room for as many addresses.
+    unsafe { Queue::of(cq).shared.read(to, count, sources) }
+}
+
+unsafe extern "C" fn wait_read(
+    cq: *mut fid_cq,
+    to: *mut c_void,
+    count: usize,
+    _: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as above.
+    unsafe { wait_read_from(cq, to, count, std::ptr::null_mut(), std::ptr::null(), timeout) }
+}
+
+/// The condition is a hint that may be ignored (fi_cq(3)).
+unsafe extern "C" fn wait_read_from(
+    cq: *mut fid_cq,
+    to: *mut c_void,
+    count: usize,
+    sources: *mut fi_addr_t,
+    _: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: a queue of ours, and the client's room.
+    unsafe { Queue::of(cq).shared.wait(to, count, sources, timeout) }
+}
+
+unsafe extern "C" fn read_error(cq: *mut fid_cq, to: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    // SAFETY: a queue of ours.
+    let shared = unsafe { Queue::of(cq) }.shared();
+    let Some(error) = shared.read_error() else { return -(libc::EAGAIN as isize) };
+    // SAFETY: the client's room for an error entry, as long as its version of the interface has it.
+    unsafe { errors::write(&error, to, shared.domain.fabric.api_version) };
+    1
+}
+
+unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
+    // SAFETY: a queue of ours.
+    let shared = unsafe { Queue::of(cq) }.shared();
+    if shared.takes_directly() {
+        shared.signalled.store(true, Ordering::Release);
+    } else {
+        shared.percale.signal();
+    }
+    0
+}
+
+unsafe extern "C" fn error_text(
+    _cq: *mut fid_cq,
+    provider_error: c_int,
+    _data: *const c_void,
+    to: *mut c_char,
+    room: usize,
+) -> *const c_char {
+    let text: &'static CStr = errors::text(provider_error);
+    // SAFETY: the client's buffer, as long as it says.
+    unsafe { errors::copy(text, to, room) };
+    text.as_ptr()
+}
+
+/// Who sent a message, as libfabric has it.
+pub(crate) const fn source(entry: &Entry) -> fi_addr_t {
+    if entry.source.is_specified() { entry.source.0 } else { FI_ADDR_NOTAVAIL }
+}

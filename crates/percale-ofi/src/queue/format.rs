@@ -1,0 +1,89 @@
+//! The formats of results.
+
+use std::ffi::c_void;
+
+use percale::Entry;
+
+use super::source;
+use crate::abi::{
+    FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED, FI_CQ_FORMAT_UNSPEC, fi_addr_t,
+    fi_cq_data_entry, fi_cq_entry, fi_cq_msg_entry, fi_cq_tagged_entry,
+};
+
+/// How much a result says: each says what the one before does, and more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Context,
+    Message,
+    Data,
+    Tagged,
+}
+
+impl Format {
+    /// An FI_CQ_FORMAT_; the plainest for who does not care.
+    pub(crate) const fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => Self::Context,
+            FI_CQ_FORMAT_MSG => Self::Message,
+            FI_CQ_FORMAT_DATA => Self::Data,
+            FI_CQ_FORMAT_TAGGED => Self::Tagged,
+            _ => return None,
+        })
+    }
+
+    /// Writes results as the client reads them.
+    ///
+    /// # Safety
+    /// `to` is writable for as many entries of this format, and `sources`, unless it is null, for as many addresses.
+    #[inline]
+    pub(crate) unsafe fn write(self, entries: &[Entry], to: *mut c_void, sources: *mut fi_addr_t) {
+        match self {
+            // SAFETY: passed on.
+            Self::Tagged => unsafe { each(entries, to, tagged) },
+            // SAFETY: passed on.
+            Self::Data => unsafe { each(entries, to, data) },
+            // SAFETY: passed on.
+            Self::Message => unsafe { each(entries, to, message) },
+            // SAFETY: passed on.
+            Self::Context => unsafe { each(entries, to, |entry| fi_cq_entry { op_context: pointer(entry.context) }) },
+        }
+        if !sources.is_null() {
+            // SAFETY: passed on.
+            unsafe { each(entries, sources.cast(), source) };
+        }
+    }
+}
+
+/// # Safety
+/// `to` is writable for as many `T`.
+#[inline]
+unsafe fn each<T>(entries: &[Entry], to: *mut c_void, form: impl Fn(&Entry) -> T) {
+    let to = to.cast::<T>();
+    for (at, entry) in entries.iter().enumerate() {
+        // SAFETY: promised by the caller.
+        unsafe { to.add(at).write(form(entry)) };
+    }
+}
+
+/// Contexts and buffers are addresses that the client gave.
+#[inline]
+const fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+#[inline]
+const fn message(entry: &Entry) -> fi_cq_msg_entry {
+    fi_cq_msg_entry { op_context: pointer(entry.context), flags: entry.flags.bits(), len: entry.len as usize }
+}
+
+#[inline]
+const fn data(entry: &Entry) -> fi_cq_data_entry {
+    let fi_cq_msg_entry { op_context, flags, len } = message(entry);
+    fi_cq_data_entry { op_context, flags, len, buf: pointer(entry.buffer), data: entry.data }
+}
+
+#[inline]
+const fn tagged(entry: &Entry) -> fi_cq_tagged_entry {
+    let fi_cq_data_entry { op_context, flags, len, buf, data } = data(entry);
+    fi_cq_tagged_entry { op_context, flags, len, buf, data, tag: entry.tag }
+}

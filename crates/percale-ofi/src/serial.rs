@@ -1,0 +1,30 @@
+//! State that one thread uses at a time.
+
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, PoisonError};
+
+/// State that is locked, unless the client promised to serialize its calls (FI_THREAD_DOMAIN, FI_THREAD_COMPLETION).
+pub(crate) struct Serial<T> {
+    value: UnsafeCell<T>,
+    lock: Option<Mutex<()>>,
+}
+
+// SAFETY: only one thread at a time reaches the value: by the lock, or by the promise given to `new`.
+unsafe impl<T: Send> Sync for Serial<T> {}
+
+impl<T> Serial<T> {
+    /// # Safety
+    /// If `serialized`, whoever calls [`with`](Self::with) is alone in it.
+    pub(crate) const unsafe fn new(value: T, serialized: bool) -> Self {
+        let lock = if serialized { None } else { Some(Mutex::new(())) };
+        Self { value: UnsafeCell::new(value), lock }
+    }
+
+    /// Uses the state. `f` does not come back here.
+    #[inline]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let _guard = self.lock.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: nobody else is here: the lock is held, or `new` was promised so.
+        f(unsafe { &mut *self.value.get() })
+    }
+}

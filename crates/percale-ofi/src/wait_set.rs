@@ -1,0 +1,166 @@
+//! `fid_wait`: waiting for several queues and counters at once (fi_poll(3)).
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale::completion::wait::WaitError;
+use percale::completion::wait_set::WaitSet;
+
+use crate::abi::{
+    FI_CLASS_WAIT, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_FABRIC, FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_ops,
+    fi_ops_wait, fi_wait_attr, fid, fid_fabric, fid_wait,
+};
+use crate::counter::{self, Count};
+use crate::events::{self, Events};
+use crate::fabric::{self, Fabric};
+use crate::log;
+use crate::object::{self, Object};
+use crate::queue::{self, Queue};
+
+/// What members know of their set.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    _fabric: Arc<fabric::Shared>,
+    percale: WaitSet,
+}
+
+/// A member of a set, until dropped.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    set: Arc<Shared>,
+    source: percale::completion::source::Source,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.set.percale.remove(self.source.clone());
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Set {
+    fid: fid_wait,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Set {
+    const CLASS: usize = FI_CLASS_WAIT;
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
+static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: Some(wait) };
+
+/// Opens a wait set.
+///
+/// # Safety
+/// `attr` is null or readable, `waitset` writable.
+pub(crate) unsafe fn open(fabric: &Fabric, attr: *const fi_wait_attr, waitset: *mut *mut fid_wait) -> c_int {
+    // SAFETY: promised by the caller.
+    let attr = unsafe { attr.as_ref() };
+    let object = attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj);
+    if !matches!(object, FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) || attr.is_some_and(|attr| attr.flags != 0) {
+        log::warning!(
+            FI_LOG_FABRIC,
+            "fi_wait_open: wait object {object} is not supported (FI_WAIT_UNSPEC, FD and YIELD are)"
+        );
+        return -libc::ENOSYS;
+    }
+    let fid = fid_wait {
+        fid: object::head(FI_CLASS_WAIT, std::ptr::null_mut(), &FI),
+        ops: std::ptr::from_ref(&OPS).cast_mut(),
+    };
+    let shared = Arc::new(Shared { _fabric: Arc::clone(fabric.shared()), percale: WaitSet::new() });
+    // SAFETY: the client wants the set there.
+    unsafe { Set { fid, shared }.give(waitset) };
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a set of ours that the client gives up.
+    unsafe { Set::close(fid, |set: &Set| &set.shared) }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: a set of ours.
+    let set = unsafe { Set::of(fid) };
+    match command {
+        FI_GETWAIT => match set.shared.percale.descriptor() {
+            Ok(descriptor) => {
+                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
+                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
+                0
+            }
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        FI_GETWAITOBJ => {
+            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
+            unsafe { argument.cast::<u32>().write(FI_WAIT_FD) };
+            0
+        }
+        _ => -libc::ENOSYS,
+    }
+}
+
+unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {
+    // SAFETY: a set of ours.
+    let set = unsafe { Set::of(waitset) };
+    match set.shared.percale.wait(u64::try_from(timeout).ok().map(Duration::from_millis)) {
+        Ok(()) => 0,
+        Err(WaitError::TimedOut) => -libc::ETIMEDOUT,
+        Err(WaitError::System(error)) => -error.raw_os_error().unwrap_or(libc::EIO),
+        Err(_) => -libc::EIO,
+    }
+}
+
+/// Makes a queue or counter a member of the set that its attributes name.
+///
+/// # Safety
+/// `waitset` is null or an open wait set of ours.
+pub(crate) unsafe fn join(
+    waitset: *mut fid_wait,
+    source: impl Into<percale::completion::source::Source>,
+) -> Result<Membership, c_int> {
+    // SAFETY: promised by the caller.
+    let Some(set) = (unsafe { Set::of_class(waitset.cast()) }) else {
+        log::warning!(FI_LOG_FABRIC, "FI_WAIT_SET without a wait set");
+        return Err(-libc::EINVAL);
+    };
+    let membership = Membership { set: Arc::clone(&set.shared), source: source.into() };
+    match set.shared.percale.add(membership.source.clone()) {
+        Ok(_) => Ok(membership),
+        Err(error) => Err(-error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// Whether the client may sleep on the descriptors of all of these (fi_trywait(3)): 0, or -FI_EAGAIN.
+pub(crate) unsafe extern "C" fn try_wait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the client gives `count` objects.
+        let one = unsafe { fids.add(at).read() };
+        // SAFETY: open objects of the client's.
+        let answer = unsafe {
+            if let Some(queue) = Queue::of_class(one) {
+                queue::try_wait(queue.shared())
+            } else if let Some(counter) = Count::of_class(one) {
+                counter::try_wait(counter.shared())
+            } else if let Some(events) = Events::of_class(one) {
+                events::try_wait(events.shared())
+            } else if let Some(set) = Set::of_class(one) {
+                match set.shared.percale.try_wait() {
+                    Ok(true) => 0,
+                    Ok(false) => -libc::EAGAIN,
+                    Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+                }
+            } else {
+                -libc::EINVAL
+            }
+        };
+        if answer != 0 {
+            return answer;
+        }
+    }
+    0
+}

@@ -1,0 +1,230 @@
+/* Connected endpoints (fi_cm(3)): listening, connecting with data, accepting, rejecting, the end of a connection. */
+#include "every.h"
+
+#include <netinet/in.h>
+
+/* One end of a connection. */
+struct end {
+	struct fid_eq *eq;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+};
+
+struct listener {
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_eq *eq;
+	struct fid_pep *pep;
+	struct sockaddr_in address;
+};
+
+/* An event with its data. */
+struct event {
+	struct fi_eq_cm_entry entry;
+	char data[128];
+};
+
+static struct fi_info *hints(void)
+{
+	struct fi_info *h = fi_allocinfo();
+
+	MUST(h, "out of memory");
+	h->fabric_attr->prov_name = strdup(options.provider);
+	h->caps = FI_MSG;
+	h->mode = FI_CONTEXT;
+	h->ep_attr->type = FI_EP_MSG;
+	h->addr_format = FI_SOCKADDR_IN;
+	return h;
+}
+
+static struct fid_eq *open_events(struct fid_fabric *fabric)
+{
+	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fid_eq *eq;
+
+	NEEDS(fi_eq_open(fabric, &attr, &eq, NULL));
+	return eq;
+}
+
+static void open_listener(struct listener *l)
+{
+	struct fi_info *h = hints();
+	size_t len = sizeof(l->address);
+	int backlog = 5;
+
+	NEEDS(fi_getinfo(API, "127.0.0.1", NULL, FI_SOURCE, h, &l->info));
+	fi_freeinfo(h);
+	NEEDS(fi_fabric(l->info->fabric_attr, &l->fabric, NULL));
+	NEEDS(fi_domain(l->fabric, l->info, &l->domain, NULL));
+	l->eq = open_events(l->fabric);
+	NEEDS(fi_passive_ep(l->fabric, l->info, &l->pep, l));
+	CHECK(l->pep->fid.fclass == FI_CLASS_PEP, "class %zu", l->pep->fid.fclass);
+	NEEDS(fi_pep_bind(l->pep, &l->eq->fid, 0));
+	ANSWERS(0, fi_control(&l->pep->fid, FI_BACKLOG, &backlog));
+	NEEDS(fi_listen(l->pep));
+	NEEDS(fi_getname(&l->pep->fid, &l->address, &len));
+	CHECK(l->address.sin_port != 0, "no port");
+}
+
+static void close_listener(struct listener *l)
+{
+	ANSWERS(0, fi_close(&l->pep->fid));
+	ANSWERS(0, fi_close(&l->eq->fid));
+	ANSWERS(0, fi_close(&l->domain->fid));
+	ANSWERS(0, fi_close(&l->fabric->fid));
+	fi_freeinfo(l->info);
+}
+
+static void open_end(struct end *end, struct listener *l, struct fi_info *info)
+{
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA };
+
+	end->eq = open_events(l->fabric);
+	NEEDS(fi_cq_open(l->domain, &attr, &end->cq, NULL));
+	NEEDS(fi_endpoint(l->domain, info, &end->ep, end));
+	NEEDS(fi_ep_bind(end->ep, &end->eq->fid, 0));
+	NEEDS(fi_ep_bind(end->ep, &end->cq->fid, FI_TRANSMIT | FI_RECV));
+	NEEDS(fi_enable(end->ep));
+}
+
+static void close_end(struct end *end)
+{
+	ANSWERS(0, fi_close(&end->ep->fid));
+	ANSWERS(0, fi_close(&end->cq->fid));
+	ANSWERS(0, fi_close(&end->eq->fid));
+}
+
+/* The next event is this one; how many bytes of data came with it. */
+static size_t expect(struct fid_eq *eq, uint32_t wanted, struct event *e)
+{
+	uint32_t event = 0;
+	ssize_t got = fi_eq_sread(eq, &event, e, sizeof(*e), PATIENCE * 1000, 0);
+
+	MUST(got >= (ssize_t)sizeof(e->entry), "event %u: %zd", event, got);
+	CHECK(event == wanted, "event %u, not %u", event, wanted);
+	return (size_t)got - sizeof(e->entry);
+}
+
+/* Asks for a connection; returns the request as the listener sees it. */
+static struct fi_info *request(struct listener *l, struct end *client, const char *data)
+{
+	struct event e;
+	size_t len;
+
+	open_end(client, l, l->info);
+	NEEDS(fi_connect(client->ep, &l->address, data, strlen(data) + 1));
+	len = expect(l->eq, FI_CONNREQ, &e);
+	CHECK(e.entry.fid == &l->pep->fid && e.entry.info, "another listener's");
+	CHECK(len >= strlen(data) + 1 && !strcmp((char *)e.entry.data, data), "other data");
+	return e.entry.info;
+}
+
+static void exchange(struct end *from, struct end *to)
+{
+	char out[3000], in[3000] = "";
+	struct fi_cq_data_entry entry;
+	double until = now() + PATIENCE;
+	int seen = 0;
+
+	fill(out, sizeof(out), 4);
+	NEEDS(fi_recv(to->ep, in, sizeof(in), NULL, 0, context(1)));
+	NEEDS(fi_send(from->ep, out, sizeof(out), NULL, 0, context(2)));
+	while (seen < 2) {
+		MUST(now() < until, "the message does not arrive");
+		seen += fi_cq_read(from->cq, &entry, 1) == 1;
+		seen += fi_cq_read(to->cq, &entry, 1) == 1;
+	}
+	CHECK(is_filled(in, sizeof(in), 4), "other bytes than were sent");
+}
+
+static void connected(struct listener *l)
+{
+	struct end client, server;
+	struct fi_info *info = request(l, &client, "may I?");
+	struct event e;
+	struct sockaddr_in a, b;
+	size_t len = sizeof(a);
+
+	open_end(&server, l, info);
+	NEEDS(fi_accept(server.ep, "welcome", 8));
+	fi_freeinfo(info);
+	len = expect(client.eq, FI_CONNECTED, &e);
+	CHECK(len >= 8 && !strcmp((char *)e.entry.data, "welcome"), "other data");
+	expect(server.eq, FI_CONNECTED, &e);
+	CHECK(e.entry.fid == &server.ep->fid, "another endpoint");
+	exchange(&client, &server);
+	exchange(&server, &client);
+	len = sizeof(a);
+	ANSWERS(0, fi_getpeer(client.ep, &a, &len));
+	CHECK(a.sin_port == l->address.sin_port, "another peer");
+	len = sizeof(a);
+	ANSWERS(0, fi_getname(&client.ep->fid, &a, &len));
+	ANSWERS(0, fi_getpeer(server.ep, &b, &len));
+	CHECK(a.sin_family == b.sin_family, "another family");
+	ANSWERS(0, fi_shutdown(client.ep, 0));
+	expect(server.eq, FI_SHUTDOWN, &e);
+	CHECK(e.entry.fid == &server.ep->fid, "another endpoint");
+	close_end(&client);
+	close_end(&server);
+}
+
+static void rejected(struct listener *l)
+{
+	struct end client;
+	struct fi_info *info = request(l, &client, "may I?");
+	struct fi_eq_err_entry error = { 0 };
+	struct event e;
+	uint32_t event;
+
+	NEEDS(fi_reject(l->pep, info->handle, "no", 3));
+	fi_freeinfo(info);
+	ANSWERS(-FI_EAVAIL, fi_eq_sread(client.eq, &event, &e, sizeof(e), PATIENCE * 1000, 0));
+	ANSWERS(sizeof(error), fi_eq_readerr(client.eq, &error, 0));
+	CHECK(error.err == FI_ECONNREFUSED && error.fid == &client.ep->fid, "error %d", error.err);
+	CHECK(error.err_data_size >= 3 && !memcmp(error.err_data, "no", 3), "%zu bytes of data", error.err_data_size);
+	close_end(&client);
+}
+
+/* Nobody listens there any more. */
+static void refused(void)
+{
+	struct listener l;
+	struct end client;
+	struct fi_eq_err_entry error = { 0 };
+	struct event e;
+	uint32_t event;
+
+	open_listener(&l);
+	ANSWERS(0, fi_close(&l.pep->fid));
+	open_end(&client, &l, l.info);
+	if (fi_connect(client.ep, &l.address, NULL, 0) == 0) {
+		ANSWERS(-FI_EAVAIL, fi_eq_sread(client.eq, &event, &e, sizeof(e), PATIENCE * 1000, 0));
+		ANSWERS(sizeof(error), fi_eq_readerr(client.eq, &error, 0));
+		CHECK(error.err == FI_ECONNREFUSED, "error %d", error.err);
+	}
+	close_end(&client);
+	ANSWERS(0, fi_close(&l.eq->fid));
+	ANSWERS(0, fi_close(&l.domain->fid));
+	ANSWERS(0, fi_close(&l.fabric->fid));
+	fi_freeinfo(l.info);
+}
+
+void connection_groups(void)
+{
+	struct listener l;
+
+	if (!is_there("fi_passive_ep"))
+		return;
+	open_listener(&l);
+	begin("cm: connect, accept, shut down");
+	connected(&l);
+	end();
+	begin("cm: reject");
+	rejected(&l);
+	end();
+	close_listener(&l);
+	begin("cm: nobody listens");
+	refused();
+	end();
+}

@@ -1,0 +1,226 @@
+/* Endpoints (fi_endpoint(3)): states, options, names, aliases, flags of their own, cancelling. */
+#include "every.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const struct settings how = { .name = "endpoints", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
+				     .node = "127.0.0.1" };
+
+/* What cannot be done yet, what is missing, and what comes too late. */
+static void states(void)
+{
+	struct room room;
+	struct fid_ep *ep;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fi_av_attr av_attr = { .type = FI_AV_TABLE };
+	struct fi_cq_attr cq_attr = { .format = FI_CQ_FORMAT_CONTEXT };
+	char buf[8] = "";
+
+	open_room(&room, &how);
+	NEEDS(fi_av_open(room.domain, &av_attr, &av, NULL));
+	NEEDS(fi_cq_open(room.domain, &cq_attr, &cq, NULL));
+	NEEDS(fi_endpoint2(room.domain, room.info, &ep, 0, &room));
+	CHECK(ep->fid.fclass == FI_CLASS_EP && ep->fid.context == &room, "class %zu", ep->fid.fclass);
+	ANSWERS(-FI_EOPBADSTATE, fi_send(ep, buf, sizeof(buf), NULL, 0, NULL));
+	ANSWERS(-FI_EOPBADSTATE, fi_recv(ep, buf, sizeof(buf), NULL, FI_ADDR_UNSPEC, NULL));
+	ANSWERS(-FI_EOPBADSTATE, fi_read(ep, buf, sizeof(buf), NULL, 0, 0, 0, NULL));
+	ANSWERS(-FI_EOPBADSTATE, fi_atomic(ep, buf, 1, NULL, 0, 0, 0, FI_UINT64, FI_SUM, NULL));
+	ANSWERS(-FI_ENOAV, fi_enable(ep));
+	NEEDS(fi_ep_bind(ep, &av->fid, 0));
+	ANSWERS(-FI_ENOCQ, fi_enable(ep));
+	ANSWERS(-FI_EBADFLAGS, fi_ep_bind(ep, &cq->fid, 0));
+	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &room.domain->fid, 0));
+	NEEDS(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	CHECK(fi_ep_bind(ep, &cq->fid, FI_RECV) < 0, "two queues for one direction");
+	NEEDS(fi_enable(ep));
+	ANSWERS(-FI_EOPBADSTATE, fi_ep_bind(ep, &av->fid, 0));
+	/* Their inline functions are deprecated, and say so. */
+	CHECK(ep->ops->rx_size_left(ep) > 0 && ep->ops->tx_size_left(ep) > 0, "no room");
+	ANSWERS(0, fi_close(&ep->fid));
+	/* One that was never enabled. */
+	NEEDS(fi_endpoint(room.domain, room.info, &ep, NULL));
+	NEEDS(fi_ep_bind(ep, &av->fid, 0));
+	ANSWERS(0, fi_close(&ep->fid));
+	ANSWERS(0, fi_close(&cq->fid));
+	ANSWERS(0, fi_close(&av->fid));
+	close_room(&room);
+}
+
+static void options_of(struct two *two)
+{
+	struct fid *ep = &two->a.ep->fid;
+	size_t value = 0, len = sizeof(value);
+
+	ANSWERS(0, fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len));
+	CHECK(value > 0 && len == sizeof(value), "%zu in %zu bytes", value, len);
+	value = 16384;
+	ANSWERS(0, fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, sizeof(value)));
+	value = 0;
+	ANSWERS(0, fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len));
+	CHECK(value == 16384, "%zu", value);
+	ANSWERS(0, fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, &len));
+	CHECK(value > 0, "%zu", value);
+	len = 2;
+	CHECK(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len) < 0, "read into 2 bytes");
+	ANSWERS(-FI_EINVAL, fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, 2));
+	len = sizeof(value);
+	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, FI_OPT_ENDPOINT, 9999, &value, &len));
+	ANSWERS(-FI_ENOPROTOOPT, fi_setopt(ep, FI_OPT_ENDPOINT, 9999, &value, len));
+	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, 77, FI_OPT_MIN_MULTI_RECV, &value, &len));
+}
+
+/* A port that was free a moment ago. */
+static struct sockaddr_in free_port(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET };
+	socklen_t len = sizeof(a);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	NEEDS(bind(fd, (struct sockaddr *)&a, len));
+	NEEDS(getsockname(fd, (struct sockaddr *)&a, &len));
+	close(fd);
+	return a;
+}
+
+static void names(struct two *two)
+{
+	struct sockaddr_in wanted = free_port(), got = { 0 };
+	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_CONTEXT };
+	size_t len = 0;
+	struct fid_ep *ep;
+	struct fid_cq *cq;
+
+	/* How long is it? */
+	ANSWERS(-FI_ETOOSMALL, fi_getname(&two->a.ep->fid, NULL, &len));
+	CHECK(len == sizeof(got), "%zu", len);
+	len = 4;
+	ANSWERS(-FI_ETOOSMALL, fi_getname(&two->a.ep->fid, &got, &len));
+	CHECK(len == sizeof(got) && got.sin_addr.s_addr == 0, "%zu", len);
+	ANSWERS(0, fi_getname(&two->a.ep->fid, &got, &len));
+	CHECK(got.sin_family == AF_INET && got.sin_port != 0, "port %d", ntohs(got.sin_port));
+	CHECK(got.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "not at the node that was asked for");
+	CHECK(fi_setname(&two->a.ep->fid, &wanted, sizeof(wanted)) < 0, "renamed when it was enabled");
+	/* Named before it is enabled. */
+	NEEDS(fi_cq_open(two->room.domain, &attr, &cq, NULL));
+	NEEDS(fi_endpoint(two->room.domain, two->room.info, &ep, NULL));
+	CHECK(fi_setname(&ep->fid, &wanted, 3) < 0, "named by 3 bytes");
+	ANSWERS(0, fi_setname(&ep->fid, &wanted, sizeof(wanted)));
+	NEEDS(fi_ep_bind(ep, &two->a.av->fid, 0));
+	NEEDS(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	NEEDS(fi_enable(ep));
+	len = sizeof(got);
+	ANSWERS(0, fi_getname(&ep->fid, &got, &len));
+	CHECK(got.sin_port == wanted.sin_port && got.sin_addr.s_addr == wanted.sin_addr.s_addr, "another name");
+	ANSWERS(0, fi_close(&ep->fid));
+	ANSWERS(0, fi_close(&cq->fid));
+}
+
+/* Another object for the same endpoint, with flags of its own (fi_ep_alias(3)). */
+static void aliases(struct two *two)
+{
+	struct side *a = &two->a, *b = &two->b;
+	struct fid_ep *injecting = NULL, *own = a->ep;
+	struct message in = { .buf = b->in, .len = 100, .context = context(600), .tagged = true, .tag = 8 };
+	struct message out = { .buf = a->out, .len = 100, .context = context(1), .tagged = true, .tag = 8 };
+	uint64_t flags;
+
+	NEEDS(fi_ep_alias(a->ep, &injecting, FI_TRANSMIT | FI_INJECT | FI_COMPLETION));
+	CHECK(injecting != a->ep, "the same object");
+	fill(a->out, 100, 3);
+	ANSWERS(0, post_receive(b, RECV, &in));
+	a->ep = injecting;
+	ANSWERS(0, post_send(a, SEND, &out));
+	/* Injected: the buffer is ours again. */
+	memset(a->out, 0, 100);
+	check_sent(a, SEND, &out);
+	a->ep = own;
+	check_received(b, &in, &out, false, 3);
+	/* The alias's flags are its own. */
+	flags = FI_TRANSMIT;
+	ANSWERS(0, fi_control(&injecting->fid, FI_GETOPSFLAG, &flags));
+	CHECK(flags & FI_INJECT, "%#llx", (unsigned long long)flags);
+	flags = FI_TRANSMIT;
+	ANSWERS(0, fi_control(&a->ep->fid, FI_GETOPSFLAG, &flags));
+	CHECK(!(flags & FI_INJECT), "%#llx", (unsigned long long)flags);
+	CHECK(fi_ep_alias(a->ep, &injecting, 0) < 0, "an alias of neither direction");
+	ANSWERS(0, fi_close(&injecting->fid));
+	/* The endpoint works without it. */
+	ANSWERS(0, post_receive(b, RECV, &in));
+	fill(a->out, 100, 4);
+	ANSWERS(0, post_send(a, SEND, &out));
+	check_sent(a, SEND, &out);
+	check_received(b, &in, &out, false, 4);
+}
+
+static void own_flags(struct two *two)
+{
+	struct fid *ep = &two->a.ep->fid;
+	uint64_t flags = FI_TRANSMIT | FI_DELIVERY_COMPLETE;
+
+	ANSWERS(0, fi_control(ep, FI_SETOPSFLAG, &flags));
+	flags = FI_TRANSMIT;
+	ANSWERS(0, fi_control(ep, FI_GETOPSFLAG, &flags));
+	CHECK(flags & FI_DELIVERY_COMPLETE, "%#llx", (unsigned long long)flags);
+	flags = FI_RECV;
+	ANSWERS(0, fi_control(ep, FI_GETOPSFLAG, &flags));
+	CHECK(!(flags & FI_DELIVERY_COMPLETE), "%#llx", (unsigned long long)flags);
+	flags = FI_TRANSMIT | FI_RECV;
+	CHECK(fi_control(ep, FI_GETOPSFLAG, &flags) < 0, "flags of both directions");
+	flags = FI_TRANSMIT;
+	ANSWERS(0, fi_control(ep, FI_SETOPSFLAG, &flags));
+	ANSWERS(-FI_ENOSYS, fi_control(ep, 9999, NULL));
+}
+
+/* An endpoint that is closed with receives outstanding gives their memory back, and its peer carries on. */
+static void closing(void)
+{
+	struct two two;
+	struct message in = { .len = 50, .context = context(600) };
+
+	open_two(&two, &how);
+	in.buf = two.b.in;
+	for (int n = 0; n < 10; n++)
+		ANSWERS(0, post_receive(&two.b, RECV, &in));
+	fill(two.a.out, 50, 1);
+	POSTED(&two.a, fi_inject(two.a.ep, two.a.out, 50, two.a.peer));
+	for (double until = now() + PATIENCE; two.b.stashed == 0;) {
+		MUST(now() < until, "the message does not arrive");
+		progress(&two.b);
+	}
+	/* The rest is cancelled, or forgotten, with the endpoint. */
+	close_two(&two);
+}
+
+void endpoint_groups(void)
+{
+	static const struct {
+		const char *name;
+		void (*run)(struct two *);
+	} all[] = {
+		{ "ep: options", options_of },
+		{ "ep: names", names },
+		{ "ep: aliases", aliases },
+		{ "ep: flags of its own", own_flags },
+	};
+	struct two two;
+
+	begin("ep: states");
+	states();
+	end();
+	for (size_t at = 0; at < COUNT(all); at++) {
+		begin(all[at].name);
+		open_two(&two, &how);
+		all[at].run(&two);
+		quiet(&two.pair);
+		close_two(&two);
+		end();
+	}
+	begin("ep: closing with receives outstanding");
+	closing();
+	end();
+}

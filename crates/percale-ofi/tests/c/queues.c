@@ -1,0 +1,205 @@
+/* Completion queues (fi_cq(3)): formats, several results at a time, errors, who sent. */
+#include "every.h"
+
+/* An endpoint that talks to itself, with a queue of this format. */
+struct one {
+	struct room room;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	fi_addr_t self;
+};
+
+static const struct settings how = { .name = "queues", .av_type = FI_AV_TABLE, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL };
+
+static void open_one(struct one *one, enum fi_cq_format format)
+{
+	struct fi_cq_attr attr = { .format = format, .size = 100 };
+	struct fi_av_attr av = { .type = FI_AV_TABLE };
+	char name[64];
+	size_t len = sizeof(name);
+
+	open_room(&one->room, &how);
+	NEEDS(fi_av_open(one->room.domain, &av, &one->av, NULL));
+	NEEDS(fi_cq_open(one->room.domain, &attr, &one->cq, one));
+	NEEDS(fi_endpoint(one->room.domain, one->room.info, &one->ep, NULL));
+	NEEDS(fi_ep_bind(one->ep, &one->av->fid, 0));
+	NEEDS(fi_ep_bind(one->ep, &one->cq->fid, FI_TRANSMIT | FI_RECV));
+	NEEDS(fi_enable(one->ep));
+	NEEDS(fi_getname(&one->ep->fid, name, &len));
+	ANSWERS(1, fi_av_insert(one->av, name, 1, &one->self, 0, NULL));
+}
+
+static void close_one(struct one *one)
+{
+	ANSWERS(0, fi_close(&one->ep->fid));
+	ANSWERS(0, fi_close(&one->cq->fid));
+	ANSWERS(0, fi_close(&one->av->fid));
+	close_room(&one->room);
+}
+
+static size_t entry_size(enum fi_cq_format format)
+{
+	static const size_t sizes[] = { 0, sizeof(struct fi_cq_entry), sizeof(struct fi_cq_msg_entry), sizeof(struct fi_cq_data_entry),
+					sizeof(struct fi_cq_tagged_entry) };
+
+	return sizes[format];
+}
+
+/* What an entry of this format says of the receive of message `n`. */
+static void check_entry(enum fi_cq_format format, const void *at, int n)
+{
+	const struct fi_cq_tagged_entry *e = at;
+
+	CHECK(e->op_context == context(100 + n), "another context");
+	if (format == FI_CQ_FORMAT_CONTEXT)
+		return;
+	CHECK((e->flags & (FI_TAGGED | FI_RECV)) == (FI_TAGGED | FI_RECV), "flags %#llx", (unsigned long long)e->flags);
+	CHECK(e->len == (size_t)(10 + n), "%zu", e->len);
+	if (format == FI_CQ_FORMAT_MSG)
+		return;
+	CHECK((e->flags & FI_REMOTE_CQ_DATA) && e->data == (uint64_t)(70 + n), "data %llu", (unsigned long long)e->data);
+	if (format == FI_CQ_FORMAT_DATA)
+		return;
+	CHECK(e->tag == (uint64_t)(30 + n), "tag %llu", (unsigned long long)e->tag);
+}
+
+/* Several results, read by these calls, some at a time, into room that ends exactly there. */
+static void formats(struct one *one, enum fi_cq_format format)
+{
+	enum { MANY = 7, AT_ONCE = 3 };
+	const size_t each = entry_size(format);
+	char out[64] = "", in[MANY][64], entries[AT_ONCE * sizeof(struct fi_cq_tagged_entry) + 8];
+	fi_addr_t sources[AT_ONCE + 1];
+	int got = 0;
+
+	for (int n = 0; n < MANY; n++)
+		NEEDS(fi_trecv(one->ep, in[n], sizeof(in[n]), NULL, FI_ADDR_UNSPEC, (uint64_t)(30 + n), 0, context(100 + n)));
+	for (int n = 0; n < MANY; n++)
+		NEEDS(fi_tinjectdata(one->ep, out, (size_t)(10 + n), (uint64_t)(70 + n), one->self, (uint64_t)(30 + n)));
+	for (double until = now() + PATIENCE; got < MANY;) {
+		ssize_t more;
+		MUST(now() < until, "%d of %d results came", got, MANY);
+		memset(entries, 0x6b, sizeof(entries));
+		sources[AT_ONCE] = 0x6b;
+		/* Nothing wanted, nothing lost. */
+		more = fi_cq_read(one->cq, NULL, 0);
+		CHECK(more == 0 || more == -FI_EAGAIN, "%zd", more);
+		more = got & 1 ? fi_cq_read(one->cq, entries, AT_ONCE) : fi_cq_readfrom(one->cq, entries, AT_ONCE, sources);
+		if (more == -FI_EAGAIN)
+			continue;
+		MUST(more > 0 && more <= AT_ONCE, "%zd results", more);
+		for (ssize_t n = 0; n < more; n++) {
+			check_entry(format, entries + (size_t)n * each, got + (int)n);
+			CHECK((got & 1) || sources[n] == one->self, "from %#llx", (unsigned long long)sources[n]);
+		}
+		for (size_t at = (size_t)more * each; at < sizeof(entries); at++)
+			MUST(entries[at] == 0x6b, "written beyond %zd results", more);
+		CHECK(sources[AT_ONCE] == 0x6b, "written beyond the sources");
+		got += (int)more;
+	}
+	ANSWERS(-FI_EAGAIN, fi_cq_read(one->cq, entries, 1));
+}
+
+/* An error stands in the way until it is read; then what comes behind it is there. */
+static void errors(struct one *one)
+{
+	char in[8], out[40] = "";
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error;
+	char text[8];
+	ssize_t got;
+
+	memset(&error, 0, sizeof(error));
+	ANSWERS(-FI_EAGAIN, fi_cq_readerr(one->cq, &error, 0));
+	NEEDS(fi_trecv(one->ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, 1, 0, context(1)));
+	NEEDS(fi_trecv(one->ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, 2, 0, context(2)));
+	NEEDS(fi_tinject(one->ep, out, sizeof(out), one->self, 1));
+	NEEDS(fi_tinject(one->ep, out, 5, one->self, 2));
+	for (double until = now() + PATIENCE; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
+		MUST(now() < until, "the error does not come");
+	ANSWERS(-FI_EAVAIL, got);
+	ANSWERS(-FI_EAVAIL, fi_cq_read(one->cq, &entry, 1));
+	ANSWERS(-FI_EAVAIL, fi_cq_readfrom(one->cq, &entry, 1, &(fi_addr_t){ 0 }));
+	ANSWERS(1, fi_cq_readerr(one->cq, &error, 0));
+	CHECK(error.op_context == context(1) && error.err == FI_ETRUNC && error.olen == 32 && error.len == 8 && error.tag == 1,
+	      "error %d, %zu bytes over, %zu arrived", error.err, error.olen, error.len);
+	ANSWERS(-FI_EAGAIN, fi_cq_readerr(one->cq, &error, 0));
+	/* Words, whole or cut. */
+	memset(text, 'x', sizeof(text));
+	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, text, sizeof(text)), "no words");
+	CHECK(memchr(text, 0, sizeof(text)), "the words are not ended");
+	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, NULL, 0), "no words without a buffer");
+	CHECK(fi_cq_strerror(one->cq, -12345, NULL, NULL, 0), "no words for a code that is none");
+	for (double until = now() + PATIENCE; (got = fi_cq_read(one->cq, &entry, 1)) == -FI_EAGAIN;)
+		MUST(now() < until, "what is behind the error does not come");
+	ANSWERS(1, got);
+	CHECK(entry.op_context == context(2) && entry.len == 5, "another result");
+}
+
+/* With its own buffer for what an error has to say more. */
+static void error_data(struct one *one)
+{
+	char in[4], out[40] = "", more[64];
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error = { .err_data = more, .err_data_size = sizeof(more) };
+
+	NEEDS(fi_recv(one->ep, in, sizeof(in), NULL, FI_ADDR_UNSPEC, context(1)));
+	NEEDS(fi_inject(one->ep, out, sizeof(out), one->self));
+	for (double until = now() + PATIENCE; fi_cq_read(one->cq, &entry, 1) == -FI_EAGAIN;)
+		MUST(now() < until, "the error does not come");
+	ANSWERS(1, fi_cq_readerr(one->cq, &error, 0));
+	CHECK(error.err_data_size <= sizeof(more), "%zu", error.err_data_size);
+	CHECK(error.err_data_size == 0 || error.err_data == more, "another buffer");
+}
+
+/* Sent by somebody who is not in the vector. */
+static void strangers(void)
+{
+	struct settings plain = how;
+	struct two two;
+	struct message m = { .len = 20, .context = context(1), .tagged = true };
+	struct done done;
+
+	open_two(&two, &plain);
+	ANSWERS(0, fi_av_remove(two.b.av, &two.b.peer, 1, 0));
+	m.buf = two.b.in;
+	ANSWERS(0, post_receive(&two.b, RECV, &m));
+	fill(two.a.out, 20, 2);
+	ANSWERS(0, POST(&two.a, fi_tinject(two.a.ep, two.a.out, 20, two.a.peer, 0)));
+	done = take(&two.b, context(1));
+	CHECK(done.err == 0 && done.source == FI_ADDR_NOTAVAIL && is_filled(two.b.in, 20, 2), "error %d, from %#llx", done.err,
+	      (unsigned long long)done.source);
+	close_two(&two);
+}
+
+void queue_groups(void)
+{
+	static const struct {
+		const char *name;
+		enum fi_cq_format format;
+	} all[] = {
+		{ "cq: format context", FI_CQ_FORMAT_CONTEXT },
+		{ "cq: format msg", FI_CQ_FORMAT_MSG },
+		{ "cq: format data", FI_CQ_FORMAT_DATA },
+		{ "cq: format tagged", FI_CQ_FORMAT_TAGGED },
+	};
+	struct one one;
+
+	for (size_t at = 0; at < COUNT(all); at++) {
+		begin(all[at].name);
+		open_one(&one, all[at].format);
+		formats(&one, all[at].format);
+		close_one(&one);
+		end();
+	}
+	open_one(&one, FI_CQ_FORMAT_TAGGED);
+	begin("cq: errors");
+	errors(&one);
+	error_data(&one);
+	end();
+	close_one(&one);
+	begin("cq: messages of strangers");
+	strangers();
+	end();
+}

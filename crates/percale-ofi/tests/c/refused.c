@@ -1,0 +1,192 @@
+/*
+ * What percale does not have, and what it answers: the one table to change when it gets something. A code of 0 says that it is
+ * there; the checks of what it does then run elsewhere, if they ask is_there().
+ */
+#include "every.h"
+
+static struct settings how = { .name = "refused", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+
+static struct fid_ep *none_ep;
+static char bytes[64];
+
+static int passive_ep(struct two *t) { struct fid_pep *p; return fi_passive_ep(t->room.fabric, t->room.info, &p, NULL); }
+static int wait_open(struct two *t) { struct fid_wait *w; struct fi_wait_attr a = { .wait_obj = FI_WAIT_FD }; return fi_wait_open(t->room.fabric, &a, &w); }
+static int poll_open(struct two *t) { struct fid_poll *p; struct fi_poll_attr a = { .flags = 0 }; return fi_poll_open(t->room.domain, &a, &p); }
+static int domain_flags(struct two *t) { struct fid_domain *d; return fi_domain2(t->room.fabric, t->room.info, &d, FI_PEER, NULL); }
+static int ep_flags(struct two *t) { return fi_endpoint2(t->room.domain, t->room.info, &none_ep, FI_PEER, NULL); }
+static int scalable(struct two *t) { return fi_scalable_ep(t->room.domain, t->room.info, &none_ep, NULL); }
+static int stx(struct two *t) { struct fid_stx *s; return fi_stx_context(t->room.domain, t->room.info->tx_attr, &s, NULL); }
+static int srx(struct two *t) { return fi_srx_context(t->room.domain, t->room.info->rx_attr, &none_ep, NULL); }
+static int tx(struct two *t) { return fi_tx_context(t->a.ep, 0, t->room.info->tx_attr, &none_ep, NULL); }
+static int rx(struct two *t) { return fi_rx_context(t->a.ep, 0, t->room.info->rx_attr, &none_ep, NULL); }
+
+static int cq_mutex(struct two *t) { struct fid_cq *q; struct fi_cq_attr a = { .wait_obj = FI_WAIT_MUTEX_COND }; return fi_cq_open(t->room.domain, &a, &q, NULL); }
+static int eq_mutex(struct two *t) { struct fid_eq *q; struct fi_eq_attr a = { .wait_obj = FI_WAIT_MUTEX_COND }; return fi_eq_open(t->room.fabric, &a, &q, NULL); }
+static int cntr_mutex(struct two *t) { struct fid_cntr *c; struct fi_cntr_attr a = { .wait_obj = FI_WAIT_MUTEX_COND }; return fi_cntr_open(t->room.domain, &a, &c, NULL); }
+
+static int av_named(struct two *t) { struct fid_av *v; struct fi_av_attr a = { .type = FI_AV_TABLE, .name = "/percale-every" }; return fi_av_open(t->room.domain, &a, &v, NULL); }
+static int av_events(struct two *t) { struct fid_av *v; struct fi_av_attr a = { .type = FI_AV_TABLE, .flags = FI_EVENT }; return fi_av_open(t->room.domain, &a, &v, NULL); }
+static int av_bind(struct two *t) { return fi_av_bind(t->a.av, &t->a.txcq->fid, 0); }
+static int av_symmetric(struct two *t) { fi_addr_t to[4]; return fi_av_insertsym(t->a.av, "127.0.0.1", 1, "21000", 2, to, 0, NULL); }
+static int av_set(struct two *t) { struct fid_av_set *s; struct fi_av_set_attr a = { .count = 2, .start_addr = FI_ADDR_NOTAVAIL }; return fi_av_set(t->a.av, &a, &s, NULL); }
+
+static int register_events(struct two *t)
+{
+	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_NONE };
+	struct fid_eq *eq;
+	int code;
+
+	NEEDS(fi_eq_open(t->room.fabric, &attr, &eq, NULL));
+	code = fi_domain_bind(t->room.domain, &eq->fid, FI_REG_MR);
+	ANSWERS(0, fi_close(&eq->fid));
+	return code;
+}
+
+/* On a region that is there. */
+static int on_region(struct two *t, int (*call)(struct fid_mr *))
+{
+	struct fid_mr *mr;
+	int code;
+
+	NEEDS(fi_mr_reg(t->room.domain, bytes, sizeof(bytes), FI_REMOTE_READ, 0, 900, 0, &mr, NULL));
+	code = call(mr);
+	ANSWERS(0, fi_close(&mr->fid));
+	return code;
+}
+
+static int raw_attr(struct fid_mr *mr) { uint64_t base; uint8_t key[64]; size_t len = sizeof(key); return fi_mr_raw_attr(mr, &base, key, &len, 0); }
+static int refresh(struct fid_mr *mr) { return fi_mr_refresh(mr, NULL, 0, 0); }
+static int mr_raw(struct two *t) { return on_region(t, raw_attr); }
+static int mr_refresh(struct two *t) { return on_region(t, refresh); }
+static int map_raw(struct two *t) { uint8_t key[16] = { 0 }; uint64_t mapped; return fi_mr_map_raw(t->room.domain, 0, key, sizeof(key), &mapped, 0); }
+static int unmap_key(struct two *t) { return fi_mr_unmap_key(t->room.domain, 5); }
+
+static int with_attr(struct two *t, struct fi_mr_attr attr)
+{
+	struct iovec iov = { bytes, sizeof(bytes) };
+	struct fid_mr *mr;
+
+	attr.mr_iov = &iov, attr.iov_count = 1, attr.access = FI_REMOTE_READ, attr.requested_key = 901;
+	return fi_mr_regattr(t->room.domain, &attr, 0, &mr);
+}
+
+static int mr_device(struct two *t) { return with_attr(t, (struct fi_mr_attr){ .iface = FI_HMEM_CUDA }); }
+static int mr_auth(struct two *t) { uint8_t key[16] = { 1 }; return with_attr(t, (struct fi_mr_attr){ .auth_key = key, .auth_key_size = sizeof(key) }); }
+static int mr_persistent(struct two *t) { struct fid_mr *mr; return fi_mr_reg(t->room.domain, bytes, sizeof(bytes), FI_REMOTE_READ, 0, 902, FI_RMA_PMEM, &mr, NULL); }
+
+/* Of connected endpoints. */
+static int getpeer(struct two *t) { size_t len = sizeof(bytes); return fi_getpeer(t->a.ep, bytes, &len); }
+static int connect_it(struct two *t) { return fi_connect(t->a.ep, bytes, NULL, 0); }
+static int accept_it(struct two *t) { return fi_accept(t->a.ep, NULL, 0); }
+static int shut_down(struct two *t) { return fi_shutdown(t->a.ep, 0); }
+static int listen_it(struct two *t) { return t->a.ep->cm->listen((struct fid_pep *)t->a.ep); }
+static int reject_it(struct two *t) { return t->a.ep->cm->reject((struct fid_pep *)t->a.ep, NULL, NULL, 0); }
+static int join_it(struct two *t) { struct fid_mc *mc; return fi_join(t->a.ep, bytes, 0, &mc, NULL); }
+
+static int flagged(struct two *t, uint64_t flags)
+{
+	struct iovec iov = { t->a.out, 8 };
+	struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = t->a.peer };
+
+	return (int)fi_sendmsg(t->a.ep, &msg, flags);
+}
+
+static int triggered(struct two *t) { return flagged(t, FI_TRIGGER); }
+static int committed(struct two *t) { return flagged(t, FI_COMMIT_COMPLETE); }
+
+static int deferred(struct two *t, int command)
+{
+	struct fi_op_cntr op = { 0 };
+	struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &op };
+
+	return fi_control(&t->room.domain->fid, command, &work);
+}
+
+static int queue_work(struct two *t) { return deferred(t, FI_QUEUE_WORK); }
+static int cancel_work(struct two *t) { return deferred(t, FI_CANCEL_WORK); }
+static int flush_work(struct two *t) { return fi_control(&t->room.domain->fid, FI_FLUSH_WORK, NULL); }
+
+static int open_ops(struct two *t) { void *ops; return fi_open_ops(&t->room.domain->fid, "none", 0, &ops, NULL); }
+static int set_ops(struct two *t) { return fi_set_ops(&t->room.domain->fid, FI_SET_OPS_HMEM_OVERRIDE, 0, bytes, NULL); }
+static int to_str(struct two *t) { return t->a.ep->fid.ops->tostr(&t->a.ep->fid, bytes, sizeof(bytes)); }
+static int get_val(struct two *t) { return fi_get_val(&t->a.ep->fid, 3, bytes); }
+static int set_val(struct two *t) { return fi_set_val(&t->a.ep->fid, 3, bytes); }
+
+static const struct refusal {
+	const char *what;
+	int code;
+	int (*call)(struct two *);
+} all[] = {
+	{ "fi_passive_ep", -FI_ENOSYS, passive_ep },
+	{ "fi_wait_open", 0, wait_open },
+	{ "fi_poll_open", 0, poll_open },
+	{ "fi_domain2 with flags", -FI_EOPNOTSUPP, domain_flags },
+	{ "fi_endpoint2 with flags", -FI_EBADFLAGS, ep_flags },
+	{ "fi_scalable_ep", -FI_ENOSYS, scalable },
+	{ "fi_stx_context", -FI_ENOSYS, stx },
+	{ "fi_srx_context", -FI_ENOSYS, srx },
+	{ "fi_tx_context", -FI_ENOSYS, tx },
+	{ "fi_rx_context", -FI_ENOSYS, rx },
+	{ "FI_WAIT_MUTEX_COND of queues", -FI_ENOSYS, cq_mutex },
+	{ "FI_WAIT_MUTEX_COND of event queues", -FI_ENOSYS, eq_mutex },
+	{ "FI_WAIT_MUTEX_COND of counters", -FI_ENOSYS, cntr_mutex },
+	{ "named address vectors", -FI_ENOSYS, av_named },
+	{ "asynchronous insertion", -FI_ENOSYS, av_events },
+	{ "fi_av_bind", -FI_ENOSYS, av_bind },
+	{ "fi_av_insertsym", -FI_ENOSYS, av_symmetric },
+	{ "fi_av_set", -FI_ENOSYS, av_set },
+	{ "asynchronous registration", -FI_EOPNOTSUPP, register_events },
+	{ "fi_mr_raw_attr", -FI_ENOSYS, mr_raw },
+	{ "fi_mr_map_raw", -FI_ENOSYS, map_raw },
+	{ "fi_mr_unmap_key", -FI_ENOSYS, unmap_key },
+	{ "fi_mr_refresh", -FI_ENOSYS, mr_refresh },
+	{ "memory of devices", -FI_ENOSYS, mr_device },
+	{ "keys of single regions", -FI_EOPNOTSUPP, mr_auth },
+	{ "persistent memory", -FI_EBADFLAGS, mr_persistent },
+	{ "fi_getpeer of a datagram endpoint", -FI_ENOSYS, getpeer },
+	{ "fi_connect of a datagram endpoint", -FI_ENOSYS, connect_it },
+	{ "fi_accept of a datagram endpoint", -FI_ENOSYS, accept_it },
+	{ "fi_shutdown of a datagram endpoint", -FI_ENOSYS, shut_down },
+	{ "fi_listen of a datagram endpoint", -FI_ENOSYS, listen_it },
+	{ "fi_reject of a datagram endpoint", -FI_ENOSYS, reject_it },
+	{ "fi_join", -FI_ENOSYS, join_it },
+	{ "FI_TRIGGER", -FI_EBADFLAGS, triggered },
+	{ "FI_COMMIT_COMPLETE", -FI_EBADFLAGS, committed },
+	{ "FI_QUEUE_WORK", -FI_ENOSYS, queue_work },
+	{ "FI_CANCEL_WORK", -FI_ENOSYS, cancel_work },
+	{ "FI_FLUSH_WORK", -FI_ENOSYS, flush_work },
+	{ "fi_open_ops", -FI_ENOSYS, open_ops },
+	{ "fi_set_ops", -FI_ENOSYS, set_ops },
+	{ "fi_ops.tostr", -FI_ENOSYS, to_str },
+	{ "fi_get_val", -FI_ENOSYS, get_val },
+	{ "fi_set_val", -FI_ENOSYS, set_val },
+	/* All of them: collectives.c. */
+	{ "collectives", -FI_ENOSYS, NULL },
+};
+
+bool is_there(const char *what)
+{
+	for (size_t at = 0; at < COUNT(all); at++)
+		if (!strcmp(all[at].what, what))
+			return all[at].code == 0;
+	wrong(__FILE__, __LINE__, "the table has no %s", what);
+	return false;
+}
+
+void refused_groups(void)
+{
+	struct two two;
+
+	begin("what is not there");
+	open_two(&two, &how);
+	for (size_t at = 0; at < COUNT(all); at++) {
+		int code;
+		if (all[at].code == 0 || !all[at].call)
+			continue;
+		code = all[at].call(&two);
+		CHECK(code == all[at].code, "%s: %d (%s), not %d", all[at].what, code, code_text(code), all[at].code);
+	}
+	quiet(&two.pair);
+	close_two(&two);
+	end();
+}

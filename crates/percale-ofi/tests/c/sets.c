@@ -1,0 +1,123 @@
+/* Poll sets and wait sets (fi_poll(3)): which of several queues and counters have something, and waiting for any of them. */
+#include "every.h"
+
+#include <poll.h>
+
+static struct settings how = { .name = "sets", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+
+/* A message that a queue of b's has, and nobody has read. */
+static void deliver(struct two *two)
+{
+	NEEDS(fi_trecv(two->b.ep, two->b.in, 100, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(3)));
+	POSTED(&two->a, fi_tinject(two->a.ep, two->a.out, 40, two->a.peer, 9));
+}
+
+static void take_it(struct two *two)
+{
+	CHECK(take(&two->b, context(3)).len == 40, "another message");
+}
+
+static bool among(void *const *contexts, int count, const void *wanted)
+{
+	for (int n = 0; n < count; n++)
+		if (contexts[n] == wanted)
+			return true;
+	return false;
+}
+
+static void polling(void)
+{
+	struct two two;
+	struct fi_poll_attr attr = { .flags = 0 };
+	struct fid_poll *set;
+	struct fid_cntr *cntr;
+	void *contexts[4];
+	int got;
+
+	open_two(&two, &how);
+	deliver(&two);
+	take_it(&two);
+	NEEDS(fi_poll_open(two.room.domain, &attr, &set));
+	CHECK(set->fid.fclass == FI_CLASS_POLL, "class %zu", set->fid.fclass);
+	NEEDS(fi_cntr_open(two.room.domain, NULL, &cntr, &two));
+	NEEDS(fi_poll_add(set, &two.b.rxcq->fid, 0));
+	NEEDS(fi_poll_add(set, &cntr->fid, 0));
+	MUST(fi_close(&set->fid) == -FI_EBUSY, "closed with what is in it");
+	CHECK(fi_poll_add(set, &two.room.domain->fid, 0) < 0, "a domain in a poll set");
+	ANSWERS(0, fi_cntr_read(cntr));
+	ANSWERS(0, fi_poll(set, contexts, 4));
+	deliver(&two);
+	for (double until = now() + PATIENCE; (got = fi_poll(set, contexts, 4)) == 0;) {
+		MUST(now() < until, "the message does not arrive");
+		/* The sender's progress, and not the receiver's, whose queue the set is to look at. */
+		fi_cq_read(two.a.txcq, NULL, 0);
+	}
+	/* The context of the queue is the side that it was opened for. */
+	CHECK(got >= 1 && among(contexts, got, &two.b), "%d contexts, none of the queue", got);
+	take_it(&two);
+	ANSWERS(0, fi_cntr_adderr(cntr, 1));
+	got = fi_poll(set, contexts, 4);
+	CHECK(got >= 1 && among(contexts, got, &two), "%d contexts, none of the counter", got);
+	ANSWERS(0, fi_poll_del(set, &two.b.rxcq->fid, 0));
+	ANSWERS(0, fi_poll_del(set, &cntr->fid, 0));
+	CHECK(fi_poll_del(set, &cntr->fid, 0) < 0, "taken out twice");
+	ANSWERS(0, fi_poll(set, contexts, 4));
+	ANSWERS(0, fi_close(&set->fid));
+	ANSWERS(0, fi_close(&cntr->fid));
+	close_two(&two);
+}
+
+static void waiting(enum fi_wait_obj kind)
+{
+	struct room room;
+	struct fi_wait_attr attr = { .wait_obj = kind };
+	struct fi_cntr_attr counted = { .wait_obj = FI_WAIT_SET };
+	struct fi_cq_attr queued = { .wait_obj = FI_WAIT_SET, .format = FI_CQ_FORMAT_CONTEXT };
+	struct fid_wait *set;
+	struct fid_cntr *cntr;
+	struct fid_cq *cq;
+	struct pollfd one = { .events = POLLIN };
+	struct fid *fids[1];
+	double start = now();
+
+	open_room(&room, &how);
+	NEEDS(fi_wait_open(room.fabric, &attr, &set));
+	CHECK(set->fid.fclass == FI_CLASS_WAIT, "class %zu", set->fid.fclass);
+	counted.wait_set = queued.wait_set = set;
+	NEEDS(fi_cntr_open(room.domain, &counted, &cntr, NULL));
+	NEEDS(fi_cq_open(room.domain, &queued, &cq, NULL));
+	ANSWERS(-FI_EBUSY, fi_close(&set->fid));
+	ANSWERS(-FI_ETIMEDOUT, fi_wait(set, 40));
+	CHECK(now() - start >= 0.035, "%f s", now() - start);
+	ANSWERS(0, fi_cntr_add(cntr, 1));
+	ANSWERS(0, fi_wait(set, PATIENCE * 1000));
+	ANSWERS(1, fi_cntr_read(cntr));
+	if (kind == FI_WAIT_FD) {
+		fids[0] = &set->fid;
+		ANSWERS(0, fi_control(&set->fid, FI_GETWAIT, &one.fd));
+		ANSWERS(0, fi_trywait(room.fabric, fids, 1));
+		ANSWERS(0, poll(&one, 1, 20));
+		ANSWERS(0, fi_cntr_add(cntr, 1));
+		ANSWERS(1, poll(&one, 1, PATIENCE * 1000));
+	}
+	ANSWERS(0, fi_close(&cq->fid));
+	ANSWERS(0, fi_close(&cntr->fid));
+	ANSWERS(0, fi_close(&set->fid));
+	close_room(&room);
+}
+
+void set_groups(void)
+{
+	static const enum fi_wait_obj kinds[] = { FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_YIELD };
+
+	if (is_there("fi_poll_open")) {
+		begin("poll sets");
+		polling();
+		end();
+	}
+	for (size_t at = 0; is_there("fi_wait_open") && at < COUNT(kinds); at++) {
+		begin("wait sets");
+		waiting(kinds[at]);
+		end();
+	}
+}

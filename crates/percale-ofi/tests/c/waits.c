@@ -1,0 +1,257 @@
+/* Waiting for completions and counters: on the call, on a descriptor, woken by a signal. */
+#include "every.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+static struct settings how = { .name = "waits", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+
+/* Also from a thread of its own, which reads no completions. */
+static void send_short(struct two *two)
+{
+	ssize_t code;
+
+	fill(two->a.out, 40, 6);
+	while ((code = fi_tinject(two->a.ep, two->a.out, 40, two->a.peer, 9)) == -FI_EAGAIN)
+		usleep(1000);
+	ANSWERS(0, code);
+}
+
+static void receive_it(struct two *two)
+{
+	NEEDS(fi_trecv(two->b.ep, two->b.in, 100, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(3)));
+}
+
+/* The two have met: making a connection takes progress at both ends, which a wait at one of them does not make. */
+static void introduce(struct two *two)
+{
+	receive_it(two);
+	send_short(two);
+	take(&two->b, context(3));
+}
+
+static void check_entry(struct two *two, ssize_t got, const struct fi_cq_tagged_entry *entry)
+{
+	ANSWERS(1, got);
+	CHECK(entry->op_context == context(3) && entry->len == 40 && is_filled(two->b.in, 40, 6), "another message");
+}
+
+static void *send_later(void *argument)
+{
+	usleep(30000);
+	send_short(argument);
+	return NULL;
+}
+
+static void sread(struct two *two)
+{
+	struct fi_cq_tagged_entry entry;
+	fi_addr_t source = 0;
+	pthread_t sender;
+	double start = now();
+
+	ANSWERS(-FI_EAGAIN, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, 40));
+	CHECK(now() - start >= 0.035, "%f s", now() - start);
+	ANSWERS(-FI_EAGAIN, fi_cq_sreadfrom(two->b.rxcq, &entry, 1, &source, NULL, 0));
+	/* There before the wait. */
+	receive_it(two);
+	send_short(two);
+	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
+	/* After it began; with a limit and without one. */
+	for (int limited = 0; limited < 2; limited++) {
+		receive_it(two);
+		NEEDS(pthread_create(&sender, NULL, send_later, two));
+		check_entry(two, fi_cq_sreadfrom(two->b.rxcq, &entry, 1, &source, NULL, limited ? PATIENCE * 1000 : -1), &entry);
+		CHECK(source == two->b.peer, "%#llx", (unsigned long long)source);
+		NEEDS(pthread_join(sender, NULL));
+	}
+}
+
+/* An error ends a wait as well. */
+static void sread_error(struct two *two)
+{
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error = { 0 };
+
+	NEEDS(fi_trecv(two->b.ep, two->b.in, 10, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(4)));
+	send_short(two);
+	ANSWERS(-FI_EAVAIL, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000));
+	ANSWERS(1, fi_cq_readerr(two->b.rxcq, &error, 0));
+	CHECK(error.err == FI_ETRUNC && error.olen == 30, "error %d", error.err);
+}
+
+static void *wait_for_nothing(void *argument)
+{
+	struct two *two = argument;
+	struct fi_cq_tagged_entry entry;
+
+	return (void *)(intptr_t)fi_cq_sread(two->b.rxcq, &entry, 1, NULL, -1);
+}
+
+static void signalled(struct two *two)
+{
+	pthread_t waiter;
+	void *answer;
+	double until = now() + PATIENCE;
+
+	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
+	/* Whether it waits already cannot be known: a signal wakes whoever waits then. */
+	do {
+		MUST(now() < until, "a signal wakes nobody");
+		usleep(10000);
+		ANSWERS(0, fi_cq_signal(two->b.rxcq));
+	} while (pthread_tryjoin_np(waiter, &answer) != 0);
+	ANSWERS(-FI_EAGAIN, (intptr_t)answer);
+	/* What was signalled too often is over with the next wait. */
+	struct fi_cq_tagged_entry entry;
+	fi_cq_sread(two->b.rxcq, &entry, 1, NULL, 0);
+}
+
+/* Sleeping in poll(2): allowed when fi_trywait says so, and then nothing is missed. */
+static void descriptor(struct two *two)
+{
+	struct fid *fids[] = { &two->b.rxcq->fid };
+	struct pollfd one = { .events = POLLIN };
+	struct fi_cq_tagged_entry entry;
+	enum fi_wait_obj kind = FI_WAIT_NONE;
+	ssize_t got;
+
+	ANSWERS(0, fi_control(fids[0], FI_GETWAIT, &one.fd));
+	ANSWERS(0, fi_control(fids[0], FI_GETWAITOBJ, &kind));
+	CHECK(kind == FI_WAIT_FD, "%d", kind);
+	for (int round = 0; round < 50; round++) {
+		pthread_t sender;
+		double until = now() + PATIENCE;
+
+		receive_it(two);
+		if (round & 1)
+			send_short(two);
+		else
+			NEEDS(pthread_create(&sender, NULL, send_later, two));
+		while ((got = fi_cq_read(two->b.rxcq, &entry, 1)) == -FI_EAGAIN) {
+			int may_sleep = fi_trywait(two->room.fabric, fids, 1);
+			MUST(now() < until, "the message does not come");
+			if (may_sleep == -FI_EAGAIN)
+				continue;
+			ANSWERS(0, may_sleep);
+			MUST(poll(&one, 1, PATIENCE * 1000) == 1, "the descriptor sleeps through a message");
+		}
+		check_entry(two, got, &entry);
+		if (!(round & 1))
+			NEEDS(pthread_join(sender, NULL));
+		if (options.few && round == 5)
+			break;
+	}
+	/* Nothing comes: the sleep is as long as it was meant to be. */
+	for (int round = 0; round < 100 && fi_trywait(two->room.fabric, fids, 1) == -FI_EAGAIN; round++)
+		ANSWERS(-FI_EAGAIN, fi_cq_read(two->b.rxcq, &entry, 1));
+	ANSWERS(0, poll(&one, 1, 50));
+}
+
+/* Counters by hand, and waiting for them. */
+static void *add_later(void *argument)
+{
+	usleep(30000);
+	ANSWERS(0, fi_cntr_add(argument, 5));
+	return NULL;
+}
+
+static void *fail_later(void *argument)
+{
+	usleep(30000);
+	ANSWERS(0, fi_cntr_adderr(argument, 1));
+	return NULL;
+}
+
+static void counters(struct two *two, enum fi_wait_obj wait)
+{
+	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = wait };
+	struct fid_cntr *cntr;
+	pthread_t other;
+	double start;
+
+	NEEDS(fi_cntr_open(two->room.domain, &attr, &cntr, two));
+	CHECK(cntr->fid.fclass == FI_CLASS_CNTR && cntr->fid.context == two, "class %zu", cntr->fid.fclass);
+	ANSWERS(0, fi_cntr_read(cntr));
+	ANSWERS(0, fi_cntr_readerr(cntr));
+	ANSWERS(0, fi_cntr_add(cntr, 3));
+	ANSWERS(3, fi_cntr_read(cntr));
+	ANSWERS(0, fi_cntr_set(cntr, 10));
+	ANSWERS(10, fi_cntr_read(cntr));
+	ANSWERS(0, fi_cntr_adderr(cntr, 2));
+	ANSWERS(2, fi_cntr_readerr(cntr));
+	ANSWERS(0, fi_cntr_seterr(cntr, 0));
+	ANSWERS(0, fi_cntr_readerr(cntr));
+	ANSWERS(0, fi_cntr_wait(cntr, 10, 0));
+	start = now();
+	ANSWERS(-FI_ETIMEDOUT, fi_cntr_wait(cntr, 11, 40));
+	CHECK(now() - start >= 0.035, "%f s", now() - start);
+	NEEDS(pthread_create(&other, NULL, add_later, cntr));
+	ANSWERS(0, fi_cntr_wait(cntr, 15, -1));
+	NEEDS(pthread_join(other, NULL));
+	NEEDS(pthread_create(&other, NULL, fail_later, cntr));
+	ANSWERS(-FI_EAVAIL, fi_cntr_wait(cntr, 100, PATIENCE * 1000));
+	NEEDS(pthread_join(other, NULL));
+	ANSWERS(1, fi_cntr_readerr(cntr));
+	ANSWERS(0, fi_close(&cntr->fid));
+}
+
+static void counter_descriptor(struct two *two)
+{
+	struct fi_cntr_attr attr = { .wait_obj = FI_WAIT_FD };
+	struct pollfd one = { .events = POLLIN };
+	struct fid_cntr *cntr;
+	struct fid *fids[1];
+	int code;
+
+	NEEDS(fi_cntr_open(two->room.domain, &attr, &cntr, NULL));
+	fids[0] = &cntr->fid;
+	ANSWERS(0, fi_control(fids[0], FI_GETWAIT, &one.fd));
+	while ((code = fi_trywait(two->room.fabric, fids, 1)) == -FI_EAGAIN)
+		ANSWERS(0, fi_cntr_read(cntr));
+	ANSWERS(0, code);
+	ANSWERS(0, poll(&one, 1, 20));
+	ANSWERS(0, fi_cntr_add(cntr, 1));
+	ANSWERS(1, poll(&one, 1, PATIENCE * 1000));
+	ANSWERS(0, fi_close(&cntr->fid));
+}
+
+void wait_groups(void)
+{
+	static const struct {
+		const char *name;
+		enum fi_wait_obj wait;
+	} all[] = {
+		{ "cq: waiting, kind left open", FI_WAIT_UNSPEC },
+		{ "cq: waiting, descriptor", FI_WAIT_FD },
+		{ "cq: waiting, yielding", FI_WAIT_YIELD },
+	};
+	struct two two;
+
+	for (size_t at = 0; at < COUNT(all); at++) {
+		begin(all[at].name);
+		how.wait = all[at].wait;
+		open_two(&two, &how);
+		introduce(&two);
+		sread(&two);
+		sread_error(&two);
+		signalled(&two);
+		if (how.wait == FI_WAIT_FD)
+			descriptor(&two);
+		quiet(&two.pair);
+		close_two(&two);
+		end();
+	}
+	how.wait = FI_WAIT_NONE;
+	open_two(&two, &how);
+	begin("cntr: by hand, and waiting");
+	counters(&two, FI_WAIT_NONE);
+	counters(&two, FI_WAIT_UNSPEC);
+	counters(&two, FI_WAIT_FD);
+	end();
+	begin("cntr: descriptor");
+	counter_descriptor(&two);
+	end();
+	close_two(&two);
+}

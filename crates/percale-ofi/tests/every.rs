@@ -1,0 +1,144 @@
+//! The provider under a C program of ours that uses every entry of every libfabric table (`tests/c`), in four ways of opening
+//! endpoints, each with an endpoint that talks to itself, two of one process, and two of two processes.
+//!
+//! The program is compiled against the installed libfabric. `PERCALE_LIBFABRIC` names the directory of another libfabric to run
+//! with.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use percale_conformance::skipped;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Longer than the program ever takes: it ends by itself what hangs.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// Where the program and the provider are, made once.
+struct Made {
+    program: PathBuf,
+    provider: PathBuf,
+}
+
+/// Whether libfabric's headers are here.
+fn has_headers() -> bool {
+    let mut check = Command::new("cc");
+    check.args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"]);
+    check.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// The provider that cargo built with this test: a dynamic library beside the test or one directory up, whichever is newer.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
+    let newest = near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
+    newest.expect("cargo builds the dynamic library with the package's tests")
+}
+
+fn make() -> Made {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("every-{}", std::process::id()));
+    let provider = directory.join("provider");
+    fs::create_dir_all(&provider).unwrap();
+    fs::copy(built(), provider.join("libpercale-fi.so")).unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let files = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|file| file.extension() == Some(OsStr::new("c")));
+    let program = directory.join("every");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    let compiled = compiler.args(files).args(["-lfabric", "-lpthread"]).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Made { program, provider }
+}
+
+/// Runs the program to its end; what it printed is shown if it failed.
+fn run(what: &str, transport: Option<&str>, before: &[&str]) {
+    static MADE: OnceLock<Made> = OnceLock::new();
+    if !has_headers() {
+        return skipped(what, "libfabric's headers are not here (libfabric-dev)");
+    }
+    let made = MADE.get_or_init(make);
+    let mut command = match before {
+        [] => Command::new(&made.program),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(&made.program).arg("-s");
+            command
+        }
+    };
+    command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
+    if let Some(transport) = transport {
+        command.env("FI_PERCALE_TRANSPORT", transport);
+    }
+    if let Some(libfabric) = std::env::var_os("PERCALE_LIBFABRIC") {
+        command.env("LD_LIBRARY_PATH", libfabric);
+    }
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer).process_group(0);
+    let mut child = command.spawn().unwrap();
+    // The command holds the pipe's writing end as well.
+    drop(command);
+    let printed = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is what there is to show.
+        reader.read_to_end(&mut bytes).ok();
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if start.elapsed() > LIMIT {
+            break None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    // Whatever it forked is of its group; after a good end there is nobody.
+    let group = Pid::from_child(&child);
+    if status.is_none() {
+        kill_process_group(group, Signal::KILL).ok();
+        child.wait().unwrap();
+    }
+    let printed = printed.join().unwrap();
+    let good = status.is_some_and(|status| status.success());
+    assert!(good, "{what} ended with {status:?}:\n{}", findings(&printed));
+    assert!(printed.lines().filter(|line| line.starts_with("ok ")).count() > 300, "too little was done:\n{printed}");
+}
+
+/// What the program printed, without what is well.
+fn findings(printed: &str) -> String {
+    let lines = printed.lines().filter(|line| !line.starts_with("ok "));
+    lines.take(400).collect::<Vec<_>>().join("\n")
+}
+
+mod shm {
+    #[test]
+    fn ofi_001_every_entry_of_every_table() {
+        super::run("every entry of libfabric, shared memory", None, &[]);
+    }
+}
+
+mod tcp {
+    #[test]
+    fn ofi_001_every_entry_of_every_table() {
+        super::run("every entry of libfabric, tcp", Some("tcp"), &[]);
+    }
+}
+
+#[test]
+fn ofi_002_valgrind_finds_nothing_and_nothing_is_lost() {
+    let what = "every entry of libfabric, under valgrind";
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return skipped(what, "valgrind is not installed");
+    }
+    let valgrind = ["valgrind", "-q", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"];
+    let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
+    run(what, None, &[&valgrind[..], &lost[..]].concat());
+}

@@ -1,0 +1,25 @@
+//! Builds the libfabric provider and puts it where libfabric can find it.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use std::fs;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {}
+
+/// libfabric loads only files whose names end like this one's.
+const NAME: &str = "libpercale-fi.so";
+
+pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
+    place.cargo().args(["build", "--release", "--quiet", "-p", "percale-ofi", "--lib"]).passed()?;
+    let built = place.target.join("release").join("libpercale_fi.so");
+    let directory = place.target.join("provider");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(NAME);
+    // A program that has the old one mapped keeps it: the new one is another file.
+    let fresh = path.with_extension("new");
+    fs::copy(&built, &fresh).map_err(Failure::during(format!("copying {}", built.display())))?;
+    fs::rename(&fresh, &path)?;
+    println!("export FI_PROVIDER_PATH={}", directory.display());
+    Ok(true)
+}
