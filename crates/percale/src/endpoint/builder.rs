@@ -20,6 +20,7 @@ use super::engine::{Connector, Doorbell, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
 use super::{Endpoint, SharedEndpoint, automatic};
+use crate::address::PeerAddress;
 use crate::address::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
@@ -88,6 +89,16 @@ pub(super) enum Purpose {
     Single,
     /// Those who want connections; so many may wait.
     Listener(usize),
+}
+
+impl Purpose {
+    /// How operations name the only peer, if there is only one: it stands first in a vector of its own.
+    const fn peer(self) -> PeerAddress {
+        match self {
+            Self::Single => PeerAddress(0),
+            Self::Many | Self::Listener(_) => PeerAddress::UNSPECIFIED,
+        }
+    }
 }
 
 /// A multi-receive buffer with less than this left is released, unless the builder says otherwise.
@@ -199,7 +210,7 @@ impl<'d> EndpointBuilder<'d> {
         let (domain, answer_timeout) = (self.domain.clone(), self.patience());
         let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
-        Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout })
+        Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
     /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
@@ -223,7 +234,7 @@ impl<'d> EndpointBuilder<'d> {
             automatic::start(&access)?;
         }
         access.keep(driver);
-        Ok(Endpoint { access, descriptor, domain, answer_timeout })
+        Ok(Endpoint { access, descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
     fn patience(&self) -> Duration {

@@ -1,7 +1,7 @@
 //! Endpoints: where operations are posted and messages arrive.
 //!
 //! An [`Endpoint`] is reliable-datagram (libfabric's `FI_EP_RDM`): it exchanges messages with any number of peers, each named by
-//! its [`PeerAddress`](crate::address::PeerAddress) in the endpoint's address vector; connections are made when they are first
+//! its [`PeerAddress`] in the endpoint's address vector; connections are made when they are first
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 pub use self::access::{Access, Owned, Shared};
 pub use self::builder::{BindError, EndpointBuilder};
+use crate::address::PeerAddress;
 use crate::domain::Domain;
 
 /// A reliable-datagram endpoint. See the [module](self).
@@ -44,6 +45,8 @@ pub struct Endpoint<A: Access = Owned> {
     domain: Domain,
     /// How long a request for a connection may take to be answered.
     answer_timeout: Duration,
+    /// How operations name its only peer, if it has only one.
+    peer: PeerAddress,
 }
 
 /// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
@@ -52,7 +55,8 @@ pub type SharedEndpoint = Endpoint<Shared>;
 impl Clone for SharedEndpoint {
     fn clone(&self) -> Self {
         let (access, descriptor) = (self.access.clone(), Arc::clone(&self.descriptor));
-        Self { access, descriptor, domain: self.domain.clone(), answer_timeout: self.answer_timeout }
+        let (answer_timeout, peer) = (self.answer_timeout, self.peer);
+        Self { access, descriptor, domain: self.domain.clone(), answer_timeout, peer }
     }
 }
 

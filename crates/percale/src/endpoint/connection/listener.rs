@@ -84,6 +84,12 @@ impl Listener {
         self.endpoint.access.with(Engine::pending_requests)
     }
 
+    /// Peers that it keeps something for.
+    #[cfg(test)]
+    pub(crate) fn peers(&self) -> usize {
+        self.endpoint.access.with(|engine| engine.core.peers.len())
+    }
+
     /// Makes progress; says whether anything happened.
     #[must_use]
     pub fn progress(&self) -> bool {

@@ -149,7 +149,7 @@ impl<A: Access> Endpoint<A> {
     /// [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection is over already.
     ///
     /// # Errors
-    /// If the endpoint is not for one connection.
+    /// If the endpoint is not for one connection, or this is a forked child.
     pub fn shutdown(&self) -> Result<(), ConnectionError> {
         self.access.with(super::engine::Engine::shutdown)
     }
@@ -172,8 +172,8 @@ impl<A: Access> Endpoint<A> {
 
     /// How operations name the peer of an endpoint of one connection: always the same. [`PeerAddress::UNSPECIFIED`] for others.
     #[must_use]
-    pub fn peer(&self) -> PeerAddress {
-        if self.access.with(|engine| engine.core.peers.single) { PeerAddress(0) } else { PeerAddress::UNSPECIFIED }
+    pub const fn peer(&self) -> PeerAddress {
+        self.peer
     }
 
     /// The peer of an endpoint of one connection: the listener that it connected to, or the address of who asked (fi_getpeer(3)).

@@ -25,7 +25,7 @@ impl Engine {
         let until = self.flush();
         for slot in 0..self.links.len() {
             if let Some(link) = self.links[slot].take() {
-                self.part(slot as Connection, link, ErrorCode::Closed, "the endpoint was closed", until);
+                self.part(slot as Connection, link, until, ErrorCode::Closed, "the endpoint was closed");
             }
         }
         self.core.abandon_left();
@@ -54,30 +54,9 @@ impl Engine {
     /// Ends a connection in good order. What waits for it fails.
     pub(super) fn hang_up(&mut self, slot: Connection, error: ErrorCode, why: &str, until: Instant) {
         if let Some(link) = self.unlink(slot) {
-            self.part(slot, link, error, why, until);
+            self.part(slot, link, until, error, why);
         }
         self.forget_connection(slot, error, why);
-    }
-
-    /// Says goodbye on a link and closes it.
-    fn part(&mut self, slot: Connection, mut link: AnyLink, error: ErrorCode, why: &str, until: Instant) {
-        let bye = Head { kind: Kind::Bye, ..Head::default() };
-        if link.send(&bye, &Segments::EMPTY, false).is_err() {
-            tracing::debug!("no room for a goodbye; the peer will see the connection close");
-        }
-        self.leave_residue(slot, &mut link, error, why);
-        if let AnyLink::Tcp(tcp) = link {
-            tcp.linger(until.saturating_duration_since(Instant::now()));
-        }
-    }
-
-    /// Memory that the peer may still be writing is kept until it is not.
-    pub(super) fn leave_residue(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
-        if let AnyLink::Shm(link) = link
-            && let Some(residue) = link.residue()
-        {
-            self.core.leave_behind(slot, residue, error, why);
-        }
     }
 
     /// Takes a slot's link out of use.
@@ -95,6 +74,27 @@ impl Engine {
             AnyLink::Loopback(_) | AnyLink::Sim(_) => {}
         }
         Some(link)
+    }
+
+    /// Says goodbye on a link and closes it.
+    fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
+        let bye = Head { kind: Kind::Bye, ..Head::default() };
+        if link.send(&bye, &Segments::EMPTY, false).is_err() {
+            tracing::debug!("no room for a goodbye; the peer will see the connection close");
+        }
+        self.leave(slot, &mut link, error, why);
+        if let AnyLink::Tcp(tcp) = link {
+            tcp.linger(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Sets aside what the peer of a link may still be writing.
+    pub(super) fn leave(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
+        if let AnyLink::Shm(link) = link
+            && let Some(residue) = link.residue()
+        {
+            self.core.leave_behind(slot, residue, error, why);
+        }
     }
 
     /// A slot's link is gone: whatever waited for the connection ends, and who made it is told.

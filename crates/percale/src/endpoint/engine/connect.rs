@@ -307,11 +307,11 @@ impl Engine {
     #[cold]
     pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
         let link = self.unlink(slot);
-        let (peer, address) = self.core.peers.identify(slot);
         let (error, reason) = (broken_code(broken), broken.to_string());
         if let Some(mut link) = link {
-            self.leave_residue(slot, &mut link, error, &reason);
+            self.leave(slot, &mut link, error, &reason);
         }
+        let (peer, address) = self.core.peers.identify(slot);
         self.forget_connection(slot, error, &reason);
         if self.role.is_some() {
             self.link_over(slot, error, &reason);

@@ -29,6 +29,8 @@ mod poller;
 mod receive;
 mod residue;
 pub(crate) mod role;
+#[cfg(test)]
+mod role_tests;
 mod send;
 pub(crate) mod single;
 mod sleep;

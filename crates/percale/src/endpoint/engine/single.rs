@@ -284,8 +284,9 @@ impl Engine {
 
     /// Connects to the endpoint that a listener named.
     fn join(&mut self, listener: Connection, mut address: SocketAddr, anywhere: bool, incarnation: u128) {
-        if anywhere {
-            address.set_ip(self.core.peers.get(listener).address.ip());
+        let there = self.core.peers.get(listener).address.ip();
+        if anywhere && !there.is_unspecified() {
+            address.set_ip(there);
         }
         let peer = self.core.peers.slot(address);
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
@@ -300,6 +301,9 @@ impl Engine {
 
     /// Ends the connection in good order (fi_shutdown(3)): what was handed over is sent first, what is outstanding then fails.
     pub(crate) fn shutdown(&mut self) -> Result<(), ConnectionError> {
+        if !self.process.is_here() {
+            return Err(ConnectionError::Forked); // The connection is the parent's.
+        }
         let single = self.single()?;
         match single.stage {
             Stage::Connected(slot) => {
