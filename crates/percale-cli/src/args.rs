@@ -47,6 +47,8 @@ pub(crate) enum MemoryChoice {
     Percale,
     /// Any memory
     Ordinary,
+    /// Any memory, where the kernel may not copy between processes (put and get over shm)
+    Bounced,
     /// Both, in a row each
     Both,
 }

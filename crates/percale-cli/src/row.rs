@@ -139,6 +139,8 @@ pub(crate) enum Memory {
     Percale,
     /// Any memory of the process.
     Ordinary,
+    /// Such memory, where the kernel may not copy between processes.
+    Bounced,
 }
 
 impl Memory {
@@ -147,6 +149,7 @@ impl Memory {
         match self {
             Self::Percale => "percale",
             Self::Ordinary => "ordinary",
+            Self::Bounced => "bounced",
         }
     }
 }

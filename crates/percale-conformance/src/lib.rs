@@ -2,6 +2,7 @@
 //!
 //! * [`fabric`]: a transport under test, and how its domains are opened
 //! * [`mesh`]: endpoints of one process that are driven together, and what they reported
+//! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
@@ -17,6 +18,7 @@ pub mod fabric;
 pub mod measure;
 pub mod memory;
 pub mod mesh;
+pub mod net;
 pub mod peers;
 pub mod process;
 pub mod random;

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_LOG_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT,
-    FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_info, fi_ops, fi_ops_domain, fid,
+    FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr, fi_info, fi_ops, fi_ops_domain, fid,
     fid_domain,
 };
 use crate::endpoint::port::Port;
@@ -108,6 +108,34 @@ static OPS: fi_ops_domain = fi_ops_domain {
     ..fi_ops_domain::REFUSING
 };
 
+/// A percale domain as parameters and attributes have it, not opened yet.
+///
+/// # Safety
+/// The attributes' name and key are readable.
+pub(crate) unsafe fn configure(attr: &fi_domain_attr) -> Result<percale::DomainBuilder, i32> {
+    let params = Params::read().map_err(|error| {
+        log::warning!(FI_LOG_DOMAIN, "{error}");
+        libc::EINVAL
+    })?;
+    let here = percale::Info::discover().map_err(|error| {
+        log::warning!(FI_LOG_DOMAIN, "{error}");
+        libc::EIO
+    })?;
+    let mut builder = params.apply(here.domain());
+    if params.interface.is_none() && !attr.name.is_null() {
+        // Endpoints bound to any address advertise that of the interface that the domain is named after.
+        // SAFETY: a domain's name ends with a zero byte.
+        let name = unsafe { CStr::from_ptr(attr.name) };
+        builder = builder.interface(name.to_string_lossy());
+    }
+    if attr.auth_key_size > 0 && !attr.auth_key.is_null() {
+        // SAFETY: the client gives so many bytes.
+        let key = unsafe { std::slice::from_raw_parts(attr.auth_key, attr.auth_key_size) };
+        builder = builder.authorization_key(key);
+    }
+    Ok(builder)
+}
+
 /// Opens a domain (fi_domain(3)).
 ///
 /// # Safety
@@ -123,33 +151,13 @@ pub(crate) unsafe fn open(
     // SAFETY: as above.
     let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -libc::EINVAL };
     let automatic = attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO;
-    let params = match Params::read() {
-        Ok(params) => params,
-        Err(error) => {
-            log::warning!(FI_LOG_DOMAIN, "fi_domain: {error}");
-            return -libc::EINVAL;
-        }
+    // SAFETY: promised by the caller.
+    let mut builder = match unsafe { configure(attr) } {
+        Ok(builder) => builder,
+        Err(code) => return -code,
     };
-    let mut builder = match percale::Info::discover() {
-        Ok(here) => params.apply(here.domain()),
-        Err(error) => {
-            log::warning!(FI_LOG_DOMAIN, "fi_domain: {error}");
-            return -libc::EIO;
-        }
-    };
-    if params.interface.is_none() && !attr.name.is_null() {
-        // Endpoints bound to any address advertise that of the interface that the domain is named after.
-        // SAFETY: a domain's name ends with a zero byte.
-        let name = unsafe { CStr::from_ptr(attr.name) };
-        builder = builder.interface(name.to_string_lossy());
-    }
     if automatic {
         builder = builder.progress(percale::Progress::Automatic);
-    }
-    if attr.auth_key_size > 0 && !attr.auth_key.is_null() {
-        // SAFETY: the client gives so many bytes.
-        let key = unsafe { std::slice::from_raw_parts(attr.auth_key, attr.auth_key_size) };
-        builder = builder.authorization_key(key);
     }
     let percale = match builder.open() {
         Ok(domain) => domain,

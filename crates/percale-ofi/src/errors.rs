@@ -36,7 +36,7 @@ const ALL: [(ErrorCode, &CStr); 18] = [
 ];
 
 /// The number that clients keep of a code.
-fn number(code: ErrorCode) -> c_int {
+pub(crate) fn number(code: ErrorCode) -> c_int {
     ALL.iter().position(|(other, _)| *other == code).map_or(0, |at| at as c_int + 1)
 }
 

@@ -1,20 +1,26 @@
 //! `fid_eq`: an event queue (fi_eq(3)).
 
 use std::ffi::{c_char, c_int, c_void};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use percale::{Event, EventQueue};
 
 use crate::abi::{
-    FI_CLASS_EQ, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
-    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq,
+    FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_SHUTDOWN, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
+    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
 };
 use crate::fabric::{self, Fabric};
+use crate::info::Copied;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
 use crate::{errors, log};
+
+mod record;
+
+use self::record::{Asked, Fid, HEAD, Names, Record};
 
 /// What others know of their event queue.
 #[derive(Debug)]
@@ -26,6 +32,15 @@ pub(crate) struct Shared {
     wait: u32,
     /// The client may write events of its own.
     writable: bool,
+    names: Mutex<Names>,
+    /// The oldest event, once it was looked at.
+    front: Mutex<Option<Record>>,
+    /// The data of the error that was read last.
+    error_data: Mutex<Vec<u8>>,
+}
+
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[repr(C)]
@@ -93,6 +108,9 @@ pub(crate) unsafe fn open(
         _membership: membership,
         wait,
         writable: attr.is_some_and(|attr| attr.flags & FI_WRITE != 0),
+        names: Mutex::default(),
+        front: Mutex::default(),
+        error_data: Mutex::default(),
     });
     let fid = fid_eq { fid: object::head(FI_CLASS_EQ, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     // SAFETY: the client wants the queue there.
@@ -129,6 +147,9 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 
 /// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
 pub(crate) fn try_wait(events: &Shared) -> c_int {
+    if lock(&events.front).is_some() {
+        return -libc::EAGAIN;
+    }
     match events.percale.try_wait() {
         Ok(true) => 0,
         Ok(false) => -libc::EAGAIN,
@@ -137,6 +158,66 @@ pub(crate) fn try_wait(events: &Shared) -> c_int {
 }
 
 impl Shared {
+    /// Events of this endpoint name the client's object.
+    pub(crate) fn name_endpoint(&self, id: u64, endpoint: fid_t) {
+        lock(&self.names).endpoints.insert(id, Fid(endpoint));
+    }
+
+    /// The endpoint is closed.
+    pub(crate) fn forget_endpoint(&self, id: u64) {
+        lock(&self.names).endpoints.remove(&id);
+    }
+
+    /// Requests to the listener at this address name the client's object, and are for endpoints like `info`.
+    pub(crate) fn name_listener(&self, address: SocketAddr, passive: fid_t, info: &Arc<Copied>) {
+        lock(&self.names).listeners.insert(address, (Fid(passive), Arc::clone(info)));
+    }
+
+    /// The listener is closed.
+    pub(crate) fn forget_listener(&self, address: SocketAddr) {
+        lock(&self.names).listeners.remove(&address);
+    }
+
+    /// What libfabric makes of an event; `None` if it has none such.
+    fn record(&self, event: Event) -> Option<Record> {
+        let names = lock(&self.names);
+        let fid = |endpoint| names.endpoints.get(&endpoint).copied();
+        match event {
+            Event::User { code, data } => Some(Record::User { code, data }),
+            Event::ConnectionRequest(request) => {
+                let (passive, info) = names.listeners.get(&request.listener())?;
+                let (from, data) = (request.from(), request.data().to_vec());
+                let request = Asked::new(request, from, info)?;
+                Some(Record::Connection { code: FI_CONNREQ, fid: *passive, request: Some(request), data })
+            }
+            Event::Connected { endpoint, data, .. } => {
+                Some(Record::Connection { code: FI_CONNECTED, fid: fid(endpoint)?, request: None, data })
+            }
+            Event::Shutdown { endpoint, .. } => {
+                Some(Record::Connection { code: FI_SHUTDOWN, fid: fid(endpoint)?, request: None, data: Vec::new() })
+            }
+            Event::ConnectionRefused { endpoint, error, reason, data, .. } => {
+                log::warning!(FI_LOG_EQ, "no connection: {reason}");
+                Some(Record::Refused { fid: fid(endpoint)?, error, data })
+            }
+            // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
+            other => {
+                log::note!(FI_LOG_EQ, "{other:?}");
+                None
+            }
+        }
+    }
+
+    /// Looks at the oldest event.
+    fn look(&self) -> MutexGuard<'_, Option<Record>> {
+        let mut front = lock(&self.front);
+        while front.is_none() {
+            let Some(event) = self.percale.read() else { break };
+            *front = self.record(event);
+        }
+        front
+    }
+
     /// Reads the next event, which stays with FI_PEEK.
     ///
     /// # Safety
@@ -145,28 +226,63 @@ impl Shared {
         if flags & !FI_PEEK != 0 {
             return -(FI_EBADFLAGS as isize);
         }
-        let (code, bytes) = loop {
-            match self.percale.peek() {
-                None => return -(libc::EAGAIN as isize),
-                Some(Event::User { code, data }) => break (code, data),
-                // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
-                Some(other) => {
-                    log::note!(FI_LOG_EQ, "{other:?}");
-                    drop(self.percale.read());
-                }
+        let mut front = self.look();
+        let (code, bytes) = match &*front {
+            None => return -(libc::EAGAIN as isize),
+            Some(Record::Refused { .. }) => return -(FI_EAVAIL as isize),
+            Some(Record::User { code, data }) if data.len() > room => {
+                log::note!(FI_LOG_EQ, "fi_eq_read: event {code} has {} bytes, there is room for {room}", data.len());
+                return -(FI_ETOOSMALL as isize);
             }
+            Some(Record::Connection { .. }) if room < HEAD => return -(FI_ETOOSMALL as isize),
+            Some(record) => record.bytes(room),
         };
-        if bytes.len() > room {
-            return -(FI_ETOOSMALL as isize);
-        }
         // SAFETY: the client wants the event there.
         unsafe { event.write(code) };
         // SAFETY: no more than there is room for.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
-        if flags & FI_PEEK == 0 {
-            drop(self.percale.read());
+        if flags & FI_PEEK == 0
+            && let Some(Record::Connection { request: Some(request), .. }) = front.take()
+        {
+            request.hand_over();
         }
         bytes.len() as isize
+    }
+
+    /// Reads the error that is next.
+    ///
+    /// # Safety
+    /// `to` is readable and writable.
+    unsafe fn read_error(&self, to: *mut fi_eq_err_entry) -> isize {
+        let mut front = self.look();
+        let Some(Record::Refused { .. }) = &*front else { return -(libc::EAGAIN as isize) };
+        let Some(Record::Refused { fid, error, data }) = front.take() else { return -(libc::EAGAIN as isize) };
+        // SAFETY: promised by the caller.
+        let (buffer, room) = unsafe { ((*to).err_data, (*to).err_data_size) };
+        let mut kept = lock(&self.error_data);
+        *kept = data;
+        let (err_data, err_data_size) = if buffer.is_null() || room == 0 {
+            // Ours, until the next reading (fi_eq(3)).
+            (kept.as_mut_ptr().cast(), kept.len())
+        } else {
+            let count = room.min(kept.len());
+            // SAFETY: the client has so much room.
+            unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), buffer.cast(), count) };
+            (buffer, count)
+        };
+        let entry = fi_eq_err_entry {
+            fid: fid.0,
+            // SAFETY: an endpoint that is open, or its name would be forgotten.
+            context: unsafe { (*fid.0).context },
+            data: 0,
+            err: error.errno(),
+            prov_errno: errors::number(error),
+            err_data,
+            err_data_size,
+        };
+        // SAFETY: promised by the caller.
+        unsafe { to.write(entry) };
+        size_of::<fi_eq_err_entry>() as isize
     }
 }
 
@@ -216,8 +332,9 @@ pub(crate) fn sleep(descriptor: BorrowedFd<'_>, deadline: Option<Instant>) -> bo
     ready != 0 || deadline.is_none_or(|deadline| Instant::now() < deadline)
 }
 
-unsafe extern "C" fn read_error(_eq: *mut fid_eq, _to: *mut fi_eq_err_entry, _flags: u64) -> isize {
-    -(libc::EAGAIN as isize)
+unsafe extern "C" fn read_error(eq: *mut fid_eq, to: *mut fi_eq_err_entry, _flags: u64) -> isize {
+    // SAFETY: a queue of ours, and the client's room for an error entry.
+    unsafe { Events::of(eq).shared.read_error(to) }
 }
 
 unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, from: *const c_void, len: usize, flags: u64) -> isize {

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use crate::abi::fi_provider;
+use crate::abi::{fi_info, fi_provider};
 
 /// `fi_log_enabled`.
 type LogEnabled = unsafe extern "C" fn(*const fi_provider, u32, u32) -> c_int;
@@ -17,6 +17,11 @@ type Log = unsafe extern "C" fn(*const fi_provider, u32, u32, *const c_char, c_i
 type ParamDefine = unsafe extern "C" fn(*const fi_provider, *const c_char, u32, *const c_char, ...) -> c_int;
 /// `fi_param_get`.
 type ParamGet = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
+
+/// `fi_dupinfo`.
+type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+/// `fi_freeinfo`.
+type FreeInfo = unsafe extern "C" fn(*mut fi_info);
 
 /// The functions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,6 +34,10 @@ pub(crate) struct Libfabric {
     pub(crate) param_define: Option<ParamDefine>,
     /// Reads a parameter.
     pub(crate) param_get: Option<ParamGet>,
+    /// Copies an answer with all that hangs on it.
+    pub(crate) dup_info: Option<DupInfo>,
+    /// Frees answers.
+    pub(crate) free_info: Option<FreeInfo>,
 }
 
 /// The libfabric that loaded this provider; looked for once.
@@ -73,7 +82,18 @@ fn within(handle: *mut c_void) -> Option<Libfabric> {
     let define = symbol(c"fi_param_define").map(|at| unsafe { std::mem::transmute::<*mut c_void, ParamDefine>(at) });
     // SAFETY: as above.
     let get = symbol(c"fi_param_get").map(|at| unsafe { std::mem::transmute::<*mut c_void, ParamGet>(at) });
-    log.map(|log| Libfabric { log_enabled, log: Some(log), param_define: define, param_get: get })
+    // SAFETY: as above.
+    let dup_info = symbol(c"fi_dupinfo").map(|at| unsafe { std::mem::transmute::<*mut c_void, DupInfo>(at) });
+    // SAFETY: as above.
+    let free_info = symbol(c"fi_freeinfo").map(|at| unsafe { std::mem::transmute::<*mut c_void, FreeInfo>(at) });
+    log.map(|log| Libfabric {
+        log_enabled,
+        log: Some(log),
+        param_define: define,
+        param_get: get,
+        dup_info,
+        free_info,
+    })
 }
 
 #[cfg(test)]

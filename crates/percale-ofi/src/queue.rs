@@ -28,6 +28,9 @@ use crate::{errors, log};
 
 /// Results read at a time.
 const BATCH: usize = 32;
+/// Reads in a row that find nothing, after which the processor is offered to others: clients poll, and with more processes than
+/// processors the one that is waited for may be waiting for ours. About 20 µs.
+const PATIENCE: u32 = 512;
 
 /// What endpoints know of their queue.
 pub(crate) struct Shared {
@@ -57,6 +60,8 @@ struct Direct {
     driven: Vec<Arc<Port>>,
     /// Which is asked first, so that none starves the others.
     first: usize,
+    /// Reads in a row that found nothing.
+    idle: u32,
     results: [Entry; BATCH],
 }
 
@@ -108,19 +113,33 @@ impl Shared {
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         // SAFETY: passed on.
         let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
-        if read != -(libc::EAGAIN as isize) || !self.reporting.load(Ordering::Acquire) {
+        if read != -(libc::EAGAIN as isize) {
+            return read;
+        }
+        if !self.reporting.load(Ordering::Acquire) {
+            self.found_nothing();
             return read;
         }
         self.drive();
         let mut results = [Entry::default(); BATCH];
         match self.percale.read(&mut results[..count.min(BATCH)]) {
-            Ok(0) => -(libc::EAGAIN as isize),
+            Ok(0) => {
+                self.found_nothing();
+                -(libc::EAGAIN as isize)
+            }
             Ok(read) => {
                 // SAFETY: no more than `count`.
                 unsafe { self.format.write(&results[..read], to, sources) };
                 read as isize
             }
             Err(_) => -(FI_EAVAIL as isize),
+        }
+    }
+
+    #[inline]
+    fn found_nothing(&self) {
+        if self.direct.with(Direct::found_nothing) {
+            std::thread::yield_now();
         }
     }
 
@@ -167,6 +186,15 @@ impl Shared {
 }
 
 impl Direct {
+    /// A client that polls found nothing; whether somebody else may run now.
+    #[inline]
+    fn found_nothing(&mut self) -> bool {
+        self.idle += 1;
+        let yields = self.idle >= PATIENCE;
+        self.idle = if yields { 0 } else { self.idle };
+        yields
+    }
+
     /// # Safety
     /// As of [`Shared::read`].
     #[inline]
@@ -178,6 +206,7 @@ impl Direct {
                 Ok(0) => {}
                 Ok(read) => {
                     self.first = if at + 1 < ports { at + 1 } else { 0 };
+                    self.idle = 0;
                     // SAFETY: no more than `count`.
                     unsafe { format.write(&self.results[..read], to, sources) };
                     return read as isize;
@@ -246,7 +275,8 @@ pub(crate) unsafe extern "C" fn open(
             return -libc::ENOSYS;
         }
     };
-    let direct = Direct { ports: Vec::new(), driven: Vec::new(), first: 0, results: [Entry::default(); BATCH] };
+    let direct =
+        Direct { ports: Vec::new(), driven: Vec::new(), first: 0, idle: 0, results: [Entry::default(); BATCH] };
     let percale = CompletionQueue::default();
     let membership = match attr {
         // SAFETY: with FI_WAIT_SET the client gives one.

@@ -16,6 +16,9 @@ use percale::{
 /// Operations in one count: single ones differ, as when a credit is returned.
 const TIMES: u64 = 100;
 
+/// Messages of a burst.
+const BURST: usize = 16;
+
 /// Operations before counting begins.
 const WARM: u64 = 500;
 
@@ -94,6 +97,23 @@ impl Pair {
         completed(&self.left, tag);
     }
 
+    /// As many messages in a row as one reading takes, which only the receiver hears of, while four times as many receives wait.
+    #[inline]
+    fn burst(&mut self) {
+        for _ in 0..BURST {
+            self.left.tagged_inject(self.peer, 0, &[7; 8]).expect("room to inject");
+        }
+        let mut left = BURST;
+        while left > 0 {
+            let mut entries = [Entry::default(); BURST];
+            let count = self.right.poll(&mut entries).expect("a success");
+            for entry in &entries[..count] {
+                self.post_receive(0, black_box(entry.context));
+            }
+            left -= count;
+        }
+    }
+
     /// A tagged message from left to right that only the receiver hears of.
     #[inline]
     fn inject(&mut self, tag: u64) {
@@ -118,10 +138,13 @@ fn tcp(bytes: usize) -> Pair {
 }
 
 fn shm_with_receives(posted: u64) -> Pair {
-    let pair = shm(8);
+    let mut pair = shm(8);
     for tag in 0..posted {
         pair.post_receive(tag, tag);
     }
+    // The first message that looks far has them filed.
+    pair.inject(posted - 1);
+    pair.post_receive(posted - 1, posted - 1);
     pair
 }
 
@@ -172,6 +195,27 @@ fn matching(mut pair: Pair) -> Pair {
     pair
 }
 
+fn shm_stream(posted: u64) -> Pair {
+    let mut pair = shm(8);
+    for context in 0..posted {
+        pair.post_receive(0, context);
+    }
+    for _ in 0..100 {
+        pair.burst();
+    }
+    pair
+}
+
+// Eight bursts are 128 messages.
+#[library_benchmark]
+#[bench::posted_64(setup = shm_stream, args = (4 * BURST as u64))]
+fn stream(mut pair: Pair) -> Pair {
+    for _ in 0..8 {
+        pair.burst();
+    }
+    pair
+}
+
 #[library_benchmark]
 #[bench::bytes_8(setup = tcp, args = (8))]
 fn tcp_tagged(mut pair: Pair) -> Pair {
@@ -181,6 +225,6 @@ fn tcp_tagged(mut pair: Pair) -> Pair {
     pair
 }
 
-library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching]);
+library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching, stream]);
 library_benchmark_group!(name = over_tcp, benchmarks = [tcp_tagged]);
 main!(library_benchmark_groups = [over_shm, over_tcp]);

@@ -47,6 +47,7 @@ pub use completion::poll_set::PollSet;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait_set::WaitSet;
 pub use domain::{Domain, DomainBuilder, Progress, Trust};
+pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionState, Listener};
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};

@@ -15,6 +15,7 @@ mod kernel;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod sockets;
+pub(crate) mod twice;
 
 #[cfg(test)]
 mod tests;

@@ -92,6 +92,8 @@ fn accesses_are_verified_where_their_bytes_go() {
             (Kind::Access(Means::Kernel), Get, &[8, 100, 300_000]),
             (Kind::Access(Means::Word), FetchAdd, &[8]),
             (Kind::Access(Means::Word), CompareSwap, &[8]),
+            (Kind::Twice, Put, &[8, 100, 300_000]),
+            (Kind::Twice, Get, &[8, 100, 300_000]),
             (Kind::Ring, FetchAdd, &[8]),
             (Kind::Sockets, Put, &[8, 300_000]),
             (Kind::Sockets, Get, &[8, 300_000]),

@@ -220,8 +220,9 @@ impl Run {
             Kind::Access(Means::Copy) => "copy",
             Kind::Access(Means::Kernel) => "kernel",
             Kind::Access(Means::Word) => "word",
+            Kind::Twice => "twice",
             Kind::Sockets => "sockets",
-            Kind::Percale(_) | Kind::OneSided(_) => "percale",
+            Kind::Percale(_) | Kind::OneSided(_) | Kind::Bounced => "percale",
         };
         if self.setting_name.is_empty() { name.into() } else { format!("{name}: {}", self.setting_name) }
     }

@@ -28,6 +28,9 @@ impl Planned {
 
     /// How percale does it.
     pub(crate) const fn subject(&self) -> Kind {
+        if matches!(self.memory, Memory::Bounced) {
+            return Kind::Bounced;
+        }
         if self.op.is_one_sided() { Kind::OneSided(self.transport) } else { Kind::Percale(self.transport) }
     }
 
@@ -39,6 +42,7 @@ impl Planned {
         let is_small = self.bytes <= ring::LONGEST;
         match (self.transport, self.op, self.memory) {
             (Transport::Tcp, ..) => (Kind::Sockets, shape),
+            (.., Memory::Bounced) => (Kind::Twice, shape),
             (_, Operation::FetchAdd | Operation::CompareSwap, Memory::Percale) => (Kind::Access(Means::Word), shape),
             // Nobody but its owner can change such memory atomically: a round trip.
             (_, Operation::FetchAdd | Operation::CompareSwap, Memory::Ordinary) => (Kind::Ring, shape),
@@ -113,6 +117,10 @@ fn memories(args: &PerfArgs, transport: Transport, op: Operation, bytes: usize) 
     match args.memory {
         Some(MemoryChoice::Percale) => &[Memory::Percale],
         Some(MemoryChoice::Ordinary) => &[Memory::Ordinary],
+        Some(MemoryChoice::Bounced) if transport == Transport::Shm && matches!(op, Operation::Put | Operation::Get) => {
+            &[Memory::Bounced]
+        }
+        Some(MemoryChoice::Bounced) => &[],
         Some(MemoryChoice::Both) | None if matters => &[Memory::Percale, Memory::Ordinary],
         Some(MemoryChoice::Both) | None => &[Memory::Ordinary],
     }
@@ -177,6 +185,15 @@ mod tests {
             let shm = Planned { transport: Transport::Shm, op, bytes, memory };
             assert_eq!(shm.limit(), (kind, Shape { op: does, bytes, memory }), "{shm:?}");
             assert_eq!(Planned { transport: Transport::Tcp, ..shm }.limit(), (Kind::Sockets, shm.shape()));
+        }
+    }
+
+    #[test]
+    fn without_copies_by_the_kernel_put_and_get_are_compared_with_two_copies() {
+        let rows = rows(&["--memory", "bounced"]).unwrap();
+        assert_eq!(rows.len(), 6);
+        for row in rows {
+            assert_eq!((row.subject(), row.limit()), (Kind::Bounced, (Kind::Twice, row.shape())));
         }
     }
 

@@ -33,7 +33,7 @@ impl Block {
     /// `len` bytes, from the start of a page.
     pub(super) fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
         let (store, base) = match memory {
-            Memory::Ordinary => {
+            Memory::Ordinary | Memory::Bounced => {
                 // Aligned like what percale allocates, so that only the kind of memory differs.
                 let mut bytes = vec![0_u8; len + ALIGNMENT];
                 let skip = bytes.as_ptr().align_offset(ALIGNMENT);

@@ -16,6 +16,7 @@ use crate::limits::copy::Copy;
 use crate::limits::ring::Ring;
 use crate::limits::shared::{Shared, Side};
 use crate::limits::sockets::Sockets;
+use crate::limits::twice::Twice;
 use crate::pattern::{Content, Way};
 use crate::perf::round::{self, Round, Shape};
 use crate::perf::watch::Watch;
@@ -36,18 +37,32 @@ pub(crate) enum Kind {
     Copy,
     /// Limit of accesses to another process' memory.
     Access(Means),
+    /// Limit of accesses to memory that only its own process can touch.
+    Twice,
     /// Limit of TCP.
     Sockets,
     /// percale's messages.
     Percale(Transport),
     /// percale's one-sided operations.
     OneSided(Transport),
+    /// The same over shared memory, without copies by the kernel.
+    Bounced,
 }
 
 impl Kind {
     /// Whether it is percale, and no limit.
     pub(crate) const fn is_percale(self) -> bool {
-        matches!(self, Self::Percale(_) | Self::OneSided(_))
+        matches!(self, Self::Percale(_) | Self::OneSided(_) | Self::Bounced)
+    }
+}
+
+impl Kind {
+    /// Over which transport percale goes.
+    const fn transport(self) -> Transport {
+        match self {
+            Self::Percale(transport) | Self::OneSided(transport) => transport,
+            _ => Transport::Shm,
+        }
     }
 }
 
@@ -262,17 +277,18 @@ pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Resu
         Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
         Kind::Copy => (Box::new(Copy::new(place.shared()?, Side::Far)), None),
         Kind::Access(means) => (Box::new(Runner::new(Access::far(means, place.shared()?))), None),
+        Kind::Twice => (Box::new(Runner::new(Twice::new(place.shared()?, Side::Far))), None),
         Kind::Sockets => {
             let (sockets, address) = Sockets::listening()?;
             (Box::new(Runner::new(sockets)), Some(address))
         }
         Kind::Percale(transport) => {
-            let node = Node::open_far(transport, place, address)?;
+            let node = Node::open_far(transport, true, place, address)?;
             let here = node.address();
             (Box::new(Runner::new(Percale::new(node)?)), Some(here))
         }
-        Kind::OneSided(transport) => {
-            let node = Node::open_far(transport, place, address)?;
+        Kind::OneSided(_) | Kind::Bounced => {
+            let node = Node::open_far(kind.transport(), kind != Kind::Bounced, place, address)?;
             let here = node.address();
             (Box::new(Runner::new(OneSided::new(node)?)), Some(here))
         }
@@ -299,13 +315,20 @@ pub(crate) fn open_near(
             exchange(None)?;
             Box::new(Runner::new(Access::near(means, place.shared()?)?))
         }
+        Kind::Twice => {
+            exchange(None)?;
+            Box::new(Runner::new(Twice::new(place.shared()?, Side::Near)))
+        }
         Kind::Sockets => {
             let address = exchange(None)?.ok_or_else(|| Failure::Protocol("no address".into()))?;
             Box::new(Runner::new(Sockets::connected(&address)?))
         }
-        Kind::Percale(transport) => Box::new(Runner::new(Percale::new(Node::open_near(transport, place, exchange)?)?)),
-        Kind::OneSided(transport) => {
-            Box::new(Runner::new(OneSided::new(Node::open_near(transport, place, exchange)?)?))
+        Kind::Percale(transport) => {
+            Box::new(Runner::new(Percale::new(Node::open_near(transport, true, place, exchange)?)?))
+        }
+        Kind::OneSided(_) | Kind::Bounced => {
+            let node = Node::open_near(kind.transport(), kind != Kind::Bounced, place, exchange)?;
+            Box::new(Runner::new(OneSided::new(node)?))
         }
     })
 }

@@ -19,13 +19,14 @@ pub(super) struct Node {
 
 impl Node {
     /// Opens an endpoint on `transport`; its peer is not known yet.
-    fn open(transport: Transport, place: &Place) -> Result<Self> {
+    fn open(transport: Transport, cma: bool, place: &Place) -> Result<Self> {
         let here = match place {
             Place::Local(_) => "127.0.0.1:0".into(),
             Place::Remote(address) => address.to_string(),
         };
         let info = Info::discover().map_err(percale("looking what is here"))?;
-        let domain = info.domain().transport(transport.kind()).progress(Progress::Manual).open();
+        let domain = info.domain().transport(transport.kind()).progress(Progress::Manual);
+        let domain = if cma { domain } else { domain.cma(false) }.open();
         let domain = domain.map_err(percale("opening a domain"))?;
         let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
         let endpoint = domain.endpoint().vector(&vector).bind(here.as_str()).map_err(percale("opening an endpoint"))?;
@@ -33,8 +34,8 @@ impl Node {
     }
 
     /// In the process that answers, where the other is known already.
-    pub(super) fn open_far(transport: Transport, place: &Place, address: Option<&str>) -> Result<Self> {
-        let mut node = Self::open(transport, place)?;
+    pub(super) fn open_far(transport: Transport, cma: bool, place: &Place, address: Option<&str>) -> Result<Self> {
+        let mut node = Self::open(transport, cma, place)?;
         node.meet(address)?;
         Ok(node)
     }
@@ -42,10 +43,11 @@ impl Node {
     /// In the process that measures; `exchange` opens the other one, given our address, and returns its address.
     pub(super) fn open_near(
         transport: Transport,
+        cma: bool,
         place: &Place,
         mut exchange: impl FnMut(Option<String>) -> Result<Option<String>>,
     ) -> Result<Self> {
-        let mut node = Self::open(transport, place)?;
+        let mut node = Self::open(transport, cma, place)?;
         let there = exchange(Some(node.address()))?;
         node.meet(there.as_deref())?;
         Ok(node)

@@ -144,7 +144,7 @@ pub fn cmp_014_events_tell_who_came_and_went<F: Fabric>() {
     assert_eq!(events.peek(), Some(peeked.clone()));
     assert_eq!(next(&mesh), peeked);
     match peeked {
-        Event::Connected { peer, address, transport, reason } => {
+        Event::Connected { peer, address, transport, reason, .. } => {
             assert_eq!((peer, address, transport), (mesh.peer(1), there, F::NAME));
             println!("{transport}: {reason}");
         }

@@ -5,7 +5,9 @@
 //! sockets.
 
 pub mod completions;
+pub mod connected;
 pub mod connections;
+pub mod connections_shared;
 pub mod counting;
 pub mod flow;
 pub mod messages;
@@ -41,6 +43,8 @@ macro_rules! conformance {
             mod rust {
                 $crate::conformance!(@every $fabric);
                 $crate::tests! { $fabric,
+                    connected:
+                        con_016_no_transport_no_connection;
                     waiting:
                         futures_of_tokio,
                         four_threads_share_an_endpoint,
@@ -165,6 +169,16 @@ macro_rules! conformance {
     };
     (@others $fabric:ty) => {
         $crate::tests! { $fabric,
+            connected:
+                con_013_a_connection_is_made_and_used,
+                con_014_sends_wait_for_the_connection,
+                con_015_requests_are_rejected,
+                con_016_who_gets_no_answer_is_told,
+                con_016_answers_are_waited_for_in_bounded_time,
+                con_018_strangers_are_turned_away,
+                con_019_the_end_comes_after_all_messages,
+                con_019_messages_are_kept_beyond_the_end,
+                con_020_a_hundred_connect_at_once;
             messages:
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;
@@ -178,6 +192,12 @@ macro_rules! conformance {
     };
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
+            connections_shared:
+                con_021_events_are_waited_for_by_shared_endpoints,
+                con_021_automatic_progress_connects,
+                con_021_a_thread_sleeps_until_it_is_connected,
+                con_021_sleepers_are_told_that_no_answer_comes,
+                con_021_many_threads_call_one_listener;
             sleeping:
                 res_007_nothing_wakes_an_endpoint_whose_peers_left,
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,

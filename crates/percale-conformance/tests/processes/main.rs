@@ -3,6 +3,7 @@
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
 
+mod connected;
 mod cut;
 mod discovery;
 mod endless;
@@ -46,6 +47,9 @@ fn helper() {
         ("sink", peers::sink),
         ("echo", peers::echo),
         ("farewell", peers::farewell),
+        ("server", connected::server),
+        ("client", connected::client),
+        ("silent-listener", connected::silent_listener),
         ("forker", faults::forker),
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),
@@ -65,6 +69,7 @@ fn helper() {
         ("by-name-to", environment::by_name_to),
         ("info", discovery::info),
         ("guarded", environment::guarded),
+        ("attacker", onesided::attacked::attacker),
         ("writer", onesided::revocation::writer),
         ("refusing", onesided::refused::target),
         ("adder", onesided::words::adder),

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use percale::endpoint::remote_work::ATOMIC_LIMIT;
 use percale::memory::atomic::{Kind, is_valid};
 use percale::memory::volatile::IOV_LIMIT;
-use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, PeerAddress, RemoteMemory, Segment, Segments};
+use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, RemoteMemory, Segment, Segments};
 
 use super::{Endpoint, answer, local};
 use crate::abi::{
@@ -120,7 +120,7 @@ impl Endpoint {
         };
         let operand = if what.op == AtomicOp::Read { Segments::EMPTY } else { operand };
         let work = AtomicWork {
-            peer: PeerAddress(target.peer),
+            peer: self.peer(target.peer),
             op: what.op,
             datatype: what.datatype,
             operand,

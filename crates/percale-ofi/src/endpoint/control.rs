@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-use super::Endpoint;
 use super::flags::Direction;
+use super::{Endpoint, connection};
 use crate::abi::{
     FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_ETOOSMALL, FI_GETOPSFLAG, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
     FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid,
@@ -22,12 +22,18 @@ pub(super) static OPS: fi_ops_ep = fi_ops_ep {
     tx_size_left: Some(size_left),
     ..fi_ops_ep::REFUSING
 };
-pub(super) static CM: fi_ops_cm = fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi_ops_cm::REFUSING };
+pub(super) static CM: fi_ops_cm = fi_ops_cm {
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: Some(connection::getpeer),
+    connect: Some(connection::connect),
+    accept: Some(connection::accept),
+    shutdown: Some(connection::shutdown),
+    ..fi_ops_cm::REFUSING
+};
 
 /// Operations that may be posted at once, as far as anybody asks: queues grow (fi_endpoint(3), `size`).
 pub(crate) const DEPTH: usize = 1 << 16;
-/// Bytes of data with a connection request.
-pub(crate) const CM_DATA: usize = 256;
 
 unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
     // SAFETY: an endpoint of ours.
@@ -48,7 +54,7 @@ unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut 
     let endpoint = unsafe { Endpoint::of(ep) };
     let answer = match (level, option) {
         (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => endpoint.setup.multi_minimum(),
-        (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) => CM_DATA,
+        (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) => percale::endpoint::connection::DATA_LIMIT,
         _ => return -libc::ENOPROTOOPT,
     };
     // SAFETY: the client says how much room there is.
@@ -98,7 +104,7 @@ pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: 
     // SAFETY: an endpoint of ours.
     let endpoint = unsafe { Endpoint::of(ep) };
     match command {
-        FI_ENABLE => code(endpoint.setup.enable().map(|()| {
+        FI_ENABLE => code(endpoint.setup.enable(ep).map(|()| {
             if let Err(refused) = endpoint.port() {
                 log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
             }
@@ -147,6 +153,7 @@ impl Endpoint {
             fid: self.fid,
             port: OnceLock::new(),
             directed: self.directed,
+            single: self.single,
             transmit: Direction::new(transmit),
             receive: Direction::new(receive),
             setup: Arc::clone(&self.setup),

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use percale::{OpFlags, PeerAddress, ReceiveWork, Segments, SendWork};
+use percale::{OpFlags, ReceiveWork, Segments, SendWork};
 
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
@@ -37,7 +37,7 @@ impl Endpoint {
             Ok(port) => port,
             Err(refused) => return refused,
         };
-        let work = SendWork { peer: PeerAddress(peer), segments, tag, data, context: local::context(context), flags };
+        let work = SendWork { peer: self.peer(peer), segments, tag, data, context: local::context(context), flags };
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.send(&work) })
     }

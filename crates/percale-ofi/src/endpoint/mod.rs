@@ -2,11 +2,13 @@
 //!
 //! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened
 //! * [`control`]: options, names, cancelling, aliases
+//! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post
 //!
 //! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
 
 mod atomic;
+mod connection;
 mod control;
 mod flags;
 mod local;
@@ -40,6 +42,8 @@ pub(crate) struct Endpoint {
     port: OnceLock<Arc<Port>>,
     /// Receives are from whom they say; else from anybody.
     directed: bool,
+    /// It has one peer, whatever operations name.
+    single: bool,
     transmit: Direction,
     receive: Direction,
     setup: Arc<Setup>,
@@ -91,7 +95,8 @@ pub(crate) unsafe extern "C" fn open(
             collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
         },
         port: OnceLock::new(),
-        directed: caps & FI_DIRECTED_RECV != 0,
+        directed: caps & FI_DIRECTED_RECV != 0 && kind == FI_EP_RDM,
+        single: kind == FI_EP_MSG,
         transmit: Direction::new(defaults[0]),
         receive: Direction::new(defaults[1]),
         setup,
@@ -209,6 +214,12 @@ impl Endpoint {
     fn receive_flags(&self, flags: u64) -> Result<OpFlags, isize> {
         self.is_ready();
         self.receive.flags(flags).ok_or_else(|| unsupported(flags))
+    }
+
+    /// Whom an operation is for.
+    #[inline]
+    const fn peer(&self, named: fi_addr_t) -> PeerAddress {
+        if self.single { PeerAddress(0) } else { PeerAddress(named) }
     }
 
     /// From whom a receive takes messages.

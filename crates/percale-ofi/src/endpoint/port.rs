@@ -1,6 +1,7 @@
 //! A percale endpoint, with or without a lock.
 
 use percale::completion::ring::ErrorAvailable;
+use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
 use percale::{AtomicWork, Endpoint, Entry, ErrorEntry, PostError, ReceiveWork, RmaWork, SendWork, SharedEndpoint};
 
 /// The endpoint under a `fid_ep`.
@@ -109,6 +110,31 @@ impl Port {
     /// Releases multi-receive buffers once less than this many bytes are left.
     pub(crate) fn set_multi_minimum(&self, bytes: usize) {
         either!(self, endpoint => endpoint.set_multi_receive_minimum(bytes));
+    }
+
+    /// Connects an endpoint of one connection.
+    pub(crate) fn connect(&self, address: &str, data: &[u8]) -> Result<(), ConnectionError> {
+        either!(self, endpoint => endpoint.connect(address, data))
+    }
+
+    /// Takes a connection.
+    pub(crate) fn accept(&self, request: &ConnectionRequest, data: &[u8]) -> Result<(), ConnectionError> {
+        either!(self, endpoint => endpoint.accept(request, data))
+    }
+
+    /// Ends the connection.
+    pub(crate) fn shutdown(&self) -> Result<(), ConnectionError> {
+        either!(self, endpoint => endpoint.shutdown())
+    }
+
+    /// The other side of the connection.
+    pub(crate) fn peer_address(&self) -> Option<std::net::SocketAddr> {
+        either!(self, endpoint => endpoint.peer_address())
+    }
+
+    /// How events name it.
+    pub(crate) fn id(&self) -> u64 {
+        either!(self, endpoint => endpoint.id())
     }
 
     /// Where peers reach it.

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use percale::memory::volatile::IOV_LIMIT;
-use percale::{OpFlags, PeerAddress, RemoteMemory, RemotePieces, RmaWork, Segments};
+use percale::{OpFlags, RemoteMemory, RemotePieces, RmaWork, Segments};
 
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
@@ -62,7 +62,7 @@ impl Endpoint {
             Ok(port) => port,
             Err(refused) => return refused,
         };
-        let work = RmaWork { peer: PeerAddress(peer), local, remote, data, context: local::context(context), flags };
+        let work = RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags };
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(if writes { unsafe { port.write(&work) } } else { unsafe { port.read(&work) } })
     }

@@ -4,17 +4,20 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use percale::endpoint::connection::ConnectionRequest;
+
 use super::Endpoint;
 use super::flags::Direction;
 use super::port::Port;
 use crate::abi::{
-    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_EOPBADSTATE, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid,
+    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid, fid_t,
 };
 use crate::counter::{self, Count};
 use crate::domain;
 use crate::events::{self, Events};
 use crate::object::{Object, code};
+use crate::passive::Request;
 use crate::queue::{self, Queue};
 use crate::vector::{self, Vector};
 use crate::{address, log};
@@ -32,6 +35,10 @@ pub(super) struct Setup {
 #[derive(Default)]
 struct Bound {
     source: Option<SocketAddr>,
+    /// Where to connect to, if nobody says otherwise.
+    destination: Option<SocketAddr>,
+    /// The request that the endpoint was opened for.
+    request: Option<ConnectionRequest>,
     vector: Option<Arc<vector::Shared>>,
     transmit: Option<Reports>,
     receive: Option<Reports>,
@@ -58,11 +65,17 @@ pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) 
 
 impl Setup {
     /// # Safety
-    /// The info's addresses are as long as it says.
+    /// The info's addresses are as long as it says, and its handle is null or an open object.
     pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, kind: u32) -> Self {
         // SAFETY: promised by the caller.
         let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
-        let bound = Bound { source, ..Bound::default() };
+        // SAFETY: promised by the caller.
+        let destination = unsafe { address::read(info.dest_addr, info.dest_addrlen) };
+        // SAFETY: promised by the caller.
+        let request = unsafe { Request::take(info.handle) };
+        // Who takes a connection has an address of its own: the listener's is the listener's.
+        let source = source.map(|source| if request.is_some() { SocketAddr::new(source.ip(), 0) } else { source });
+        let bound = Bound { source, destination, request, ..Bound::default() };
         Self { domain: Arc::clone(domain), kind, bound: Mutex::new(bound), port: OnceLock::new() }
     }
 
@@ -81,6 +94,16 @@ impl Setup {
             Some(port) => Some(port.address()),
             None => self.bound().source.filter(|address| address.port() != 0),
         }
+    }
+
+    /// Where to connect to, if nobody says otherwise.
+    pub(super) fn destination(&self) -> Option<SocketAddr> {
+        self.bound().destination
+    }
+
+    /// The request that the endpoint was opened for, once.
+    pub(super) fn take_request(&self) -> Option<ConnectionRequest> {
+        self.bound().request.take()
     }
 
     /// Fixes the address; false if it has one.
@@ -167,7 +190,7 @@ impl Setup {
     }
 
     /// Opens percale's endpoint (fi_enable(3)).
-    pub(super) fn enable(&self) -> Result<(), i32> {
+    pub(super) fn enable(&self, endpoint: fid_t) -> Result<(), i32> {
         if self.port().is_some() {
             return Ok(());
         }
@@ -208,6 +231,14 @@ impl Setup {
             builder = if counted(FI_REMOTE_READ) { builder.remote_read_counter(counter) } else { builder };
             builder = if counted(FI_REMOTE_WRITE) { builder.remote_write_counter(counter) } else { builder };
         }
+        let single = self.kind == FI_EP_MSG;
+        if single {
+            let Some(events) = &bound.events else {
+                log::warning!(FI_LOG_EP_CTRL, "fi_enable: a connected endpoint needs an event queue; bind one");
+                return Err(FI_ENOEQ);
+            };
+            builder = builder.event_queue(&events.percale);
+        }
         builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
         let source = bound.source.unwrap_or_else(|| {
             let wildcard = if self.domain.ipv6 { "[::]:0" } else { "0.0.0.0:0" };
@@ -215,7 +246,11 @@ impl Setup {
         });
         let slept_on =
             [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
-        let port = if self.domain.serialized && !slept_on {
+        // Reading an event queue drives connected endpoints, in whichever thread: queues belong to fabrics, not to domains, whose
+        // use the client serializes.
+        let port = if single {
+            builder.bind_single_shared(source.to_string()).map(Port::Shared)
+        } else if self.domain.serialized && !slept_on {
             // SAFETY: the client serializes what it does with the endpoint and what that completes to.
             builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
         } else {
@@ -235,6 +270,9 @@ impl Setup {
         for (_, counter) in &bound.counters {
             counter.attach(&port);
         }
+        if single && let Some(events) = &bound.events {
+            events.name_endpoint(port.id(), endpoint);
+        }
         self.domain.opened(&port);
         drop(bound);
         self.port.get_or_init(|| port);
@@ -245,6 +283,9 @@ impl Setup {
     pub(super) fn release(&self) {
         let bound = std::mem::take(&mut *self.bound());
         let Some(port) = self.port() else { return };
+        if let Some(events) = bound.events {
+            events.forget_endpoint(port.id());
+        }
         for reports in [bound.transmit, bound.receive].into_iter().flatten() {
             reports.queue.detach(port);
         }

@@ -7,9 +7,10 @@
 //! * [`hints`]: the wishes, read from C
 //! * [`offer`], [`caps`], [`modes`]: the answer's attributes
 //! * [`places`], [`resolve`]: interfaces and addresses
-//! * [`native`]: the answer in C's memory
+//! * [`native`]: the answer in C's memory; `copy`: copies of one
 
 mod caps;
+mod copy;
 mod hints;
 mod modes;
 mod native;
@@ -23,6 +24,7 @@ use std::collections::HashSet;
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
+pub(crate) use self::copy::Copied;
 use self::hints::Hints;
 use self::native::Native;
 use self::offer::{Attributes, Why};

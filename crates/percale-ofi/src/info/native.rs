@@ -80,7 +80,7 @@ fn keep<T>(value: T) -> Option<*mut T> {
 }
 
 /// Bytes in C's memory; null if there are none.
-fn bytes(from: &[u8]) -> Option<*mut c_void> {
+pub(super) fn bytes(from: &[u8]) -> Option<*mut c_void> {
     if from.is_empty() {
         return Some(std::ptr::null_mut());
     }

@@ -11,8 +11,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::entry::ErrorCode;
 use super::wait::{Progress, Wait, WaitError, face};
 use crate::address::PeerAddress;
+use crate::endpoint::connection::ConnectionRequest;
 
 /// Events that a queue keeps by default.
 pub const DEFAULT_LIMIT: usize = 4096;
@@ -23,6 +25,8 @@ pub const DEFAULT_LIMIT: usize = 4096;
 pub enum Event {
     /// A connection to a peer stands.
     Connected {
+        /// The endpoint's [id](crate::Endpoint::id).
+        endpoint: u64,
         /// The peer, if it is in the endpoint's address vector.
         peer: PeerAddress,
         /// Its address.
@@ -30,6 +34,35 @@ pub enum Event {
         /// The transport that was chosen, by name.
         transport: &'static str,
         /// Why that one and no better one.
+        reason: String,
+        /// What the other side of an endpoint of one connection gave with its request or acceptance; empty for others.
+        data: Vec<u8>,
+    },
+    /// Somebody asks a listener for a connection.
+    ConnectionRequest(ConnectionRequest),
+    /// The connection of an endpoint of one connection did not come about.
+    ConnectionRefused {
+        /// The endpoint's [id](crate::Endpoint::id).
+        endpoint: u64,
+        /// The other side.
+        address: SocketAddr,
+        /// Why not, in short: `Refused` if the other side said no, or nobody listens.
+        error: ErrorCode,
+        /// Why not.
+        reason: String,
+        /// What the listener's owner gave with its rejection.
+        data: Vec<u8>,
+    },
+    /// The connection of an endpoint of one connection is over: its peer shut it down, closed or died. Every message that the peer
+    /// had handed over has arrived.
+    Shutdown {
+        /// The endpoint's [id](crate::Endpoint::id).
+        endpoint: u64,
+        /// The peer.
+        address: SocketAddr,
+        /// `Closed` if it ended in good order.
+        error: ErrorCode,
+        /// How that was noticed.
         reason: String,
     },
     /// A connection could not be made. Operations to the peer fail; the next one tries again.

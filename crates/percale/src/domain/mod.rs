@@ -14,6 +14,7 @@ pub use self::builder::{DomainBuilder, OpenError};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
+use crate::endpoint::connection::ListenerBuilder;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keys, Region, RegisterError, Registration};
@@ -85,6 +86,11 @@ impl Domain {
     /// A new endpoint.
     pub fn endpoint(&self) -> EndpointBuilder<'_> {
         EndpointBuilder::new(self)
+    }
+
+    /// A new listener, for connections of one peer each.
+    pub fn listener(&self) -> ListenerBuilder<'_> {
+        ListenerBuilder::new(self)
     }
 
     /// Memory that local peers can map: long messages from and to it are copied by both sides at once.

@@ -131,7 +131,7 @@ pub struct Shared {
 }
 
 /// The engine of a shared endpoint, without keeping it alive: what a progress thread holds.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WeakShared(std::sync::Weak<Inner>);
 
 impl WeakShared {

@@ -4,23 +4,29 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use slab::Slab;
 
 use super::access::{Owned, Shared};
 use super::engine::core::Core;
 use super::engine::counting::{Counters, Reports};
+use super::engine::gate::Gate;
+use super::engine::listening::Listening;
 use super::engine::peers::Peers;
+use super::engine::role::Role;
+use super::engine::single::Single;
 use super::engine::{Connector, Doorbell, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
 use super::{Endpoint, SharedEndpoint, automatic};
-use crate::address::vector::AddressVector;
+use crate::address::PeerAddress;
+use crate::address::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
-use crate::domain::{Domain, Progress};
+use crate::domain::{Domain, Progress, Trust};
 use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
 use crate::transport::shm::Bell;
 use crate::transport::tcp::TcpOptions;
@@ -71,6 +77,28 @@ pub struct EndpointBuilder<'d> {
     counters: Counters,
     events: Option<EventQueue>,
     multi_minimum: usize,
+    answer_timeout: Option<Duration>,
+}
+
+/// Whom an endpoint is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// Anybody.
+    Many,
+    /// One peer.
+    Single,
+    /// Those who want connections; so many may wait.
+    Listener(usize),
+}
+
+impl Purpose {
+    /// How operations name the only peer, if there is only one: it stands first in a vector of its own.
+    const fn peer(self) -> PeerAddress {
+        match self {
+            Self::Single => PeerAddress(0),
+            Self::Many | Self::Listener(_) => PeerAddress::UNSPECIFIED,
+        }
+    }
 }
 
 /// A multi-receive buffer with less than this left is released, unless the builder says otherwise.
@@ -79,7 +107,8 @@ const MULTI_MINIMUM: usize = 64;
 impl<'d> EndpointBuilder<'d> {
     pub(crate) fn new(domain: &'d Domain) -> Self {
         let (transmit, receive, counters) = (Reports::default(), Reports::default(), Counters::default());
-        Self { domain, vector: None, transmit, receive, counters, events: None, multi_minimum: MULTI_MINIMUM }
+        let (vector, events, multi_minimum, answer_timeout) = (None, None, MULTI_MINIMUM, None);
+        Self { domain, vector, transmit, receive, counters, events, multi_minimum, answer_timeout }
     }
 
     /// The vector that names its peers. Several endpoints may share one.
@@ -157,18 +186,31 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
+    /// How long a request for a connection may take from [`connect`](Self::connect) until the connection stands; the listener's
+    /// owner has to answer within that. Default: the domain's
+    /// [`connect_timeout`](crate::domain::DomainBuilder::connect_timeout).
+    pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
+        self.answer_timeout = Some(timeout);
+        self
+    }
+
     /// Opens the endpoint at `address` (`HOST:PORT`; port 0 for any free one), for one owner.
     ///
     /// # Errors
     /// If the address cannot be had, or the system refuses descriptors.
     pub fn bind(self, address: impl AsRef<str>) -> Result<Endpoint, BindError> {
+        self.owned(resolve(address.as_ref())?, Purpose::Many)
+    }
+
+    /// Opens an endpoint for one owner.
+    pub(super) fn owned(self, address: SocketAddr, purpose: Purpose) -> Result<Endpoint, BindError> {
         if self.domain.inner.settings.progress == Progress::Automatic {
             return Err(BindError::NotShared);
         }
-        let domain = self.domain.clone();
-        let engine = self.engine(resolve(address.as_ref())?)?;
+        let (domain, answer_timeout) = (self.domain.clone(), self.patience());
+        let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
-        Ok(Endpoint { access: Owned::new(engine), descriptor, domain })
+        Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
     /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
@@ -177,9 +219,14 @@ impl<'d> EndpointBuilder<'d> {
     /// # Errors
     /// If the address cannot be had, or the system refuses descriptors or a thread.
     pub fn bind_shared(self, address: impl AsRef<str>) -> Result<SharedEndpoint, BindError> {
-        let domain = self.domain.clone();
+        self.shared(resolve(address.as_ref())?, Purpose::Many)
+    }
+
+    /// Opens an endpoint for many threads.
+    pub(super) fn shared(self, address: SocketAddr, purpose: Purpose) -> Result<SharedEndpoint, BindError> {
+        let (domain, answer_timeout) = (self.domain.clone(), self.patience());
         let waits = automatic::Waits::of([&self.transmit, &self.receive], &self.counters, self.events.as_ref());
-        let engine = self.engine(resolve(address.as_ref())?)?;
+        let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
         let access = Shared::new(engine);
         let driver = automatic::attach(&access, &descriptor, waits)?;
@@ -187,14 +234,36 @@ impl<'d> EndpointBuilder<'d> {
             automatic::start(&access)?;
         }
         access.keep(driver);
-        Ok(Endpoint { access, descriptor, domain })
+        Ok(Endpoint { access, descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
-    fn engine(self, bind: SocketAddr) -> Result<Engine, BindError> {
+    fn patience(&self) -> Duration {
+        self.answer_timeout.unwrap_or(self.domain.inner.settings.connect_timeout)
+    }
+
+    /// Whether it is for a simulated network.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.domain.inner.settings.sim.is_some()
+    }
+
+    fn engine(mut self, bind: SocketAddr, purpose: Purpose) -> Result<Engine, BindError> {
         let settings = &self.domain.inner.settings;
+        let anywhere = bind.ip().is_unspecified();
+        let role = match purpose {
+            Purpose::Many => None,
+            Purpose::Single => Some(Role::Single(Single::new(anywhere))),
+            Purpose::Listener(backlog) => Some(Role::Listener(Listening::new(backlog, anywhere))),
+        };
+        let single = matches!(purpose, Purpose::Single);
+        if single {
+            // Its peer will be the only one in it.
+            self.vector = AddressVector::new(VectorOptions::default()).ok();
+        }
+        let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
+        receive.detour(role.is_some());
         let doorbell = Arc::new(Doorbell::new(Arc::new(Bell::new()?)));
         let core = Core {
-            peers: Peers::new(self.vector),
+            peers: Peers::new(self.vector, single),
             messages: Matching::new(),
             tagged: Matching::new(),
             claims: HashMap::new(),
@@ -205,27 +274,29 @@ impl<'d> EndpointBuilder<'d> {
             parts: Slab::new(),
             serves: Slab::new(),
             long: Vec::new(),
+            left: Vec::new(),
             keys: Arc::clone(&self.domain.inner.keys),
-            trust: settings.trust,
+            trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             vectors: Slab::new(),
             multis: Slab::new(),
             multi_minimum: self.multi_minimum,
             outbox: VecDeque::new(),
             queue: Ring::default(),
-            transmit: Reports { counted: self.counters.count_transmits(), ..self.transmit },
-            receive: Reports { counted: self.counters.receives.is_some(), ..self.receive },
+            transmit: Reports::new(self.transmit.queue, self.counters.count_transmits()),
+            receive,
             counters: self.counters,
             operations: Operations::default(),
             events: self.events,
             unexpected: 0,
             unexpected_cap: settings.unexpected_cap,
             offers_only: false,
+            gate: if role.is_some() { Gate::closed() } else { Gate::default() },
             reported: 0,
         };
         if let Some(network) = &settings.sim {
             let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;
             let (address, incarnation) = (port.address(), port.incarnation());
-            let start = Start { core, connector: Connector::Sim(port), doorbell, address, incarnation };
+            let start = Start { core, role, connector: Connector::Sim(port), doorbell, address, incarnation };
             return Ok(Engine::new(start)?);
         }
         let Some(service) = &self.domain.inner.service else {
@@ -253,12 +324,12 @@ impl<'d> EndpointBuilder<'d> {
             tcp.receive_buffer = Some(bytes);
         }
         let connector = Connector::Service { registration, mailbox, tcp };
-        Ok(Engine::new(Start { core, connector, doorbell, address, incarnation })?)
+        Ok(Engine::new(Start { core, role, connector, doorbell, address, incarnation })?)
     }
 }
 
 /// The first address that a text means.
-fn resolve(text: &str) -> Result<SocketAddr, BindError> {
+pub(super) fn resolve(text: &str) -> Result<SocketAddr, BindError> {
     let wrong = |why: &dyn std::fmt::Display| BindError::Address(text.into(), why.to_string());
     text.to_socket_addrs().map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"it has no address"))
 }

@@ -1,9 +1,10 @@
 //! Endpoints: where operations are posted and messages arrive.
 //!
 //! An [`Endpoint`] is reliable-datagram (libfabric's `FI_EP_RDM`): it exchanges messages with any number of peers, each named by
-//! its [`PeerAddress`](crate::address::PeerAddress) in the endpoint's address vector; connections are made when they are first
+//! its [`PeerAddress`] in the endpoint's address vector; connections are made when they are first
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
+//! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`work`]: what can be posted; `raw`: posting it
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `matching`: which receive takes which message
@@ -12,6 +13,7 @@
 mod access;
 mod automatic;
 mod builder;
+pub mod connection;
 pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operations;
@@ -30,6 +32,7 @@ use std::time::{Duration, Instant};
 
 pub use self::access::{Access, Owned, Shared};
 pub use self::builder::{BindError, EndpointBuilder};
+use crate::address::PeerAddress;
 use crate::domain::Domain;
 
 /// A reliable-datagram endpoint. See the [module](self).
@@ -40,6 +43,10 @@ pub struct Endpoint<A: Access = Owned> {
     descriptor: Arc<std::os::fd::OwnedFd>,
     /// Keeps the service thread.
     domain: Domain,
+    /// How long a request for a connection may take to be answered.
+    answer_timeout: Duration,
+    /// How operations name its only peer, if it has only one.
+    peer: PeerAddress,
 }
 
 /// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
@@ -47,7 +54,9 @@ pub type SharedEndpoint = Endpoint<Shared>;
 
 impl Clone for SharedEndpoint {
     fn clone(&self) -> Self {
-        Self { access: self.access.clone(), descriptor: Arc::clone(&self.descriptor), domain: self.domain.clone() }
+        let (access, descriptor) = (self.access.clone(), Arc::clone(&self.descriptor));
+        let (answer_timeout, peer) = (self.answer_timeout, self.peer);
+        Self { access, descriptor, domain: self.domain.clone(), answer_timeout, peer }
     }
 }
 

@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
+use super::engine::types::Notify;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
 use crate::memory::buffer::Buffer;
 
@@ -121,6 +122,15 @@ impl Operations {
         slot.waker = None;
         if slot.done {
             self.remove(id);
+        }
+    }
+
+    /// Gives up the buffer of an operation, if it is a safe one: somebody may use it for ever.
+    pub(crate) fn leak(&mut self, notify: Notify, context: u64) {
+        if notify == Notify::Operation
+            && let Some(slot) = self.slots.get_mut(context as usize)
+        {
+            std::mem::forget(slot.buffer.take());
         }
     }
 

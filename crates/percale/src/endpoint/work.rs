@@ -82,6 +82,9 @@ pub enum PostError {
     /// The vector has no such address.
     #[error("address {0} is not in the endpoint's address vector; insert the peer first")]
     UnknownPeer(u64),
+    /// The endpoint is for one connection, which does not stand yet, or no more.
+    #[error("the endpoint's connection does not stand: wait for Connected, and post nothing after Shutdown")]
+    NotConnected,
     /// The endpoint was bound without an address vector.
     #[error("the endpoint has no address vector; give one to the builder")]
     NoVector,
@@ -125,6 +128,7 @@ impl PostError {
             Self::UnknownPeer(_) | Self::Flags(_) | Self::Lengths { .. } => 22, // EINVAL
             Self::NoSuchAtomic(..) => 95,                                       // EOPNOTSUPP
             Self::NoVector => 267,                                              // FI_ENOAV
+            Self::NotConnected => 258,                                          // FI_EOPBADSTATE
             Self::InjectTooLong(_) | Self::TooLong(_) => 90,                    // EMSGSIZE
             Self::NotClaimed => 42,                                             // ENOMSG
             Self::ReadOnly => 13,                                               // EACCES

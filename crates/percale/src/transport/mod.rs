@@ -21,7 +21,7 @@ pub mod sim;
 pub(crate) mod stream;
 pub mod tcp;
 #[cfg(any(test, fuzzing))]
-mod testing;
+pub(crate) mod testing;
 
 use crate::memory::lease::Lease;
 use crate::memory::region::Refusal;

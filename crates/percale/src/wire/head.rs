@@ -65,6 +65,8 @@ pub enum Kind {
     /// The sender counts accesses to its regions, of these kinds (`id`, as [`Counts`] has them): it is to be told of those that it
     /// does not execute. First of all frames of a connection.
     Counts = 24,
+    /// About a connection of endpoints that have one each: see [`control`](super::control).
+    Control = 25,
 }
 
 impl Kind {
@@ -106,6 +108,7 @@ impl Kind {
             22 => Self::Resolved,
             23 => Self::Assist,
             24 => Self::Counts,
+            25 => Self::Control,
             _ => return None,
         })
     }

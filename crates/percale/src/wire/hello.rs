@@ -7,12 +7,13 @@
 //! The first [`PREFIX_BYTES`] of a hello keep their place in every version: two versions can tell each other so.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::address::AddressBytes;
 use super::why::Why;
 
 /// The version of everything that peers say to each other.
@@ -100,9 +101,7 @@ pub struct HelloBytes {
     namespace_device: U64,
     namespace_inode: U64,
     user: U32,
-    family: U16,
-    port: U16,
-    ip: [u8; 16],
+    address: AddressBytes,
     incarnation: [u8; 16],
     reset: Token,
     nonce: [u8; 32],
@@ -190,10 +189,6 @@ impl Hello {
     /// The hello as it travels.
     #[must_use]
     pub fn to_bytes(&self) -> HelloBytes {
-        let (family, ip) = match self.address.ip() {
-            IpAddr::V4(ip) => (4, ip.to_ipv6_mapped().octets()),
-            IpAddr::V6(ip) => (6, ip.octets()),
-        };
         HelloBytes {
             prefix: Prefix {
                 magic: MAGIC,
@@ -205,9 +200,7 @@ impl Hello {
             namespace_device: U64::new(self.place.namespace.0),
             namespace_inode: U64::new(self.place.namespace.1),
             user: U32::new(self.place.user),
-            family: U16::new(family),
-            port: U16::new(self.address.port()),
-            ip,
+            address: AddressBytes::of(self.address),
             incarnation: self.incarnation.0,
             reset: self.reset,
             nonce: self.nonce,
@@ -220,15 +213,7 @@ impl Hello {
     /// If a field has a value that nobody may send.
     pub fn from_bytes(bytes: &HelloBytes) -> Result<Self, Malformed> {
         let flags = bytes.prefix.check()?;
-        let wide = Ipv6Addr::from(bytes.ip);
-        let ip = match bytes.family.get() {
-            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is no IPv4 address"))?),
-            6 => IpAddr::V6(wide),
-            _ => return Err(Malformed::Field("the address is neither IPv4 nor IPv6")),
-        };
-        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) || bytes.port.get() == 0 {
-            return Err(Malformed::Field("the advertised address cannot be connected to"));
-        }
+        let address = bytes.address.parse()?;
         Ok(Self {
             flags,
             place: Place {
@@ -236,7 +221,7 @@ impl Hello {
                 namespace: (bytes.namespace_device.get(), bytes.namespace_inode.get()),
                 user: bytes.user.get(),
             },
-            address: SocketAddr::new(ip, bytes.port.get()),
+            address,
             incarnation: Incarnation(bytes.incarnation),
             reset: bytes.reset,
             nonce: bytes.nonce,
@@ -376,6 +361,8 @@ impl Commit {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use proptest::prelude::*;
 
     use super::*;

@@ -24,7 +24,7 @@ pub(super) const fn stamp_of(epoch: u64) -> u8 {
 }
 
 /// What the owner fills its memory with after an epoch.
-const fn filling_of(epoch: u64) -> u8 {
+pub(super) const fn filling_of(epoch: u64) -> u8 {
     (epoch % 127) as u8
 }
 
@@ -47,10 +47,15 @@ pub(super) enum Held {
 
 impl Ground {
     pub(super) fn new(domain: &Domain, sealed: bool) -> Self {
+        Self::of_size(domain, sealed, GROUND)
+    }
+
+    /// `len` zeros.
+    pub(super) fn of_size(domain: &Domain, sealed: bool, len: usize) -> Self {
         if sealed {
-            Self::Sealed(domain.allocate(GROUND).expect("memory"))
+            Self::Sealed(domain.allocate(len).expect("memory"))
         } else {
-            Self::Plain(Memory::of(&vec![0; GROUND]))
+            Self::Plain(Memory::of(&vec![0; len]))
         }
     }
 
@@ -77,14 +82,14 @@ impl Ground {
         }
     }
 
-    fn read(&self, into: &mut [u8]) {
+    pub(super) fn read(&self, into: &mut [u8]) {
         match self {
             Self::Sealed(allocation) => allocation.read(0, into),
             Self::Plain(memory) => _ = memory.segments().copy_to(0, into),
         }
     }
 
-    fn fill(&mut self, value: u8, scratch: &mut [u8]) {
+    pub(super) fn fill(&mut self, value: u8, scratch: &mut [u8]) {
         scratch.fill(value);
         match self {
             Self::Sealed(allocation) => allocation.write(0, scratch),
@@ -116,14 +121,14 @@ impl Held {
         }
     }
 
-    /// The first byte.
-    pub(super) fn first(&self) -> u8 {
-        let mut byte = [0];
+    /// The first eight bytes.
+    pub(super) fn first(&self) -> [u8; 8] {
+        let mut bytes = [0; 8];
         match self {
-            Self::Sealed(region, _) => region.read(0, &mut byte),
-            Self::Plain(_, memory) => _ = memory.segments().copy_to(0, &mut byte),
+            Self::Sealed(region, _) => region.read(0, &mut bytes),
+            Self::Plain(_, memory) => _ = memory.segments().copy_to(0, &mut bytes),
         }
-        byte[0]
+        bytes
     }
 }
 
@@ -147,7 +152,7 @@ impl Watch {
 
     /// Whether a writer has written the first byte.
     pub(super) fn is_written(&self, held: &Held) -> bool {
-        held.first() != self.filling
+        held.first()[0] != self.filling
     }
 
     /// The epoch is over, and closing said so: only its own writes are there. Fills the memory anew. How many bytes were written.

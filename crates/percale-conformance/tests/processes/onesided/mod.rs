@@ -2,9 +2,11 @@
 //! memory that is not there, deaths.
 //!
 //! * `ground`: memory of both kinds, registered again and again, and what must not change in it
-//! * `revocation`: regions closed under running writers; `stopped`: under stopped and killed ones
+//! * `attacked`, `revocation`: regions closed under running writers, many under one and one under four; `stopped`: under
+//!   stopped and killed ones
 //! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
 
+pub(crate) mod attacked;
 pub(crate) mod deaths;
 pub(crate) mod disclosed;
 mod ground;

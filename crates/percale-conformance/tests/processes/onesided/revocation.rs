@@ -1,4 +1,4 @@
-//! Regions are closed while peers write them without pause.
+//! One large region is closed, and registered again, while four peers write it without pause.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,6 @@ use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp: {
-    rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer,
     rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
 });
 
@@ -29,28 +28,14 @@ const DEPTH: usize = 4;
 /// Helpers give up after ten minutes: writers are replaced before.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// 2,000 revocations; with `PERCALE_LONG` a million of what peers reach by themselves.
-fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
-    let rounds = match (long(), kind) {
-        (true, "shm") => 1_000_000,
-        (true, _) => 100_000,
-        (false, _) => 2000,
-    };
-    both(kind, 1, rounds, Duration::MAX);
-}
-
 /// 500 revocations; with `PERCALE_LONG` for ten minutes.
 fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
     let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
-    both(kind, 4, rounds, time);
-}
-
-fn both(kind: &str, writers: usize, rounds: u64, time: Duration) {
     let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
     let _watchdog = Watchdog::within("a closed region is not written", patience);
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     for &sealed in memories {
-        revoke_under(kind, sealed, writers, rounds, time / memories.len() as u32);
+        revoke_under(kind, sealed, 4, rounds, time / memories.len() as u32);
     }
 }
 

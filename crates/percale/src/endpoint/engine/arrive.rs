@@ -2,6 +2,7 @@
 
 use super::access::{PART, SERVE};
 use super::core::{Core, is_tagged};
+use super::gate::STRANGER;
 use super::types::{Action, Arrival, Body, Notify, Place, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
@@ -72,7 +73,7 @@ impl Core {
     #[inline(never)]
     fn message_in_place(&mut self, from: Connection, tag: Option<u64>, payload: View<'_>) -> bool {
         let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
-        if reports.queue.is_some() || reports.counted {
+        if reports.detour {
             return false;
         }
         let table = if tag.is_some() { tagged } else { messages };
@@ -96,6 +97,9 @@ impl Core {
     /// Any frame.
     #[inline(never)]
     fn any_frame(&mut self, from: Connection, head: Head, payload: View<'_>) {
+        if !self.gate.admits(head.kind) {
+            return self.peers.accuse(from, STRANGER);
+        }
         match head.kind {
             Kind::Message | Kind::Tagged => self.message_by_parts(from, &head, payload),
             Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
@@ -104,6 +108,7 @@ impl Core {
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
             Kind::Ack => self.not_taken(from, head.id),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
+            Kind::Control => self.control(from, &head, payload),
             Kind::Counts => self.peers.get_mut(from).counts = Counts::from_bits_truncate(head.id),
             Kind::Data
             | Kind::Bye
@@ -238,7 +243,11 @@ impl Sink for Core {
         }
     }
 
-    fn begin(&mut self, from: Connection, head: Head) -> Landing {
+    fn begin(&mut self, from: Connection, mut head: Head) -> Landing {
+        if !self.gate.admits(head.kind) {
+            self.peers.accuse(from, STRANGER);
+            head.kind = Kind::Nothing; // Its bytes land where nobody looks.
+        }
         if !matches!(head.kind, Kind::Message | Kind::Tagged) {
             return self.begin_remote(from, head);
         }

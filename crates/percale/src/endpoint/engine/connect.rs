@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
 use super::core::{Core, broken_code};
 use super::peers::State;
 use super::poller::Poller;
+use super::role::Role;
 use super::sleep::Sleepers;
 use super::{BELL, Doorbell, Engine};
 use crate::completion::entry::ErrorCode;
@@ -26,8 +26,8 @@ use crate::transport::loopback::LoopbackLink;
 use crate::transport::shm::{Bell, Parts, ShmLink};
 use crate::transport::sim::SimNotice;
 use crate::transport::tcp::{TcpLink, TcpOptions};
-use crate::transport::{Broken, Connection, Link};
-use crate::wire::head::{Head, Kind};
+use crate::transport::{Broken, Connection};
+use crate::wire::head::Kind;
 
 /// Who makes connections for an endpoint.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ impl Connector {
 pub(crate) struct Start {
     /// The protocol's state.
     pub(crate) core: Core,
+    /// What it is for, if not for anybody's messages.
+    pub(crate) role: Option<Role>,
     /// Who makes connections.
     pub(crate) connector: Connector,
     /// What local peers ring.
@@ -69,9 +71,6 @@ pub(crate) struct Start {
     /// This life of the endpoint.
     pub(crate) incarnation: u128,
 }
-
-/// How long a closing endpoint tries to get rid of what it still has to send.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Numbers for endpoints.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -94,6 +93,8 @@ impl Engine {
             epoll: Arc::new(epoll),
             ticks: None,
             sleepers: Sleepers::default(),
+            attentive: matches!(start.role, Some(Role::Listener(_))),
+            role: start.role.map(Box::new),
             process: Process::current()?,
             reads: 0,
             address: start.address,
@@ -143,6 +144,9 @@ impl Engine {
             Notice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
             Notice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
+                if self.role.is_some() {
+                    return self.give_up(slot, ErrorCode::Refused, "it is connected there already".into());
+                }
                 match self.core.peers.with_incarnation(u128::from_be_bytes(incarnation.0)) {
                     Some(real) => {
                         self.core.peers.alias(slot, real);
@@ -161,7 +165,9 @@ impl Engine {
                 if let Some(slot) = self.core.peers.with_serial(serial) {
                     let (peer, address) = self.core.peers.identify(slot);
                     tracing::info!(%address, ?old, ?new, "another incarnation answers at a peer's address");
-                    self.core.event(|| Event::PeerReplaced { peer, address });
+                    if self.role.is_none() {
+                        self.core.event(|| Event::PeerReplaced { peer, address });
+                    }
                     self.died(slot, "another process answers at its address".into());
                 }
             }
@@ -188,17 +194,14 @@ impl Engine {
     }
 
     fn established(&mut self, attempt: Option<u64>, serial: u64, identity: &PeerIdentity, made: Made, reason: &str) {
-        let slot = match attempt.and_then(|attempt| self.attempts.remove(&attempt)) {
-            Some(slot) => {
-                self.core.peers.also_known_as(slot, identity.address);
-                slot
-            }
-            None => self.core.peers.real_slot(identity.address),
-        };
-        if self.core.peers.get(slot).state == State::Up {
-            self.down(slot, &Broken::Died("it connected afresh".into()));
-        }
         let bit = if let Made::Shm(parts) = &made { Some(parts.my_bit) } else { None };
+        let incarnation = u128::from_be_bytes(identity.incarnation.0);
+        let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
+        let Some(slot) = self.slot_for(attempt, identity.address, incarnation) else {
+            tracing::debug!(peer = %identity.address, "somebody else connected to an endpoint of one connection");
+            bit.inspect(|bit| self.doorbell.release(*bit));
+            return self.close_serial(serial);
+        };
         let (transport, link) = match self.link(made) {
             Ok(made) => made,
             Err(error) => {
@@ -211,10 +214,37 @@ impl Engine {
         let peer = self.core.peers.get_mut(slot);
         peer.serial = serial;
         peer.bit = bit.unwrap_or(0);
-        self.attach(slot, link, u128::from_be_bytes(identity.incarnation.0));
+        self.attach(slot, link, incarnation);
+        self.stands(slot, transport, reason);
+    }
+
+    /// The slot for an established connection, in which there is none now; `None` if it is not wanted.
+    fn slot_for(&mut self, attempt: Option<Connection>, address: SocketAddr, incarnation: u128) -> Option<Connection> {
+        let slot = match attempt {
+            Some(slot) => {
+                self.core.peers.also_known_as(slot, address);
+                slot
+            }
+            None => self.welcome(address, incarnation)?,
+        };
+        if self.core.peers.get(slot).state != State::Up {
+            return Some(slot);
+        }
+        self.down(slot, &Broken::Died("it connected afresh".into()));
+        // A listener has given that slot up.
+        if attempt.is_some() { Some(slot) } else { self.welcome(address, incarnation) }
+    }
+
+    /// A link is in use: tells so, and hands it what waited.
+    fn stands(&mut self, slot: Connection, transport: TransportKind, reason: &str) {
         self.core.peers.get_mut(slot).reason = reason.into();
-        let (peer, address) = self.core.peers.identify(slot);
-        self.core.event(|| Event::Connected { peer, address, transport: transport.name(), reason: reason.into() });
+        if self.role.is_some() {
+            self.link_stands(slot, transport);
+        } else {
+            let (endpoint, (peer, address)) = (self.id, self.core.peers.identify(slot));
+            let (transport, reason, data) = (transport.name(), reason.into(), Vec::new());
+            self.core.event(|| Event::Connected { endpoint, peer, address, transport, reason, data });
+        }
         self.drain(slot);
     }
 
@@ -276,48 +306,34 @@ impl Engine {
     /// A connection is over: everything that waited for it ends, and the next operation connects afresh.
     #[cold]
     pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
-        let link = self.links.get_mut(slot as usize).and_then(Option::take);
-        if link.is_some() {
-            self.poller.forget(slot, matches!(link, Some(AnyLink::Shm(_))));
+        let link = self.unlink(slot);
+        let (error, reason) = (broken_code(broken), broken.to_string());
+        if let Some(mut link) = link {
+            self.leave(slot, &mut link, error, &reason);
         }
-        if matches!(link, Some(AnyLink::Tcp(_))) {
-            self.poller.sockets -= 1;
-            if self.poller.sockets == 0 {
-                self.ticks = None; // Nobody reads the timer any more: left in the epoll, it would wake every sleeper at once.
-            }
-        }
-        if let Some(AnyLink::Shm(_)) = &link {
-            self.doorbell.release(self.core.peers.get(slot).bit);
-        }
-        drop(link);
-        let serial = self.core.peers.get(slot).serial;
         let (peer, address) = self.core.peers.identify(slot);
-        let reason = broken.to_string();
-        self.core.down(slot, broken_code(broken), &reason);
-        self.close_serial(serial);
-        if let Connector::Sim(port) = &self.connector {
-            port.closed(address);
+        self.forget_connection(slot, error, &reason);
+        if self.role.is_some() {
+            self.link_over(slot, error, &reason);
+        } else {
+            self.core.event(|| Event::PeerDown { peer, address, reason });
         }
-        self.core.event(|| Event::PeerDown { peer, address, reason });
     }
 
     /// Handles what a simulated network reported.
     fn sim_notice(&mut self, notice: SimNotice) {
         match notice {
             SimNotice::Established { attempt, peer, incarnation, link } => {
-                if let Some(attempt) = attempt {
-                    self.attempts.remove(&attempt);
-                }
-                let slot = self.core.peers.real_slot(peer);
-                if self.core.peers.get(slot).state == State::Up {
-                    self.down(slot, &Broken::Died("it connected afresh".into()));
-                }
+                let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
+                let Some(slot) = self.slot_for(attempt, peer, incarnation) else {
+                    drop(link);
+                    if let Connector::Sim(port) = &self.connector {
+                        port.closed(peer);
+                    }
+                    return;
+                };
                 self.attach(slot, AnyLink::Sim(link), incarnation);
-                let (peer, address) = self.core.peers.identify(slot);
-                let reason = "both are in the simulated network".to_owned();
-                let transport = TransportKind::Sim.name();
-                self.core.event(|| Event::Connected { peer, address, transport, reason });
-                self.drain(slot);
+                self.stands(slot, TransportKind::Sim, "both are in the simulated network");
             }
             SimNotice::Failed { attempt, peer } => {
                 if let Some(slot) = self.attempts.remove(&attempt) {
@@ -327,7 +343,7 @@ impl Engine {
         }
     }
 
-    fn close_serial(&mut self, serial: u64) {
+    pub(super) fn close_serial(&mut self, serial: u64) {
         if let Connector::Service { registration, .. } = &mut self.connector {
             registration.closed(serial);
         }
@@ -345,47 +361,11 @@ impl Engine {
     fn give_up(&mut self, slot: Connection, code: ErrorCode, reason: String) {
         let (peer, address) = self.core.peers.identify(slot);
         self.core.down(slot, code, &reason);
-        self.core.event(|| Event::Failed { peer, address, reason });
-    }
-
-    /// Sends what is still to be sent, says goodbye and closes every connection.
-    pub(crate) fn close(&mut self) {
-        if !self.process.is_here() {
-            return; // A forked child's copy: the connections are its parent's.
+        if self.role.is_some() {
+            self.link_over(slot, code, &reason);
+        } else {
+            self.core.event(|| Event::Failed { peer, address, reason });
         }
-        crate::endpoint::reactor::forget(self.id);
-        let until = Instant::now() + LINGER;
-        loop {
-            let any = self.progress();
-            let waiting = self.poller.is_working(&self.links) || !self.core.outbox.is_empty();
-            // What was injected before the connection stood counts as sent, too.
-            let pending = (0..self.core.peers.len() as u32).any(|slot| {
-                let peer = self.core.peers.get(slot);
-                matches!(peer.state, State::Up | State::Connecting(_)) && !peer.pending.is_empty()
-            });
-            if (!waiting && !pending && !any) || Instant::now() >= until {
-                break;
-            }
-            if !any {
-                std::thread::yield_now();
-            }
-        }
-        let bye = Head { kind: Kind::Bye, ..Head::default() };
-        for slot in 0..self.links.len() {
-            let Some(mut link) = self.links[slot].take() else { continue };
-            if link.send(&bye, &crate::memory::volatile::Segments::EMPTY, false).is_err() {
-                tracing::debug!("no room for a goodbye; the peer will see the connection close");
-            }
-            if let AnyLink::Tcp(tcp) = link {
-                tcp.linger(until.saturating_duration_since(Instant::now()));
-            }
-        }
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

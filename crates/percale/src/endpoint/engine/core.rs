@@ -14,7 +14,9 @@ use slab::Slab;
 
 use super::access::{Access, Long, Part};
 use super::counting::{Counters, Reports};
+use super::gate::Gate;
 use super::peers::Peers;
+use super::residue::Left;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
@@ -52,6 +54,8 @@ pub(crate) struct Core {
     pub(crate) long: Vec<Long>,
     /// Bytes of our regions that peers are to fetch.
     pub(crate) serves: Slab<Serve>,
+    /// What broken connections left.
+    pub(crate) left: Vec<Left>,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
     /// Who may reach them without us.
@@ -82,6 +86,8 @@ pub(crate) struct Core {
     pub(crate) unexpected_cap: usize,
     /// Senders were told so.
     pub(crate) offers_only: bool,
+    /// Whom the endpoint is for.
+    pub(crate) gate: Gate,
     /// Results that went to a queue so far.
     pub(crate) reported: u64,
 }
@@ -370,17 +376,7 @@ impl Core {
         for tagged in [false, true] {
             let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
             for receive in directed {
-                let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
-                let entry = self.received_entry(from, &head, 0, &receive);
-                self.leave(receive.place);
-                if let Some(multi) = receive.multi {
-                    self.multis[multi as usize].closed = true;
-                    if self.multis[multi as usize].in_flight > 0 {
-                        continue;
-                    }
-                    self.multis.remove(multi as usize);
-                }
-                self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+                self.fail_receive(from, tagged, receive, error, why);
             }
         }
     }

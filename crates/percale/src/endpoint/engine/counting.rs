@@ -20,8 +20,21 @@ use crate::wire::head::{Counts, Flags, Head};
 pub(crate) struct Reports {
     /// A shared queue; without one, the endpoint's own.
     pub(crate) queue: Option<CompletionQueue>,
+    /// They do not simply go to the endpoint's own queue, or not all: nothing goes the fast ways.
+    pub(crate) detour: bool,
     /// Some of them are counted too.
     pub(crate) counted: bool,
+}
+
+impl Reports {
+    pub(crate) const fn new(queue: Option<CompletionQueue>, counted: bool) -> Self {
+        Self { detour: queue.is_some() || counted, queue, counted }
+    }
+
+    /// Whether nothing may go the fast ways for another reason.
+    pub(crate) const fn detour(&mut self, other: bool) {
+        self.detour = self.queue.is_some() || self.counted || other;
+    }
 }
 
 /// The counters of an endpoint; several may be the same.

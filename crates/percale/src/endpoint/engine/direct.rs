@@ -5,19 +5,22 @@
     reason = "an atomic operation on a place that the link vouches for; the block states its reason"
 )]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::Engine;
-use super::access::{Waiting, What, atomic_kind, execute, refused_code};
+use super::access::{Waiting, What, atomic_entry, atomic_kind, execute, refused_code, rma_entry};
 use super::core::Core;
+use super::counting::counts_of_atomic;
 use super::peers::State;
 use super::receive::unresolved;
 use super::send::PENDING_LIMIT;
 use super::types::{Notify, Pending, Side, Work};
-use crate::completion::entry::ErrorEntry;
+use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, Kind as AtomicKind, Operands, is_valid};
+use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, is_valid};
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Refusal, RemoteMemory, atomic_rights};
+use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
@@ -59,10 +62,10 @@ impl Engine {
                 link.direct_read(grant, piece.address, &work.local)
             };
             if result.is_ok() {
-                let what = if write { What::Write(*work) } else { What::Read(*work) };
-                let counted = counts.intersects(if write { Counts::WRITES } else { Counts::READS });
+                let counts_it = if write { Counts::REGION | Counts::WRITES } else { Counts::READS };
+                let counted = counts.intersects(counts_it - Counts::REGION);
                 let tells = counted || write && (work.data.is_some() || link.grant_notifies(grant));
-                self.over(slot, &what, notify, tells.then_some(piece.key));
+                self.over(slot, rma_entry(write, work), notify, tells.then_some((piece.key, counts_it, work.data)));
                 return Ok(());
             }
         }
@@ -72,17 +75,25 @@ impl Engine {
     /// Posts an atomic operation.
     #[inline]
     pub(crate) fn post_atomic(&mut self, work: &AtomicWork, notify: Notify) -> Result<(), PostError> {
-        check_atomic(work)?;
+        let word = Word::of(work);
+        if word.is_none() {
+            check_atomic(work)?;
+        }
         let slot = self.access_slot(work.peer)?;
         if let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let Lookup::Ready(grant) = link.look_up(work.remote.key)
             && link.grant_can_atomic(grant)
-            && atomically(link, grant, work).is_ok()
+            && match &word {
+                Some(word) => word.change(link, grant, work.remote.address),
+                None => atomically(link, grant, work),
+            }
+            .is_ok()
         {
-            let what = What::Atomic(*work);
-            let tells = counts.intersects(what.counts())
-                || what.changes() && (work.data.is_some() || link.grant_notifies(grant));
-            self.over(slot, &what, notify, tells.then_some(work.remote.key));
+            let counts_it = counts_of_atomic(work.op, atomic_kind(work));
+            let tells = counts.intersects(counts_it)
+                || work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
+            let tells = tells.then_some((work.remote.key, counts_it, work.data));
+            self.over(slot, atomic_entry(work), notify, tells);
             return Ok(());
         }
         self.post_access_slow(slot, What::Atomic(*work), notify)
@@ -112,19 +123,23 @@ impl Engine {
         }
     }
 
-    /// An access was made directly.
+    /// An access was made directly; `tells` says of which key, what counts it there, and with which data
+    /// the target is told.
     #[inline]
-    fn over(&mut self, slot: Connection, what: &What, notify: Notify, tells: Option<u64>) {
-        if let Some(key) = tells {
-            self.core.wrote(slot, key, what.counts(), what.data());
+    fn over(&mut self, slot: Connection, entry: Entry, notify: Notify, tells: Option<(u64, Counts, Option<u64>)>) {
+        if let Some((key, counts, data)) = tells {
+            self.core.wrote(slot, key, counts, data);
             self.act();
         }
-        self.core.complete(Side::Transmit, notify, what.entry());
+        self.core.complete(Side::Transmit, notify, entry);
     }
 
     /// The peer is not connected, or something waits for it already, or its memory is not within reach.
     #[cold]
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
+        if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
+            return Err(PostError::NotConnected);
+        }
         let mut waiting = Waiting::new(what);
         let flags = waiting.flags();
         let mut copy = None;
@@ -180,6 +195,58 @@ impl Engine {
             self.core.peers.get_mut(slot).pending.push_front(pending);
         }
         over
+    }
+}
+
+/// The commonest atomic operations: one word is added to, or compared and swapped, and its value from before comes back.
+struct Word {
+    operand: u64,
+    compare: Option<u64>,
+    result: Segment,
+}
+
+impl Word {
+    /// `None` for any other operation, or one that is not sound.
+    #[inline]
+    fn of(work: &AtomicWork) -> Option<Self> {
+        let only = |segments: &Segments| match segments.as_slice() {
+            [only] if only.len() == 8 => Some(*only),
+            _ => None,
+        };
+        // SAFETY: the segment is as long, and was lent to this operation for reading.
+        let value = |segment: Segment| unsafe { segment.as_ptr().cast::<u64>().read_unaligned() };
+        let compare = match (work.op, &work.compare) {
+            (AtomicOp::Sum, None) => None,
+            (AtomicOp::Cswap, Some(compare)) => Some(value(only(compare)?)),
+            _ => return None,
+        };
+        if work.remote.len != 8 || !matches!(work.datatype, Datatype::U64 | Datatype::I64) {
+            return None;
+        }
+        Some(Self { operand: value(only(&work.operand)?), compare, result: only(work.result.as_ref()?)? })
+    }
+
+    #[inline]
+    fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
+        let rights = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+        let found = link.direct_atomic(grant, address, 8, rights, |target| {
+            if !target.cast::<u64>().is_aligned() {
+                return None;
+            }
+            // SAFETY: the link vouches for the place until this returns; it is aligned, and changed by atomics only.
+            let word = unsafe { AtomicU64::from_ptr(target.cast()) };
+            Some(match self.compare {
+                None => word.fetch_add(self.operand, Ordering::SeqCst),
+                Some(compare) => {
+                    let swapped = word.compare_exchange(compare, self.operand, Ordering::SeqCst, Ordering::SeqCst);
+                    swapped.unwrap_or_else(|found| found)
+                }
+            })
+        })?;
+        let found = found.ok_or(DirectError::Misaligned)?;
+        // SAFETY: the segment is as long, and was lent to this operation for writing.
+        unsafe { self.result.as_ptr().cast::<u64>().write_unaligned(found) };
+        Ok(())
     }
 }
 

@@ -9,23 +9,34 @@
 //!   `target` for accesses to ours
 //! * [`peers`]: whom it talks to
 //! * [`poller`]: which links to look at, and when
-//! * [`connect`]: connections that come and go
+//! * [`connect`]: connections that come and go; [`closing`]: their end in good order
+//! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
-//! * [`ticks`]: TCP peers that have gone silent
+//! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
+mod closing;
 mod connect;
 pub(crate) mod core;
 pub(crate) mod counting;
 mod direct;
 mod doorbell;
+pub(crate) mod gate;
+pub(crate) mod listening;
 pub(crate) mod peers;
 mod poller;
 mod receive;
+mod residue;
+pub(crate) mod role;
+#[cfg(test)]
+mod role_tests;
 mod send;
+pub(crate) mod single;
 mod sleep;
 mod target;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod ticks;
 pub(crate) mod types;
 
@@ -39,6 +50,7 @@ use rustix::event::epoll;
 
 use self::core::Core;
 use self::poller::Poller;
+use self::role::Role;
 use self::sleep::Sleepers;
 use self::types::{Action, Notify};
 use super::work::{PostError, ReceiveWork};
@@ -75,6 +87,10 @@ pub struct Engine {
     ticks: Option<OwnedFd>,
     /// Who may be asleep on that descriptor.
     sleepers: Sleepers,
+    /// What it is for, if not for anybody's messages.
+    role: Option<Box<Role>>,
+    /// The role has something to look after.
+    attentive: bool,
     process: Process,
     /// Reads of the completion queue since progress was made.
     reads: u32,
@@ -176,6 +192,9 @@ impl Engine {
         }
         let mut any = false;
         let (sweep, sockets) = self.poller.round();
+        if sweep {
+            self.core.keys.free_parked();
+        }
         if self.poller.has_cold() {
             any |= self.poll_rung();
             if self.poller.cold_are_due() {
@@ -191,8 +210,14 @@ impl Engine {
         if !self.core.outbox.is_empty() {
             self.act();
         }
+        if self.attentive {
+            self.attend();
+        }
         if self.core.peers.any_accused {
             self.judge();
+        }
+        if !self.core.left.is_empty() {
+            any |= self.core.settle_left();
         }
         any
     }
@@ -277,8 +302,8 @@ impl Engine {
         };
         for event in ready {
             let slot = event.data.u64();
-            if slot == BELL {
-                continue; // Emptied when the endpoint is next armed.
+            if slot == BELL || slot == ALARM {
+                continue; // Emptied when the endpoint is next armed; over when its deadline is.
             }
             if slot == TICKS {
                 self.tick();
@@ -418,3 +443,6 @@ const BELL: u64 = u64::MAX;
 
 /// The ticks in the endpoint's epoll.
 const TICKS: u64 = u64::MAX - 1;
+
+/// The deadline of a connection that does not stand yet.
+const ALARM: u64 = u64::MAX - 2;

@@ -1,14 +1,15 @@
 //! Whom this endpoint talks to: one slot for each advertised address, kept across connections.
 //!
 //! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
-//! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer.
+//! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer. Only a
+//! listener, which nobody exchanges messages with, gives up the slots of those that have left.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::types::Pending;
 use crate::address::PeerAddress;
-use crate::address::vector::AddressVector;
+use crate::address::vector::{AddressError, AddressVector};
 use crate::transport::Connection;
 use crate::wire::head::Counts;
 
@@ -69,6 +70,31 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            incarnation: 0,
+            serial: 0,
+            bit: 0,
+            reason: String::new(),
+            state: State::Idle,
+            pending: VecDeque::new(),
+            outstanding: 0,
+            executed: 0,
+            long_writes: 0,
+            parts: 0,
+            replies: 0,
+            notices: 0,
+            serving: 0,
+            staged: 0,
+            counts: Counts::empty(),
+            offers_only: false,
+            source: PeerAddress::UNSPECIFIED,
+            source_generation: u64::MAX,
+            accused: None,
+        }
+    }
+
     /// Whether a message has to wait: for long writes, which the target pulls when it gets to it, or for news of writes.
     #[inline]
     pub(crate) const fn must_wait(&self) -> bool {
@@ -88,11 +114,15 @@ pub(crate) struct Peers {
     generation: u64,
     /// Some peer is accused.
     pub(crate) any_accused: bool,
+    /// The endpoint is for one peer, which is the only one in its vector once there is a connection to it.
+    pub(crate) single: bool,
+    /// Slots that were given up.
+    free: Vec<Connection>,
 }
 
 impl Peers {
     /// No peers yet.
-    pub(crate) fn new(vector: Option<AddressVector>) -> Self {
+    pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
         let generation = vector.as_ref().map_or(0, AddressVector::generation);
         Self {
             list: Vec::new(),
@@ -101,6 +131,8 @@ impl Peers {
             vector,
             generation,
             any_accused: false,
+            single,
+            free: Vec::new(),
         }
     }
 
@@ -125,6 +157,9 @@ impl Peers {
     #[cold]
     fn resolve_slow(&mut self, peer: PeerAddress) -> Result<Connection, Unresolved> {
         let vector = self.vector.as_ref().ok_or(Unresolved::NoVector)?;
+        if self.single && vector.is_empty() {
+            return Err(Unresolved::NotConnected);
+        }
         let generation = vector.generation();
         if generation != self.generation {
             self.by_address.clear();
@@ -148,31 +183,33 @@ impl Peers {
         if let Some(&slot) = self.by_socket.get(&address) {
             return slot;
         }
-        let slot = self.list.len() as Connection;
-        self.list.push(Peer {
-            address,
-            incarnation: 0,
-            serial: 0,
-            bit: 0,
-            reason: String::new(),
-            state: State::Idle,
-            pending: VecDeque::new(),
-            outstanding: 0,
-            executed: 0,
-            long_writes: 0,
-            parts: 0,
-            replies: 0,
-            notices: 0,
-            serving: 0,
-            staged: 0,
-            counts: Counts::empty(),
-            offers_only: false,
-            source: PeerAddress::UNSPECIFIED,
-            source_generation: u64::MAX,
-            accused: None,
-        });
+        let peer = Peer::at(address);
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.list[slot as usize] = peer;
+                slot
+            }
+            None => {
+                self.list.push(peer);
+                self.list.len() as Connection - 1
+            }
+        };
         self.by_socket.insert(address, slot);
         slot
+    }
+
+    /// Gives up a slot without a connection, to be another peer's: nobody knows it by number.
+    pub(crate) fn give_up(&mut self, slot: Connection) {
+        self.by_socket.retain(|_, known| *known != slot);
+        self.free.push(slot);
+    }
+
+    /// Names the only peer of an endpoint that has one.
+    ///
+    /// # Errors
+    /// If nobody can be at this address.
+    pub(crate) fn name_single(&mut self, address: SocketAddr) -> Result<(), AddressError> {
+        self.vector.as_ref().map_or(Ok(()), |vector| vector.insert(address).map(drop))
     }
 
     /// The slot of a socket address, following aliases.
@@ -206,7 +243,7 @@ impl Peers {
         self.by_socket.entry(address).or_insert(slot);
     }
 
-    /// The peer of a slot. Slots are never removed.
+    /// The peer of a slot.
     #[inline]
     pub(crate) fn get(&self, slot: Connection) -> &Peer {
         &self.list[slot as usize]
@@ -314,4 +351,6 @@ pub(crate) enum Unresolved {
     NoVector,
     /// The vector has no such address.
     Unknown,
+    /// The endpoint has no connection yet.
+    NotConnected,
 }

@@ -21,7 +21,7 @@ impl Core {
             Some((tag, ignore)) => (tagged, tag, ignore),
             None => (messages, 0, 0),
         };
-        if work.flags != OpFlags::COMPLETION || reports.queue.is_some() || table.holds_any() {
+        if work.flags != OpFlags::COMPLETION || reports.detour || table.holds_any() {
             return false;
         }
         let source = match work.from {
@@ -56,6 +56,7 @@ impl Core {
                 table.post(pattern, receive);
             }
         }
+        self.flush_receives();
         Ok(())
     }
 
@@ -63,8 +64,8 @@ impl Core {
     #[inline]
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
-        let source = if work.from == PeerAddress::UNSPECIFIED {
-            Source::Any
+        let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.single {
+            Source::Any // An endpoint for one peer receives from nobody else, and may have to name it before it knows it.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
             Source::From(u64::from(slot))
@@ -197,6 +198,7 @@ impl Core {
         let place = self.place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: Some(multi) };
         self.table(tagged).post(*pattern, receive);
+        self.flush_receives();
         Ok(())
     }
 
@@ -241,5 +243,6 @@ pub(crate) fn unresolved(error: Unresolved, peer: PeerAddress) -> PostError {
     match error {
         Unresolved::NoVector => PostError::NoVector,
         Unresolved::Unknown => PostError::UnknownPeer(peer.0),
+        Unresolved::NotConnected => PostError::NotConnected,
     }
 }

@@ -34,7 +34,7 @@ impl Engine {
         let len = work.segments.len();
         // What may be injected is always sent at once.
         let plain = PLAIN.contains(work.flags) && work.data.is_none() && len <= INJECT_LIMIT;
-        if !plain || transmit.queue.is_some() || transmit.counted || !process.is_here() {
+        if !plain || transmit.detour || !process.is_here() {
             return None;
         }
         let slot = peers.resolved(work.peer)?;
@@ -109,6 +109,9 @@ impl Engine {
             return Err(PostError::TooLong(work.segments.len()));
         }
         let peer = self.core.peers.get(slot);
+        if self.core.peers.single && peer.state != State::Up {
+            return Err(PostError::NotConnected);
+        }
         if inject && peer.state == State::Up && peer.offers_only {
             return Err(PostError::Again); // An offer would need the buffer after the call.
         }

@@ -113,7 +113,7 @@ impl Engine {
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
         any |= self.progress();
-        if self.poller.has_cold() {
+        if self.poller.has_cold() && self.core.has_room() {
             any |= self.poll_cold();
         }
         // Results may come without anything that arrived: of a send that found room just now, say.
@@ -130,7 +130,7 @@ impl Engine {
 
     /// Whether something is under way that goes on only when somebody looks.
     fn needs_naps(&self) -> bool {
-        !self.core.outbox.is_empty() || self.poller.is_working(&self.links)
+        !self.core.outbox.is_empty() || !self.core.left.is_empty() || self.poller.is_working(&self.links)
     }
 
     /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.

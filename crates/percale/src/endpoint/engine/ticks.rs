@@ -1,5 +1,6 @@
 //! The timer by which TCP peers that have gone silent are noticed, also by who sleeps on the descriptor.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::epoll;
@@ -19,18 +20,22 @@ impl Engine {
             return;
         }
         let period = (tcp.timeout / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
-        let period = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
-        let spec = Itimerspec { it_interval: period, it_value: period };
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let ticks = timerfd_create(TimerfdClockId::Monotonic, flags).and_then(|fd| {
-            timerfd_settime(&fd, TimerfdTimerFlags::empty(), &spec)?;
-            epoll::add(&*self.epoll, &fd, epoll::EventData::new_u64(TICKS), epoll::EventFlags::IN)?;
-            Ok(fd)
-        });
-        match ticks {
+        match self.timer(period, Some(period), TICKS) {
             Ok(fd) => self.ticks = Some(fd),
             Err(error) => tracing::warn!(%error, "no timer: a host that vanishes is noticed by keepalive only"),
         }
+    }
+
+    /// A timer in the endpoint's epoll.
+    pub(super) fn timer(&self, first: Duration, period: Option<Duration>, name: u64) -> rustix::io::Result<OwnedFd> {
+        let time = |time: Duration| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        // No time at all would disarm it.
+        let first = time(first.max(Duration::from_nanos(1)));
+        let spec = Itimerspec { it_interval: time(period.unwrap_or_default()), it_value: first };
+        let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        timerfd_settime(&fd, TimerfdTimerFlags::empty(), &spec)?;
+        epoll::add(&*self.epoll, &fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
+        Ok(fd)
     }
 
     /// Looks for TCP peers that have not acknowledged anything for too long.

@@ -166,6 +166,12 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         &self.node(index).key
     }
 
+    /// The key of an entry, if the index is one's.
+    #[inline]
+    pub(super) fn get_key(&self, index: u32) -> Option<&K> {
+        self.nodes.get(index as usize).map(|node| &node.key)
+    }
+
     #[inline]
     pub(super) fn key_mut(&mut self, index: u32) -> &mut K {
         &mut self.node_mut(index).key

@@ -1,8 +1,9 @@
 //! The receives that wait for a message.
 //!
-//! All are in one list in posting order. Once more than [`LINEAR`] wait they are also filed by class; once no more
-//! than [`FEW`] do, that is undone (the gap keeps a queue that hovers at one length from doing so again and again).
-//! An arrival asks every class for its first, and the lowest sequence number wins.
+//! All are in one list in posting order. While messages find their receives among the first [`LINEAR`], however many wait
+//! behind those, that is all. An arrival that would have to look further has them filed by class as well; once no more than
+//! [`FEW`] wait, that is undone (the gap keeps a queue that hovers at one length from doing so again and again). Then an
+//! arrival asks every class for its first, and the lowest sequence number wins.
 //!
 //! Invariants: an entry is in `order`, and while `filed` in exactly one of its class's bins or `rest`. A class
 //! changes its masks only while it is empty.
@@ -12,7 +13,7 @@ use super::bins::Bins;
 use super::key::{Envelope, Key, Masks, Pattern};
 use super::steps::step;
 
-/// The longest queue that is walked without hash tables.
+/// How many receives an arrival looks at without hash tables.
 pub(super) const LINEAR: usize = 8;
 /// At this length hash tables are given up again.
 const FEW: usize = 2;
@@ -78,19 +79,10 @@ impl<R> Queue<R> {
         const { assert!(ORDER == 0) };
         let handle = self.arena.append(&mut self.order, entry, receive);
         self.len += 1;
-        if self.len > LINEAR || self.filed {
-            self.file_appended(handle.index);
+        if self.filed {
+            self.file(handle.index);
         }
         Posted(handle)
-    }
-
-    #[inline(never)]
-    fn file_appended(&mut self, index: u32) {
-        if self.filed {
-            self.file(index);
-        } else {
-            self.file_all();
-        }
     }
 
     #[cfg(test)]
@@ -139,27 +131,40 @@ impl<R> Queue<R> {
         })
     }
 
-    /// The first receive that fits.
-    #[inline]
-    fn first(&self, envelope: Envelope) -> Option<u32> {
+    /// The first receive that fits. Mostly that is the oldest of all, filed or not.
+    #[inline(always)]
+    fn first(&mut self, envelope: Envelope) -> Option<u32> {
+        let (key, oldest) = (Key::from(envelope), self.order.head());
+        let entry = self.arena.get_key(oldest)?;
+        step();
+        if entry.masks.agree(entry.key, key) { Some(oldest) } else { self.first_of_others(key) }
+    }
+
+    // Out of line, so that what it needs of registers is not saved and restored where the oldest fits.
+    #[inline(never)]
+    fn first_of_others(&mut self, key: Key) -> Option<u32> {
         if self.filed {
-            return self.first_filed(envelope.into());
+            return self.first_filed(key);
         }
-        let key = Key::from(envelope);
         let mut index = self.order.head();
-        while index != NIL {
+        for _ in 1..LINEAR {
+            index = self.arena.next(ORDER, index);
+            if index == NIL {
+                return None;
+            }
             step();
             let entry = self.arena.key(index);
             if entry.masks.agree(entry.key, key) {
                 return Some(index);
             }
-            index = self.arena.next(ORDER, index);
         }
-        None
+        if self.len <= LINEAR {
+            return None;
+        }
+        self.file_all();
+        self.first_filed(key)
     }
 
-    // Out of line, so that what it needs of registers is not saved and restored by the walk of a short queue.
-    #[inline(never)]
     fn first_filed(&self, key: Key) -> Option<u32> {
         let mut best = None;
         let mut best_sequence = u64::MAX;
@@ -231,6 +236,8 @@ impl<R> Queue<R> {
         }
     }
 
+    // Out of line, as `first_of_others`.
+    #[inline(never)]
     fn file(&mut self, index: u32) {
         let Entry { key, masks, .. } = *self.arena.key(index);
         let Some(class) = self.class(masks) else {
@@ -272,7 +279,6 @@ impl<R> Queue<R> {
         }
     }
 
-    #[cold]
     fn file_all(&mut self) {
         self.filed = true;
         let mut index = self.order.head();

@@ -99,11 +99,7 @@ impl<'e, A: Access> UnderWay<'e, A> {
     }
 }
 
-impl<A: Access> Endpoint<A> {
-    fn id(&self) -> u64 {
-        self.access.with(|engine| engine.id())
-    }
-}
+impl<A: Access> Endpoint<A> {}
 
 impl<A: Access> Drop for UnderWay<'_, A> {
     fn drop(&mut self) {

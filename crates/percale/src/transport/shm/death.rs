@@ -1,7 +1,10 @@
 //! How whoever watches the peer's process tells a link that it is gone.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Bell;
 
@@ -39,4 +42,11 @@ impl Death {
     pub fn reason(&self) -> &str {
         self.reason.get().map_or("", String::as_str)
     }
+}
+
+/// Whether the process of this pidfd has ended; a system call.
+pub(super) fn has_ended(pidfd: Option<&Arc<OwnedFd>>) -> bool {
+    let Some(pidfd) = pidfd else { return false };
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok() && !fds[0].revents().is_empty()
 }

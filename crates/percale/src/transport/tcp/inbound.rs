@@ -20,6 +20,7 @@ use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{Data, Pulls};
 use crate::transport::{Broken, Connection, Sink};
+use crate::wire::control::CONTROL_BYTES;
 use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
 
 /// The longest payload of an atomic or of an answer: bytes, and what goes with them.
@@ -277,6 +278,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
         Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {
             return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
         }
+        Kind::Control => CONTROL_BYTES,
         _ => CONTROL_LIMIT,
     };
     if head.len as usize > limit {

@@ -27,6 +27,7 @@ use zerocopy::little_endian::U64;
 pub(super) use self::issue::{atomic_kind, execute};
 use self::what::Tell;
 pub(crate) use self::what::{Waiting, What};
+pub(super) use self::what::{atomic_entry, rma_entry};
 use super::core::Core;
 use super::types::{Action, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
@@ -68,6 +69,16 @@ pub(crate) struct Access {
     _copy: Option<Buffer>,
 }
 
+impl Access {
+    pub(super) const fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    pub(super) const fn notify(&self) -> Notify {
+        self.notify
+    }
+}
+
 /// A part that the target does when it gets to it: what meets it has to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Long {
@@ -98,6 +109,8 @@ pub(crate) struct Part {
     pub(super) local: Segments,
     /// A transport uses `local`: reads it to serve a pull, or fetches into it.
     pub(super) pushing: bool,
+    /// The target has asked for the bytes of a long write: it does so once.
+    asked: bool,
     /// How the target answered, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
     takes_data: bool,
@@ -151,6 +164,11 @@ impl Core {
             link.expect(&Lease::own(local), token);
         }
         Ok(())
+    }
+
+    /// The access that a part belongs to.
+    pub(super) fn access_of_part(&self, part: u32) -> Option<u32> {
+        self.parts.get((part & !PART) as usize).map(|part| part.access)
     }
 
     /// The part that a peer names, if it is its own.
@@ -214,8 +232,8 @@ impl Core {
 
     /// The target asks for the bytes of a long write.
     pub(super) fn write_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
-        let part = self.part(from, id).filter(|part| !part.takes_data && !part.pushing && part.answered.is_none())?;
-        part.pushing = true;
+        let part = self.part(from, id).filter(|part| !part.takes_data && !part.asked)?;
+        (part.asked, part.pushing) = (true, true);
         Some(Lease::own(&part.local))
     }
 

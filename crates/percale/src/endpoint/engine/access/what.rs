@@ -24,15 +24,11 @@ impl What {
     /// What the completion says.
     #[inline]
     pub(in super::super) fn entry(&self) -> Entry {
-        let (context, flags, len) = match self {
-            Self::Write(work) => (work.context, CompletionFlags::RMA | CompletionFlags::WRITE, work.remote.len()),
-            Self::Read(work) => (work.context, CompletionFlags::RMA | CompletionFlags::READ, work.remote.len()),
-            Self::Atomic(work) => {
-                let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
-                (work.context, CompletionFlags::ATOMIC | kind, work.remote.len)
-            }
-        };
-        Entry { context, flags, len, ..Entry::default() }
+        match self {
+            Self::Write(work) => rma_entry(true, work),
+            Self::Read(work) => rma_entry(false, work),
+            Self::Atomic(work) => atomic_entry(work),
+        }
     }
 
     /// The peer's memory.
@@ -97,6 +93,22 @@ impl What {
         }
         tell
     }
+}
+
+/// What the completion of a read or a write says.
+#[inline]
+pub(in super::super) fn rma_entry(write: bool, work: &RmaWork) -> Entry {
+    let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
+    let (context, flags, len) = (work.context, CompletionFlags::RMA | kind, work.remote.len());
+    Entry { context, flags, len, ..Entry::default() }
+}
+
+/// What the completion of an atomic operation says.
+#[inline]
+pub(in super::super) fn atomic_entry(work: &AtomicWork) -> Entry {
+    let kind = if work.result.is_some() { CompletionFlags::READ } else { CompletionFlags::WRITE };
+    let (context, flags, len) = (work.context, CompletionFlags::ATOMIC | kind, work.remote.len);
+    Entry { context, flags, len, ..Entry::default() }
 }
 
 /// An access that waits for its turn, or some parts of which do.

@@ -258,15 +258,17 @@ impl Initiator {
         self.grants.get(grant).ok_or(DirectError::Stale)?.check(address, len, wanted)
     }
 
-    /// Checks an access.
-    pub(super) fn check_access(
+    /// Checks an access, and that the grant stands now; the grant's generation.
+    pub(super) fn check_standing(
         &self,
         grant: GrantIndex,
         address: u64,
         len: usize,
         wanted: Access,
-    ) -> Result<(), DirectError> {
-        self.check(grant, address, len, wanted).map(drop)
+    ) -> Result<u64, DirectError> {
+        let Target { entry, generation, .. } = self.check(grant, address, len, wanted)?;
+        let entry = self.page.as_ref().and_then(|page| page.entry(entry)).ok_or(DirectError::Stale)?;
+        if entry.holds(generation) { Ok(generation) } else { Err(DirectError::Stale) }
     }
 
     /// A number for a long access; never 0.

@@ -8,11 +8,14 @@
 //! A [`Claims`] line of the pair counts both: every number of an access is claimed under the access' own number, so that a claim
 //! that comes late finds another number and takes nothing. The initiator starts no second access before the first is over.
 
+use std::sync::Arc;
+
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::access::{DirectError, Initiator};
+use super::grantee::ShmGrantee;
 use super::{GrantIndex, Side};
 use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Keys};
@@ -63,6 +66,8 @@ struct Request {
     arena: U32,
     /// 1: the region is written.
     writes: U32,
+    /// The grant that the initiator has: another region may have the key by now, which is not the one that it copies.
+    generation: U64,
 }
 
 const fn word(number: u32, count: u32) -> u64 {
@@ -71,7 +76,7 @@ const fn word(number: u32, count: u32) -> u64 {
 
 /// An access of ours that waits for chunks which the target has claimed.
 #[derive(Debug)]
-pub(super) struct Assisted {
+pub(in super::super) struct Assisted {
     token: u32,
     /// What `done` will be.
     awaited: u64,
@@ -80,7 +85,7 @@ pub(super) struct Assisted {
 
 impl Assisted {
     /// How it ended, once it has.
-    pub(super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
+    pub(in super::super) fn end(&self, claims: &Claims) -> Option<Result<(), DirectError>> {
         if claims.done.load(Ordering::Acquire) != self.awaited {
             return None;
         }
@@ -94,7 +99,7 @@ impl Assisted {
     }
 
     /// What the access was begun with.
-    pub(super) const fn token(&self) -> u32 {
+    pub(in super::super) const fn token(&self) -> u32 {
         self.token
     }
 }
@@ -122,12 +127,12 @@ impl Initiator {
         link: &mut Side<'_>,
     ) -> Result<Option<Assisted>, DirectError> {
         let wanted = if long.writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        self.check_access(long.grant, long.address, long.local.len(), wanted)?;
+        let generation = self.check_standing(long.grant, long.address, long.local.len(), wanted)?;
         let number = self.next_assist();
         claims.failed.store(word(number, 0), Ordering::Relaxed);
         claims.done.store(word(number, 0), Ordering::Relaxed);
         claims.next.store(word(number, 0), Ordering::Release);
-        ask(long, number, link);
+        ask(long, number, generation, link);
         let chunks = long.local.len().div_ceil(CHUNK) as u64;
         let mut ours = 0;
         let result = loop {
@@ -158,7 +163,7 @@ impl Initiator {
 }
 
 /// Asks the target to help, if it is awake: waking it takes longer than the access.
-fn ask(long: &LongAccess<'_>, number: u32, link: &mut Side<'_>) {
+fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>) {
     if !link.sender.peer_is_awake() {
         return;
     }
@@ -173,6 +178,7 @@ fn ask(long: &LongAccess<'_>, number: u32, link: &mut Side<'_>) {
         place: place.into(),
         arena: arena.into(),
         writes: u32::from(long.writes).into(),
+        generation: generation.into(),
     };
     let head = Head {
         kind: Kind::Assist,
@@ -204,15 +210,19 @@ impl Help {
         head: &Head,
         payload: View<'_>,
         keys: &Keys,
+        grantee: &Arc<ShmGrantee>,
         cma: Option<Cma>,
         arenas: &mut Arenas,
     ) -> Result<Option<Self>, &'static str> {
         let request = payload.read::<Request>(0).ok_or("a request for help that is too short")?;
         let (len, writes) = (request.len.get(), request.writes.get() != 0);
         let wanted = if writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let Ok(region) = keys.find(head.data) else { return Ok(None) };
+        if grantee.generation_of(&region) != Some(request.generation.get()) {
+            return Ok(None);
+        }
         // Memory that only the kernel may touch is refused here.
-        let region = keys.find(head.data).and_then(|region| region.lease(head.tag, len, wanted));
-        let Ok(region) = region else { return Ok(None) };
+        let Ok(region) = region.lease(head.tag, len, wanted) else { return Ok(None) };
         let way = match arenas.find(request.arena.get(), request.place.get(), len)? {
             Some(remote) => Way::Mapped(remote),
             None => match cma {
@@ -247,3 +257,7 @@ impl Help {
         copied.is_ok()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "tests/assisted.rs"]
+mod tests;

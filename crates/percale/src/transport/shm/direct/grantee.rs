@@ -7,14 +7,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use super::{ENTRIES, PAGE_BYTES};
 use crate::memory::forked::forked;
 use crate::memory::mapping::{Mapping, back, published_memfd};
 use crate::memory::region::{Grantee, Registered};
 use crate::memory::rundown::{Entry, Line, Snapshot, fence_after_revoking};
 use crate::memory::sealed;
+use crate::transport::shm::death::has_ended;
 use crate::transport::shm::pair::Pair;
 
 /// Entries of one page of memory.
@@ -115,6 +114,13 @@ impl ShmGrantee {
         Ok(Some((index, generation)))
     }
 
+    /// The generation under which a region is granted to this peer, if it is.
+    pub(super) fn generation_of(self: &Arc<Self>, region: &Registered) -> Option<u64> {
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        let entry = region.grants().find(&me)?;
+        self.granted().entries.get(entry as usize).map(|(generation, _)| *generation)
+    }
+
     /// A free entry, and a generation that was never used.
     fn take(&self, region: &Arc<Registered>) -> Option<(u32, u64)> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -171,12 +177,6 @@ impl ShmGrantee {
             region.grants().forget(index, &me);
         }
     }
-
-    fn is_peer_dead(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return false };
-        let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok() && !fds[0].revents().is_empty()
-    }
 }
 
 /// No entry is left.
@@ -198,7 +198,7 @@ impl Grantee for ShmGrantee {
     }
 
     fn has_retired(&self, snapshot: Snapshot) -> bool {
-        forked() || self.line().has_retired(snapshot) || self.is_peer_dead()
+        forked() || self.line().has_retired(snapshot) || has_ended(self.pidfd.as_ref())
     }
 
     fn release(&self, entry: u32) {

@@ -36,9 +36,9 @@ use std::sync::Arc;
 
 pub(crate) use self::access::DirectError;
 pub(super) use self::access::Initiator;
-pub(super) use self::assist::Claims;
+use self::assist::Help;
 pub(crate) use self::assist::{ASSISTED, LongAccess};
-use self::assist::{Assisted, Help};
+pub(super) use self::assist::{Assisted, Claims};
 use self::grants::Asked;
 pub(crate) use self::grants::{GrantIndex, Lookup};
 use self::target::Target;
@@ -117,6 +117,16 @@ impl Direct {
         Some(end)
     }
 
+    /// The link is over: a long access that has yet to end.
+    pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
+        self.assisted.take().filter(|assisted| assisted.end(pair.claims(side)).is_none())
+    }
+
+    /// Tells when the peer's process has ended.
+    pub(super) const fn pidfd(&self) -> Option<&Arc<OwnedFd>> {
+        self.pidfd.as_ref()
+    }
+
     /// Copies a chunk of what the peer asked us to help with. Whether there was one.
     pub(super) fn help(&mut self, pair: &Pair, side: usize) -> bool {
         let Some(target) = &mut self.target else { return false };
@@ -164,11 +174,11 @@ impl Direct {
         }
         if head.kind == Kind::Assist {
             // A second request comes when the first is over.
-            let help = match &self.keys {
-                Some(keys) => Help::of(head, payload, keys, link.cma, link.arenas)?,
-                None => None,
+            let target = self.target.get_or_insert_default();
+            target.help = match (&self.keys, &target.grantee) {
+                (Some(keys), Some(grantee)) => Help::of(head, payload, keys, grantee, link.cma, link.arenas)?,
+                _ => None,
             };
-            self.target.get_or_insert_default().help = help;
             return Ok(());
         }
         if head.kind == Kind::Resolve {

@@ -27,7 +27,7 @@ pub(super) struct Target {
     pub(super) owed: VecDeque<(u32, u64)>,
     /// A long access of the peer's that we help with.
     pub(super) help: Option<Help>,
-    grantee: Option<Arc<ShmGrantee>>,
+    pub(super) grantee: Option<Arc<ShmGrantee>>,
 }
 
 impl Drop for Target {

@@ -46,11 +46,13 @@ use zerocopy::IntoBytes;
 
 pub(super) use self::arenas::{Arenas, Given, Remote, Sharing};
 pub(super) use self::cma::{Cma, Direction};
+pub(super) use self::pull::has_let_go;
 use self::pull::{Pull, Waiting};
 use self::push::Push;
 pub(super) use self::way::Way;
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
+use super::sync::Ordering;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
@@ -256,15 +258,33 @@ impl Transfers {
         pull.data(head.tag, payload)
     }
 
-    /// Stops all transfers; true once the peer can have no copy into our memory under way.
+    /// Stops all transfers, and lets go of what is the peer's. True once the peer can have no copy into our memory under way.
     pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
         self.waiting.clear();
-        let mut quiet = true;
-        for pull in &mut self.pulls {
-            quiet &= pull.abandon(&self.pair, self.side);
+        for push in self.pushes.drain(..) {
+            push.abandon(&self.pair, 1 - self.side);
         }
+        let quiet = self.held().is_empty();
         sender.poke();
         quiet
+    }
+
+    /// The link is over, and nothing of the peer's is copied to any more: neither for a pull that was being served, nor for one
+    /// whose request nobody will read.
+    pub(super) fn let_go(&self) {
+        for index in 0..super::pair::SLOTS {
+            if let Some(slot) = self.pair.slot(1 - self.side, index)
+                && !has_let_go(slot)
+            {
+                slot.pusher.0.state.store(pusher::REVOKED, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// After [`quiesce`](Self::quiesce): token and slot of each pull into our memory that the peer may be copying for.
+    pub(super) fn held(&mut self) -> Vec<(u32, u8)> {
+        let Self { pulls, pair, side, .. } = self;
+        pulls.iter_mut().filter_map(|pull| pull.abandon(pair, *side)).collect()
     }
 }
 

@@ -66,6 +66,11 @@ pub(super) fn is_closed(slot: &Slot) -> bool {
     is_closing(slot.pusher.0.state.load(Ordering::Acquire))
 }
 
+/// Whether the pusher can have no copy for this slot under way, after the puller said that it failed.
+pub(in super::super) fn has_let_go(slot: &Slot) -> bool {
+    has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
+}
+
 const fn is_closing(state: u32) -> bool {
     matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
 }
@@ -308,11 +313,11 @@ impl Pull {
         Ok(())
     }
 
-    /// Stops; true once the pusher has let go.
-    pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> bool {
-        let Ok(slot) = self.slot(pair, side) else { return true };
+    /// Stops. Token and slot, if the pusher may be copying into our memory.
+    pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
+        let slot = self.slot(pair, side).ok()?;
         slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
-        let state = slot.pusher.0.state.load(Ordering::SeqCst);
-        self.into.is_revocable() || has_stopped(state) || !matches!(self.phase, Phase::Copying | Phase::Failed(_))
+        let copies = matches!(self.phase, Phase::Copying | Phase::Failed(_)) && !self.into.is_revocable();
+        (copies && !has_let_go(slot)).then_some((self.token, self.slot))
     }
 }

@@ -213,6 +213,15 @@ impl Push {
         Some(result)
     }
 
+    /// Stops, for a link that ends: lets go of a slot whose transfer is over. Others are [let go](Transfers::let_go) without that.
+    pub(super) fn abandon(&self, pair: &Pair, theirs: usize) {
+        if self.holds_slot(self.slot)
+            && let Some(slot) = pair.slot(theirs, usize::from(self.slot))
+        {
+            self.close(slot);
+        }
+    }
+
     /// Sends frames while there is room.
     fn bounce(&mut self, token: u32, from: u64, sender: &mut Sender) -> Result<Step, TransferError> {
         let mut gone = from;

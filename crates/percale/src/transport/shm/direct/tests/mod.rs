@@ -18,7 +18,7 @@ use crate::transport::sim::{Network, SimOptions};
 use crate::transport::testing::{Lent, Notes};
 use crate::transport::{Broken, Link};
 
-const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+pub(super) const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 /// A domain without a service: links are made here.
 fn domain() -> Domain {
@@ -28,20 +28,20 @@ fn domain() -> Domain {
 }
 
 /// A link whose peer owns regions, and that peer's link.
-struct Two {
-    initiator: ShmLink,
-    target: ShmLink,
-    domain: Domain,
+pub(super) struct Two {
+    pub(super) initiator: ShmLink,
+    pub(super) target: ShmLink,
+    pub(super) domain: Domain,
 }
 
 /// One end of a link, and what it was told.
-fn poll(link: &mut ShmLink) -> Result<(), Broken> {
+pub(super) fn poll(link: &mut ShmLink) -> Result<(), Broken> {
     let mut notes = Notes::keeping(0);
     link.poll(0, &mut notes).map(|_| ())
 }
 
 impl Two {
-    fn new(cma: bool) -> Self {
+    pub(super) fn new(cma: bool) -> Self {
         let domain = domain();
         let keys = Some(Arc::clone(&domain.inner.keys));
         let [initiator, target] = parts(cma);
@@ -55,7 +55,7 @@ impl Two {
         self.domain.registration(access).own(memory).unwrap()
     }
 
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         poll(&mut self.initiator).unwrap();
         poll(&mut self.target).unwrap();
     }
@@ -73,7 +73,7 @@ impl Two {
         }
     }
 
-    fn grant(&mut self, key: u64) -> GrantIndex {
+    pub(super) fn grant(&mut self, key: u64) -> GrantIndex {
         match self.look_up(key) {
             Lookup::Ready(grant) => grant,
             other => panic!("not granted: {other:?}"),
@@ -97,7 +97,7 @@ fn content(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 251 + seed * 7) as u8).collect()
 }
 
-fn bytes_of(region: &Region) -> Vec<u8> {
+pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.read(0, &mut bytes);
     bytes

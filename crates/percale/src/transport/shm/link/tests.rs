@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "lends buffers and maps arenas; each block states its own reason")]
 
-#[path = "link_distrust_tests.rs"]
+#[path = "distrust_tests.rs"]
 mod distrust;
 
 use std::collections::{HashMap, VecDeque};

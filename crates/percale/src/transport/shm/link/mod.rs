@@ -1,6 +1,10 @@
-//! One end of a shared-memory connection.
+//! One end of a shared-memory connection. What arrives is in `receive`.
 
-#![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
+#![expect(unsafe_code, reason = "lends an offer to the ring; the block states its own reason")]
+
+mod receive;
+#[cfg(all(test, not(loom)))]
+pub(super) mod tests;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +17,17 @@ use super::death::Death;
 use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
 use super::parts::{Parts, SetUpError};
-use super::ring::{Arrival, Consumer, Mark, SCRATCH, Scratch};
-use super::sender::{GROW, SendError, Sender};
+use super::residue::Residue;
+use super::ring::{Consumer, SCRATCH, Scratch};
+use super::sender::{SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
+use crate::memory::forked::forked;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
-/// Frames that one poll takes at most, so that other links get their turn.
-const BATCH: u32 = 16;
 /// Payloads longer than this are better offered than sent.
 const EAGER_MAX: usize = 8192;
 /// How long a link that breaks waits for copies that the peer has under way.
@@ -44,6 +48,8 @@ pub struct ShmLink {
     side: usize,
     rx_grown: bool,
     cold: bool,
+    /// The last look found nothing: what comes next probably comes alone.
+    waited: bool,
     broken: Option<Broken>,
     death: Arc<Death>,
     cma: Result<(), String>,
@@ -81,6 +87,7 @@ impl ShmLink {
             side,
             rx_grown: false,
             cold: false,
+            waited: false,
             broken: None,
             death: Arc::new(Death::new(parts.my_bell, parts.my_bit)),
             cma: cma.map(|_| ()),
@@ -167,16 +174,19 @@ impl ShmLink {
     #[must_use]
     #[inline]
     pub fn is_quiet(&mut self) -> bool {
-        self.rx.is_empty()
-            && self.broken.is_none()
+        if !self.rx.is_empty() {
+            return false;
+        }
+        self.waited = true;
+        self.broken.is_none()
             && self.transfers.is_empty()
             && self.direct.is_settled()
             && !self.death.is_dead()
             && self.sender.rests()
     }
 
-    /// The link is over. Copies into our memory that the peer has under way are waited for, a little: their buffers go
-    /// back to their owners now.
+    /// The link is over. Copies into our memory that the peer has under way are waited for, a little; then they are
+    /// [left](Self::residue).
     #[cold]
     fn break_with(&mut self, why: Broken) -> Broken {
         if self.broken.is_none() {
@@ -187,6 +197,14 @@ impl ShmLink {
     }
 
     fn quiesce(&mut self) {
+        if forked() {
+            return; // Neither the pair nor what it copies is here.
+        }
+        self.stop();
+        self.transfers.let_go();
+    }
+
+    fn stop(&mut self) {
         if self.transfers.is_empty() && !self.direct.is_assisted() {
             return;
         }
@@ -198,6 +216,20 @@ impl ShmLink {
             }
             std::thread::yield_now();
         }
+    }
+
+    /// What is left of a link that is about to be dropped: `None` if the peer can have no copy into our memory under way.
+    pub(crate) fn residue(&mut self) -> Option<Residue> {
+        self.break_with(Broken::Closed);
+        if forked() {
+            return None;
+        }
+        let (pulls, assisted) = (self.transfers.held(), self.direct.take_assisted(&self.pair, self.side));
+        if (pulls.is_empty() && assisted.is_none()) || self.death.is_dead() {
+            return None;
+        }
+        let (pair, death) = (Arc::clone(&self.pair), Arc::clone(&self.death));
+        Some(Residue { pair, side: self.side, pulls, assisted, death, pidfd: self.direct.pidfd().cloned() })
     }
 
     /// Whether the peer still copies for a long access of ours; nobody is told of its end any more.
@@ -298,93 +330,6 @@ impl ShmLink {
         self.direct.is_assisted()
     }
 
-    /// A frame that is not simply the sink's.
-    fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
-        match arrival.head.kind {
-            Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
-                self.rx_grown = true;
-                if let Err(error) = self.pair.back_grown(1 - self.side) {
-                    return Err(self.break_with(Broken::Protocol(format!("no memory for a larger ring: {error}"))));
-                }
-                self.rx = Consumer::new(self.pair.area(1 - self.side, Size::Grown));
-                return Ok(());
-            }
-            Kind::Transport => {
-                return Err(self.break_with(Broken::Protocol("an unknown frame of the transport's own".to_owned())));
-            }
-            Kind::Data => {
-                // SAFETY: the frame is consumed only below.
-                let view = unsafe { arrival.view() };
-                if let Err(error) = self.transfers.data(&arrival.head, view) {
-                    return Err(self.transfer_error(error));
-                }
-            }
-            Kind::Resolve | Kind::Resolved | Kind::Assist => {
-                // SAFETY: the frame is consumed only below.
-                let view = unsafe { arrival.view() };
-                let (direct, side) = self.direct();
-                if let Err(why) = direct.frame(&arrival.head, view, side) {
-                    return Err(self.break_with(Broken::Protocol(why.to_owned())));
-                }
-            }
-            _ => {}
-        }
-        self.consume(arrival);
-        Ok(())
-    }
-
-    #[inline]
-    fn consume(&mut self, arrival: &Arrival) {
-        if self.rx.consume(arrival) {
-            self.sender.gave_room();
-        }
-    }
-
-    /// Gives what has arrived to `sink`. Whether there was anything.
-    #[inline]
-    fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
-        let mut count = 0;
-        while count < BATCH
-            && let Some(mark) = self.rx.next()
-        {
-            let Some(head) = self.rx.peek_message(mark) else {
-                if !self.receive_any(mark, me, sink)? {
-                    break;
-                }
-                count += 1;
-                if self.broken.is_some() {
-                    break; // It was a goodbye.
-                }
-                continue;
-            };
-            let (payload, long) = match self.rx.short_payload(&head) {
-                Some(payload) => (payload, None),
-                None => match self.rx.payload(head, &mut self.scratch) {
-                    Ok(Some(arrival)) => (arrival.payload(), Some(arrival)),
-                    Ok(None) => break,
-                    Err(why) => return Err(self.broken_frame(why)),
-                },
-            };
-            // SAFETY: that many bytes lie there, as was checked, until they are consumed after the sink has returned.
-            sink.frame(me, &head, unsafe { View::new(payload, head.len as usize) });
-            if let Some(arrival) = &long {
-                self.consume(arrival);
-            } else {
-                if self.rx.consume_short() {
-                    self.sender.gave_room();
-                }
-                if count > 0 {
-                    // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
-                    // single messages: the next line is then about to be written.)
-                    self.rx.prefetch();
-                }
-            }
-            count += 1;
-        }
-        self.sender.answered(count);
-        Ok(count > 0)
-    }
-
     /// Goes on with transfers. Whether any did.
     #[inline(never)]
     fn step(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
@@ -396,34 +341,6 @@ impl ShmLink {
     fn break_with_death(&mut self) -> Broken {
         let reason = self.death.reason().to_owned();
         self.break_with(Broken::Died(reason))
-    }
-
-    #[cold]
-    fn broken_frame(&mut self, why: &str) -> Broken {
-        self.break_with(Broken::Protocol(why.to_owned()))
-    }
-
-    /// Gives a frame of any kind to `sink`. False if it is not all there.
-    #[inline(never)]
-    fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
-        let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
-            Ok(Some(arrival)) => arrival,
-            Ok(None) => return Ok(false),
-            Err(why) => return Err(self.broken_frame(why)),
-        };
-        if matches!(
-            arrival.head.kind,
-            Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist
-        ) {
-            return self.own_frame(&arrival).map(|()| true);
-        }
-        // SAFETY: the frame is consumed only after the sink has returned.
-        sink.frame(me, &arrival.head, unsafe { arrival.view() });
-        self.consume(&arrival);
-        if arrival.head.kind == Kind::Bye {
-            self.break_with(Broken::Closed);
-        }
-        Ok(true)
     }
 }
 
@@ -511,7 +428,3 @@ impl Drop for ShmLink {
         }
     }
 }
-
-#[cfg(all(test, not(loom)))]
-#[path = "link_tests.rs"]
-pub(super) mod tests;

@@ -1,20 +1,13 @@
-//! Memory that somebody else may read or write while we do.
-//!
-//! Two rules, after which everything else in the crate can be safe code:
-//!
-//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that nobody else writes, and a peer keeps no
-//!    promises. It is a [`Segment`] (ours, lent by whoever posted an operation) or a [`View`] (what arrived), both of
-//!    which only ever copy.
-//! 2. What was copied out is checked after the copy, never before: the original may change in between.
-//!
-//! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
+//! Memory of ours, lent to operations.
 
-#![expect(unsafe_code, reason = "copies through raw pointers; the rules are above, each block states its own")]
+#![expect(
+    unsafe_code,
+    reason = "copies through raw pointers by the rules of the module above; each block states its own reason"
+)]
 
 use std::io::{IoSlice, IoSliceMut};
-use std::marker::PhantomData;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use super::copy::{copy_long, copy_short};
 
 /// How many segments one operation may gather from or scatter to.
 pub const IOV_LIMIT: usize = 4;
@@ -183,6 +176,22 @@ impl Segments {
         part
     }
 
+    /// As [`copy_to_raw`](Self::copy_to_raw) from the beginning on, by the processor's wide registers whatever the length (to 16 KiB).
+    ///
+    /// # Safety
+    /// As of [`copy_to_raw`](Self::copy_to_raw).
+    #[inline]
+    pub(crate) unsafe fn copy_in_pieces(&self, to: *mut u8, len: usize) {
+        match self.only() {
+            // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
+            Some(segment) => unsafe { copy_long(segment.ptr, to, len.min(segment.len)) },
+            None => {
+                // SAFETY: passed on.
+                unsafe { self.copy_to_raw(0, to, len) };
+            }
+        }
+    }
+
     /// Copies `len` bytes from `offset` on to `to`. Clipped to what there is; returns the number of bytes copied.
     ///
     /// # Safety
@@ -292,232 +301,5 @@ impl Segments {
             count += 1;
         }
         f(&mut vectors[..count])
-    }
-}
-
-/// The most that [`copy_short`] copies.
-const SHORT: usize = 64;
-
-/// Copies at most 64 bytes; 8, the commonest of all, without a call.
-///
-/// # Safety
-/// `from` is valid for reads and `to` for writes of `len` bytes, and they do not overlap.
-#[inline]
-pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
-    if len == 8 {
-        // SAFETY: promised by the caller.
-        unsafe { to.copy_from_nonoverlapping(from, 8) };
-    } else {
-        // SAFETY: passed on.
-        unsafe { copy_odd(from, to, len) };
-    }
-}
-
-/// # Safety
-/// As of [`copy_short`].
-#[inline(never)]
-unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
-    debug_assert!(len <= SHORT, "{len} bytes are not short");
-    if len >= 32 {
-        // SAFETY: passed on; 32 to 64 bytes.
-        unsafe { copy_ends::<32>(from, to, len) };
-    } else if len >= 16 {
-        // SAFETY: passed on; 16 to 31 bytes.
-        unsafe { copy_ends::<16>(from, to, len) };
-    } else if len >= 8 {
-        // SAFETY: passed on; 8 to 15 bytes.
-        unsafe { copy_ends::<8>(from, to, len) };
-    } else if len >= 4 {
-        // SAFETY: passed on; 4 to 7 bytes.
-        unsafe { copy_ends::<4>(from, to, len) };
-    } else {
-        for at in 0..len {
-            // SAFETY: `at` is below `len`, so that the caller's promise covers it, here and below.
-            let byte = unsafe { from.wrapping_add(at).read() };
-            // SAFETY: as above.
-            unsafe { to.wrapping_add(at).write(byte) };
-        }
-    }
-}
-
-/// Copies the first and the last `N` bytes, which overlap unless there are twice as many.
-///
-/// # Safety
-/// As of [`copy_short`], and `N <= len <= 2 * N`.
-#[inline]
-unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
-    let last = len - N;
-    // SAFETY: `N <= len`, here and below.
-    let first_bytes = unsafe { from.cast::<[u8; N]>().read() };
-    // SAFETY: `last + N` is `len`, here and below.
-    let last_bytes = unsafe { from.wrapping_add(last).cast::<[u8; N]>().read() };
-    // SAFETY: as above.
-    unsafe { to.cast::<[u8; N]>().write(first_bytes) };
-    // SAFETY: as above.
-    unsafe { to.wrapping_add(last).cast::<[u8; N]>().write(last_bytes) };
-}
-
-/// Bytes that arrived and may still change under our eyes (a ring slot), or that are ours already (a receive buffer).
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    ptr: *const u8,
-    len: usize,
-    life: PhantomData<&'a [u8]>,
-}
-
-impl<'a> View<'a> {
-    /// No bytes.
-    pub const EMPTY: Self = Self { ptr: std::ptr::null(), len: 0, life: PhantomData };
-
-    /// A view of private bytes.
-    #[must_use]
-    pub const fn of(bytes: &'a [u8]) -> Self {
-        Self { ptr: bytes.as_ptr(), len: bytes.len(), life: PhantomData }
-    }
-
-    /// A view of `len` bytes from `ptr`.
-    ///
-    /// # Safety
-    /// The range stays mapped and readable for `'a`. Others may write it.
-    #[must_use]
-    #[inline]
-    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
-        Self { ptr, len, life: PhantomData }
-    }
-
-    /// Length in bytes.
-    #[must_use]
-    #[inline]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no bytes.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The first `len` bytes, or all if there are fewer.
-    #[must_use]
-    pub fn first(&self, len: usize) -> Self {
-        Self { len: self.len.min(len), ..*self }
-    }
-
-    /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
-    #[inline]
-    pub fn copy_to_one(&self, to: Segment) -> usize {
-        let len = self.len.min(to.len);
-        if len <= SHORT {
-            // SAFETY: as in `copy_into`.
-            unsafe { copy_short(self.ptr, to.ptr, len) };
-        } else {
-            // SAFETY: as in `copy_into`.
-            unsafe { to.ptr.copy_from_nonoverlapping(self.ptr, len) };
-        }
-        len
-    }
-
-    /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.
-    #[inline]
-    pub fn copy_into(&self, to: &Segments, at: usize) -> usize {
-        if let [only] = to.as_slice() {
-            let target = only.slice(at, self.len);
-            // SAFETY: the view is readable for `'a`, the segment writable for its operation; ring slots and receive
-            // buffers are never lent as segments, so the two do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(self.ptr, target.ptr, target.len) };
-            return target.len;
-        }
-        let mut done = 0;
-        for target in to.slice(at, self.len).as_slice() {
-            // SAFETY: as above; `done + target.len <= self.len`, since the slice was clipped to it.
-            unsafe { std::ptr::copy_nonoverlapping(self.ptr.wrapping_add(done), target.ptr, target.len) };
-            done += target.len;
-        }
-        done
-    }
-
-    /// Copies what fits into `bytes`; returns how much that was.
-    #[inline]
-    pub fn read_into(&self, bytes: &mut [u8]) -> usize {
-        let len = self.len.min(bytes.len());
-        // SAFETY: the view is readable for `'a`; the slice is exclusive and has room for `len`.
-        unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), len) };
-        len
-    }
-
-    /// Everything, copied out.
-    #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
-        // SAFETY: the view is readable for `'a`; the vector is new, has room and overlaps nothing.
-        unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), self.len) };
-        bytes
-    }
-
-    /// A plain value at `offset`, copied out first (so that what is checked is what is used); `None` past the end.
-    #[must_use]
-    pub fn read<T: FromBytes + IntoBytes + Immutable>(&self, offset: usize) -> Option<T> {
-        let size = size_of::<T>();
-        if offset.checked_add(size)? > self.len {
-            return None;
-        }
-        let mut value = T::new_zeroed();
-        // SAFETY: the range was just checked to lie within the view; `T` takes any bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.ptr.wrapping_add(offset), value.as_mut_bytes().as_mut_ptr(), size)
-        };
-        Some(value)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lend(bytes: &mut [u8]) -> Segment {
-        // SAFETY: the tests keep the slice alive and do not touch it while the segment is used.
-        unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
-    }
-
-    #[test]
-    fn segments_gather_and_scatter_as_if_end_to_end() {
-        let (mut a, mut b, mut c) = ([1u8, 2, 3], [4u8], [5u8, 6, 7, 8]);
-        let all = Segments::new(&[lend(&mut a), lend(&mut b), lend(&mut c)]).unwrap();
-        assert_eq!(all.to_vec(), [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(all.slice(2, 4).to_vec(), [3, 4, 5, 6]);
-        assert_eq!(all.slice(7, 9).to_vec(), [8]);
-        assert!(all.slice(8, 1).is_empty());
-        assert_eq!(View::of(&[9, 9, 9]).copy_into(&all, 2), 3);
-        assert_eq!(all.to_vec(), [1, 2, 9, 9, 9, 6, 7, 8]);
-        let (mut d, mut e) = ([0u8; 5], [0u8; 9]);
-        let other = Segments::new(&[lend(&mut d), lend(&mut e)]).unwrap();
-        assert_eq!(other.copy_from(&all), 8);
-        assert_eq!(other.to_vec()[..9], [1, 2, 9, 9, 9, 6, 7, 8, 0]);
-    }
-
-    #[test]
-    fn short_copies_move_their_bytes_and_no_others() {
-        let from: Vec<u8> = (1..=64).collect();
-        for len in 0..=64 {
-            let mut to = [0; 70];
-            // SAFETY: both have so many bytes and are apart.
-            unsafe { copy_short(from.as_ptr(), to.as_mut_ptr().wrapping_add(3), len) };
-            assert_eq!(to[3..3 + len], from[..len]);
-            assert_eq!((to[..3].to_vec(), to[3 + len..].to_vec()), (vec![0; 3], vec![0; 67 - len]));
-        }
-    }
-
-    #[test]
-    fn too_many_segments_are_refused() {
-        assert!(Segments::new(&[Segment::EMPTY; IOV_LIMIT + 1]).is_none());
-    }
-
-    #[test]
-    fn a_view_reads_values_only_within_itself() {
-        let view = View::of(&[1, 0, 0, 0, 2]);
-        assert_eq!(view.read::<u32>(0), Some(1));
-        assert_eq!(view.read::<u32>(2), None);
-        assert_eq!(view.read::<u64>(usize::MAX), None);
     }
 }

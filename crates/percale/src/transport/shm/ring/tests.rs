@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "rings on private memory; each block states its own reason")]
 
 use super::*;
-use crate::memory::volatile::Segment;
-use crate::transport::shm::sync::AtomicU64;
+use crate::memory::volatile::{Segment, Segments};
+use crate::wire::head::Head;
 
 /// A ring on the heap.
 struct Heap {

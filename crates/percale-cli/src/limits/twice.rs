@@ -1,0 +1,149 @@
+//! The limit of accesses to memory that can neither be mapped nor be copied by the kernel: two copies that overlap. One core
+//! copies into a shared buffer, the other out of it, a chunk at a time.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use super::ring;
+use super::shared::{Shared, Side};
+use crate::failure::{Failure, Result};
+use crate::pattern::{Content, Way};
+use crate::perf::round::{Round, SLOTS_MEMORY, Shape};
+use crate::perf::watch::{Spin, Watch};
+use crate::row::{Memory, Operation};
+use crate::subject::Subject;
+
+/// Bytes of a chunk, and how many the shared buffer has at a time.
+const CHUNK: usize = 16 << 10;
+const CHUNKS: u64 = 4;
+
+/// One side.
+#[derive(Debug)]
+pub(crate) struct Twice {
+    shared: Shared,
+    side: Side,
+    shape: Shape,
+    private: Vec<u8>,
+    /// Accesses asked for, chunks sent and received.
+    asked: u64,
+    sent: u64,
+    received: u64,
+}
+
+impl Twice {
+    pub(crate) fn new(shared: Shared, side: Side) -> Self {
+        let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Bounced };
+        Self { shared, side, shape, private: Vec::new(), asked: 0, sent: 0, received: 0 }
+    }
+
+    /// Copies a slot in, as there is room.
+    fn send(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+        const { assert!(CHUNK * CHUNKS as usize <= ring::BUFFER, "the buffers hold all chunks") };
+        let (ours, theirs) = (&self.shared.ring(self.side).taken, &self.shared.ring(self.side.other()).taken);
+        let start = slot * self.shape.stride();
+        for chunk in self.private[start..start + self.shape.bytes].chunks(CHUNK) {
+            let mut spin = Spin::default();
+            while theirs.mark.load(Acquire) + CHUNKS <= self.sent {
+                spin.turn(watch)?;
+            }
+            self.shared.put(self.side, (self.sent % CHUNKS) as usize * CHUNK, chunk);
+            self.sent += 1;
+            ours.value.store(self.sent, Release);
+        }
+        Ok(())
+    }
+
+    /// Copies a slot out, as it comes.
+    fn receive(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+        let (ours, theirs) = (&self.shared.ring(self.side).taken, &self.shared.ring(self.side.other()).taken);
+        let start = slot * self.shape.stride();
+        for chunk in self.private[start..start + self.shape.bytes].chunks_mut(CHUNK) {
+            let mut spin = Spin::default();
+            while theirs.value.load(Acquire) <= self.received {
+                spin.turn(watch)?;
+            }
+            self.shared.get(self.side.other(), (self.received % CHUNKS) as usize * CHUNK, chunk);
+            self.received += 1;
+            ours.mark.store(self.received, Release);
+        }
+        Ok(())
+    }
+}
+
+impl Subject for Twice {
+    fn prepare(&mut self, shape: &Shape) -> Result<()> {
+        if !matches!(shape.op, Operation::Put | Operation::Get) {
+            return Err(Failure::Protocol(format!("no limit for {}", shape.op.name())));
+        }
+        self.shape = *shape;
+        self.private = vec![0; SLOTS_MEMORY.max(shape.stride())];
+        Ok(())
+    }
+
+    fn write(&mut self, content: Content, _watch: &mut Watch) -> Result<()> {
+        content.fill(&mut self.private[..self.shape.bytes]);
+        Ok(())
+    }
+
+    fn check(&mut self, content: Content) -> Result<()> {
+        if self.shape.op == Operation::Get { content.check(&self.private[..self.shape.bytes]) } else { Ok(()) }
+    }
+
+    fn reach(&mut self, round: &Round, watch: &mut Watch) -> Result<()> {
+        let mut spin = Spin::default();
+        while self.shared.words().ready.value.load(Acquire) != round.number {
+            spin.turn(watch)?;
+        }
+        Ok(())
+    }
+
+    fn access(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
+        self.asked += 1;
+        let request = &self.shared.words().word;
+        request.value.store(slot as u64, Release);
+        request.mark.store(self.asked, Release);
+        if self.shape.op == Operation::Get {
+            return self.receive(0, watch);
+        }
+        self.send(0, watch)?;
+        let mut spin = Spin::default();
+        while self.shared.ring(self.side.other()).taken.mark.load(Acquire) != self.sent {
+            spin.turn(watch)?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, round: &Round, _watch: &mut Watch) -> Result<()> {
+        self.shared.words().over.value.store(round.number, Release);
+        Ok(())
+    }
+
+    fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
+        let (bytes, stride) = (self.shape.bytes, self.shape.stride());
+        let reads = self.shape.op == Operation::Get;
+        for index in round.last_of_slots(slots).filter(|_| reads) {
+            let slot = round.slot(index, slots);
+            round.written(slot as u64, Way::Back).fill(&mut self.private[slot * stride..][..bytes]);
+        }
+        self.shared.words().ready.value.store(round.number, Release);
+        let mut spin = Spin::endless();
+        while self.shared.words().over.value.load(Acquire) != round.number {
+            let request = &self.shared.words().word;
+            if request.mark.load(Acquire) == self.asked {
+                spin.turn(watch)?;
+                continue;
+            }
+            let slot = request.value.load(Acquire) as usize;
+            self.asked += 1;
+            if reads {
+                self.send(slot, watch)?;
+            } else {
+                self.receive(slot, watch)?;
+            }
+        }
+        let written = round.last_of_slots(slots).filter(|_| !reads);
+        written.into_iter().try_for_each(|index| {
+            let slot = round.slot(index, slots);
+            round.checked(index, Way::There).check(&self.private[slot * stride..][..bytes])
+        })
+    }
+}

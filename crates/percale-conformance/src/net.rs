@@ -1,0 +1,208 @@
+//! A listener, and endpoints of one connection each, driven together by one thread.
+
+use std::cell::RefCell;
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use percale::domain::DomainBuilder;
+use percale::{
+    ConnectionError, ConnectionRequest, ConnectionState, Domain, Endpoint, EndpointBuilder, Event, EventQueue, Listener,
+};
+
+use crate::fabric::Fabric;
+use crate::watchdog::Watchdog;
+
+/// A listener, and endpoints that are driven together.
+#[derive(Debug)]
+pub struct Net<F: Fabric> {
+    /// The world that they live in.
+    pub fabric: F,
+    /// Their domain.
+    pub domain: Domain,
+    /// The listener, until it is closed.
+    pub listener: Option<Listener>,
+    ends: RefCell<Vec<Rc<End>>>,
+    _watchdog: Watchdog,
+}
+
+/// An endpoint and its events.
+#[derive(Debug)]
+pub struct End {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// What happens to it.
+    pub events: EventQueue,
+}
+
+impl<F: Fabric> Net<F> {
+    /// A listener on this transport; `what` names the test if it hangs.
+    #[must_use]
+    pub fn new(what: &str) -> Self {
+        Self::with(what, |domain| domain)
+    }
+
+    /// As [`new`](Self::new), with the domain adjusted.
+    ///
+    /// # Panics
+    /// If there can be none.
+    #[must_use]
+    pub fn with(what: &str, adjust: fn(DomainBuilder) -> DomainBuilder) -> Self {
+        let fabric = F::new(crate::random::seed());
+        let domain = fabric.domain(adjust);
+        let listener = domain.listener().bind(fabric.address()).expect("a listener");
+        let _watchdog = Watchdog::new(what);
+        Self { fabric, domain, listener: Some(listener), ends: RefCell::default(), _watchdog }
+    }
+
+    /// The listener.
+    ///
+    /// # Panics
+    /// If it was closed.
+    #[must_use]
+    pub fn listener(&self) -> &Listener {
+        self.listener.as_ref().expect("the listener is open")
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.listener().address().to_string()
+    }
+
+    /// Adds an endpoint, which is driven from now on.
+    ///
+    /// # Errors
+    /// As `open` says.
+    pub fn end(
+        &self,
+        open: impl FnOnce(EndpointBuilder<'_>) -> Result<Endpoint, ConnectionError>,
+    ) -> Result<Rc<End>, ConnectionError> {
+        self.end_in(&self.domain, open)
+    }
+
+    /// As [`end`](Self::end), in a domain of its own.
+    ///
+    /// # Errors
+    /// As `open` says.
+    pub fn end_in(
+        &self,
+        domain: &Domain,
+        open: impl FnOnce(EndpointBuilder<'_>) -> Result<Endpoint, ConnectionError>,
+    ) -> Result<Rc<End>, ConnectionError> {
+        let events = EventQueue::default();
+        let end = Rc::new(End { endpoint: open(domain.endpoint().event_queue(&events))?, events });
+        self.ends.borrow_mut().push(Rc::clone(&end));
+        Ok(end)
+    }
+
+    /// An endpoint that wants a connection.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    pub fn call(&self, data: &[u8]) -> Rc<End> {
+        self.end(|builder| builder.connect(self.address(), data)).expect("an endpoint")
+    }
+
+    /// The next request.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    pub fn request(&self) -> ConnectionRequest {
+        match self.until(|| self.listener().events().read()) {
+            Event::ConnectionRequest(request) => request,
+            other => panic!("no request, but {other:?}"),
+        }
+    }
+
+    /// Two connected endpoints: who called, who accepted.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    pub fn pair(&self) -> (Rc<End>, Rc<End>) {
+        let client = self.call(b"a call");
+        let request = self.request();
+        let server = self.end(|builder| builder.accept(&request, b"an answer")).expect("an endpoint");
+        assert_eq!(self.stands(&client), b"an answer");
+        assert_eq!(self.stands(&server), b"a call");
+        (client, server)
+    }
+
+    /// Waits until a connection stands; what the other side gave.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    #[track_caller]
+    pub fn stands(&self, end: &End) -> Vec<u8> {
+        match self.event(end) {
+            Event::Connected { endpoint, transport, peer, data, .. } => {
+                assert_eq!((endpoint, transport, peer), (end.endpoint.id(), F::NAME, end.endpoint.peer()));
+                assert_eq!(end.endpoint.connection_state(), Some(ConnectionState::Connected));
+                data
+            }
+            other => panic!("not connected, but {other:?}"),
+        }
+    }
+
+    /// Waits for an endpoint's next event.
+    pub fn event(&self, end: &End) -> Event {
+        self.until(|| end.events.read())
+    }
+
+    /// Drives everything once.
+    pub fn turn(&self) {
+        self.fabric.tick();
+        if let Some(listener) = &self.listener {
+            let _any = listener.progress();
+        }
+        for end in self.ends.borrow().iter() {
+            end.endpoint.progress();
+        }
+    }
+
+    /// Drives everything `count` times.
+    pub fn turns(&self, count: usize) {
+        (0..count).for_each(|_| self.turn());
+    }
+
+    /// Drives everything until `done` says something.
+    pub fn until<R>(&self, mut done: impl FnMut() -> Option<R>) -> R {
+        loop {
+            for _ in 0..64 {
+                if let Some(result) = done() {
+                    return result;
+                }
+                self.turn();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Drives everything until a safe operation is over.
+    pub fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
+        let mut operation = pin!(operation.into_future());
+        let mut context = Context::from_waker(Waker::noop());
+        self.until(|| match operation.as_mut().poll(&mut context) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        })
+    }
+
+    /// Closes an endpoint, of which this is the only handle.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    pub fn close(&self, end: Rc<End>) {
+        self.ends.borrow_mut().retain(|other| !Rc::ptr_eq(other, &end));
+        drop(Rc::into_inner(end).expect("nobody else has it"));
+    }
+
+    /// Whether nothing happens.
+    pub fn is_quiet(&self) -> bool {
+        self.turns(50);
+        let ends = self.ends.borrow();
+        self.listener.as_ref().is_none_or(|listener| listener.events().read().is_none())
+            && ends.iter().all(|end| end.events.is_empty())
+    }
+}

@@ -1,0 +1,390 @@
+//! Endpoints of one connection each, and listeners.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use percale::endpoint::connection::DATA_LIMIT;
+use percale::{
+    Access, CompletionFlags, ConnectionError, ConnectionState, Endpoint, Entry, ErrorCode, Event, OpFlags, PeerAddress,
+    PostError, ReceiveWork, SendWork,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::net::{End, Net};
+
+/// Messages of both kinds and every size, both ways, by the safe face.
+fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
+    for len in [0, 8, 2048, 9000, F::BULK] {
+        let receive = to.recv(vec![0; len]).start().expect("a receive");
+        let send = from.send(from.peer(), content(1, len)).start().expect("a send");
+        let got = net.finish(receive).expect("the message");
+        assert_eq!(got.source, Some(to.peer()));
+        same(&got.to_vec(), &content(1, len), "the message");
+        net.finish(send).expect("the send");
+        let receive = to.tagged_recv(7, 0, vec![0; len]).start().expect("a receive");
+        net.finish(from.tagged_send(from.peer(), 7, content(2, len)).delivered()).expect("the send");
+        same(&net.finish(receive).expect("the message").to_vec(), &content(2, len), "the tagged message");
+    }
+}
+
+/// Request and answer carry data; then everything works as between any endpoints.
+pub fn con_013_a_connection_is_made_and_used<F: Fabric>() {
+    let net = Net::<F>::new("a connection is made and used");
+    for len in [0, 1, DATA_LIMIT] {
+        let client = net.call(&content(1, len));
+        assert_eq!(client.endpoint.connection_state(), Some(ConnectionState::Connecting));
+        assert_eq!(client.endpoint.peer_address(), Some(net.listener().address()));
+        let request = net.request();
+        assert_eq!((request.from(), request.listener()), (client.endpoint.address(), net.listener().address()));
+        same(request.data(), &content(1, len), "what the caller gave");
+        let server = net.end(|builder| builder.accept(&request, &content(2, len))).expect("an endpoint");
+        same(&net.stands(&client), &content(2, len), "what the listener's owner gave");
+        same(&net.stands(&server), &content(1, len), "what the caller gave");
+        assert_eq!(server.endpoint.peer_address(), Some(client.endpoint.address()));
+        same(&client.endpoint.wait_connected(None).expect("it stands"), &content(2, len), "and again");
+        exchange(&net, &client.endpoint, &server.endpoint);
+        exchange(&net, &server.endpoint, &client.endpoint);
+        let region = net.domain.register(vec![0; F::BULK], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("memory");
+        for (end, number) in [(&client.endpoint, 3), (&server.endpoint, 4)] {
+            let (peer, all) = (end.peer(), region.remote());
+            net.finish(end.write(peer, content(number, F::BULK), all)).expect("a write");
+            let got = net.finish(end.read(peer, all, vec![0; F::BULK])).expect("a read");
+            same(&got.into_vec(), &content(number, F::BULK), "what was written");
+            net.finish(end.fetch_add(peer, all.slice(0..8), 1_u64)).expect("an add");
+        }
+        assert!(net.is_quiet(), "nothing more is told");
+    }
+    let long = [1; DATA_LIMIT + 1];
+    let refused = net.end(|builder| builder.connect(net.address(), &long));
+    assert!(matches!(refused, Err(ConnectionError::TooMuchData(257))));
+    let _client = net.call(b"");
+    let request = net.request();
+    assert!(matches!(request.reject(&long), Err(ConnectionError::TooMuchData(257))));
+    assert!(matches!(net.end(|builder| builder.accept(&request, &long)), Err(ConnectionError::TooMuchData(257))));
+    net.end(|builder| builder.accept(&request, b"")).expect("the request still waits");
+}
+
+/// By the raw face: receives before there is a connection, sends not; and again when it is over.
+#[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+pub fn con_014_sends_wait_for_the_connection<F: Fabric>() {
+    let net = Net::<F>::new("sends wait for the connection");
+    let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
+    let target = Memory::blank(100);
+    let receive = |end: &End, from, context| {
+        let (segments, flags) = (target.part(10 * context as usize, 10).segments(), OpFlags::COMPLETION);
+        // SAFETY: segments are made of `Memory`, which is never freed, and are not touched before the completion.
+        unsafe { end.endpoint.post_recv(&ReceiveWork { from, segments, tag: None, context, flags }) }
+    };
+    let send = |end: &End, context| {
+        let (peer, segments) = (end.endpoint.peer(), Memory::of(b"over there").segments());
+        let work = SendWork { peer, segments, tag: None, data: None, context, flags: OpFlags::COMPLETION };
+        // SAFETY: as above.
+        unsafe { end.endpoint.post_send(&work) }
+    };
+    let poll = |end: &End| {
+        net.until(|| {
+            let mut entry = [Entry::default()];
+            match end.endpoint.poll(&mut entry) {
+                Ok(0) => None,
+                Ok(_) => Some(Ok(entry[0])),
+                Err(_) => Some(Err(end.endpoint.read_error().expect("an error is next"))),
+            }
+        })
+    };
+    let refuses = |end: &End| {
+        let (endpoint, peer) = (&end.endpoint, end.endpoint.peer());
+        assert_eq!(send(end, 9), Err(PostError::NotConnected));
+        assert_eq!(endpoint.inject(peer, b"x"), Err(PostError::NotConnected));
+        let remote = percale::RemoteMemory { key: 1, address: 0, len: 1 };
+        assert_eq!(endpoint.inject_write(peer, b"x", remote, None), Err(PostError::NotConnected));
+        let error = endpoint.send(peer, vec![1; 5]).start().expect_err("there is no connection");
+        assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(5));
+        assert_eq!(PostError::NotConnected.errno(), 258);
+    };
+    assert_eq!(client.endpoint.connection_state(), Some(ConnectionState::Unconnected));
+    assert!(matches!(client.endpoint.wait_connected(None), Err(ConnectionError::Unconnected)));
+    refuses(&client);
+    receive(&client, PeerAddress::UNSPECIFIED, 1).expect("a receive");
+    receive(&client, client.endpoint.peer(), 2).expect("a receive from the only peer");
+    client.endpoint.connect(net.address(), b"").expect("a call");
+    refuses(&client);
+    receive(&client, PeerAddress::UNSPECIFIED, 3).expect("a receive");
+    let request = net.request();
+    refuses(&client);
+    let server = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
+    receive(&server, PeerAddress::UNSPECIFIED, 4).expect("a receive");
+    refuses(&server);
+    server.endpoint.accept(&request, b"").expect("the request waits");
+    if server.endpoint.connection_state() == Some(ConnectionState::Connecting) {
+        refuses(&server);
+    }
+    net.stands(&client);
+    net.stands(&server);
+    // Once in a lifetime.
+    assert!(matches!(client.endpoint.connect(net.address(), b""), Err(ConnectionError::Used)));
+    assert!(matches!(server.endpoint.accept(&request, b""), Err(ConnectionError::Used)));
+    assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
+    assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
+    for context in 1..=3 {
+        send(&server, 5).expect("a send");
+        assert_eq!(poll(&server).expect("a send").context, 5);
+        let got = poll(&client).expect("a message");
+        assert_eq!((got.context, got.len, got.source), (context, 10, client.endpoint.peer()));
+    }
+    same(&target.part(10, 30).read(), b"over thereover thereover there", "the messages");
+    receive(&client, client.endpoint.peer(), 5).expect("a receive");
+    receive(&client, PeerAddress::UNSPECIFIED, 6).expect("a receive");
+    server.endpoint.shutdown().expect("it is connected");
+    refuses(&server);
+    let error = poll(&server).expect_err("nobody will send");
+    assert_eq!((error.entry.context, error.error), (4, ErrorCode::Canceled));
+    for context in [5, 6] {
+        let error = poll(&client).expect_err("nobody will send");
+        assert_eq!((error.entry.context, error.error), (context, ErrorCode::Closed), "{error}");
+        assert_eq!(error.entry.flags, CompletionFlags::RECEIVE | CompletionFlags::MESSAGE);
+    }
+    refuses(&client);
+    // Later ones fail too.
+    receive(&client, client.endpoint.peer(), 7).expect("a receive");
+    assert_eq!(poll(&client).expect_err("nobody will send").entry.context, 7);
+}
+
+#[track_caller]
+fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
+    let told = match net.event(end) {
+        Event::ConnectionRefused { endpoint, address, error, reason, data } => {
+            assert_eq!(endpoint, end.endpoint.id());
+            assert_eq!(end.endpoint.peer_address(), Some(address));
+            (error, reason, data)
+        }
+        other => panic!("not refused, but {other:?}"),
+    };
+    assert_eq!(end.endpoint.connection_state(), Some(ConnectionState::Refused));
+    match end.endpoint.wait_connected(None) {
+        Err(ConnectionError::Refused { error, reason, data }) => assert_eq!((error, reason, data), told),
+        other => panic!("not refused, but {other:?}"),
+    }
+    assert_eq!(end.endpoint.inject(end.endpoint.peer(), b"x"), Err(PostError::NotConnected));
+    told
+}
+
+/// Rejected with data, thrown away, too many at once.
+pub fn con_015_requests_are_rejected<F: Fabric>() {
+    let net = Net::<F>::new("requests are rejected");
+    for len in [0, 1, DATA_LIMIT] {
+        let client = net.call(b"please");
+        let receive = client.endpoint.recv(vec![0; 8]).start().expect("a receive");
+        net.request().reject(&content(3, len)).expect("the request waits");
+        let (error, reason, data) = refused(&net, &client);
+        assert_eq!((error, error.errno()), (ErrorCode::Refused, libc::ECONNREFUSED), "{reason}");
+        same(&data, &content(3, len), "what the listener's owner gave");
+        net.finish(receive).expect_err("there is nobody to receive from");
+    }
+    let client = net.call(b"please");
+    drop(net.request());
+    assert_eq!(refused(&net, &client).2, b"");
+    net.listener().set_backlog(2);
+    let clients = [(); 4].map(|()| net.call(b""));
+    let turned_away = |end: &Rc<End>| end.endpoint.connection_state() == Some(ConnectionState::Refused);
+    net.until(|| (clients.iter().filter(|end| turned_away(end)).count() == 2).then_some(()));
+    net.until(|| (net.listener().pending() == 2).then_some(()));
+    for _ in 0..2 {
+        let request = net.request();
+        net.end(|builder| builder.accept(&request, b"")).expect("an endpoint");
+    }
+    for end in &clients {
+        if turned_away(end) {
+            let (error, reason, _) = refused(&net, end);
+            assert_eq!(error, ErrorCode::Refused, "{reason}");
+        } else {
+            net.stands(end);
+        }
+    }
+    assert_eq!(net.listener().pending(), 0);
+    net.pair();
+}
+
+/// Nobody is there; or somebody who is no listener; or one that closes before it answers.
+pub fn con_016_who_gets_no_answer_is_told<F: Fabric>() {
+    let mut net = Net::<F>::new("who gets no answer is told");
+    let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
+    let address = nobody.endpoint.address().to_string();
+    net.close(nobody);
+    let client = net.end(|builder| builder.connect(&address, b"")).expect("an endpoint");
+    let (error, reason, _) = refused(&net, &client);
+    assert_eq!(error, ErrorCode::Refused, "{reason}");
+    // An endpoint for many peers, and one for one, take no requests.
+    let many = net.end(|builder| Ok(builder.bind(net.fabric.address())?)).expect("an endpoint");
+    assert_eq!((many.endpoint.connection_state(), many.endpoint.peer()), (None, PeerAddress::UNSPECIFIED));
+    assert!(matches!(many.endpoint.connect(net.address(), b""), Err(ConnectionError::NotForOne)));
+    assert!(matches!(many.endpoint.shutdown(), Err(ConnectionError::NotForOne)));
+    let (left, right) = net.pair();
+    for end in [&many, &left, &right] {
+        let client = net.end(|builder| builder.connect(end.endpoint.address().to_string(), b"")).expect("an endpoint");
+        println!("{}: {:?}", F::NAME, refused(&net, &client));
+    }
+    exchange(&net, &left.endpoint, &right.endpoint);
+    // The listener closes while requests wait; one was answered before.
+    let clients = [(); 3].map(|()| net.call(b""));
+    let requests = [(); 3].map(|()| net.request());
+    let server = net.end(|builder| builder.accept(&requests[1], b"just in time")).expect("an endpoint");
+    drop(net.listener.take());
+    let accepted = clients.iter().find(|client| client.endpoint.address() == requests[1].from()).expect("one of them");
+    for request in &requests {
+        assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
+    }
+    for client in clients.iter().filter(|client| !Rc::ptr_eq(client, accepted)) {
+        let (error, reason, _) = refused(&net, client);
+        assert_eq!(error, ErrorCode::Refused, "{reason}");
+    }
+    assert_eq!(net.stands(accepted), b"just in time");
+    net.stands(&server);
+    exchange(&net, &server.endpoint, &accepted.endpoint);
+}
+
+/// What nobody answers ends in time, on either side.
+pub fn con_016_answers_are_waited_for_in_bounded_time<F: Fabric>() {
+    let net = Net::<F>::new("answers are waited for");
+    let client = net
+        .end(|builder| builder.answer_timeout(Duration::from_millis(300)).connect(net.address(), b""))
+        .expect("an endpoint");
+    let (error, reason, _) = refused(&net, &client);
+    assert_eq!(error, ErrorCode::TimedOut, "{reason}");
+    // Its request, if it came in time, has gone with it.
+    net.until(|| (net.listener().pending() == 0).then_some(()));
+    if let Some(Event::ConnectionRequest(request)) = net.listener().events().read() {
+        assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
+    }
+    // Who was accepted leaves before it comes.
+    let client = net.call(b"");
+    let request = net.request();
+    let hasty = net.fabric.domain(|domain| domain.connect_timeout(Duration::from_millis(300)));
+    let server = net.end_in(&hasty, |builder| builder.accept(&request, b"")).expect("an endpoint");
+    net.close(client);
+    let (error, reason, _) = refused(&net, &server);
+    assert_eq!(error, ErrorCode::TimedOut, "{reason}");
+}
+
+/// A connection is between two: messages of others do not get in, neither before nor after.
+pub fn con_018_strangers_are_turned_away<F: Fabric>() {
+    let net = Net::<F>::new("strangers are turned away");
+    let vector = net.domain.address_vector().build().expect("a vector");
+    let stranger =
+        net.end(|builder| Ok(builder.vector(&vector).bind(net.fabric.address())?)).expect("an endpoint").clone();
+    let tries = |there: std::net::SocketAddr| {
+        let peer = vector.insert(there).expect("an address");
+        // It may leave before it is known that nobody takes it, so an answer is asked for.
+        net.finish(stranger.endpoint.send(peer, "let me in").delivered()).expect_err("it is not welcome");
+        let remote = percale::RemoteMemory { key: 1, address: 0, len: 8 };
+        net.finish(stranger.endpoint.read(peer, remote, vec![0; 8])).expect_err("it is not welcome");
+    };
+    tries(net.listener().address());
+    let client = net.call(b"");
+    let early = client.endpoint.recv(vec![0; 100]).start().expect("a receive");
+    tries(client.endpoint.address());
+    let request = net.request();
+    tries(client.endpoint.address());
+    let server = net.end(|builder| builder.accept(&request, b"")).expect("an endpoint");
+    let late = server.endpoint.recv(vec![0; 100]).start().expect("a receive");
+    tries(server.endpoint.address());
+    net.stands(&client);
+    net.stands(&server);
+    tries(server.endpoint.address());
+    tries(client.endpoint.address());
+    for (from, receive) in [(&server, early), (&client, late)] {
+        let send = from.endpoint.send(from.endpoint.peer(), "it is me").start().expect("a send");
+        assert_eq!(net.finish(receive).expect("the message").to_vec(), b"it is me");
+        net.finish(send).expect("the send");
+    }
+    net.pair();
+    assert!(net.listener().events().is_empty());
+}
+
+/// The other side is told once, after all that was sent; what is outstanding ends.
+pub fn con_019_the_end_comes_after_all_messages<F: Fabric>() {
+    let net = Net::<F>::new("the end comes after all messages");
+    for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
+        let (client, server) = net.pair();
+        let (from, to) = if count % 20 == 0 { (client, server) } else { (server, client) };
+        for number in 0..count {
+            net.until(|| match from.endpoint.inject(from.endpoint.peer(), &content(number, len)) {
+                Ok(()) => Some(()),
+                Err(error) => {
+                    assert_eq!(error, PostError::Again);
+                    None
+                }
+            });
+        }
+        let receives: Vec<_> = (0..count).map(|_| to.endpoint.recv(vec![0; len]).start().expect("a receive")).collect();
+        if shut {
+            from.endpoint.shutdown().expect("it stands");
+            from.endpoint.shutdown().expect("as often as one likes");
+            assert_eq!(from.endpoint.connection_state(), Some(ConnectionState::Shutdown));
+        } else {
+            net.close(from);
+        }
+        let end = net.until(|| to.events.read());
+        let Event::Shutdown { endpoint, error, reason, .. } = end else { panic!("no end, but {end:?}") };
+        assert_eq!((endpoint, error), (to.endpoint.id(), ErrorCode::Closed), "{reason}");
+        for (number, receive) in (0..).zip(receives) {
+            let got = net.finish(receive).expect("it was sent before the end");
+            same(&got.to_vec(), &content(number, len), "a message before the end");
+        }
+        net.turns(50);
+        assert!(to.events.read().is_none(), "the end is told once");
+        to.endpoint.shutdown().expect("it is over");
+    }
+}
+
+/// Messages that came before the end can be received after it.
+pub fn con_019_messages_are_kept_beyond_the_end<F: Fabric>() {
+    let net = Net::<F>::new("messages are kept beyond the end");
+    let (client, server) = net.pair();
+    for number in 0..5 {
+        client.endpoint.inject(client.endpoint.peer(), &content(number, 100)).expect("room");
+    }
+    client.endpoint.shutdown().expect("it stands");
+    assert!(matches!(net.event(&server), Event::Shutdown { .. }));
+    for number in 0..5 {
+        let got = net.finish(server.endpoint.recv(vec![0; 100])).expect("it was sent before the end");
+        same(&got.to_vec(), &content(number, 100), "a message");
+    }
+    net.finish(server.endpoint.recv(vec![0; 100])).expect_err("there are no more");
+}
+
+/// Many at once, each with its own data, on one listener; then each connection is used.
+pub fn con_020_a_hundred_connect_at_once<F: Fabric>() {
+    const COUNT: usize = 100;
+    let net = Net::<F>::with("a hundred connect at once", |domain| domain.connect_timeout(Duration::from_secs(60)));
+    let clients: Vec<_> = (0..COUNT).map(|number| net.call(&number.to_le_bytes())).collect();
+    let servers: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let request = net.request();
+            let server = net.end(|builder| builder.accept(&request, request.data())).expect("an endpoint");
+            (usize::from_le_bytes(request.data().try_into().expect("eight bytes")), server)
+        })
+        .collect();
+    for (number, client) in clients.iter().enumerate() {
+        assert_eq!(net.stands(client), number.to_le_bytes());
+    }
+    for (number, server) in &servers {
+        assert_eq!(net.stands(server), number.to_le_bytes());
+        let client = &clients[*number].endpoint;
+        client.inject(client.peer(), &number.to_le_bytes()).expect("room");
+        let got = net.finish(server.endpoint.recv(vec![0; 8])).expect("the message");
+        assert_eq!(got.to_vec(), number.to_le_bytes());
+    }
+    assert_eq!(net.listener().pending(), 0);
+}
+
+/// Where no transport leads to others there is no connection, and that is said.
+pub fn con_016_no_transport_no_connection<F: Fabric>() {
+    let net = Net::<F>::new("no transport, no connection");
+    let client = net.call(b"");
+    let (error, reason, _) = refused(&net, &client);
+    println!("{}: {error:?}: {reason}", F::NAME);
+    let own = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
+    own.endpoint.connect(own.endpoint.address().to_string(), b"").expect("it is told later");
+    assert_eq!(refused(&net, &own).0, ErrorCode::Refused);
+}

@@ -1,0 +1,228 @@
+//! Endpoints of one connection each that threads share, and threads that sleep until something happens to them.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use percale::endpoint::Access;
+use percale::{ConnectionError, ConnectionRequest, Domain, Endpoint, ErrorCode, Event, EventQueue, Progress, WaitSet};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::fabric::Fabric;
+use crate::memory::{content, same};
+use crate::watchdog::Watchdog;
+
+/// A wait that takes longer has slept over something.
+const BOUND: Option<Duration> = Some(Duration::from_secs(60));
+
+fn domain<F: Fabric>(progress: Progress) -> (F, Domain) {
+    let fabric = F::new(1);
+    let domain = fabric.domain(|domain| domain.progress(progress).connect_timeout(Duration::from_secs(60)));
+    (fabric, domain)
+}
+
+fn request(events: &EventQueue) -> ConnectionRequest {
+    match events.wait(BOUND).expect("a request") {
+        Event::ConnectionRequest(request) => request,
+        other => panic!("no request, but {other:?}"),
+    }
+}
+
+fn stands(events: &EventQueue) -> Vec<u8> {
+    match events.wait(BOUND).expect("a connection") {
+        Event::Connected { data, .. } => data,
+        other => panic!("not connected, but {other:?}"),
+    }
+}
+
+fn ends(events: &EventQueue) {
+    match events.wait(BOUND).expect("the end") {
+        Event::Shutdown { error: ErrorCode::Closed, .. } => {}
+        other => panic!("not the end, but {other:?}"),
+    }
+}
+
+fn echo<A: Access>(endpoint: &Endpoint<A>, len: usize) {
+    let got = endpoint.recv(vec![0; len]).wait().expect("a message");
+    same(&got.to_vec(), &content(1, len), "the message");
+    endpoint.send(endpoint.peer(), got.buffer).delivered().wait().expect("the echo");
+}
+
+fn call<A: Access>(endpoint: &Endpoint<A>, len: usize) {
+    let receive = endpoint.recv(vec![0; len]).start().expect("a receive");
+    endpoint.send(endpoint.peer(), content(1, len)).wait().expect("a send");
+    same(&receive.wait().expect("the echo").to_vec(), &content(1, len), "the echo");
+}
+
+/// One thread on each side, which does nothing but wait for events: one queue for the listener and its connections.
+pub fn con_021_events_are_waited_for_by_shared_endpoints<F: Fabric>() {
+    let _watchdog = Watchdog::new("events are waited for by shared endpoints");
+    both_sides::<F>(Progress::Manual);
+}
+
+/// As before, and nobody need wait.
+pub fn con_021_automatic_progress_connects<F: Fabric>() {
+    let _watchdog = Watchdog::new("automatic progress connects");
+    both_sides::<F>(Progress::Automatic);
+}
+
+fn both_sides<F: Fabric>(progress: Progress) {
+    let (fabric, domain) = domain::<F>(progress);
+    let served = EventQueue::default();
+    let listener = domain.listener().events(&served).bind(fabric.address()).expect("a listener");
+    let address = listener.address().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..6_u8 {
+                if round % 2 == 0 {
+                    std::thread::sleep(Duration::from_millis(5)); // The other side sleeps.
+                }
+                let events = EventQueue::default();
+                let builder = domain.endpoint().event_queue(&events);
+                let client = builder.connect_shared(&address, &[round]).expect("an endpoint");
+                assert_eq!(stands(&events), [round, round]);
+                [0, 8, 9000, F::BULK].into_iter().for_each(|len| call(&client, len));
+                if round % 2 == 0 {
+                    client.shutdown().expect("it stands");
+                } else {
+                    ends(&events);
+                }
+            }
+        });
+        let mut early = None;
+        for round in 0..6_u8 {
+            let request = early.take().unwrap_or_else(|| request(&served));
+            assert_eq!(request.data(), [round]);
+            if round % 3 == 0 {
+                std::thread::sleep(Duration::from_millis(5)); // The other side sleeps.
+            }
+            let builder = domain.endpoint().event_queue(&served);
+            let server = builder.accept_shared(&request, &[round, round]).expect("an endpoint");
+            assert_eq!(stands(&served), [round]);
+            [0, 8, 9000, F::BULK].into_iter().for_each(|len| echo(&server, len));
+            // The next request comes over another connection than the end: it may be the first of the two.
+            let mut over = round % 2 != 0;
+            while !over {
+                match served.wait(BOUND).expect("the end") {
+                    Event::Shutdown { endpoint, .. } => over = endpoint == server.id(),
+                    Event::ConnectionRequest(request) => early = Some(request),
+                    other => panic!("not the end, but {other:?}"),
+                }
+            }
+        }
+    });
+}
+
+/// Owned endpoints, whose threads wait for nothing else.
+pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Fabric>() {
+    let _watchdog = Watchdog::new("a thread sleeps until it is connected");
+    let (fabric, domain) = domain::<F>(Progress::Manual);
+    let listener = domain.listener().bind(fabric.address()).expect("a listener");
+    let address = listener.address().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = domain.endpoint().connect(&address, b"one").expect("an endpoint");
+            assert!(matches!(client.wait_connected(Some(Duration::ZERO)), Err(ConnectionError::NotYet)));
+            assert_eq!(client.wait_connected(None).expect("it is accepted"), b"two");
+            echo(&client, 8);
+            let client = domain.endpoint().connect(&address, b"three").expect("an endpoint");
+            match client.wait_connected(None) {
+                Err(ConnectionError::Refused { error: ErrorCode::Refused, data, .. }) => assert_eq!(data, b"four"),
+                other => panic!("it is rejected, but {other:?}"),
+            }
+        });
+        let first = request(listener.events());
+        std::thread::sleep(Duration::from_millis(20)); // The other side sleeps.
+        let server = domain.endpoint().accept(&first, b"two").expect("an endpoint");
+        assert_eq!(server.wait_connected(None).expect("it comes"), b"one");
+        call(&server, 8);
+        let second = request(listener.events());
+        std::thread::sleep(Duration::from_millis(20));
+        second.reject(b"four").expect("it waits");
+    });
+}
+
+/// The time for an answer passes while everybody sleeps: on the queue, on a wait set, on a descriptor, or for the connection.
+pub fn con_021_sleepers_are_told_that_no_answer_comes<F: Fabric>() {
+    let _watchdog = Watchdog::new("sleepers are told that no answer comes");
+    let (fabric, domain) = domain::<F>(Progress::Manual);
+    let listener = domain.listener().bind(fabric.address()).expect("a listener");
+    let builder = || domain.endpoint().answer_timeout(Duration::from_millis(50));
+    let ways: [fn(&EventQueue) -> Event; 3] = [
+        |events| events.wait(BOUND).expect("the end of the wait"),
+        |events| {
+            let set = WaitSet::new();
+            set.add(events).expect("a member");
+            set.wait(BOUND).expect("the end of the wait");
+            events.read().expect("it has something")
+        },
+        |events| loop {
+            if let Some(event) = events.read() {
+                return event;
+            }
+            if events.try_wait().expect("a descriptor") {
+                sleep(events.descriptor().expect("a descriptor"));
+            }
+        },
+    ];
+    for way in ways {
+        let events = EventQueue::default();
+        let _client = builder().event_queue(&events).connect_shared(listener.address().to_string(), b"").expect("one");
+        let told = way(&events);
+        assert!(matches!(told, Event::ConnectionRefused { error: ErrorCode::TimedOut, .. }), "{told:?}");
+    }
+    let client = builder().connect(listener.address().to_string(), b"").expect("an endpoint");
+    let error = client.wait_connected(BOUND).expect_err("nobody answers");
+    assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
+}
+
+fn sleep(descriptor: BorrowedFd<'_>) {
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let woken = rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&patience));
+    assert_eq!(woken, Ok(1), "something was slept over");
+}
+
+/// Eight threads call, four answer: every second call is accepted.
+pub fn con_021_many_threads_call_one_listener<F: Fabric>() {
+    const CALLERS: u64 = 8;
+    const EACH: u64 = 6;
+    let _watchdog = Watchdog::new("many threads call one listener");
+    let (fabric, domain) = domain::<F>(Progress::Manual);
+    let listener = domain.listener().bind(fabric.address()).expect("a listener");
+    let address = listener.address().to_string();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..CALLERS * EACH / 4 {
+                    let request = request(listener.events());
+                    let number = u64::from_le_bytes(request.data().try_into().expect("eight bytes"));
+                    if number % 2 == 0 {
+                        request.reject(request.data()).expect("it waits");
+                    } else {
+                        let server = domain.endpoint().accept(&request, request.data()).expect("an endpoint");
+                        server.wait_connected(None).expect("it comes");
+                        echo(&server, number as usize);
+                    }
+                }
+            });
+        }
+        for caller in 0..CALLERS {
+            let (domain, address) = (&domain, &address);
+            scope.spawn(move || {
+                for number in (caller * EACH..).take(EACH as usize) {
+                    let client = domain.endpoint().connect(address, &number.to_le_bytes()).expect("an endpoint");
+                    match client.wait_connected(None) {
+                        Ok(data) => {
+                            assert_eq!((number % 2, data), (1, number.to_le_bytes().to_vec()));
+                            call(&client, number as usize);
+                        }
+                        Err(ConnectionError::Refused { data, .. }) => {
+                            assert_eq!((number % 2, data), (0, number.to_le_bytes().to_vec()));
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(listener.pending(), 0);
+}

@@ -1,0 +1,67 @@
+//! Copies of answers, by libfabric itself: it knows how much of one its application has.
+
+use std::net::SocketAddr;
+
+use crate::abi::{fi_domain_attr, fi_info, fid_t};
+use crate::address::Native;
+use crate::libfabric::libfabric;
+
+/// A copy of an answer, ours.
+#[derive(Debug)]
+pub(crate) struct Copied(*mut fi_info);
+
+// SAFETY: the memory is ours alone and is only read.
+unsafe impl Send for Copied {}
+// SAFETY: as above.
+unsafe impl Sync for Copied {}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        if let Some(free) = libfabric().free_info {
+            // SAFETY: libfabric made it, and nobody else has it.
+            unsafe { free(self.0) };
+        }
+    }
+}
+
+impl Copied {
+    /// A copy; `None` without libfabric or memory.
+    ///
+    /// # Safety
+    /// `info` is an answer of libfabric's.
+    pub(crate) unsafe fn of(info: *const fi_info) -> Option<Self> {
+        // SAFETY: promised by the caller.
+        let copy = unsafe { libfabric().dup_info?(info) };
+        (!copy.is_null()).then_some(Self(copy))
+    }
+
+    /// Owns an answer.
+    ///
+    /// # Safety
+    /// libfabric made it, and nobody else has it.
+    pub(crate) const unsafe fn adopt(info: *mut fi_info) -> Self {
+        Self(info)
+    }
+
+    /// What the domain is to be like.
+    pub(crate) fn domain(&self) -> Option<&fi_domain_attr> {
+        // SAFETY: libfabric made the copy, with attributes that are there or null.
+        unsafe { (*self.0).domain_attr.as_ref() }
+    }
+
+    /// A copy for a client, for an endpoint that takes the connection that `from` asks for.
+    pub(crate) fn for_request(&self, from: SocketAddr, handle: fid_t) -> Option<*mut fi_info> {
+        // SAFETY: libfabric made ours.
+        let copy = unsafe { Self::of(self.0) }?;
+        // SAFETY: nobody else has it.
+        let info = unsafe { &mut *copy.0 };
+        let address = Native::from(from);
+        // SAFETY: libfabric allocates addresses by malloc.
+        unsafe { libc::free(info.dest_addr) };
+        info.dest_addr = super::native::bytes(address.as_bytes())?;
+        info.dest_addrlen = address.as_bytes().len();
+        info.handle = handle;
+        std::mem::forget(copy);
+        Some(info)
+    }
+}

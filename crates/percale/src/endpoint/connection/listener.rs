@@ -1,0 +1,98 @@
+//! Listeners: where requests for connections arrive.
+
+use std::net::SocketAddr;
+
+use crate::completion::event::EventQueue;
+use crate::domain::Domain;
+use crate::endpoint::access::reach::Reach;
+use crate::endpoint::builder::{BindError, Purpose, resolve};
+use crate::endpoint::engine::Engine;
+use crate::endpoint::{EndpointBuilder, SharedEndpoint};
+
+/// Requests that wait for an answer, unless the builder says otherwise.
+const BACKLOG: usize = 128;
+
+/// Collects what a listener is made of. [`Domain::listener`] makes one.
+#[derive(Debug)]
+#[must_use = "nothing listens before `bind`"]
+pub struct ListenerBuilder<'d> {
+    domain: &'d Domain,
+    events: Option<EventQueue>,
+    backlog: usize,
+}
+
+impl<'d> ListenerBuilder<'d> {
+    pub(crate) const fn new(domain: &'d Domain) -> Self {
+        Self { domain, events: None, backlog: BACKLOG }
+    }
+
+    /// Requests are told here; several listeners and endpoints may share a queue. Without: the listener has one of its own.
+    pub fn events(mut self, events: &EventQueue) -> Self {
+        self.events = Some(events.clone());
+        self
+    }
+
+    /// How many requests may wait for an answer (FI_BACKLOG); further ones are rejected. Default 128.
+    pub const fn backlog(mut self, requests: usize) -> Self {
+        self.backlog = requests;
+        self
+    }
+
+    /// Listens at `address` (`HOST:PORT`; port 0 for any free one).
+    ///
+    /// # Errors
+    /// If the address cannot be had, or the system refuses descriptors or a thread.
+    pub fn bind(self, address: impl AsRef<str>) -> Result<Listener, BindError> {
+        let events = self.events.unwrap_or_default();
+        let builder = EndpointBuilder::new(self.domain).event_queue(&events);
+        let endpoint = builder.shared(resolve(address.as_ref())?, Purpose::Listener(self.backlog))?;
+        let weak = endpoint.access.downgrade();
+        endpoint.access.with(|engine| engine.listen(weak));
+        Ok(Listener { endpoint, events })
+    }
+}
+
+/// A passive endpoint (fi_passive_ep(3), fi_listen(3)): requests for connections arrive here, and nothing else. Closing it rejects those
+/// that wait.
+#[derive(Debug)]
+pub struct Listener {
+    endpoint: SharedEndpoint,
+    events: EventQueue,
+}
+
+impl Listener {
+    /// The address to connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.endpoint.address()
+    }
+
+    /// Where requests are told. Reading and waiting here drives the listener.
+    #[must_use]
+    pub const fn events(&self) -> &EventQueue {
+        &self.events
+    }
+
+    /// How many requests may wait for an answer from now on; those that wait already stay.
+    pub fn set_backlog(&self, requests: usize) {
+        self.endpoint.access.with(|engine| engine.set_backlog(requests));
+    }
+
+    /// Requests that wait for an answer now.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.endpoint.access.with(Engine::pending_requests)
+    }
+
+    /// Peers that it keeps something for.
+    #[cfg(test)]
+    pub(crate) fn peers(&self) -> usize {
+        self.endpoint.access.with(|engine| engine.core.peers.len())
+    }
+
+    /// Makes progress; says whether anything happened.
+    #[must_use]
+    pub fn progress(&self) -> bool {
+        self.endpoint.progress()
+    }
+}

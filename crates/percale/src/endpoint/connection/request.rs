@@ -1,0 +1,111 @@
+//! Requests for connections, as a listener's owner sees them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::ConnectionError;
+use crate::endpoint::access::WeakShared;
+use crate::endpoint::access::reach::Reach;
+use crate::endpoint::engine::listening::Thrown;
+use crate::endpoint::engine::single::Awaiting;
+use crate::wire::control::{Control, DATA_LIMIT, Rejection};
+
+/// Somebody wants a connection: to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
+/// [rejected](Self::reject), once. It is good until then, or until who asked or the listener is gone. A request that is dropped
+/// unanswered is rejected. Each handle is the same request.
+#[derive(Clone, Debug)]
+pub struct ConnectionRequest {
+    request: Arc<Request>,
+}
+
+impl PartialEq for ConnectionRequest {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.request, &other.request)
+    }
+}
+
+impl Eq for ConnectionRequest {}
+
+/// What a request is.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Its number at its listener.
+    pub(crate) number: u64,
+    pub(crate) listener: WeakShared,
+    /// The listener's address.
+    pub(crate) at: SocketAddr,
+    /// The listener listens on every interface.
+    pub(crate) anywhere: bool,
+    /// Who asks: its address and its incarnation.
+    pub(crate) from: SocketAddr,
+    pub(crate) incarnation: u128,
+    pub(crate) data: Vec<u8>,
+    pub(crate) thrown: Arc<Thrown>,
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.thrown.push(self.number);
+    }
+}
+
+impl ConnectionRequest {
+    pub(crate) fn new(request: Request) -> Self {
+        Self { request: Arc::new(request) }
+    }
+
+    /// The endpoint that asks.
+    #[must_use]
+    pub fn from(&self) -> SocketAddr {
+        self.request.from
+    }
+
+    /// What it gave with its request.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.request.data
+    }
+
+    /// The address of the listener that was asked.
+    #[must_use]
+    pub fn listener(&self) -> SocketAddr {
+        self.request.at
+    }
+
+    /// Rejects the request (fi_reject(3)); `data`, at most [`DATA_LIMIT`] bytes, is for who asked.
+    ///
+    /// # Errors
+    /// If the request is gone, or the data is too much.
+    pub fn reject(&self, data: &[u8]) -> Result<(), ConnectionError> {
+        if data.len() > DATA_LIMIT {
+            return Err(ConnectionError::TooMuchData(data.len()));
+        }
+        self.answer(&Control::Rejected { why: Rejection::Owner, data: data.to_vec() })
+    }
+
+    /// Tells who asked which endpoint it is to connect to.
+    pub(super) fn grant(&self, to: Awaiting, data: &[u8]) -> Result<(), ConnectionError> {
+        let Awaiting { address, anywhere, incarnation } = to;
+        self.answer(&Control::Granted { address, anywhere, incarnation, data: data.to_vec() })
+    }
+
+    fn answer(&self, answer: &Control) -> Result<(), ConnectionError> {
+        let listener = self.request.listener.upgrade().ok_or(ConnectionError::Gone)?;
+        listener.with(|engine| engine.answer_request(self.request.number, answer))
+    }
+
+    /// Who asks: its address and incarnation.
+    pub(super) fn caller(&self) -> (SocketAddr, u128) {
+        (self.request.from, self.request.incarnation)
+    }
+
+    /// Where to open an endpoint that accepts.
+    pub(super) fn place(&self) -> SocketAddr {
+        let ip = match self.request.at.ip() {
+            IpAddr::V4(_) if self.request.anywhere => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) if self.request.anywhere => Ipv6Addr::UNSPECIFIED.into(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, 0)
+    }
+}

@@ -1,0 +1,115 @@
+//! The end of an endpoint, and of single connections, in good order.
+
+use std::time::{Duration, Instant};
+
+use super::peers::State;
+use super::{Connector, Engine};
+use crate::completion::entry::ErrorCode;
+use crate::memory::volatile::Segments;
+use crate::transport::any::AnyLink;
+use crate::transport::connect::LocalBell;
+use crate::transport::{Connection, Link};
+use crate::wire::head::{Head, Kind};
+
+/// How long a closing endpoint tries to get rid of what it still has to send.
+const LINGER: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Sends what is still to be sent, says goodbye and closes every connection.
+    pub(crate) fn close(&mut self) {
+        if !self.process.is_here() {
+            return; // A forked child's copy: the connections are its parent's.
+        }
+        crate::endpoint::reactor::forget(self.id);
+        self.give_up_connecting();
+        let until = self.flush();
+        for slot in 0..self.links.len() {
+            if let Some(link) = self.links[slot].take() {
+                self.part(slot as Connection, link, until, ErrorCode::Closed, "the endpoint was closed");
+            }
+        }
+        self.core.abandon_left();
+    }
+
+    /// Sends what is still to be sent, for a bounded time; what is left of it may be used for goodbyes.
+    pub(super) fn flush(&mut self) -> Instant {
+        let until = Instant::now() + LINGER;
+        loop {
+            let any = self.progress();
+            let waiting = self.poller.is_working(&self.links) || !self.core.outbox.is_empty();
+            // What was injected before the connection stood counts as sent, too.
+            let pending = (0..self.core.peers.len() as u32).any(|slot| {
+                let peer = self.core.peers.get(slot);
+                matches!(peer.state, State::Up | State::Connecting(_)) && !peer.pending.is_empty()
+            });
+            if (!waiting && !pending && !any) || Instant::now() >= until {
+                return until;
+            }
+            if !any {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Ends a connection in good order. What waits for it fails.
+    pub(super) fn hang_up(&mut self, slot: Connection, error: ErrorCode, why: &str, until: Instant) {
+        if let Some(link) = self.unlink(slot) {
+            self.part(slot, link, until, error, why);
+        }
+        self.forget_connection(slot, error, why);
+    }
+
+    /// Takes a slot's link out of use.
+    pub(super) fn unlink(&mut self, slot: Connection) -> Option<AnyLink> {
+        let link = self.links.get_mut(slot as usize).and_then(Option::take)?;
+        self.poller.forget(slot, matches!(link, AnyLink::Shm(_)));
+        match &link {
+            AnyLink::Tcp(_) => {
+                self.poller.sockets -= 1;
+                if self.poller.sockets == 0 {
+                    self.ticks = None; // Nobody reads the timer any more: left in the epoll, it would wake every sleeper at once.
+                }
+            }
+            AnyLink::Shm(_) => self.doorbell.release(self.core.peers.get(slot).bit),
+            AnyLink::Loopback(_) | AnyLink::Sim(_) => {}
+        }
+        Some(link)
+    }
+
+    /// Says goodbye on a link and closes it.
+    fn part(&mut self, slot: Connection, mut link: AnyLink, until: Instant, error: ErrorCode, why: &str) {
+        let bye = Head { kind: Kind::Bye, ..Head::default() };
+        if link.send(&bye, &Segments::EMPTY, false).is_err() {
+            tracing::debug!("no room for a goodbye; the peer will see the connection close");
+        }
+        self.leave(slot, &mut link, error, why);
+        if let AnyLink::Tcp(tcp) = link {
+            tcp.linger(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Sets aside what the peer of a link may still be writing.
+    pub(super) fn leave(&mut self, slot: Connection, link: &mut AnyLink, error: ErrorCode, why: &str) {
+        if let AnyLink::Shm(link) = link
+            && let Some(residue) = link.residue()
+        {
+            self.core.leave_behind(slot, residue, error, why);
+        }
+    }
+
+    /// A slot's link is gone: whatever waited for the connection ends, and who made it is told.
+    pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
+        let (serial, address) = (self.core.peers.get(slot).serial, self.core.peers.get(slot).address);
+        self.core.down(slot, error, why);
+        self.close_serial(serial);
+        if let Connector::Sim(port) = &self.connector {
+            port.closed(address);
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

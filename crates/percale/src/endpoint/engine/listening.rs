@@ -1,0 +1,172 @@
+//! A listener: takes requests for connections, and gives its owner's answers.
+//!
+//! Who asks stays connected until it has its answer, or gives up; its request is good as long as that.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Engine;
+use super::role::Role;
+use super::types::Action;
+use crate::completion::event::Event;
+use crate::endpoint::access::WeakShared;
+use crate::endpoint::connection::{ConnectionError, ConnectionRequest, Request};
+use crate::transport::Connection;
+use crate::transport::shm::Bell;
+use crate::wire::control::{Control, Rejection};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// How many requests may wait for an answer.
+    backlog: usize,
+    anywhere: bool,
+    next: u64,
+    /// Whose request has which number.
+    pending: HashMap<u64, Connection>,
+    /// Who has asked: with its request's number until that was answered.
+    asked: HashMap<Connection, Option<u64>>,
+    /// What requests are answered through; known once the listener is.
+    owner: Option<WeakShared>,
+    thrown: Option<Arc<Thrown>>,
+}
+
+/// Requests that nobody holds any more. Who throws one away may hold any lock, the listener's among them.
+#[derive(Debug)]
+pub(crate) struct Thrown {
+    any: AtomicBool,
+    numbers: Mutex<Vec<u64>>,
+    bell: Arc<Bell>,
+}
+
+impl Thrown {
+    /// This request was thrown away, perhaps after it was answered.
+    pub(crate) fn push(&self, number: u64) {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        self.any.store(true, Ordering::Release);
+        self.bell.wake();
+    }
+
+    fn take(&self) -> Vec<u64> {
+        if !self.any.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Listening {
+    pub(crate) fn new(backlog: usize, anywhere: bool) -> Self {
+        let (pending, asked) = (HashMap::new(), HashMap::new());
+        Self { backlog, anywhere, next: 1, pending, asked, owner: None, thrown: None }
+    }
+}
+
+impl Engine {
+    fn listening(&mut self) -> Option<&mut Listening> {
+        match self.role.as_deref_mut() {
+            Some(Role::Listener(listening)) => Some(listening),
+            _ => None,
+        }
+    }
+
+    /// From now on requests can be answered through this.
+    pub(crate) fn listen(&mut self, owner: WeakShared) {
+        let thrown = Thrown { any: AtomicBool::new(false), numbers: Mutex::default(), bell: Arc::clone(&self.bell) };
+        if let Some(listening) = self.listening() {
+            (listening.owner, listening.thrown) = (Some(owner), Some(Arc::new(thrown)));
+        }
+    }
+
+    /// How many requests may wait for an answer from now on.
+    pub(crate) fn set_backlog(&mut self, backlog: usize) {
+        if let Some(listening) = self.listening() {
+            listening.backlog = backlog;
+        }
+    }
+
+    /// Requests that wait for an answer.
+    pub(crate) fn pending_requests(&mut self) -> usize {
+        self.listening().map_or(0, |listening| listening.pending.len())
+    }
+
+    /// Looks at what was asked, and at what nobody will answer.
+    pub(super) fn attend_listener(&mut self) {
+        for (from, control) in self.core.gate.take_heard() {
+            match control {
+                Control::Request { data } => self.requested(from, data),
+                _ => self.core.peers.accuse(from, "an answer to a listener"),
+            }
+        }
+        let thrown = self.listening().and_then(|listening| listening.thrown.as_ref().map(|thrown| thrown.take()));
+        for number in thrown.unwrap_or_default() {
+            let unanswered = Control::Rejected { why: Rejection::Unanswered, data: Vec::new() };
+            if self.answer_request(number, &unanswered).is_ok() {
+                tracing::warn!("a request for a connection was thrown away unanswered");
+            }
+        }
+    }
+
+    fn requested(&mut self, from: Connection, data: Vec<u8>) {
+        let (address, incarnation) = (self.core.peers.get(from).address, self.core.peers.get(from).incarnation);
+        let at = self.address();
+        let Some(listening) = self.listening() else { return };
+        if listening.asked.contains_key(&from) {
+            return self.core.peers.accuse(from, "a second request for one connection");
+        }
+        let (Some(owner), Some(thrown)) = (&listening.owner, &listening.thrown) else { return };
+        if listening.pending.len() >= listening.backlog {
+            listening.asked.insert(from, None);
+            return self.say(from, &Control::Rejected { why: Rejection::Backlog, data: Vec::new() });
+        }
+        let number = listening.next;
+        listening.next += 1;
+        let request = ConnectionRequest::new(Request {
+            number,
+            listener: owner.clone(),
+            at,
+            anywhere: listening.anywhere,
+            from: address,
+            incarnation,
+            data,
+            thrown: Arc::clone(thrown),
+        });
+        listening.pending.insert(number, from);
+        listening.asked.insert(from, Some(number));
+        self.core.event(|| Event::ConnectionRequest(request));
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// If who asked is gone, or has an answer.
+    pub(crate) fn answer_request(&mut self, number: u64, answer: &Control) -> Result<(), ConnectionError> {
+        if !self.process.is_here() {
+            return Err(ConnectionError::Forked);
+        }
+        self.progress(); // Who asked may have left.
+        let listening = self.listening().ok_or(ConnectionError::Gone)?;
+        let slot = listening.pending.remove(&number).ok_or(ConnectionError::Gone)?;
+        listening.asked.insert(slot, None);
+        self.say(slot, answer);
+        Ok(())
+    }
+
+    /// Who asked is gone.
+    pub(super) fn listener_over(&mut self, slot: Connection) {
+        self.core.gate.forget(slot);
+        let Some(listening) = self.listening() else { return };
+        if let Some(Some(number)) = listening.asked.remove(&slot) {
+            listening.pending.remove(&number);
+        }
+        self.core.peers.give_up(slot);
+    }
+
+    /// Sends a control frame.
+    pub(super) fn say(&mut self, to: Connection, control: &Control) {
+        let (head, payload) = control.to_frame();
+        self.core.outbox.push_back((to, Action::Bytes(head, payload)));
+        self.act();
+    }
+}

@@ -1,0 +1,79 @@
+//! Operations of a broken connection whose memory the peer may still be writing.
+//!
+//! They have failed, but do not end before the peer has let go of their memory, or its process is dead: until then it is nobody
+//! else's. Whoever closes the endpoint before that gives up what safe operations own.
+
+use super::access::Access;
+use super::core::Core;
+use super::types::{Pull, Side};
+use crate::completion::entry::{ErrorCode, ErrorEntry};
+use crate::transport::Connection;
+use crate::transport::shm::Residue;
+
+/// What waits for one peer.
+#[derive(Debug)]
+pub(crate) struct Left {
+    from: Connection,
+    residue: Residue,
+    pulls: Vec<Pull>,
+    accesses: Vec<Access>,
+    error: ErrorCode,
+    why: String,
+}
+
+impl Core {
+    /// Takes what a broken link's peer may still be writing out of the operations that are about to fail.
+    #[cold]
+    pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
+        let mut pulls = Vec::new();
+        let mut accesses: Vec<u32> = residue.held_access().into_iter().collect();
+        let ours = |(id, pull): (usize, &Pull)| (pull.from() == from && residue.holds_pull(id as u32)).then_some(id);
+        let held: Vec<usize> = self.pulls.iter().filter_map(ours).collect();
+        for id in held {
+            match self.pulls.remove(id) {
+                Pull::Fetch { part, .. } => accesses.extend(self.access_of_part(part)),
+                pull => pulls.push(pull),
+            }
+        }
+        accesses.sort_unstable();
+        accesses.dedup();
+        let accesses = accesses.into_iter().filter_map(|id| self.accesses.try_remove(id as usize)).collect();
+        self.left.push(Left { from, residue, pulls, accesses, error, why: why.to_owned() });
+    }
+
+    /// Ends what no peer can be writing any more. Whether anything ended.
+    #[cold]
+    pub(super) fn settle_left(&mut self) -> bool {
+        let over: Vec<Left> = self.left.extract_if(.., |left| left.residue.is_over()).collect();
+        let any = !over.is_empty();
+        for Left { from, pulls, accesses, error, why, .. } in over {
+            for pull in pulls {
+                if let Pull::Message { head, receive, .. } = pull {
+                    self.receive_failed(from, &head, &receive, error, &why);
+                }
+            }
+            for access in accesses {
+                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
+                self.fail(Side::Transmit, access.notify(), failure);
+            }
+        }
+        any
+    }
+
+    /// The endpoint is closed. What a peer may still be writing is given to nobody: it leaks.
+    pub(super) fn abandon_left(&mut self) {
+        self.settle_left();
+        for Left { pulls, accesses, .. } in std::mem::take(&mut self.left) {
+            tracing::warn!("a peer may still be copying to memory of this endpoint, which is therefore never freed");
+            for pull in pulls {
+                match pull {
+                    Pull::Message { receive, .. } => self.operations.leak(receive.notify, receive.context),
+                    pull => std::mem::forget(pull), // With the copy that it owns.
+                }
+            }
+            for access in accesses {
+                self.operations.leak(access.notify(), access.entry().context);
+            }
+        }
+    }
+}

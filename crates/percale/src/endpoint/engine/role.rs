@@ -1,0 +1,57 @@
+//! What an endpoint is for, if it is not for anybody's messages.
+
+use super::Engine;
+use super::listening::Listening;
+use super::single::Single;
+use crate::completion::entry::ErrorCode;
+use crate::fabric::TransportKind;
+use crate::transport::Connection;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Requests for connections.
+    Listener(Listening),
+    /// One connection.
+    Single(Single),
+}
+
+impl Engine {
+    /// The slot for a peer that has connected to us; `None` if it is not welcome.
+    pub(super) fn welcome(&mut self, address: std::net::SocketAddr, incarnation: u128) -> Option<Connection> {
+        match self.role.as_deref() {
+            None | Some(Role::Listener(_)) => Some(self.core.peers.real_slot(address)),
+            Some(Role::Single(single)) => {
+                let slot = single.awaited(incarnation)?;
+                self.core.peers.also_known_as(slot, address);
+                Some(slot)
+            }
+        }
+    }
+
+    /// A link of an endpoint with a role stands.
+    pub(super) fn link_stands(&mut self, slot: Connection, transport: TransportKind) {
+        if matches!(self.role.as_deref(), Some(Role::Single(_))) {
+            self.single_link(slot, transport);
+        }
+    }
+
+    /// A link of an endpoint with a role has ended, or will not stand.
+    pub(super) fn link_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
+        match self.role.as_deref() {
+            Some(Role::Single(_)) => self.single_over(slot, error, reason),
+            Some(Role::Listener(_)) => self.listener_over(slot),
+            None => {}
+        }
+    }
+
+    /// Looks after what only an endpoint with a role has to look after.
+    #[cold]
+    pub(super) fn attend(&mut self) {
+        match self.role.as_deref() {
+            Some(Role::Single(_)) => self.attend_single(),
+            Some(Role::Listener(_)) => self.attend_listener(),
+            None => {}
+        }
+    }
+}

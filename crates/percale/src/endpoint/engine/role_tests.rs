@@ -1,0 +1,179 @@
+//! Listeners and endpoints of one connection against peers that say what nobody says. In a simulated network, by one thread.
+
+use super::Engine;
+use super::gate::Gate;
+use super::types::Action;
+use crate::completion::entry::ErrorCode;
+use crate::completion::event::{Event, EventQueue};
+use crate::domain::Domain;
+use crate::endpoint::access::reach::Reach;
+use crate::endpoint::connection::{ConnectionState, Listener};
+use crate::endpoint::{Endpoint, EndpointBuilder};
+use crate::transport::Connection;
+use crate::transport::sim::{Network, SimOptions};
+use crate::wire::control::{Control, Rejection};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Turns in which whatever happens has happened.
+const MANY: usize = 3000;
+
+struct World {
+    network: Network,
+    domain: Domain,
+    events: EventQueue,
+    listener: Listener,
+}
+
+impl World {
+    fn new() -> Self {
+        let network = Network::new(7, SimOptions::default());
+        let domain = crate::Info::discover().unwrap().domain().simulated(&network).open().unwrap();
+        let events = EventQueue::default();
+        let listener = domain.listener().events(&events).bind("10.0.0.1:1").unwrap();
+        Self { network, domain, events, listener }
+    }
+
+    fn turns(&self, count: usize, ends: &[&Endpoint]) {
+        for _ in 0..count {
+            self.network.advance(1000);
+            let _any = self.listener.progress();
+            for end in ends {
+                end.progress();
+            }
+        }
+    }
+
+    fn open(&self, events: &EventQueue) -> Endpoint {
+        self.domain.endpoint().event_queue(events).bind("10.0.0.2:0").unwrap()
+    }
+
+    fn builder(&self) -> EndpointBuilder<'_> {
+        self.domain.endpoint()
+    }
+
+    /// The listener still does what it is for.
+    fn serves(&self) {
+        let client = self.builder().connect(self.listener.address().to_string(), b"good").unwrap();
+        self.turns(MANY, &[&client]);
+        let request = std::iter::from_fn(|| self.events.read()).find_map(|event| match event {
+            Event::ConnectionRequest(request) if request.data() == b"good" => Some(request),
+            _ => None,
+        });
+        let server = self.builder().accept(&request.unwrap(), b"").unwrap();
+        self.turns(MANY, &[&client, &server]);
+        for end in [&client, &server] {
+            assert_eq!(end.connection_state(), Some(ConnectionState::Connected));
+        }
+    }
+}
+
+/// Sends any frame at all.
+fn send(engine: &mut Engine, to: Connection, head: Head, payload: Vec<u8>) {
+    let head = Head { len: payload.len() as u32, ..head };
+    engine.core.outbox.push_back((to, Action::Bytes(head, payload)));
+    engine.act();
+}
+
+fn frames(controls: &[Control]) -> Vec<(Head, Vec<u8>)> {
+    controls.iter().map(Control::to_frame).collect()
+}
+
+fn granted(address: &str) -> Control {
+    Control::Granted { address: address.parse().unwrap(), anywhere: false, incarnation: 5, data: Vec::new() }
+}
+
+#[test]
+fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
+    let world = World::new();
+    let request = Control::Request { data: vec![1; 3] };
+    let rejected = Control::Rejected { why: Rejection::Owner, data: Vec::new() };
+    let other = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
+    let wrong: Vec<Vec<(Head, Vec<u8>)>> = vec![
+        frames(&[request.clone(), request.clone()]),
+        frames(&[granted("10.0.0.9:9")]),
+        frames(&[rejected]),
+        vec![(other(Kind::Control), vec![1; 300])],
+        vec![(Head { id: 1, ..other(Kind::Control) }, vec![1; 257])],
+        vec![(other(Kind::Message), vec![1; 8])],
+        vec![(other(Kind::Message), vec![1; 2000])],
+        vec![(other(Kind::TaggedOffer), vec![1; 40])],
+        vec![(other(Kind::Read), vec![1; 16])],
+        vec![(other(Kind::Write), vec![1; 2000])],
+        vec![(other(Kind::Wrote), Vec::new())],
+        vec![(other(Kind::Pull), vec![1; 40])],
+        frames(&vec![request; 5000]),
+    ];
+    for (case, frames) in wrong.into_iter().enumerate() {
+        let events = EventQueue::default();
+        let hostile = world.open(&events);
+        let slot = hostile.access.with(|engine| {
+            let slot = engine.core.peers.slot(world.listener.address());
+            engine.start_connecting(slot);
+            slot
+        });
+        world.turns(MANY, &[&hostile]);
+        assert!(matches!(events.read(), Some(Event::Connected { .. })));
+        for (head, payload) in frames {
+            hostile.access.with(|engine| send(engine, slot, head, payload));
+        }
+        world.turns(MANY, &[&hostile]);
+        assert!(matches!(events.read(), Some(Event::PeerDown { .. })), "case {case}: it is still connected");
+        assert_eq!(world.listener.pending(), 0, "case {case}");
+        world.serves();
+    }
+    // Who left, left no slot behind: those that come take the same ones.
+    let slots = world.listener.peers();
+    for _ in 0..20 {
+        world.serves();
+    }
+    assert!(world.listener.peers() <= slots + 1, "{} peers after {slots}", world.listener.peers());
+}
+
+#[test]
+fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
+    let world = World::new();
+    let request = Control::Request { data: Vec::new() };
+    let message = vec![(Head::default(), vec![1; 8])];
+    let long = vec![(Head::default(), vec![1; 2000])];
+    let cases = |own: &str, there: &str| {
+        vec![
+            (frames(std::slice::from_ref(&request)), ErrorCode::PeerDied),
+            (message.clone(), ErrorCode::PeerDied),
+            (long.clone(), ErrorCode::PeerDied),
+            (frames(&[granted(own)]), ErrorCode::PeerDied),
+            (frames(&[granted(there)]), ErrorCode::PeerDied),
+            // Nobody is there.
+            (frames(&[granted("10.0.0.77:7")]), ErrorCode::Refused),
+            // Somebody else is.
+            (frames(&[granted("10.0.0.1:1")]), ErrorCode::Refused),
+            (frames(&[granted("10.0.0.1:1"), granted("10.0.0.1:1")]), ErrorCode::Refused),
+        ]
+    };
+    for case in 0..cases("1.1.1.1:1", "1.1.1.1:1").len() {
+        let (events, told) = (EventQueue::default(), EventQueue::default());
+        let hostile = world.open(&events);
+        hostile.access.with(|engine| engine.core.gate = Gate::closed());
+        let there = hostile.address().to_string();
+        let client = world.builder().event_queue(&told).bind_single("10.0.0.3:0").unwrap();
+        let own = client.address().to_string();
+        client.connect(&there, b"").unwrap();
+        let mut receive = Some(client.recv(vec![0; 2000]).start().unwrap());
+        world.turns(MANY, &[&client, &hostile]);
+        assert_eq!(client.connection_state(), Some(ConnectionState::Connecting));
+        let slot = hostile.access.with(|engine| engine.core.peers.slot(client.address()));
+        let (frames, error) = cases(&own, &there).swap_remove(case);
+        for (head, payload) in frames {
+            hostile.access.with(|engine| send(engine, slot, head, payload));
+        }
+        world.turns(MANY, &[&client, &hostile]);
+        match told.read() {
+            Some(Event::ConnectionRefused { error: told, reason, .. }) => {
+                assert!(told == error || told == ErrorCode::Protocol, "case {case}: {told:?}: {reason}");
+            }
+            other => panic!("case {case}: {other:?}"),
+        }
+        assert_eq!(told.read(), None, "case {case}: it is told once");
+        receive.take().unwrap().wait().map(drop).expect_err("it took nothing");
+        world.serves();
+    }
+}

@@ -1,0 +1,363 @@
+//! An endpoint of one connection (FI_EP_MSG): how it comes to have it, and how it loses it.
+//!
+//! The one side *calls*: it connects to a listener and asks; the answer names an endpoint, to which it connects, and that is the
+//! connection. The other side *awaits* this caller, once the listener's owner has accepted its request with it. Both know the other
+//! by its incarnation, so nobody else comes in between: whoever else connects is turned away before it can say anything.
+//!
+//! ```text
+//! Unconnected ── call ──> Calling ──> Asking ──> Joining ──> Connected ──> Over
+//!       └─────── await ─────────────────────────> Awaiting ────┘
+//! ```
+//! From every state before `Connected` it may be over too: there was no connection then. Until the connection stands the gate is
+//! closed, sends are refused, and receives can be posted.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use super::Engine;
+use super::role::Role;
+use crate::completion::entry::ErrorCode;
+use crate::completion::event::Event;
+use crate::endpoint::connection::{ConnectionError, ConnectionState};
+use crate::fabric::TransportKind;
+use crate::transport::Connection;
+use crate::wire::control::{Control, DATA_LIMIT};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Single {
+    stage: Stage,
+    /// It listens on every interface.
+    anywhere: bool,
+    /// The other side: whom it called, or who is to call.
+    remote: Option<SocketAddr>,
+    /// What the other side gave.
+    data: Vec<u8>,
+    deadline: Option<Deadline>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Unconnected,
+    /// Connects to a listener, to ask with this data.
+    Calling(Connection, Vec<u8>),
+    /// Has asked this listener.
+    Asking(Connection),
+    /// Connects to the endpoint that this listener named.
+    Joining {
+        listener: Connection,
+        peer: Connection,
+        incarnation: u128,
+    },
+    /// Is called by this peer.
+    Awaiting {
+        peer: Connection,
+        incarnation: u128,
+    },
+    Connected(Connection),
+    Over {
+        stood: bool,
+        error: ErrorCode,
+        reason: String,
+    },
+}
+
+/// When a connection has to stand; with the timer that wakes sleepers then.
+#[derive(Debug)]
+struct Deadline {
+    at: Instant,
+    after: Duration,
+    _timer: Option<OwnedFd>,
+}
+
+/// What a caller is told of the endpoint that awaits it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaiting {
+    pub(crate) address: SocketAddr,
+    pub(crate) anywhere: bool,
+    pub(crate) incarnation: u128,
+}
+
+impl Single {
+    pub(crate) const fn new(anywhere: bool) -> Self {
+        Self { stage: Stage::Unconnected, anywhere, remote: None, data: Vec::new(), deadline: None }
+    }
+
+    /// Whether a call that comes from this incarnation is the one that is awaited; in which slot.
+    pub(super) fn awaited(&self, incarnation: u128) -> Option<Connection> {
+        match self.stage {
+            Stage::Awaiting { peer, incarnation: awaited } if awaited == incarnation => Some(peer),
+            _ => None,
+        }
+    }
+}
+
+impl Engine {
+    fn single(&mut self) -> Result<&mut Single, ConnectionError> {
+        match &mut self.role {
+            Some(role) => match &mut **role {
+                Role::Single(single) => Ok(single),
+                Role::Listener(_) => Err(ConnectionError::NotForOne),
+            },
+            None => Err(ConnectionError::NotForOne),
+        }
+    }
+
+    fn unconnected(&mut self, data: &[u8]) -> Result<&mut Single, ConnectionError> {
+        if !self.process.is_here() {
+            return Err(ConnectionError::Forked);
+        }
+        if data.len() > DATA_LIMIT {
+            return Err(ConnectionError::TooMuchData(data.len()));
+        }
+        let single = self.single()?;
+        match single.stage {
+            Stage::Unconnected => Ok(single),
+            _ => Err(ConnectionError::Used),
+        }
+    }
+
+    /// Calls the listener at an address.
+    pub(crate) fn call(&mut self, address: SocketAddr, data: &[u8], after: Duration) -> Result<(), ConnectionError> {
+        self.unconnected(data)?;
+        let deadline = self.deadline(after);
+        let slot = self.core.peers.slot(address);
+        let single = self.single()?;
+        single.stage = Stage::Calling(slot, data.to_vec());
+        (single.remote, single.deadline) = (Some(address), Some(deadline));
+        self.attentive = true;
+        if slot == 0 {
+            self.fail_single(ErrorCode::Refused, "the address is this endpoint's own", Vec::new());
+        } else {
+            self.start_connecting(slot);
+        }
+        Ok(())
+    }
+
+    /// Awaits a caller, who gave this data; `ours` is for the caller, and only checked here.
+    pub(crate) fn await_caller(
+        &mut self,
+        caller: (SocketAddr, u128),
+        (theirs, ours): (&[u8], &[u8]),
+        after: Duration,
+    ) -> Result<Awaiting, ConnectionError> {
+        self.unconnected(ours)?;
+        let (address, incarnation) = caller;
+        let deadline = self.deadline(after);
+        let peer = self.core.peers.slot(address);
+        let (own, own_incarnation) = (self.address(), self.core.peers.get(0).incarnation);
+        self.core.peers.name_single(address).map_err(|_| ConnectionError::Gone)?;
+        let single = self.single()?;
+        single.stage = Stage::Awaiting { peer, incarnation };
+        (single.remote, single.data, single.deadline) = (Some(address), theirs.to_vec(), Some(deadline));
+        let anywhere = single.anywhere;
+        self.attentive = true;
+        Ok(Awaiting { address: own, anywhere, incarnation: own_incarnation })
+    }
+
+    /// The caller will not call: its request was gone.
+    pub(crate) fn call_off(&mut self, why: &str) {
+        self.end_single(false, ErrorCode::Refused, why);
+    }
+
+    fn deadline(&self, after: Duration) -> Deadline {
+        let timer = self.timer(after, None, super::ALARM);
+        if let Err(error) = &timer {
+            tracing::warn!(%error, "no timer: who sleeps does not notice that a connection takes too long");
+        }
+        Deadline { at: Instant::now() + after, after, _timer: timer.ok() }
+    }
+
+    /// A link stands that this endpoint wanted.
+    pub(super) fn single_link(&mut self, slot: Connection, transport: TransportKind) {
+        let there = self.core.peers.get(slot).incarnation;
+        let Ok(single) = self.single() else { return };
+        match &mut single.stage {
+            Stage::Calling(listener, data) if *listener == slot => {
+                let data = std::mem::take(data);
+                single.stage = Stage::Asking(slot);
+                self.say(slot, &Control::Request { data });
+            }
+            Stage::Joining { listener, peer, incarnation } if *peer == slot => {
+                if *incarnation != there {
+                    return self.fail_single(ErrorCode::Refused, "another endpoint took the place", Vec::new());
+                }
+                let listener = *listener;
+                self.connected(slot, transport);
+                self.hang_up(listener, ErrorCode::Closed, "its answer came", Instant::now());
+            }
+            Stage::Awaiting { peer, .. } if *peer == slot => self.connected(slot, transport),
+            _ => {}
+        }
+    }
+
+    /// The connection stands.
+    fn connected(&mut self, slot: Connection, transport: TransportKind) {
+        let Ok(single) = self.single() else { return };
+        (single.stage, single.deadline) = (Stage::Connected(slot), None);
+        let data = single.data.clone();
+        self.attentive = false;
+        self.core.open_gate();
+        self.core.reported += 1; // For those who sleep until it stands.
+        let (peer, address) = self.core.peers.identify(slot);
+        let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason.clone());
+        let transport = transport.name();
+        self.core.event(|| Event::Connected { endpoint, peer, address, transport, reason, data });
+    }
+
+    /// A link, or an attempt at one, has ended.
+    pub(super) fn single_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
+        self.attend_single(); // An answer may have come before.
+        let Ok(single) = self.single() else { return };
+        match single.stage {
+            Stage::Asking(listener) if listener == slot && error == ErrorCode::Closed => {
+                self.fail_single(ErrorCode::Refused, "the listener closed before it answered", Vec::new());
+            }
+            Stage::Calling(wanted, _) | Stage::Asking(wanted) | Stage::Joining { peer: wanted, .. }
+                if wanted == slot =>
+            {
+                self.fail_single(error, reason, Vec::new());
+            }
+            Stage::Connected(peer) if peer == slot => {
+                self.end_single(true, error, reason);
+                let (endpoint, reason) = (self.id(), reason.to_owned());
+                let address = self.core.peers.get(slot).address;
+                self.core.event(|| Event::Shutdown { endpoint, address, error, reason });
+            }
+            _ => {}
+        }
+    }
+
+    /// There will be no connection.
+    fn fail_single(&mut self, error: ErrorCode, reason: &str, data: Vec<u8>) {
+        let Ok(single) = self.single() else { return };
+        let address = single.remote.unwrap_or(self.address);
+        let Ok(single) = self.single() else { return };
+        single.data.clone_from(&data);
+        self.end_single(false, error, reason);
+        let (endpoint, reason) = (self.id(), reason.to_owned());
+        self.core.event(|| Event::ConnectionRefused { endpoint, address, error, reason, data });
+    }
+
+    /// It is over, if there was anything; all links are given up.
+    fn end_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
+        let Ok(single) = self.single() else { return };
+        single.stage = Stage::Over { stood, error, reason: why.to_owned() };
+        single.deadline = None;
+        self.attentive = false;
+        self.attempts.clear();
+        for slot in 1..self.links.len() {
+            if self.links[slot].is_some() {
+                self.hang_up(slot as Connection, error, why, Instant::now());
+            }
+        }
+        self.core.close_gate(error, why);
+        self.core.reported += 1;
+    }
+
+    /// Looks at what a listener answered, and at the time.
+    pub(super) fn attend_single(&mut self) {
+        for (from, control) in self.core.gate.take_heard() {
+            let Ok(single) = self.single() else { return };
+            match (control, &single.stage) {
+                (Control::Granted { address, anywhere, incarnation, data }, Stage::Asking(listener))
+                    if *listener == from =>
+                {
+                    single.data = data;
+                    self.join(from, address, anywhere, incarnation);
+                }
+                (Control::Rejected { why, data }, Stage::Asking(listener)) if *listener == from => {
+                    self.fail_single(ErrorCode::Refused, why.text(), data);
+                }
+                _ => self.core.peers.accuse(from, "an answer that nobody asked for"),
+            }
+        }
+        let Ok(single) = self.single() else { return };
+        let Some(deadline) = &single.deadline else { return };
+        if Instant::now() >= deadline.at {
+            let what = if matches!(single.stage, Stage::Asking(_)) { "the listener's owner" } else { "the peer" };
+            let reason = format!("{what} did not answer within {:?}", deadline.after);
+            self.fail_single(ErrorCode::TimedOut, &reason, Vec::new());
+        }
+    }
+
+    /// Connects to the endpoint that a listener named.
+    fn join(&mut self, listener: Connection, mut address: SocketAddr, anywhere: bool, incarnation: u128) {
+        let there = self.core.peers.get(listener).address.ip();
+        if anywhere && !there.is_unspecified() {
+            address.set_ip(there);
+        }
+        let peer = self.core.peers.slot(address);
+        let known = self.links.get(peer as usize).is_some_and(Option::is_some);
+        if known || self.core.peers.name_single(address).is_err() {
+            return self.core.peers.accuse(listener, "a connection to nobody");
+        }
+        if let Ok(single) = self.single() {
+            single.stage = Stage::Joining { listener, peer, incarnation };
+            self.start_connecting(peer);
+        }
+    }
+
+    /// Ends the connection in good order (fi_shutdown(3)): what was handed over is sent first, what is outstanding then fails.
+    pub(crate) fn shutdown(&mut self) -> Result<(), ConnectionError> {
+        if !self.process.is_here() {
+            return Err(ConnectionError::Forked); // The connection is the parent's.
+        }
+        let single = self.single()?;
+        match single.stage {
+            Stage::Connected(slot) => {
+                let until = self.flush();
+                let why = "the endpoint was shut down";
+                if !matches!(self.single()?.stage, Stage::Connected(_)) {
+                    return Ok(()); // The peer was faster.
+                }
+                self.hang_up(slot, ErrorCode::Canceled, why, until);
+                self.end_single(true, ErrorCode::Canceled, why);
+            }
+            Stage::Over { .. } => {}
+            _ => self.end_single(false, ErrorCode::Canceled, "it was shut down before it was connected"),
+        }
+        Ok(())
+    }
+
+    /// The endpoint is being closed: a connection that does not stand will not.
+    pub(super) fn give_up_connecting(&mut self) {
+        if matches!(self.connection_state(), Some(ConnectionState::Unconnected | ConnectionState::Connecting)) {
+            self.end_single(false, ErrorCode::Canceled, "the endpoint was closed");
+        }
+    }
+
+    /// How far it is.
+    pub(crate) fn connection_state(&mut self) -> Option<ConnectionState> {
+        Some(match self.single().ok()?.stage {
+            Stage::Unconnected => ConnectionState::Unconnected,
+            Stage::Connected(_) => ConnectionState::Connected,
+            Stage::Over { stood: true, .. } => ConnectionState::Shutdown,
+            Stage::Over { stood: false, .. } => ConnectionState::Refused,
+            _ => ConnectionState::Connecting,
+        })
+    }
+
+    /// What the other side gave, once the connection stands; why there is none. `None` as long as that is open.
+    pub(crate) fn outcome(&mut self) -> Option<Result<Vec<u8>, ConnectionError>> {
+        let single = match self.single() {
+            Ok(single) => single,
+            Err(error) => return Some(Err(error)),
+        };
+        match &single.stage {
+            Stage::Connected(_) | Stage::Over { stood: true, .. } => Some(Ok(single.data.clone())),
+            Stage::Over { error, reason, .. } => {
+                let (error, reason, data) = (*error, reason.clone(), single.data.clone());
+                Some(Err(ConnectionError::Refused { error, reason, data }))
+            }
+            Stage::Unconnected => Some(Err(ConnectionError::Unconnected)),
+            _ => None,
+        }
+    }
+
+    /// The other side's address, once it is known.
+    pub(crate) fn remote(&mut self) -> Option<SocketAddr> {
+        self.single().ok()?.remote
+    }
+}

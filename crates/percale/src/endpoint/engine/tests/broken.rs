@@ -1,0 +1,56 @@
+//! Connections that break while the peer may be copying into our memory, and does not move.
+
+use super::*;
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::safe::Cause;
+use crate::wire::head::{Flags, Kind};
+
+const LEN: usize = 1 << 20;
+
+/// Frames that nobody sends: the receiver ends the connection.
+fn provoke(from: &Station, to: &Station) {
+    let head = Head { kind: Kind::Done, flags: Flags::ID, id: 1, ..Head::default() };
+    from.forge(to, &head, &[]);
+    until(&[to], || to.ended());
+}
+
+#[test]
+fn flt_009_memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
+    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let peer = connect(&stopped, &victim);
+    let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
+    let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+    // The victim pulls, and names its memory; from here on its peer does not move.
+    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    let ended = victim.finished();
+    provoke(&stopped, &victim);
+    (0..1000).for_each(|_| _ = victim.endpoint.progress());
+    assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
+    assert!(!victim.endpoint.try_wait(), "it would sleep, and not notice");
+    // It sees that the connection is gone, and copies nothing.
+    until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
+    let error = receive.wait().unwrap_err();
+    assert!(matches!(error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
+    assert_eq!(error.buffer.unwrap().len(), LEN);
+    assert!(victim.engine(|engine| engine.core.left.is_empty()));
+    send.wait().unwrap_err();
+    connect(&victim, &stopped);
+}
+
+#[test]
+fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to() {
+    let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
+    let peer = connect(&stopped, &victim);
+    let mut memory = victim.domain.allocate(LEN).unwrap();
+    memory.fill(1);
+    let place = memory.as_ptr();
+    let receive = victim.endpoint.tagged_recv(5, 0, memory).start().unwrap();
+    let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
+    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    drop(receive);
+    let Station { endpoint, .. } = victim;
+    drop(endpoint);
+    let others: Vec<_> = (0..20).map(|_| crate::memory::sealed::allocate(LEN).unwrap()).collect();
+    assert!(others.iter().all(|other| other.as_ptr() != place), "memory was given away that a peer may be writing");
+    drop(send);
+}

@@ -1,0 +1,46 @@
+//! An application that does not read what its peers tell it.
+
+use super::*;
+use crate::Entry;
+use crate::memory::region::Access;
+
+/// What a queue takes before its endpoint listens no more, and what one look at a link may bring on top: a batch of frames of
+/// shared memory, what is in the buffer of a socket.
+const LIMIT: usize = 8;
+const BATCHES: [(&str, usize, u64); 2] = [("shm", 16, 3000), ("tcp", 2048, 20_000)];
+
+#[test]
+fn cmp_009_completion_data_of_peers_does_not_fill_a_queue_that_nobody_reads() {
+    for (transport, batch, count) in BATCHES {
+        let queue = CompletionQueue::new(1, LIMIT);
+        let (writer, target) = (Station::new(transport), Station::reporting(transport, Trust::None, &queue));
+        let peer = connect(&writer, &target);
+        let region = target.domain.register(vec![0; 8], Access::REMOTE_WRITE).unwrap();
+        let write = |data: u64| {
+            writer.endpoint.write(peer, data.to_le_bytes().to_vec(), region.remote()).data(data).start().unwrap()
+        };
+        let writes: Vec<_> = (0..count).map(write).collect();
+        until(&[&writer, &target], || (queue.len() >= LIMIT).then_some(()));
+        for _ in 0..2000 {
+            writer.endpoint.progress();
+            target.endpoint.progress();
+            // Nor when it is about to sleep.
+            target.endpoint.try_wait();
+            assert!(queue.len() < LIMIT + batch, "{transport}: {} results wait", queue.len());
+        }
+        assert!(writer.finished() < count, "{transport}: some of it was taken although nobody reads");
+        // Nothing is lost: once they are read, the rest comes.
+        let mut next = 0;
+        let mut entries = [Entry::default(); 64];
+        until(&[&writer, &target], || {
+            let got = queue.read(&mut entries).unwrap();
+            for entry in &entries[..got] {
+                assert_eq!(entry.data, next, "{transport}");
+                next += 1;
+            }
+            (next == count).then_some(())
+        });
+        until(&[&writer, &target], || writes.iter().all(|_| writer.finished() > count).then_some(()));
+        writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
+    }
+}

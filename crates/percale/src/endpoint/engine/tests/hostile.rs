@@ -1,0 +1,224 @@
+//! Targets that answer what was not asked, as nobody would, or twice. The initiator ends that connection; what was under way
+//! ends once, in error, and memory that was to be filled keeps what it held.
+
+use zerocopy::IntoBytes;
+
+use super::super::access::PART;
+use super::*;
+use crate::completion::entry::ErrorCode;
+use crate::domain::Trust;
+use crate::endpoint::safe::{Cause, OperationError};
+use crate::memory::region::{Access, RemoteMemory};
+use crate::wire::head::{Flags, Kind, Offer};
+
+/// What the initiator has under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    ShortRead,
+    LongRead,
+    ShortWrite,
+    LongWrite,
+    Fetch,
+    Message,
+}
+
+/// A frame of which the rest follows from what is under way.
+#[derive(Clone, Copy, Debug)]
+enum Frame {
+    /// The end of a part, with this refusal: of the one that is under way, or with other bits.
+    Done(u64, u32),
+    /// Bytes for a part.
+    ReadData(usize, u32),
+    /// An offer of so many bytes for it.
+    ReadOffer(usize),
+    /// A pull of it.
+    Pull,
+}
+
+const OWN: u32 = 0;
+const LONG: usize = 2 << 20;
+const UNTOUCHED: u8 = 0xEE;
+
+impl Asks {
+    const fn len(self) -> usize {
+        match self {
+            Self::ShortRead | Self::ShortWrite | Self::Fetch => 8,
+            Self::LongRead | Self::LongWrite | Self::Message => LONG,
+        }
+    }
+}
+
+/// A pull's token and payload, as this transport has them.
+fn pull(transport: &str, len: usize) -> (u64, Vec<u8>) {
+    if transport == "tcp" {
+        return (7 << 32, (len as u64).to_le_bytes().to_vec());
+    }
+    let mut request = vec![0; 40];
+    request[4..8].copy_from_slice(&(128_u32 << 10).to_le_bytes());
+    request[8..16].copy_from_slice(&(len as u64).to_le_bytes());
+    (7, request)
+}
+
+/// Operation `id` of the victim's is answered so.
+fn forge(transport: &str, from: &Station, to: &Station, asks: Asks, id: u32, frame: Frame) {
+    let head = |kind, id| Head { kind, flags: Flags::ID, id, ..Head::default() };
+    let (head, payload) = match frame {
+        Frame::Done(refusal, other) => (Head { tag: refusal, ..head(Kind::Done, id ^ other) }, Vec::new()),
+        Frame::ReadData(len, other) => (head(Kind::ReadData, id ^ other), vec![9; len]),
+        Frame::ReadOffer(len) => {
+            let offer = Offer { len: (len as u64).into(), ..Offer::default() };
+            (Head { tag: 1 << 30, ..head(Kind::ReadOffer, id) }, offer.as_bytes().to_vec())
+        }
+        Frame::Pull => {
+            let (tag, payload) = pull(transport, asks.len());
+            (Head { tag, ..head(Kind::Pull, id) }, payload)
+        }
+    };
+    from.forge(to, &head, &payload);
+}
+
+/// How an operation of the victim's ended, and what its memory holds.
+fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u8>) {
+    match result {
+        Ok(bytes) => (None, bytes),
+        Err(OperationError { cause: Cause::Completion(entry), buffer }) => {
+            (Some(entry.error), buffer.map(crate::Buffer::into_vec).unwrap_or_default())
+        }
+        Err(error) => panic!("it was not even posted: {error}"),
+    }
+}
+
+/// What the victim says of these answers. Afterwards both can connect anew.
+fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> String {
+    // A target that executes all: what it is asked travels.
+    let (victim, hostile) = (Station::new(transport), Station::trusting(transport, Trust::None));
+    let peer = connect(&victim, &hostile);
+    let memory = hostile.domain.register(vec![1; LONG], Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+    let all = memory.remote();
+    // From here on the way to this key is known.
+    let before = victim.finished();
+    let first = victim.endpoint.read(peer, all.slice(0..8), vec![0; 8]).start().unwrap();
+    until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
+    assert_eq!(first.wait().unwrap().into_vec(), [1; 8]);
+    let part = all.slice(0..asks.len() as u64);
+    let word = RemoteMemory { len: 8, ..all };
+    let endpoint = &victim.endpoint;
+    let mut ends: Box<dyn FnOnce() -> Result<Vec<u8>, OperationError>> = match asks {
+        Asks::ShortRead | Asks::LongRead => {
+            let read = endpoint.read(peer, part, vec![UNTOUCHED; asks.len()]).start().unwrap();
+            Box::new(|| read.wait().map(crate::Buffer::into_vec))
+        }
+        Asks::ShortWrite | Asks::LongWrite => {
+            let write = endpoint.write(peer, vec![UNTOUCHED; asks.len()], part).start().unwrap();
+            Box::new(|| write.wait().map(crate::Buffer::into_vec))
+        }
+        Asks::Fetch => {
+            let fetch = endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
+            Box::new(|| fetch.wait().map(|value| value.to_le_bytes().to_vec()))
+        }
+        Asks::Message => {
+            let send = endpoint.tagged_send(peer, 5, vec![UNTOUCHED; LONG]).start().unwrap();
+            Box::new(|| send.wait().map(|_| Vec::new()))
+        }
+    };
+    let id = victim.engine(|engine| match asks {
+        Asks::Message => engine.core.sends.iter().next().map(|(id, _)| id as u32),
+        _ => engine.core.parts.iter().next().map(|(id, _)| id as u32 | PART),
+    });
+    let id = id.expect("it is under way");
+    let before = victim.finished();
+    for frame in frames {
+        forge(transport, &hostile, &victim, asks, id, *frame);
+    }
+    let why = until(&[&victim], || victim.ended());
+    // Its memory is not given back before the hostile one can be writing it no more.
+    until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
+    let (error, bytes) = outcome(std::mem::replace(&mut ends, Box::new(|| unreachable!()))());
+    if succeeds {
+        assert_eq!(error, None, "{asks:?} {frames:?}");
+    } else {
+        assert_eq!(error, Some(ErrorCode::Protocol), "{asks:?} {frames:?}");
+        assert!(matches!(asks, Asks::Fetch) || bytes.iter().all(|byte| *byte == UNTOUCHED), "{asks:?} {frames:?}");
+    }
+    victim.engine(|engine| {
+        let core = &engine.core;
+        assert!(core.accesses.is_empty() && core.parts.is_empty() && core.long.is_empty() && core.sends.is_empty());
+    });
+    // Nothing but that connection was harmed.
+    until(&[&victim, &hostile], || hostile.ended());
+    connect(&victim, &hostile);
+    why
+}
+
+/// Runs every case over both transports.
+fn all(cases: &[(Asks, &[Frame], &str)]) {
+    for transport in ["shm", "tcp"] {
+        for (asks, frames, expected) in cases {
+            let why = answered(transport, *asks, frames, false);
+            assert!(why.contains(expected), "{transport} {asks:?} {frames:?}: {why}");
+        }
+    }
+}
+
+#[test]
+fn flt_008_ends_of_accesses_that_cannot_be_end_the_connection() {
+    use Asks::{Fetch, LongRead, LongWrite, ShortRead, ShortWrite};
+    use Frame::Done;
+    all(&[
+        (ShortWrite, &[Done(0, 5)], "nobody asked for"),
+        (ShortWrite, &[Done(0, PART)], "nobody asked for"),
+        (ShortRead, &[Done(1, 1)], "nobody asked for"),
+        (ShortWrite, &[Done(7, OWN)], "does not exist"),
+        (LongWrite, &[Done(u64::MAX, OWN)], "does not exist"),
+        (ShortRead, &[Done(0, OWN)], "without its bytes"),
+        (LongRead, &[Done(0, OWN)], "without its bytes"),
+        (Fetch, &[Done(0, OWN)], "without its bytes"),
+        // While it is being fetched, its memory is not given back.
+        (LongWrite, &[Frame::Pull, Done(1, OWN), Done(1, 3)], "nobody asked for"),
+    ]);
+}
+
+#[test]
+fn flt_008_bytes_that_nobody_reads_end_the_connection() {
+    use Asks::{Fetch, LongRead, LongWrite, Message, ShortRead, ShortWrite};
+    use Frame::{ReadData, ReadOffer};
+    all(&[
+        (ShortWrite, &[ReadData(8, OWN)], "nobody reads"),
+        (LongWrite, &[ReadData(8, OWN)], "nobody reads"),
+        (Message, &[ReadData(8, OWN)], "nobody reads"),
+        (ShortRead, &[ReadData(8, 2)], "nobody reads"),
+        (ShortRead, &[ReadData(8, PART)], "nobody reads"),
+        (ShortRead, &[ReadData(7, OWN)], "more or fewer"),
+        (ShortRead, &[ReadData(9, OWN)], "more or fewer"),
+        (ShortRead, &[ReadData(0, OWN)], "more or fewer"),
+        (Fetch, &[ReadData(16, OWN)], "more or fewer"),
+        (ShortRead, &[ReadOffer(9)], "other bytes"),
+        (ShortWrite, &[ReadOffer(8)], "nobody reads"),
+    ]);
+    for transport in ["shm", "tcp"] {
+        // On a stream its bytes are expected already, and come as the data of a pull only.
+        let why = answered(transport, LongRead, &[ReadOffer(LONG), ReadOffer(LONG)], false);
+        assert!(why.contains("an offer of bytes that nobody reads"), "{transport}: {why}");
+        let why = answered(transport, LongRead, &[ReadOffer(LONG), ReadData(8, OWN)], false);
+        assert!(why.contains("nobody reads"), "{transport}: {why}");
+        // The first was good.
+        let why = answered(transport, ShortRead, &[ReadData(8, OWN), ReadData(8, OWN)], true);
+        assert!(why.contains("nobody reads"), "{transport}: {why}");
+        let why = answered(transport, ShortWrite, &[Frame::Done(0, OWN), Frame::Done(0, OWN)], true);
+        assert!(why.contains("nobody asked for"), "{transport}: {why}");
+    }
+    assert!(answered("tcp", LongRead, &[ReadOffer(LONG)], false).contains("nobody reads"));
+    assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("being fetched"));
+}
+
+#[test]
+fn flt_008_a_second_pull_of_the_same_bytes_ends_the_connection() {
+    use Asks::{LongRead, LongWrite, Message, ShortRead};
+    use Frame::Pull;
+    all(&[
+        (LongWrite, &[Pull, Pull], "offers nothing"),
+        (Message, &[Pull, Pull], "offers nothing"),
+        (ShortRead, &[Pull], "offers nothing"),
+        (LongRead, &[Pull], "offers nothing"),
+    ]);
+}

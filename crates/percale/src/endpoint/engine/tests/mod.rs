@@ -1,0 +1,116 @@
+//! Engines of one process, one of which plays the peer that does wrong: its links are used behind its back.
+
+mod broken;
+mod full;
+mod hostile;
+
+use std::time::{Duration, Instant};
+
+use super::Engine;
+use crate::completion::event::{Event, EventQueue};
+use crate::endpoint::Endpoint;
+use crate::endpoint::access::reach::Reach;
+use crate::memory::volatile::Segments;
+use crate::transport::testing::Notes;
+use crate::transport::{Connection, Link};
+use crate::wire::head::Head;
+use crate::{CompletionQueue, Domain, Info, PeerAddress, Trust};
+
+/// An endpoint and what belongs to it.
+struct Station {
+    endpoint: Endpoint,
+    vector: crate::AddressVector,
+    events: EventQueue,
+    domain: Domain,
+}
+
+impl Station {
+    fn new(transport: &str) -> Self {
+        Self::trusting(transport, Trust::SameUser)
+    }
+
+    fn trusting(transport: &str, trust: Trust) -> Self {
+        Self::reporting(transport, trust, &CompletionQueue::default())
+    }
+
+    /// One whose receive side reports to this queue.
+    fn reporting(transport: &str, trust: Trust, queue: &CompletionQueue) -> Self {
+        let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
+        let domain = builder.trust(trust).open().unwrap();
+        let vector = domain.address_vector().build().unwrap();
+        let events = EventQueue::default();
+        let endpoint = domain.endpoint().vector(&vector).event_queue(&events).receive_queue(queue);
+        let endpoint = endpoint.bind("127.0.0.1:0").unwrap();
+        Self { endpoint, vector, events, domain }
+    }
+
+    /// The other, by its name in this one's vector.
+    fn peer(&self, other: &Self) -> PeerAddress {
+        self.vector.insert(other.endpoint.address().to_string()).unwrap()
+    }
+
+    fn engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        self.endpoint.access.with(f)
+    }
+
+    /// Safe operations that have ended.
+    fn finished(&self) -> u64 {
+        self.engine(|engine| engine.core.operations.finished())
+    }
+
+    /// The connection to another.
+    fn slot(&self, other: &Self) -> Connection {
+        let address = other.endpoint.address();
+        self.engine(|engine| engine.core.peers.real_slot(address))
+    }
+
+    /// Sends a frame that the engine knows nothing of.
+    fn forge(&self, to: &Self, head: &Head, payload: &[u8]) {
+        let slot = self.slot(to);
+        let head = Head { len: payload.len() as u32, ..*head };
+        self.engine(|engine| {
+            let link = engine.links[slot as usize].as_mut().expect("they are connected");
+            Segments::lend(payload, |payload| link.send(&head, payload, false)).expect("there is room");
+            // Frames in a row leave together at the next poll. What has arrived is of no interest.
+            link.poll(slot, &mut Notes::keeping(0)).expect("the connection stands");
+        });
+    }
+
+    /// The reason for which a peer's connection ended, if one did.
+    fn ended(&self) -> Option<String> {
+        while let Some(event) = self.events.read() {
+            if let Event::PeerDown { reason, .. } = event {
+                return Some(reason);
+            }
+        }
+        None
+    }
+}
+
+/// Makes progress on all until `ready`.
+#[track_caller]
+fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        for station in all {
+            station.endpoint.progress();
+        }
+        assert!(Instant::now() < deadline, "nothing came of it");
+    }
+}
+
+/// Connects two.
+fn connect(a: &Station, b: &Station) -> PeerAddress {
+    let peer = a.peer(b);
+    b.peer(a);
+    let (send, receive) = (a.endpoint.tagged_send(peer, 1, vec![1; 8]), b.endpoint.tagged_recv(1, 0, vec![0; 8]));
+    let before = a.finished() + b.finished();
+    let (send, receive) = (send.start().unwrap(), receive.start().unwrap());
+    until(&[a, b], || (a.finished() + b.finished() == before + 2).then_some(()));
+    send.wait().unwrap();
+    assert_eq!(receive.wait().unwrap().to_vec(), [1; 8]);
+    peer
+}

@@ -1,0 +1,60 @@
+//! Memory that somebody else may read or write while we do.
+//!
+//! Two rules, after which everything else in the crate can be safe code:
+//!
+//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that nobody else writes, and a peer keeps no
+//!    promises. It is a [`Segment`] (ours, lent by whoever posted an operation) or a [`View`] (what arrived), both of
+//!    which only ever copy.
+//! 2. What was copied out is checked after the copy, never before: the original may change in between.
+//!
+//! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
+//!
+//! `segment`: memory of ours. `view`: memory that arrived. `copy`: how bytes are copied.
+
+mod copy;
+mod segment;
+mod view;
+
+pub(crate) use copy::copy_short;
+pub use segment::{IOV_LIMIT, Segment, Segments};
+pub use view::View;
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "lends the tests' own memory")]
+mod tests {
+    use super::*;
+
+    fn lend(bytes: &mut [u8]) -> Segment {
+        // SAFETY: the tests keep the slice alive and do not touch it while the segment is used.
+        unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    #[test]
+    fn segments_gather_and_scatter_as_if_end_to_end() {
+        let (mut a, mut b, mut c) = ([1u8, 2, 3], [4u8], [5u8, 6, 7, 8]);
+        let all = Segments::new(&[lend(&mut a), lend(&mut b), lend(&mut c)]).unwrap();
+        assert_eq!(all.to_vec(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(all.slice(2, 4).to_vec(), [3, 4, 5, 6]);
+        assert_eq!(all.slice(7, 9).to_vec(), [8]);
+        assert!(all.slice(8, 1).is_empty());
+        assert_eq!(View::of(&[9, 9, 9]).copy_into(&all, 2), 3);
+        assert_eq!(all.to_vec(), [1, 2, 9, 9, 9, 6, 7, 8]);
+        let (mut d, mut e) = ([0u8; 5], [0u8; 9]);
+        let other = Segments::new(&[lend(&mut d), lend(&mut e)]).unwrap();
+        assert_eq!(other.copy_from(&all), 8);
+        assert_eq!(other.to_vec()[..9], [1, 2, 9, 9, 9, 6, 7, 8, 0]);
+    }
+
+    #[test]
+    fn too_many_segments_are_refused() {
+        assert!(Segments::new(&[Segment::EMPTY; IOV_LIMIT + 1]).is_none());
+    }
+
+    #[test]
+    fn a_view_reads_values_only_within_itself() {
+        let view = View::of(&[1, 0, 0, 0, 2]);
+        assert_eq!(view.read::<u32>(0), Some(1));
+        assert_eq!(view.read::<u32>(2), None);
+        assert_eq!(view.read::<u64>(usize::MAX), None);
+    }
+}

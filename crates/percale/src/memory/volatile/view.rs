@@ -1,0 +1,127 @@
+//! Memory that somebody else may write.
+
+#![expect(
+    unsafe_code,
+    reason = "copies through raw pointers by the rules of the module above; each block states its own reason"
+)]
+
+use std::marker::PhantomData;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::copy::{SHORT, copy_long, copy_short};
+use super::segment::{Segment, Segments};
+
+/// Bytes that arrived and may still change under our eyes (a ring slot), or that are ours already (a receive buffer).
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    ptr: *const u8,
+    len: usize,
+    life: PhantomData<&'a [u8]>,
+}
+
+impl<'a> View<'a> {
+    /// No bytes.
+    pub const EMPTY: Self = Self { ptr: std::ptr::null(), len: 0, life: PhantomData };
+
+    /// A view of private bytes.
+    #[must_use]
+    pub const fn of(bytes: &'a [u8]) -> Self {
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), life: PhantomData }
+    }
+
+    /// A view of `len` bytes from `ptr`.
+    ///
+    /// # Safety
+    /// The range stays mapped and readable for `'a`. Others may write it.
+    #[must_use]
+    #[inline]
+    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
+        Self { ptr, len, life: PhantomData }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `len` bytes, or all if there are fewer.
+    #[must_use]
+    pub fn first(&self, len: usize) -> Self {
+        Self { len: self.len.min(len), ..*self }
+    }
+
+    /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
+    #[inline]
+    pub fn copy_to_one(&self, to: Segment) -> usize {
+        let len = self.len.min(to.len());
+        if len <= SHORT {
+            // SAFETY: as in `copy_into`.
+            unsafe { copy_short(self.ptr, to.as_ptr(), len) };
+        } else {
+            // SAFETY: as in `copy_into`.
+            unsafe { copy_long(self.ptr, to.as_ptr(), len) };
+        }
+        len
+    }
+
+    /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.
+    #[inline]
+    pub fn copy_into(&self, to: &Segments, at: usize) -> usize {
+        if let [only] = to.as_slice() {
+            let target = only.slice(at, self.len);
+            // SAFETY: the view is readable for `'a`, the segment writable for its operation; ring slots and receive
+            // buffers are never lent as segments, so the two do not overlap.
+            unsafe { copy_long(self.ptr, target.as_ptr(), target.len()) };
+            return target.len();
+        }
+        let mut done = 0;
+        for target in to.slice(at, self.len).as_slice() {
+            // SAFETY: as above; the targets are at most `self.len` long together, since the slice was clipped to it.
+            unsafe { copy_long(self.ptr.wrapping_add(done), target.as_ptr(), target.len()) };
+            done += target.len();
+        }
+        done
+    }
+
+    /// Copies what fits into `bytes`; returns how much that was.
+    #[inline]
+    pub fn read_into(&self, bytes: &mut [u8]) -> usize {
+        let len = self.len.min(bytes.len());
+        // SAFETY: the view is readable for `'a`; the slice is exclusive and has room for `len`.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), len) };
+        len
+    }
+
+    /// Everything, copied out.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: the view is readable for `'a`; the vector is new, has room and overlaps nothing.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+
+    /// A plain value at `offset`, copied out first (so that what is checked is what is used); `None` past the end.
+    #[must_use]
+    pub fn read<T: FromBytes + IntoBytes + Immutable>(&self, offset: usize) -> Option<T> {
+        let size = size_of::<T>();
+        if offset.checked_add(size)? > self.len {
+            return None;
+        }
+        let mut value = T::new_zeroed();
+        // SAFETY: the range was just checked to lie within the view; `T` takes any bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ptr.wrapping_add(offset), value.as_mut_bytes().as_mut_ptr(), size)
+        };
+        Some(value)
+    }
+}

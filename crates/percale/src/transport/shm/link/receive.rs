@@ -1,0 +1,137 @@
+//! What arrives on a link.
+
+#![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
+
+use super::super::pair::Size;
+use super::super::ring::{Arrival, Consumer, Mark};
+use super::super::sender::GROW;
+use super::ShmLink;
+use crate::memory::volatile::View;
+use crate::transport::{Broken, Connection, Sink};
+use crate::wire::head::Kind;
+
+/// Frames that one poll takes at most, so that other links get their turn.
+const BATCH: u32 = 16;
+
+impl ShmLink {
+    /// A frame that is not simply the sink's.
+    fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
+        match arrival.head.kind {
+            Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
+                self.rx_grown = true;
+                if let Err(error) = self.pair.back_grown(1 - self.side) {
+                    return Err(self.break_with(Broken::Protocol(format!("no memory for a larger ring: {error}"))));
+                }
+                self.rx = Consumer::new(self.pair.area(1 - self.side, Size::Grown));
+                return Ok(());
+            }
+            Kind::Transport => {
+                return Err(self.break_with(Broken::Protocol("an unknown frame of the transport's own".to_owned())));
+            }
+            Kind::Data => {
+                // SAFETY: the frame is consumed only below.
+                let view = unsafe { arrival.view() };
+                if let Err(error) = self.transfers.data(&arrival.head, view) {
+                    return Err(self.transfer_error(error));
+                }
+            }
+            Kind::Resolve | Kind::Resolved | Kind::Assist => {
+                // SAFETY: the frame is consumed only below.
+                let view = unsafe { arrival.view() };
+                let (direct, side) = self.direct();
+                if let Err(why) = direct.frame(&arrival.head, view, side) {
+                    return Err(self.break_with(Broken::Protocol(why.to_owned())));
+                }
+            }
+            _ => {}
+        }
+        self.consume(arrival);
+        Ok(())
+    }
+
+    #[inline]
+    fn consume(&mut self, arrival: &Arrival) {
+        if self.rx.consume(arrival) {
+            self.sender.gave_room();
+        }
+    }
+
+    /// Gives what has arrived to `sink`. Whether there was anything.
+    #[inline]
+    pub(super) fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let mut count = 0;
+        // Of single messages, the line behind them is not looked at before they are answered: that would fetch it from the
+        // sender, which is about to write it.
+        let most = if std::mem::take(&mut self.waited) { 1 } else { BATCH };
+        while count < most
+            && let Some(mark) = self.rx.next()
+        {
+            let Some(head) = self.rx.peek_message(mark) else {
+                if !self.receive_any(mark, me, sink)? {
+                    break;
+                }
+                count += 1;
+                if self.broken.is_some() {
+                    break; // It was a goodbye.
+                }
+                continue;
+            };
+            let (payload, long) = match self.rx.short_payload(&head) {
+                Some(payload) => (payload, None),
+                None => match self.rx.payload(head, &mut self.scratch) {
+                    Ok(Some(arrival)) => (arrival.payload(), Some(arrival)),
+                    Ok(None) => break,
+                    Err(why) => return Err(self.broken_frame(why)),
+                },
+            };
+            // SAFETY: that many bytes lie there, as was checked, until they are consumed after the sink has returned.
+            sink.frame(me, &head, unsafe { View::new(payload, head.len as usize) });
+            if let Some(arrival) = &long {
+                self.consume(arrival);
+            } else {
+                if self.rx.consume_short() {
+                    self.sender.gave_room();
+                }
+                if count > 0 {
+                    // They come in a stream: fetch the next ones while this one is dealt with. (Not in an exchange of
+                    // single messages: the next line is then about to be written.)
+                    self.rx.prefetch();
+                }
+            }
+            count += 1;
+        }
+        self.sender.answered(count);
+        Ok(count > 0)
+    }
+
+    #[cold]
+    fn broken_frame(&mut self, why: &str) -> Broken {
+        self.break_with(Broken::Protocol(why.to_owned()))
+    }
+
+    /// Gives a frame of any kind to `sink`. False if it is not all there.
+    #[inline(never)]
+    fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
+            Ok(Some(arrival)) => arrival,
+            Ok(None) => return Ok(false),
+            Err(why) => return Err(self.broken_frame(why)),
+        };
+        if matches!(
+            arrival.head.kind,
+            Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist
+        ) {
+            return self.own_frame(&arrival).map(|()| true);
+        }
+        // SAFETY: the frame is consumed only after the sink has returned.
+        sink.frame(me, &arrival.head, unsafe { arrival.view() });
+        self.consume(&arrival);
+        if arrival.head.kind == Kind::Bye {
+            if !self.transfers.is_empty() {
+                self.step(me, sink)?; // What the peer has all of is told before the end.
+            }
+            self.break_with(Broken::Closed);
+        }
+        Ok(true)
+    }
+}

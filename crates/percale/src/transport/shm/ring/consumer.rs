@@ -1,0 +1,220 @@
+//! The receiving end of a ring.
+
+#![expect(unsafe_code, reason = "copies from lines; each block states its own reason")]
+
+use super::super::cache::prefetch_read;
+use super::super::sync::Ordering;
+use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, Scratch, complete, extras};
+use crate::memory::volatile::View;
+use crate::wire::head::{Flags, Head, Kind};
+
+/// The mark of a frame that has arrived, or has begun to. Made by [`Consumer::next`] alone.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport::shm) struct Mark(u64);
+
+/// A frame at the head of a ring.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transport::shm) struct Arrival {
+    /// Its head.
+    pub(in crate::transport::shm) head: Head,
+    payload: *const u8,
+    lines: u64,
+    bulk_end: u64,
+}
+
+impl Arrival {
+    /// Where its payload lies, `head.len` bytes, until it is consumed.
+    #[inline]
+    pub(in crate::transport::shm) const fn payload(&self) -> *const u8 {
+        self.payload
+    }
+
+    /// The payload.
+    ///
+    /// # Safety
+    /// Only until the frame is consumed, and while the scratch memory that was given to `peek` stands.
+    #[inline]
+    pub(in crate::transport::shm) unsafe fn view<'a>(&self) -> View<'a> {
+        // SAFETY: `peek` checked the length against where the payload lies.
+        unsafe { View::new(self.payload, self.head.len as usize) }
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(in crate::transport::shm) struct Consumer {
+    area: Area,
+    /// The next line to read, and how far to come before credits are due.
+    cursor: Cursor,
+    lines_due: u64,
+    bulk_at: u64,
+    bulk_published: u64,
+}
+
+impl Consumer {
+    /// The receiving end of a ring whose memory was all zero before its producer began.
+    pub(in crate::transport::shm) const fn new(area: Area) -> Self {
+        let cursor = Cursor::new(&area);
+        Self { cursor, lines_due: area.count() / 4, bulk_at: 0, bulk_published: 0, area }
+    }
+
+    /// Whether a frame has arrived, or has begun to.
+    #[inline]
+    pub(in crate::transport::shm) fn is_empty(&self) -> bool {
+        self.cursor.line().mark.load(Ordering::Acquire) as u16 != self.cursor.lap
+    }
+
+    /// The mark of the next frame, if that has arrived or has begun to.
+    #[inline]
+    pub(in crate::transport::shm) fn next(&self) -> Option<Mark> {
+        let mark = self.cursor.line().mark.load(Ordering::Acquire);
+        (mark as u16 == self.cursor.lap).then_some(Mark(mark))
+    }
+
+    /// The head of this mark's frame, if it is a message with nothing besides: the commonest, without detours.
+    #[inline]
+    pub(in crate::transport::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
+        let kind = (mark >> 16) as u16;
+        let tagged = kind == Kind::Tagged as u16;
+        if !(tagged || kind == Kind::Message as u16) {
+            return None;
+        }
+        let kind = if tagged { Kind::Tagged } else { Kind::Message };
+        // SAFETY: the first of seven words; the peer may write it, so it is read once, here.
+        let tag = self.cursor.line().body.with(|body| unsafe { body.cast::<u64>().read_volatile() });
+        Some(Head { kind, flags: Flags::empty(), len: (mark >> 32) as u32, tag, data: 0, id: 0 })
+    }
+
+    /// The payload of such a message if it lies in one line, where it stands until it is consumed.
+    #[inline]
+    pub(in crate::transport::shm) fn short_payload(&self, head: &Head) -> Option<*const u8> {
+        let place = self.cursor.line().body.with(|body| body.cast::<u64>().wrapping_add(1).cast());
+        (head.len as usize <= FIRST).then_some(place)
+    }
+
+    /// The frame of this mark, whatever it is, if it is all there. A payload that spans lines is copied to `scratch`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(in crate::transport::shm) fn peek_any(
+        &self,
+        Mark(mark): Mark,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Arrival>, &'static str> {
+        let kind = Kind::from_u8((mark >> 16) as u8).ok_or("a frame of no known kind")?;
+        let flags = Flags::from_bits((mark >> 24) as u8).ok_or("a frame with unknown flags")?;
+        if flags != complete(flags) {
+            return Err("a frame that asks for an answer and says not to what");
+        }
+        let mut words = 0;
+        let mut get = || {
+            // SAFETY: at most three of the seven words; the peer may write them, so they are read once, here.
+            let word = |body: *const [u64; 7]| unsafe { body.cast::<u64>().wrapping_add(words).read_volatile() };
+            let value = self.cursor.line().body.with(word);
+            words += 1;
+            value
+        };
+        let tag = get();
+        let data = if flags.contains(Flags::DATA) { get() } else { 0 };
+        let id = if flags.contains(Flags::ID) { get() as u32 } else { 0 };
+        self.payload(Head { kind, flags, len: (mark >> 32) as u32, tag, data, id }, scratch)
+    }
+
+    /// Finds the payload of this head's frame, if it is all there.
+    ///
+    /// # Errors
+    /// If it is too long.
+    pub(in crate::transport::shm) fn payload(
+        &self,
+        head: Head,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Arrival>, &'static str> {
+        let (len, extras) = (head.len as usize, extras(head.flags));
+        let room = FIRST - extras;
+        let payload = self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>() + extras));
+        let mut arrival = Arrival { head, payload, lines: 1, bulk_end: self.bulk_at };
+        if len <= room {
+            return Ok(Some(arrival));
+        }
+        if len <= INLINE_MAX {
+            return Ok(self.gather(&mut arrival, room, scratch).then_some(arrival));
+        }
+        if len > self.area.max {
+            return Err("a payload longer than its ring allows");
+        }
+        let need = len.next_multiple_of(LINE) as u64;
+        let start = self.area.bulk_start(self.bulk_at, need);
+        self.area.watch(start, need, false);
+        arrival.payload = self.area.bulk_ptr(start);
+        arrival.bulk_end = start + need;
+        // More than so many lines it has in any case.
+        for line in 0..INLINE_MAX / LINE {
+            prefetch_read(arrival.payload.wrapping_add(line * LINE));
+        }
+        Ok(Some(arrival))
+    }
+
+    /// Copies a payload that spans lines together; false if its last lines are not there yet. All lines are copied whole,
+    /// since that needs no call: what the last one does not use of it lands behind the payload, unread.
+    fn gather(&self, arrival: &mut Arrival, room: usize, scratch: &mut Scratch) -> bool {
+        let count = 1 + (arrival.head.len as usize - room).div_ceil(NEXT) as u64;
+        for ahead in 1..count.min(5) {
+            prefetch_read(self.area.line_ptr(self.cursor.at + ahead).cast());
+        }
+        let mut to = scratch.as_mut_ptr();
+        // SAFETY: `FIRST` bytes, of which `room` are payload, end with the first line; the scratch memory is longer.
+        unsafe { to.copy_from_nonoverlapping(arrival.payload.wrapping_sub(FIRST - room), FIRST) };
+        arrival.payload = to.wrapping_add(FIRST - room);
+        to = to.wrapping_add(FIRST);
+        let mut cursor = self.cursor.clone();
+        for _ in 1..count {
+            cursor.step(&self.area);
+            let line = cursor.line();
+            if line.mark.load(Ordering::Acquire) as u16 != cursor.lap && !line.comes(cursor.lap) {
+                return false;
+            }
+            // SAFETY: a body has 56 bytes, and the scratch memory room for so many of as many lines as there are.
+            line.body.with(|body| unsafe { to.copy_from_nonoverlapping(body.cast(), NEXT) });
+            to = to.wrapping_add(NEXT);
+        }
+        arrival.lines = count;
+        true
+    }
+
+    /// Fetches lines that a streaming sender has probably written.
+    #[inline]
+    pub(in crate::transport::shm) fn prefetch(&self) {
+        prefetch_read(self.area.line_ptr(self.cursor.at + 3).cast());
+    }
+
+    /// Goes past a frame of one line that has nothing in the byte ring. Whether credits were published.
+    #[inline]
+    pub(in crate::transport::shm) fn consume_short(&mut self) -> bool {
+        self.cursor.step(&self.area);
+        self.give_lines()
+    }
+
+    #[inline]
+    fn give_lines(&mut self) -> bool {
+        let due = self.cursor.at >= self.lines_due;
+        if due {
+            self.area.credits().lines.store(self.cursor.at, Ordering::Release);
+            self.lines_due = self.cursor.at + self.area.count() / 4;
+        }
+        due
+    }
+
+    /// Goes past a frame. Whether credits were published.
+    #[inline]
+    pub(in crate::transport::shm) fn consume(&mut self, arrival: &Arrival) -> bool {
+        self.cursor.advance(&self.area, arrival.lines);
+        let mut published = self.give_lines();
+        self.bulk_at = arrival.bulk_end;
+        if self.bulk_at - self.bulk_published >= self.area.bulk_quantum() {
+            self.area.credits().bulk.store(self.bulk_at, Ordering::Release);
+            self.bulk_published = self.bulk_at;
+            published = true;
+        }
+        published
+    }
+}

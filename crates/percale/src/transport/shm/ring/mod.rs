@@ -1,0 +1,245 @@
+//! One directed ring: 64-byte lines, and a ring of bytes for payloads that do not fit into lines.
+//!
+//! # Lines
+//! Word 0 of **every** line is a mark word: `{lap: u16, kind: u8, flags: u8, len: u32}` from the lowest bits up. It is
+//! written last (Release) and read first (Acquire). Line `p` (counted from the ring's beginning, without end) of a ring
+//! of `n` lines carries the lap `p / n + 1` (mod 2^16); what stands there until it is written is the lap before, or
+//! zero in a new ring, so "is it there" is one load and one comparison. Since no other word of a line is ever read as
+//! a mark, old payload cannot be mistaken for one.
+//!
+//! After word 0 stand the tag (8), the data (8, with `Flags::DATA`), the id (8, with `Flags::ID`), then payload:
+//! * what fits stays in the line (48 bytes without extras);
+//! * up to [`INLINE_MAX`] goes on in the lines that follow, each a mark word and 56 bytes. Marks are written in order,
+//!   so the receiver copies the first lines while the sender writes the last. (The receiver has to put such a payload
+//!   together: longer ones are cheaper in one piece.)
+//! * more goes through the byte ring, in one piece that starts on a cache line: where it does not fit before the end,
+//!   the rest is skipped. Both sides compute the place from the lengths alone; no offset of the peer's is ever used.
+//!
+//! # Credits
+//! The consumer publishes how many lines and bytes it is done with (Release), each quarter of the ring; the producer
+//! reads that (Acquire) only when what it knew is used up. A payload takes at most a quarter of a large byte ring and
+//! half of the small one, whose credits are returned with every payload: so an empty ring always has room for any frame
+//! that the producer takes. One line stays free for the frame that announces a larger ring.
+//!
+//! Nothing read from a ring is trusted: kind, flags, lengths and credits are checked where they are read, and a copy is
+//! used afterwards.
+
+#![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
+
+mod consumer;
+mod producer;
+#[cfg(test)]
+mod tests;
+
+pub(super) use consumer::{Arrival, Consumer, Mark};
+pub(super) use producer::{NoRoom, Producer, Publish};
+
+use super::sync::{AtomicU64, Ordering, Shared};
+use crate::wire::head::{Flags, Kind};
+
+/// Bytes in a line, and what payloads in the byte ring are aligned to.
+pub(super) const LINE: usize = 64;
+/// Payload and extras in a frame's first line.
+const FIRST: usize = 48;
+/// Payload in each line after a frame's first.
+const NEXT: usize = 56;
+/// The longest payload that travels in lines.
+pub(super) const INLINE_MAX: usize = 104;
+/// What those lines hold at most, extras and unused bytes of the last one included.
+pub(super) const SCRATCH: usize = FIRST + (INLINE_MAX - (FIRST - 16)).div_ceil(NEXT) * NEXT;
+/// Where the payload of several lines is put together.
+pub(super) type Scratch = [u8; SCRATCH];
+/// One line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line {
+    mark: AtomicU64,
+    body: Shared<[u64; 7]>,
+}
+
+/// What the consumer is done with, counted from the ring's beginning.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Credits {
+    lines: AtomicU64,
+    bulk: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == LINE && size_of::<Credits>() == 16);
+
+/// Where a ring lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    lines: *const Line,
+    /// The number of lines is 2 to the power of this, and one more than the mask.
+    shift: u32,
+    mask: u64,
+    bulk: *mut u8,
+    bulk_bytes: u64,
+    credits: *const Credits,
+    /// The longest payload.
+    max: usize,
+    /// A cell for each line of the byte ring: loom watches those, not bytes.
+    #[cfg(loom)]
+    pub(super) cells: *const Shared<()>,
+}
+
+// SAFETY: an area is addresses of shared memory; its two users are one producer and one consumer on any threads.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// A ring of `2^shift` lines and `bulk_bytes` bytes (a power of two, at least four lines' worth).
+    ///
+    /// # Safety
+    /// All of it stays mapped while a [`Producer`] or [`Consumer`] of this area lives, and is used as a ring only.
+    pub(super) const unsafe fn new(
+        lines: *const Line,
+        shift: u32,
+        bulk: *mut u8,
+        bulk_bytes: usize,
+        credits: *const Credits,
+        max: usize,
+    ) -> Self {
+        assert!(bulk_bytes.is_power_of_two() && shift < 32 && max <= bulk_bytes / 2);
+        Self {
+            lines,
+            shift,
+            mask: (1 << shift) - 1,
+            bulk,
+            bulk_bytes: bulk_bytes as u64,
+            credits,
+            max,
+            #[cfg(loom)]
+            cells: std::ptr::null(),
+        }
+    }
+
+    #[inline]
+    const fn count(&self) -> u64 {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn line_ptr(&self, position: u64) -> *const Line {
+        let index = (position & self.mask) as usize;
+        // SAFETY: the index is below the number of lines, which `new` was promised.
+        unsafe { self.lines.add(index) }
+    }
+
+    /// The mark of the line at `position`, without kind, flags and length.
+    #[inline]
+    const fn lap(&self, position: u64) -> u16 {
+        ((position >> self.shift) as u16).wrapping_add(1)
+    }
+
+    #[inline]
+    fn credits(&self) -> &Credits {
+        // SAFETY: promised to `new`; credits are atomics.
+        unsafe { &*self.credits }
+    }
+
+    /// Where `need` bytes (whole lines) start if the byte ring is used up to `at`.
+    #[inline]
+    const fn bulk_start(&self, at: u64, need: u64) -> u64 {
+        let rest = self.bulk_bytes - (at & (self.bulk_bytes - 1));
+        if need > rest { at + rest } else { at }
+    }
+
+    /// The bytes from `start` on, which `bulk_start` made contiguous.
+    #[inline]
+    const fn bulk_ptr(&self, start: u64) -> *mut u8 {
+        self.bulk.wrapping_add((start & (self.bulk_bytes - 1)) as usize)
+    }
+
+    /// Tells loom that these bytes are about to be read or written.
+    #[inline]
+    #[cfg_attr(not(loom), expect(unused_variables, clippy::unused_self, reason = "only loom has anything to check"))]
+    fn watch(&self, start: u64, need: u64, write: bool) {
+        #[cfg(loom)]
+        for line in 0..need as usize / LINE {
+            let index = (start & (self.bulk_bytes - 1)) as usize / LINE + line;
+            // SAFETY: the model made a cell for each line of the byte ring.
+            let cell = unsafe { self.cells.add(index) };
+            // SAFETY: as above; it outlives the ring's ends.
+            let cell = unsafe { &*cell };
+            if write { cell.with_mut(|_| ()) } else { cell.with(|_| ()) }
+        }
+    }
+
+    /// After how many bytes consumed they are given back.
+    const fn bulk_quantum(&self) -> u64 {
+        if self.max as u64 > self.bulk_bytes / 4 { 1 } else { self.bulk_bytes / 4 }
+    }
+}
+
+/// One end's place in a ring: lines since its beginning, and the line and lap there, which are asked for more often than they change.
+#[derive(Clone, Debug)]
+struct Cursor {
+    at: u64,
+    line: *const Line,
+    lap: u16,
+}
+
+// SAFETY: as an area.
+unsafe impl Send for Cursor {}
+
+impl Cursor {
+    const fn new(area: &Area) -> Self {
+        Self { at: 0, line: area.lines, lap: 1 }
+    }
+
+    #[inline]
+    fn line(&self) -> &Line {
+        // SAFETY: the area's owner keeps the lines mapped; lines are atomics and cells, so that a reference
+        // promises nothing about who writes them.
+        unsafe { &*self.line }
+    }
+
+    #[inline]
+    fn advance(&mut self, area: &Area, count: u64) {
+        self.at += count;
+        self.line = area.line_ptr(self.at);
+        self.lap = area.lap(self.at);
+    }
+
+    /// As `advance` by one line, in fewer instructions.
+    #[inline]
+    fn step(&mut self, area: &Area) {
+        self.at += 1;
+        if self.at & area.mask == 0 {
+            self.advance(area, 0);
+        } else {
+            self.line = self.line.wrapping_add(1);
+        }
+    }
+}
+
+/// Bytes of data and id in a frame's first line.
+#[inline]
+const fn extras(flags: Flags) -> usize {
+    (flags.contains(Flags::DATA) as usize + flags.contains(Flags::ID) as usize) * 8
+}
+
+/// Flags as they travel: `ACK` implies `ID`.
+#[inline]
+const fn complete(flags: Flags) -> Flags {
+    if flags.contains(Flags::ACK) { flags.union(Flags::ID) } else { flags }
+}
+
+#[inline]
+const fn word(lap: u16, kind: Kind, flags: Flags, len: u32) -> u64 {
+    lap as u64 | (kind as u64) << 16 | (flags.bits() as u64) << 24 | (len as u64) << 32
+}
+
+impl Line {
+    /// Whether the line is written in a moment. Its sender is at it, but may have been interrupted, or killed.
+    #[cold]
+    fn comes(&self, lap: u16) -> bool {
+        let patience = if cfg!(loom) { 0 } else { 64 };
+        (0..patience).any(|_| {
+            std::hint::spin_loop();
+            self.mark.load(Ordering::Acquire) as u16 == lap
+        })
+    }
+}

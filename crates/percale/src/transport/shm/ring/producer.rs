@@ -1,0 +1,241 @@
+//! The sending end of a ring.
+
+#![expect(unsafe_code, reason = "copies to lines; each block states its own reason")]
+
+use super::super::cache::prefetch_write;
+use super::super::sync::{Ordering, fence, publish_fenced};
+use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word};
+use crate::memory::volatile::{Segments, copy_short};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// The longest payload that is written to lines fetched before, by the processor's wide registers. A longer one is written by
+/// whole lines that need not be fetched (as the C library has it), which to fetch would only be in the way.
+const FETCHED: usize = 4096;
+/// The same in a stream, where there is no time to fetch them in.
+const FETCHED_STREAM: usize = 2048;
+
+/// Why a frame was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport::shm) enum NoRoom {
+    /// Not now.
+    Full,
+    /// Never in this ring.
+    TooLong,
+    /// The consumer claims to have consumed what was not sent.
+    BadCredits,
+}
+
+/// How a frame's last mark is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport::shm) enum Publish {
+    /// A plain store; whoever needs a fence makes it later.
+    Plain,
+    /// Followed by a full fence.
+    Fenced,
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub(in crate::transport::shm) struct Producer {
+    area: Area,
+    /// The next line to write, and the first that must not be written yet.
+    cursor: Cursor,
+    limit: u64,
+    /// The same of the byte ring.
+    bulk_at: u64,
+    bulk_limit: u64,
+}
+
+impl Producer {
+    /// The sending end of a ring whose memory is all zero.
+    pub(in crate::transport::shm) const fn new(area: Area) -> Self {
+        let cursor = Cursor::new(&area);
+        Self { cursor, limit: area.count() - 1, bulk_at: 0, bulk_limit: area.bulk_bytes, area }
+    }
+
+    /// Learns how far the consumer has come.
+    #[cold]
+    fn refresh(&mut self) -> Result<(), NoRoom> {
+        let credits = self.area.credits();
+        let lines = credits.lines.load(Ordering::Acquire);
+        let bulk = credits.bulk.load(Ordering::Acquire);
+        let (limit, bulk_limit) = (lines.wrapping_add(self.area.count() - 1), bulk.wrapping_add(self.area.bulk_bytes));
+        if lines > self.cursor.at || limit < self.limit || bulk > self.bulk_at || bulk_limit < self.bulk_limit {
+            return Err(NoRoom::BadCredits);
+        }
+        (self.limit, self.bulk_limit) = (limit, bulk_limit);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn need_lines(&mut self, count: u64) -> Result<(), NoRoom> {
+        if self.cursor.at + count > self.limit {
+            self.refresh()?;
+            if self.cursor.at + count > self.limit {
+                return Err(NoRoom::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one frame; `payload` has `head.len` bytes. The head goes to other functions by value: while it need not be in
+    /// memory, what is known of it when this is inlined costs nothing.
+    #[inline(always)]
+    pub(in crate::transport::shm) fn push(
+        &mut self,
+        head: &Head,
+        payload: &Segments,
+        publish: Publish,
+    ) -> Result<(), NoRoom> {
+        let flags = complete(head.flags);
+        let len = payload.len();
+        debug_assert_eq!(len, head.len as usize, "the head and its payload differ in length");
+        let room = FIRST - extras(flags);
+        if len <= room {
+            self.need_lines(1)?;
+            self.first(head, flags, payload, len);
+            self.publish_first(head.kind, flags, len as u32, publish);
+            self.cursor.step(&self.area);
+            if publish == Publish::Plain {
+                // In a stream. Of single messages, a receiver that waits would fetch the line back.
+                prefetch_write(self.area.line_ptr(self.cursor.at + 3).cast());
+            }
+            Ok(())
+        } else if len <= INLINE_MAX {
+            self.push_lines(*head, flags, payload, room, publish)
+        } else {
+            self.push_bulk(*head, flags, payload, publish)
+        }
+    }
+
+    /// Writes a frame without payload into the line that is kept free for it.
+    pub(in crate::transport::shm) fn push_reserved(&mut self, head: &Head) {
+        self.first(head, head.flags, &Segments::EMPTY, 0);
+        self.publish_first(head.kind, head.flags, 0, Publish::Plain);
+        self.cursor.advance(&self.area, 1);
+    }
+
+    /// Fills a frame's first line, all but the mark.
+    #[inline(always)]
+    fn first(&self, head: &Head, flags: Flags, payload: &Segments, inline: usize) {
+        let body = &self.cursor.line().body;
+        let mut words = 0;
+        let mut put = |value: u64| {
+            // SAFETY: at most three of the seven words.
+            body.with_mut(|body| unsafe { body.cast::<u64>().wrapping_add(words).write(value) });
+            words += 1;
+        };
+        put(head.tag);
+        if flags.contains(Flags::DATA) {
+            put(head.data);
+        }
+        if flags.contains(Flags::ID) {
+            put(u64::from(head.id));
+        }
+        // SAFETY: the caller left room for `inline` bytes behind the words just written.
+        let copy = |to: *mut u8| unsafe { payload.copy_start_to_raw(to, inline) };
+        body.with_mut(|body| copy(body.cast::<u64>().wrapping_add(words).cast()));
+    }
+
+    /// Writes the mark of a frame's first line.
+    #[inline]
+    fn publish_first(&self, kind: Kind, flags: Flags, len: u32, publish: Publish) {
+        let (mark, word) = (&self.cursor.line().mark, word(self.cursor.lap, kind, flags, len));
+        match publish {
+            Publish::Plain => mark.store(word, Ordering::Release),
+            Publish::Fenced => publish_fenced(mark, word),
+        }
+    }
+
+    #[inline(never)]
+    fn push_lines(
+        &mut self,
+        head: Head,
+        flags: Flags,
+        payload: &Segments,
+        room: usize,
+        publish: Publish,
+    ) -> Result<(), NoRoom> {
+        let [only] = payload.as_slice() else {
+            // Put together first: rare.
+            let mut bytes = [0; INLINE_MAX];
+            let len = payload.copy_to(0, &mut bytes);
+            return Segments::lend(&bytes[..len], |whole| self.push_lines(head, flags, whole, room, publish));
+        };
+        let len = only.len();
+        let count = 1 + (len - room).div_ceil(NEXT) as u64;
+        self.need_lines(count)?;
+        self.first(&head, flags, payload, room);
+        self.publish_first(head.kind, flags, len as u32, Publish::Plain);
+        let mut from = only.as_ptr().cast_const().wrapping_add(room);
+        let mut rest = len - room;
+        let mut cursor = self.cursor.clone();
+        // Whole lines are the most, and need no call.
+        while rest > NEXT {
+            cursor.step(&self.area);
+            // SAFETY: a line's body has 56 bytes, and more than so many are left of the segment.
+            cursor.line().body.with_mut(|body| unsafe { body.cast::<u8>().copy_from_nonoverlapping(from, NEXT) });
+            cursor.line().mark.store(word(cursor.lap, head.kind, flags, NEXT as u32), Ordering::Release);
+            from = from.wrapping_add(NEXT);
+            rest -= NEXT;
+        }
+        cursor.step(&self.area);
+        // SAFETY: as above, with the rest, at most 56 bytes.
+        cursor.line().body.with_mut(|body| unsafe { copy_short(from, body.cast(), rest) });
+        cursor.line().mark.store(word(cursor.lap, head.kind, flags, rest as u32), Ordering::Release);
+        // The receiver that goes to sleep looks at the first line, not at the last: an exchange of the last mark would
+        // order only that one.
+        if publish == Publish::Fenced {
+            fence(Ordering::SeqCst);
+        }
+        cursor.step(&self.area);
+        self.cursor = cursor;
+        for ahead in 0..count.min(4) {
+            prefetch_write(self.area.line_ptr(self.cursor.at + ahead).cast());
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn push_bulk(&mut self, head: Head, flags: Flags, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
+        let len = payload.len();
+        if len > self.area.max {
+            return Err(NoRoom::TooLong);
+        }
+        let need = len.next_multiple_of(LINE) as u64;
+        let start = self.area.bulk_start(self.bulk_at, need);
+        self.need_lines(1)?;
+        if start + need > self.bulk_limit {
+            self.refresh()?;
+            if start + need > self.bulk_limit {
+                return Err(NoRoom::Full);
+            }
+        }
+        self.area.watch(start, need, true);
+        let to = self.area.bulk_ptr(start);
+        let fetched = len <= if publish == Publish::Fenced { FETCHED } else { FETCHED_STREAM };
+        if fetched {
+            // SAFETY: `bulk_start` left `need` contiguous bytes there, and the credits say that they are free.
+            unsafe { payload.copy_in_pieces(to, len) };
+        } else {
+            // SAFETY: as above.
+            unsafe { payload.copy_to_raw(0, to, len) };
+        }
+        self.first(&head, flags, &Segments::EMPTY, 0);
+        self.publish_first(head.kind, flags, len as u32, publish);
+        self.cursor.advance(&self.area, 1);
+        self.bulk_at = start + need;
+        if fetched {
+            self.fetch(need);
+        }
+        Ok(())
+    }
+
+    /// The next payload is likely as long: takes its lines from the receiver's cache while nobody waits.
+    fn fetch(&self, need: u64) {
+        let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));
+        for line in 0..need as usize / LINE {
+            prefetch_write(next.wrapping_add(line * LINE));
+        }
+    }
+}

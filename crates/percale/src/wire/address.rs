@@ -1,0 +1,47 @@
+//! How a network address travels.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::hello::Malformed;
+
+/// An address that can be connected to.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AddressBytes {
+    family: U16,
+    port: U16,
+    /// An IPv4 address as IPv6 writes it.
+    ip: [u8; 16],
+}
+
+impl AddressBytes {
+    /// The address as it travels.
+    #[must_use]
+    pub fn of(address: SocketAddr) -> Self {
+        let (family, ip) = match address.ip() {
+            IpAddr::V4(ip) => (4, ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => (6, ip.octets()),
+        };
+        Self { family: U16::new(family), port: U16::new(address.port()), ip }
+    }
+
+    /// Parses what travelled.
+    ///
+    /// # Errors
+    /// If nobody can be at this address.
+    pub fn parse(&self) -> Result<SocketAddr, Malformed> {
+        let wide = Ipv6Addr::from(self.ip);
+        let ip = match self.family.get() {
+            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is no IPv4 address"))?),
+            6 => IpAddr::V6(wide),
+            _ => return Err(Malformed::Field("the address is neither IPv4 nor IPv6")),
+        };
+        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) || self.port.get() == 0 {
+            return Err(Malformed::Field("the advertised address cannot be connected to"));
+        }
+        Ok(SocketAddr::new(ip, self.port.get()))
+    }
+}

@@ -1,0 +1,234 @@
+//! What is said about connections between two endpoints of one connection each ([`Kind::Control`]).
+//!
+//! Who wants a connection asks a listener: *request*. The listener's owner rejects it, or accepts it with an endpoint of its own:
+//! *granted* names that endpoint, and the requester connects to it. The data of either side, at most [`DATA_LIMIT`] bytes, stands
+//! at the end of the payload. Nothing here is trusted: what does not parse ends the connection that it came over.
+
+use std::net::SocketAddr;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::address::AddressBytes;
+use super::head::{Flags, Head, Kind};
+use crate::memory::volatile::View;
+
+/// The most bytes that either side of a connection gives the other with its request, acceptance or rejection.
+pub const DATA_LIMIT: usize = 256;
+
+/// The longest payload.
+pub const CONTROL_BYTES: usize = size_of::<GrantedBytes>() + DATA_LIMIT;
+
+/// Why there will be no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Rejection {
+    /// The listener's owner does not want it.
+    Owner = 1,
+    /// Too many requests wait at the listener.
+    Backlog = 2,
+    /// The listener's owner has thrown the request away.
+    Unanswered = 3,
+}
+
+impl Rejection {
+    /// The reason in words.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Owner => "the listener's owner rejected the request",
+            Self::Backlog => "too many requests wait at the listener; try again later",
+            Self::Unanswered => "the listener's owner threw the request away unanswered",
+        }
+    }
+}
+
+/// A control frame, as plain values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The sender wants a connection.
+    Request {
+        /// For the listener's owner.
+        data: Vec<u8>,
+    },
+    /// It gets one.
+    Granted {
+        /// The endpoint that will have it.
+        address: SocketAddr,
+        /// That endpoint listens on every interface: it is reached by the same IP address as the listener.
+        anywhere: bool,
+        /// That endpoint's life.
+        incarnation: u128,
+        /// For the requester.
+        data: Vec<u8>,
+    },
+    /// It gets none.
+    Rejected {
+        /// Why not.
+        why: Rejection,
+        /// For the requester.
+        data: Vec<u8>,
+    },
+}
+
+/// What the payload of *granted* begins with.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct GrantedBytes {
+    address: AddressBytes,
+    incarnation: [u8; 16],
+    anywhere: u8,
+    reserved: [u8; 3],
+}
+
+/// In the head's `id`: which frame it is.
+const REQUEST: u32 = 1;
+const GRANTED: u32 = 2;
+const REJECTED: u32 = 3;
+
+impl Control {
+    /// The frame: its head and payload.
+    #[must_use]
+    pub fn to_frame(&self) -> (Head, Vec<u8>) {
+        let (id, tag, payload) = match self {
+            Self::Request { data } => (REQUEST, 0, data.clone()),
+            Self::Granted { address, anywhere, incarnation, data } => {
+                let granted = GrantedBytes {
+                    address: AddressBytes::of(*address),
+                    incarnation: incarnation.to_be_bytes(),
+                    anywhere: u8::from(*anywhere),
+                    reserved: [0; 3],
+                };
+                (GRANTED, 0, [granted.as_bytes(), data].concat())
+            }
+            Self::Rejected { why, data } => (REJECTED, *why as u64, data.clone()),
+        };
+        (Head { kind: Kind::Control, flags: Flags::ID, len: payload.len() as u32, tag, data: 0, id }, payload)
+    }
+
+    /// Parses a frame.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(head: &Head, payload: View<'_>) -> Result<Self, &'static str> {
+        let data = |from: usize| {
+            let len = payload.len().checked_sub(from).ok_or("a control frame that is too short")?;
+            if len > DATA_LIMIT {
+                return Err("more data than a request or its answer carries");
+            }
+            Ok(payload.to_vec().split_off(from))
+        };
+        if head.flags != Flags::ID || head.data != 0 || (head.id != REJECTED && head.tag != 0) {
+            return Err("a malformed control frame");
+        }
+        match head.id {
+            REQUEST => Ok(Self::Request { data: data(0)? }),
+            GRANTED => {
+                let data = data(size_of::<GrantedBytes>())?;
+                let granted = payload.read::<GrantedBytes>(0).ok_or("a control frame that is too short")?;
+                if granted.anywhere > 1 || granted.reserved != [0; 3] {
+                    return Err("a malformed grant of a connection");
+                }
+                let address = granted.address.parse().map_err(|_| "a connection to nobody's address")?;
+                let (anywhere, incarnation) = (granted.anywhere == 1, u128::from_be_bytes(granted.incarnation));
+                Ok(Self::Granted { address, anywhere, incarnation, data })
+            }
+            REJECTED => {
+                let why = match head.tag {
+                    1 => Rejection::Owner,
+                    2 => Rejection::Backlog,
+                    3 => Rejection::Unanswered,
+                    _ => return Err("a request that was rejected for no known reason"),
+                };
+                Ok(Self::Rejected { why, data: data(0)? })
+            }
+            _ => Err("an unknown control frame"),
+        }
+    }
+}
+
+/// Parses arbitrary bytes as a control frame; what parses means what it says.
+///
+/// # Panics
+/// If it does not.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz_control(bytes: &[u8]) {
+    let Some((&[flags, id, tag], payload)) = bytes.split_first_chunk() else { return };
+    let flags = Flags::from_bits_retain(flags);
+    let head = Head { kind: Kind::Control, flags, len: payload.len() as u32, tag: tag.into(), data: 0, id: id.into() };
+    if let Ok(control) = Control::parse(&head, View::of(payload)) {
+        let (again, written) = control.to_frame();
+        assert_eq!((again, &written[..]), (head, payload));
+        assert!(written.len() <= CONTROL_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(head: &Head, payload: &[u8]) -> Result<Control, &'static str> {
+        Control::parse(head, View::of(payload))
+    }
+
+    fn granted(data: Vec<u8>) -> Control {
+        Control::Granted { address: "10.1.2.3:4".parse().unwrap(), anywhere: true, incarnation: 5 << 100, data }
+    }
+
+    proptest! {
+        #[test]
+        fn con_017_any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            fuzz_control(&bytes);
+        }
+
+        #[test]
+        fn con_017_a_damaged_frame_is_refused_or_means_what_it_says(
+            which in 0..3_usize, len in 0..=DATA_LIMIT, at in 0..400_usize, value: u8
+        ) {
+            let data = vec![7; len];
+            let all = [Control::Request { data: data.clone() }, granted(data.clone()),
+                Control::Rejected { why: Rejection::Owner, data }];
+            let (head, mut payload) = all[which].to_frame();
+            prop_assert_eq!(parse(&head, &payload), Ok(all[which].clone()));
+            if let Some(byte) = payload.get_mut(at) {
+                *byte = value;
+            }
+            if let Ok(read) = parse(&head, &payload) {
+                prop_assert_eq!(read.to_frame(), (head, payload));
+            }
+        }
+    }
+
+    #[test]
+    fn con_017_what_nobody_may_send_is_refused() {
+        let (head, payload) = granted(vec![1; DATA_LIMIT]).to_frame();
+        assert_eq!(payload.len(), CONTROL_BYTES);
+        for len in [0, 1, 39] {
+            assert!(parse(&head, &payload[..len]).is_err(), "{len} bytes of a grant");
+        }
+        let long = [payload.clone(), vec![1]].concat();
+        assert!(parse(&head, &long).is_err(), "too much data");
+        for (at, value) in [(0, 5), (2, 0), (36, 2), (37, 1), (39, 1)] {
+            let mut wrong = payload.clone();
+            wrong[at] = value;
+            if at == 2 {
+                wrong[3] = 0; // Port 0.
+            }
+            assert!(parse(&head, &wrong).is_err(), "byte {at}");
+        }
+        for wrong in [
+            Head { id: 0, ..head },
+            Head { id: 4, ..head },
+            Head { tag: 1, ..head },
+            Head { data: 1, ..head },
+            Head { flags: Flags::empty(), ..head },
+            Head { flags: Flags::ID | Flags::DATA, ..head },
+            Head { id: REJECTED, tag: 0, ..head },
+            Head { id: REJECTED, tag: 4, ..head },
+            Head { id: REQUEST, tag: 0, ..head }, // 296 bytes of data.
+        ] {
+            assert!(parse(&wrong, &payload).is_err(), "{wrong:?}");
+        }
+    }
+}
