@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use percale::{Event, EventQueue};
 
 use crate::abi::{
-    FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_SHUTDOWN, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE,
-    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
+    FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ,
+    FI_PEEK, FI_SHUTDOWN, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr,
+    fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
 };
 use crate::fabric::{self, Fabric};
 use crate::info::Copied;

@@ -86,14 +86,7 @@ fn within(handle: *mut c_void) -> Option<Libfabric> {
     let dup_info = symbol(c"fi_dupinfo").map(|at| unsafe { std::mem::transmute::<*mut c_void, DupInfo>(at) });
     // SAFETY: as above.
     let free_info = symbol(c"fi_freeinfo").map(|at| unsafe { std::mem::transmute::<*mut c_void, FreeInfo>(at) });
-    log.map(|log| Libfabric {
-        log_enabled,
-        log: Some(log),
-        param_define: define,
-        param_get: get,
-        dup_info,
-        free_info,
-    })
+    log.map(|log| Libfabric { log_enabled, log: Some(log), param_define: define, param_get: get, dup_info, free_info })
 }
 
 #[cfg(test)]
