@@ -5,9 +5,11 @@
 //! name what it misses.
 
 mod budget;
+mod client;
 mod coverage;
 mod failure;
 mod fuzz;
+mod interop;
 mod libtest;
 mod machine;
 mod packages;
@@ -51,6 +53,8 @@ enum Chore {
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
     Provider(provider::Arguments),
+    /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
+    Interop(interop::Arguments),
     /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
     Report(report::Arguments),
 }
@@ -77,6 +81,7 @@ fn run(chore: &Chore) -> Outcome<bool> {
         Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
         Chore::Peers(arguments) => peers::run(&place, arguments),
         Chore::Provider(arguments) => provider::run(&place, arguments),
+        Chore::Interop(arguments) => interop::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),
     }
 }

@@ -17,6 +17,11 @@ pub(crate) const STRACE: Needed = Needed { program: "strace", package: "strace" 
 pub(crate) const UCX: Needed = Needed { program: "ucx_perftest", package: "ucx-utils" };
 pub(crate) const LIBFABRIC: Needed = Needed { program: "fi_pingpong", package: "libfabric-bin" };
 
+pub(crate) const OPEN_MPI: Needed = Needed { program: "mpirun.openmpi", package: "openmpi-bin" };
+pub(crate) const OPEN_MPI_COMPILER: Needed = Needed { program: "mpicc.openmpi", package: "libopenmpi-dev" };
+/// No program, but a file by its whole path.
+pub(crate) const LIBFABRIC_HEADERS: Needed = Needed { program: "/usr/include/rdma/fabric.h", package: "libfabric-dev" };
+
 impl Needed {
     pub(crate) fn is_here(self) -> bool {
         on_path(self.program).is_some()

@@ -41,6 +41,11 @@ pub(crate) fn listens_on(port: u16) -> bool {
     tables.iter().any(|table| table.lines().skip(1).any(|line| is_listener(line, port)))
 }
 
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> std::io::Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
 fn is_listener(line: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let mut fields = line.split_whitespace().skip(1);

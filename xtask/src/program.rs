@@ -64,6 +64,21 @@ impl Program {
         self
     }
 
+    pub(crate) fn without(mut self, variable: &str) -> Self {
+        self.command.env_remove(variable);
+        self
+    }
+
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
+        self
+    }
+
+    /// The command as it was built, for who runs it in another way.
+    pub(crate) fn into_command(self) -> Command {
+        self.command
+    }
+
     /// The command line, for people.
     pub(crate) fn shown(&self) -> String {
         let name = Path::new(self.command.get_program()).file_name().unwrap_or_default();

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
 use std::fs;
+use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
@@ -11,6 +12,12 @@ pub(crate) struct Arguments {}
 const NAME: &str = "libpercale-fi.so";
 
 pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
+    println!("export FI_PROVIDER_PATH={}", build(place)?.display());
+    Ok(true)
+}
+
+/// Builds it; returns the directory to name in FI_PROVIDER_PATH.
+pub(crate) fn build(place: &Place) -> Outcome<PathBuf> {
     place.cargo().args(["build", "--release", "--quiet", "-p", "percale-ofi", "--lib"]).passed()?;
     let built = place.target.join("release").join("libpercale_fi.so");
     let directory = place.target.join("provider");
@@ -20,6 +27,5 @@ pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
     let fresh = path.with_extension("new");
     fs::copy(&built, &fresh).map_err(Failure::during(format!("copying {}", built.display())))?;
     fs::rename(&fresh, &path)?;
-    println!("export FI_PROVIDER_PATH={}", directory.display());
-    Ok(true)
+    Ok(directory)
 }

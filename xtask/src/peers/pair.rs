@@ -3,7 +3,6 @@
 use crate::failure::{Failure, Outcome};
 use crate::processes;
 use crate::program::Program;
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Runs the server, waits until it listens, runs the client and returns what that printed. Both are made by `program`,
 /// which gets the program to complete, the port, and whether it is the client.
 pub(super) fn run(name: &str, complete: impl Fn(Program, u16, bool) -> Program) -> Outcome<String> {
-    let port = free_port()?;
+    let port = processes::free_port()?;
     let pinned = |core| Program::new("taskset").args(["-c", core, name]);
     let mut server = complete(pinned(SERVER_CORE), port, false).background()?;
     let start = Instant::now();
@@ -28,9 +27,4 @@ pub(super) fn run(name: &str, complete: impl Fn(Program, u16, bool) -> Program) 
     }
     let client = complete(pinned(CLIENT_CORE), port, true).limit(LIMIT).output()?;
     client.success().map(str::to_owned)
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> Outcome<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

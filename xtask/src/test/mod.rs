@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// Only these steps
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
-    /// Leaves out the slow steps: loom models, the run of the command, budgets
+    /// Leaves out the slow steps: loom models, the run of the command, other programs' runs, budgets
     #[arg(long)]
     quick: bool,
     /// Only tests whose path contains this
@@ -42,6 +42,8 @@ enum Step {
     Examples,
     /// The command measures something on shm and tcp
     Perf,
+    /// Unmodified clients run over the libfabric provider
+    Interop,
     /// Instructions per operation stay below their ceilings
     Budgets,
     /// The documents of the code build without a warning
@@ -50,7 +52,7 @@ enum Step {
 
 impl Step {
     fn is_slow(self) -> bool {
-        matches!(self, Self::Loom | Self::Perf | Self::Budgets)
+        matches!(self, Self::Loom | Self::Perf | Self::Interop | Self::Budgets)
     }
 
     fn run(self, place: &Place, arguments: &Arguments, steps: &mut Steps) {
@@ -64,6 +66,7 @@ impl Step {
             Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
             Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),
             Self::Perf => steps.run("perf", "the command, shortly, on every transport", || commands::perf(place)),
+            Self::Interop => steps.run("interop", "unmodified clients of libfabric", || crate::interop::quick(place)),
             Self::Budgets => steps.run("budgets", "instructions per operation", || crate::budget::check(place)),
             Self::Docs => steps.run("docs", "the documents of the code", || lint::docs(place)),
         }

@@ -117,7 +117,7 @@ static const struct refusal {
 	int code;
 	int (*call)(struct two *);
 } all[] = {
-	{ "fi_passive_ep", -FI_ENOSYS, passive_ep },
+	{ "fi_passive_ep", 0, passive_ep },
 	{ "fi_wait_open", 0, wait_open },
 	{ "fi_poll_open", 0, poll_open },
 	{ "fi_domain2 with flags", -FI_EOPNOTSUPP, domain_flags },
@@ -143,10 +143,10 @@ static const struct refusal {
 	{ "memory of devices", -FI_ENOSYS, mr_device },
 	{ "keys of single regions", -FI_EOPNOTSUPP, mr_auth },
 	{ "persistent memory", -FI_EBADFLAGS, mr_persistent },
-	{ "fi_getpeer of a datagram endpoint", -FI_ENOSYS, getpeer },
-	{ "fi_connect of a datagram endpoint", -FI_ENOSYS, connect_it },
-	{ "fi_accept of a datagram endpoint", -FI_ENOSYS, accept_it },
-	{ "fi_shutdown of a datagram endpoint", -FI_ENOSYS, shut_down },
+	{ "fi_getpeer of a datagram endpoint", -FI_ENOTCONN, getpeer },
+	{ "fi_connect of a datagram endpoint", -FI_EOPNOTSUPP, connect_it },
+	{ "fi_accept of a datagram endpoint", -FI_EOPNOTSUPP, accept_it },
+	{ "fi_shutdown of a datagram endpoint", -FI_EOPNOTSUPP, shut_down },
 	{ "fi_listen of a datagram endpoint", -FI_ENOSYS, listen_it },
 	{ "fi_reject of a datagram endpoint", -FI_ENOSYS, reject_it },
 	{ "fi_join", -FI_ENOSYS, join_it },

@@ -1,0 +1,124 @@
+//! A program that may hang, leave processes behind, or be one of a pair: it runs in a process group of its own, what it says goes to a
+//! file, and it is ended by its ids.
+
+use crate::failure::{Failure, Outcome};
+use crate::processes;
+use crate::program::Program;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a client is looked at.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// A client that was started. Dropped, it is ended.
+pub(crate) struct Client {
+    child: Child,
+    said: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+impl Client {
+    /// Starts a program whose standard output and error go to `said`.
+    pub(crate) fn start(program: Program, said: &Path) -> Outcome<Self> {
+        if let Some(directory) = said.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let file = File::create(said).map_err(Failure::during(said.display()))?;
+        let shown = program.shown();
+        let mut command = program.into_command();
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        let child = command.spawn().map_err(Failure::during(format!("starting `{shown}`")))?;
+        Ok(Self { child, said: said.to_owned(), status: None })
+    }
+
+    /// Whether it runs still.
+    pub(crate) fn is_running(&mut self) -> bool {
+        if self.status.is_none() && has_ended(&self.child) {
+            self.finish();
+        }
+        self.status.is_none()
+    }
+
+    /// Waits for its end, until the deadline; then it is ended, and there is no status.
+    pub(crate) fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        while self.is_running() && Instant::now() < deadline {
+            thread::sleep(GLANCE);
+        }
+        if self.status.is_none() {
+            self.finish();
+            return None;
+        }
+        self.status
+    }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> String {
+        fs::read(&self.said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// Ends it, its children, and its group, and takes it off the system's table. Until then its id is nobody else's.
+    fn finish(&mut self) {
+        processes::end_with_children(self.child.id());
+        // Without members there is no such group, which is well.
+        kill_process_group(Pid::from_child(&self.child), Signal::KILL).ok();
+        self.status = self.child.wait().ok();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            self.finish();
+        }
+    }
+}
+
+/// Whether a child has ended, which stays on the system's table.
+fn has_ended(child: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(Some(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Client;
+    use crate::program::Program;
+    use std::time::{Duration, Instant};
+
+    fn start(script: &str, name: &str) -> Client {
+        let said = std::env::temp_dir().join(format!("percale-client-{}-{name}", std::process::id()));
+        Client::start(Program::new("sh").args(["-c", script]), &said).unwrap()
+    }
+
+    #[test]
+    fn a_client_is_waited_for_and_heard() {
+        let mut client = start("echo one; echo two >&2; exit 3", "heard");
+        let status = client.wait_until(Instant::now() + Duration::from_secs(60)).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(client.said(), "one\ntwo\n");
+        assert!(!client.is_running());
+    }
+
+    #[test]
+    fn one_that_hangs_is_ended_with_what_it_started() {
+        // A child in a session of its own is in no group of ours: it is found by its parent.
+        let mut client = start("setsid sleep 1000 & echo $!; wait", "ended");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while client.said().is_empty() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert!(client.is_running());
+        assert_eq!(client.wait_until(Instant::now()), None);
+        let id = client.said().trim().to_owned();
+        let gone = || std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
+        while gone() {
+            assert!(Instant::now() < deadline, "process {id} is left");
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Which clients there are, and how one of them is run.
+
+use super::mpi::{Library, Suite};
+use super::site::Site;
+use super::{libfabric, mpi};
+use crate::failure::Failure;
+use crate::program::Program;
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transport {
+    /// Shared memory where that works, which is what percale chooses by itself
+    Shm,
+    /// TCP only
+    Tcp,
+}
+
+impl Transport {
+    pub(super) const BOTH: [Self; 2] = [Self::Shm, Self::Tcp];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// The program told so.
+    pub(super) fn tell(self, program: Program) -> Program {
+        let program = program.without("PERCALE_TRANSPORT");
+        match self {
+            Self::Shm => program.without("FI_PERCALE_TRANSPORT"),
+            Self::Tcp => program.env("FI_PERCALE_TRANSPORT", "tcp"),
+        }
+    }
+}
+
+/// How a client ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Ending {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+impl Ending {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "FAILED",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.word())
+    }
+}
+
+/// A client that ran.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) client: String,
+    /// The library that the client sees.
+    pub(super) library: String,
+    pub(super) transport: Transport,
+    pub(super) ending: Ending,
+    pub(super) seconds: f64,
+    /// What it did; why it failed or was skipped.
+    pub(super) note: String,
+}
+
+/// Why a client has no good end.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It cannot be run here.
+    Missing(String),
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Trouble {
+    fn from(failure: E) -> Self {
+        Self::Failed(failure.into())
+    }
+}
+
+/// What a client that passed did.
+pub(super) type Passed = Result<String, Trouble>;
+
+/// A client.
+pub(super) struct Case {
+    pub(super) client: String,
+    pub(super) library: String,
+    pub(super) transport: Transport,
+    /// It is among those for CI.
+    pub(super) is_quick: bool,
+    job: Job,
+}
+
+enum Job {
+    /// fi_info shows us, and nothing that is layered on us.
+    Information,
+    /// fi_pingpong with this type of endpoints.
+    Pingpong(&'static str),
+    /// The C program that uses every entry, with the libfabric in this directory, or the system's.
+    Every(Option<PathBuf>),
+    /// A C program of ours for MPI, on so many ranks.
+    Program { name: &'static str, library: Library, ranks: usize },
+    /// mpi4py's own tests.
+    Mpi4py { suite: Suite, library: Library, ranks: usize },
+}
+
+/// Longer than a client of libfabric's takes.
+const SHORT: Duration = Duration::from_secs(120);
+/// Longer than our C program takes, and cargo with it.
+const EVERY: Duration = Duration::from_secs(20 * 60);
+/// Longer than mpi4py's tests take where three ranks that never sleep share two processors.
+const LONG: Duration = Duration::from_secs(40 * 60);
+
+impl Case {
+    /// The client in a line.
+    pub(super) fn title(&self) -> String {
+        format!("{} over {}, {}", self.client, self.library, self.transport.name())
+    }
+
+    /// Where what it says is kept.
+    pub(super) fn said(&self, site: &Site<'_>, part: &str) -> PathBuf {
+        let name = format!("{} {part}", self.title());
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        site.directory.join("said").join(name.chars().map(plain).collect::<String>())
+    }
+
+    fn limit(&self) -> Duration {
+        match self.job {
+            Job::Information | Job::Pingpong(_) | Job::Program { .. } => SHORT,
+            Job::Every(_) => EVERY,
+            Job::Mpi4py { .. } => LONG,
+        }
+    }
+
+    pub(super) fn run(&self, site: &Site<'_>) -> Row {
+        let start = Instant::now();
+        let deadline = start + self.limit();
+        let passed = match &self.job {
+            Job::Information => libfabric::information(site, self, deadline),
+            Job::Pingpong(kind) => libfabric::pingpong(site, self, kind, deadline),
+            Job::Every(directory) => libfabric::every(site, self, directory.as_deref(), deadline),
+            Job::Program { name, library, ranks } => mpi::program(site, self, name, *library, *ranks, deadline),
+            Job::Mpi4py { suite, library, ranks } => mpi::mpi4py(site, self, *suite, *library, *ranks, deadline),
+        };
+        let (ending, note) = match passed {
+            Ok(note) => (Ending::Passed, note),
+            Err(Trouble::Missing(what)) => (Ending::Skipped, what),
+            Err(Trouble::Failed(failure)) => (Ending::Failed, failure.to_string()),
+        };
+        Row {
+            client: self.client.clone(),
+            library: self.library.clone(),
+            transport: self.transport,
+            ending,
+            seconds: start.elapsed().as_secs_f64(),
+            note,
+        }
+    }
+}
+
+/// All clients; those of one transport together.
+pub(super) fn all(site: &Site<'_>) -> Vec<Case> {
+    let mut all = Vec::new();
+    for transport in Transport::BOTH {
+        let mut add = |client: String, library: &str, is_quick, job| {
+            all.push(Case { client, library: library.to_owned(), transport, is_quick, job });
+        };
+        if transport == Transport::Shm {
+            add("fi_info".into(), libfabric::SYSTEM, true, Job::Information);
+        }
+        for kind in ["rdm", "msg"] {
+            add(format!("fi_pingpong -e {kind}"), libfabric::SYSTEM, true, Job::Pingpong(kind));
+        }
+        add("every entry".into(), libfabric::SYSTEM, false, Job::Every(None));
+        add("every entry".into(), libfabric::NEWER, false, Job::Every(Some(site.newer_libfabric())));
+        for library in Library::ALL {
+            let is_debian = library == Library::Debian;
+            for ranks in [2, 3] {
+                for name in ["ring", "pingpong", "windows"] {
+                    let is_quick = is_debian && name == "ring" && ranks == 2;
+                    add(
+                        format!("{name}, {ranks} ranks"),
+                        &library.name(),
+                        is_quick,
+                        Job::Program { name, library, ranks },
+                    );
+                }
+            }
+            let (suite, ranks) = (Suite::Part, 2);
+            add("mpi4py, part".into(), &library.name(), is_debian, Job::Mpi4py { suite, library, ranks });
+            for ranks in [2, 3] {
+                let suite = Suite::Whole;
+                add(format!("mpi4py, {ranks} ranks"), &library.name(), false, Job::Mpi4py { suite, library, ranks });
+            }
+        }
+    }
+    all
+}

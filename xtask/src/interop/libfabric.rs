@@ -1,0 +1,95 @@
+//! libfabric's own programs, as Debian ships them, and our C program that uses every entry of every table.
+
+use super::cases::{Case, Passed, Trouble};
+use super::site::{self, Site, Wheels, run};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::packages::{LIBFABRIC, LIBFABRIC_HEADERS};
+use crate::processes;
+use crate::program::Program;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(super) const SYSTEM: &str = "libfabric (Debian)";
+pub(super) const NEWER: &str = "libfabric (MPICH's)";
+
+/// How long a server may take to listen.
+const STARTING: Duration = Duration::from_secs(30);
+
+/// We are shown, and nothing that is layered on us.
+pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
+    site::needs(LIBFABRIC)?;
+    let said = run(site.seeing(Program::new("fi_info"), case), &case.said(site, ""), deadline)?;
+    let named = said.lines().filter_map(|line| line.strip_prefix("provider: ")).filter(|name| name.contains("percale"));
+    let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|name| *name == "percale");
+    if let Some(stray) = others.first() {
+        return Err(Failure::new(format!("a stray entry: {stray}")).into());
+    }
+    if ours.is_empty() {
+        return Err(Failure::new("fi_info does not show percale").into());
+    }
+    let parameters =
+        run(site.client(Program::new("fi_info").arg("-e"), case), &case.said(site, "parameters"), deadline)?;
+    let count = parameters.lines().filter(|line| line.contains("FI_PERCALE_")).count();
+    if count == 0 {
+        return Err(Failure::new("fi_info -e names no parameter of percale").into());
+    }
+    Ok(format!("{} entries, {count} parameters", ours.len()))
+}
+
+/// Every size, with every byte looked at.
+pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Instant) -> Passed {
+    site::needs(LIBFABRIC)?;
+    let port = processes::free_port()?;
+    let program = || {
+        let program = Program::new("fi_pingpong").args(["-p", "percale", "-e", kind, "-c", "-S", "all", "-I", "20"]);
+        site.client(program, case)
+    };
+    let server = program().args(["-B", &port.to_string()]);
+    let client = program().args(["-P", &port.to_string(), "127.0.0.1"]);
+    let said = pair(server, client, port, &case.said(site, ""), deadline)?;
+    let sizes = said.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count();
+    if sizes == 0 {
+        return Err(Failure::new("fi_pingpong measured nothing").into());
+    }
+    Ok(format!("{sizes} sizes"))
+}
+
+/// A server, and once it listens a client: both end well. What the client said.
+fn pair(server: Program, client: Program, port: u16, said: &Path, deadline: Instant) -> Outcome<String> {
+    let mut server = Client::start(server, &said.with_extension("server"))?;
+    listening(&mut server, port);
+    let client = run(client, said, deadline);
+    let status = server.wait_until(deadline);
+    match (&client, status) {
+        (Ok(_), Some(status)) if !status.success() => Err(Failure::new(format!("the server ended with {status}"))),
+        (Ok(_), None) => Err(Failure::new("the server did not end")),
+        _ => client,
+    }
+}
+
+/// Waits until a server listens, or has ended, or cannot be waited for any longer.
+pub(super) fn listening(server: &mut Client, port: u16) {
+    let start = Instant::now();
+    while !processes::listens_on(port) && server.is_running() && start.elapsed() < STARTING {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The C program, by the test that compiles and runs it.
+pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, deadline: Instant) -> Passed {
+    site::needs(LIBFABRIC_HEADERS)?;
+    let test = format!("{}::", case.transport.name());
+    let mut program = site.place.cargo().args(["test", "--quiet", "-p", "percale-ofi", "--test", "every", &test]);
+    program = program.without("PERCALE_LIBFABRIC");
+    if let Some(directory) = libfabric {
+        site.environment(Wheels::Mpich)?;
+        if !directory.join("libfabric.so.1").exists() {
+            return Err(Trouble::Missing(format!("{} holds no libfabric", directory.display())));
+        }
+        program = program.env("PERCALE_LIBFABRIC", directory);
+    }
+    let said = run(program, &case.said(site, ""), deadline)?;
+    if said.contains("1 passed") { Ok(String::new()) } else { Err(Failure::new("the test did not run").into()) }
+}

