@@ -169,10 +169,8 @@ fn show(rows: &[Row]) {
         shown.add_row([vec![row.case.clone()], endings.to_vec(), vec![format!("{:.1}", row.seconds)]].concat());
     }
     println!("{shown}");
-    let sums: [(&str, fn(&Row) -> Ending); 3] =
-        [(PROVIDERS[0], |row| row.percale), (PROVIDERS[1], |row| row.shm), (PROVIDERS[2], |row| row.tcp)];
-    for (provider, of) in sums {
-        let count = |ending| rows.iter().filter(|row| of(row) == ending).count();
+    for (at, provider) in PROVIDERS.into_iter().enumerate() {
+        let count = |ending| rows.iter().filter(|row| [row.percale, row.shm, row.tcp][at] == ending).count();
         let [passed, failed] = [Ending::Passed, Ending::Failed].map(count);
         let [excluded, missing] = [Ending::Excluded, Ending::Missing].map(count);
         println!("{provider}: {passed} passed, {failed} failed, {excluded} excluded, {missing} missing");
