@@ -169,10 +169,10 @@ fn show(rows: &[Row]) {
         shown.add_row([vec![row.case.clone()], endings.to_vec(), vec![format!("{:.1}", row.seconds)]].concat());
     }
     println!("{shown}");
-    let sums: [(&str, fn(&Row) -> Ending); 3] =
-        [(PROVIDERS[0], |row| row.percale), (PROVIDERS[1], |row| row.shm), (PROVIDERS[2], |row| row.tcp)];
-    for (provider, of) in sums {
-        let count = |ending| rows.iter().filter(|row| of(row) == ending).count();
+    let endings = |of: fn(&Row) -> Ending| rows.iter().map(of).collect::<Vec<_>>();
+    let columns = [endings(|row| row.percale), endings(|row| row.shm), endings(|row| row.tcp)];
+    for (provider, endings) in PROVIDERS.iter().zip(columns) {
+        let count = |ending| endings.iter().filter(|its| **its == ending).count();
         let [passed, failed] = [Ending::Passed, Ending::Failed].map(count);
         let [excluded, missing] = [Ending::Excluded, Ending::Missing].map(count);
         println!("{provider}: {passed} passed, {failed} failed, {excluded} excluded, {missing} missing");
