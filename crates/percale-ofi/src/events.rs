@@ -166,7 +166,15 @@ impl Shared {
 
     /// The endpoint is closed.
     pub(crate) fn forget_endpoint(&self, id: u64) {
-        lock(&self.names).endpoints.remove(&id);
+        let mut names = lock(&self.names);
+        names.endpoints.remove(&id);
+        names.over.remove(&id);
+    }
+
+    /// The client has ended an endpoint's connection: its own queue says so too, as if the peer had done it.
+    pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
+        let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
+        self.percale.push(Event::Shutdown { endpoint, address, error, reason });
     }
 
     /// Requests to the listener at this address name the client's object, and are for endpoints like `info`.
@@ -181,7 +189,12 @@ impl Shared {
 
     /// What libfabric makes of an event; `None` if it has none such.
     fn record(&self, event: Event) -> Option<Record> {
-        let names = lock(&self.names);
+        let mut names = lock(&self.names);
+        if let Event::Shutdown { endpoint, .. } = &event
+            && !names.over.insert(*endpoint)
+        {
+            return None; // Told already: both sides have ended the connection.
+        }
         let fid = |endpoint| names.endpoints.get(&endpoint).copied();
         match event {
             Event::User { code, data } => Some(Record::User { code, data }),

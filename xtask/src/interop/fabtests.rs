@@ -127,6 +127,8 @@ struct Site<'a> {
 
 /// Runs the cases with `only` in them.
 pub(super) fn run(place: &Place, provider: PathBuf, programs: &Path, only: Option<&str>, json: bool) -> Outcome<bool> {
+    // Clients run in another directory.
+    let programs = &programs.canonicalize().map_err(Failure::during(programs.display()))?;
     let library = programs.join("../lib");
     let libfabric = library.join("libfabric.so.1").exists().then_some(library);
     let said = place.target.join("interop/fabtests");
@@ -169,10 +171,8 @@ fn show(rows: &[Row]) {
         shown.add_row([vec![row.case.clone()], endings.to_vec(), vec![format!("{:.1}", row.seconds)]].concat());
     }
     println!("{shown}");
-    let endings = |of: fn(&Row) -> Ending| rows.iter().map(of).collect::<Vec<_>>();
-    let columns = [endings(|row| row.percale), endings(|row| row.shm), endings(|row| row.tcp)];
-    for (provider, endings) in PROVIDERS.iter().zip(columns) {
-        let count = |ending| endings.iter().filter(|its| **its == ending).count();
+    for (at, provider) in PROVIDERS.into_iter().enumerate() {
+        let count = |ending| rows.iter().filter(|row| [row.percale, row.shm, row.tcp][at] == ending).count();
         let [passed, failed] = [Ending::Passed, Ending::Failed].map(count);
         let [excluded, missing] = [Ending::Excluded, Ending::Missing].map(count);
         println!("{provider}: {passed} passed, {failed} failed, {excluded} excluded, {missing} missing");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use percale::endpoint::connection::DATA_LIMIT;
 use percale::{
-    Access, CompletionFlags, ConnectionError, ConnectionState, Endpoint, Entry, ErrorCode, Event, OpFlags, PeerAddress,
-    PostError, ReceiveWork, SendWork,
+    Access, CompletionFlags, ConnectionError, ConnectionState, Endpoint, Entry, ErrorCode, Event, EventQueue, OpFlags,
+    PeerAddress, PostError, ReceiveWork, SendWork,
 };
 
 use crate::fabric::Fabric;
@@ -203,6 +203,25 @@ pub fn con_015_requests_are_rejected<F: Fabric>() {
     }
     assert_eq!(net.listener().pending(), 0);
     net.pair();
+}
+
+/// A request that its event queue has no room for is as good as thrown away.
+pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Fabric>() {
+    let mut net = Net::<F>::new("requests that nobody can read are rejected");
+    let events = EventQueue::new(1);
+    net.listener = Some(net.domain.listener().events(&events).bind(net.fabric.address()).expect("a listener"));
+    let first = net.call(b"first");
+    net.until(|| (net.listener().pending() == 1).then_some(()));
+    let others = [(); 3].map(|()| net.call(b"others"));
+    for client in &others {
+        let (error, reason, _) = refused(&net, client);
+        assert_eq!(error, ErrorCode::Refused, "{reason}");
+    }
+    let request = net.request();
+    assert_eq!((request.data(), net.listener().events().read()), (&b"first"[..], Some(Event::Lost { count: 3 })));
+    let server = net.end(|builder| builder.accept(&request, b"")).expect("the request still waits");
+    net.stands(&first);
+    net.stands(&server);
 }
 
 /// Nobody is there; or somebody who is no listener; or one that closes before it answers.

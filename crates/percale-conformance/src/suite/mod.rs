@@ -173,6 +173,7 @@ macro_rules! conformance {
                 con_013_a_connection_is_made_and_used,
                 con_014_sends_wait_for_the_connection,
                 con_015_requests_are_rejected,
+                con_015_requests_that_nobody_can_read_are_rejected,
                 con_016_who_gets_no_answer_is_told,
                 con_016_answers_are_waited_for_in_bounded_time,
                 con_018_strangers_are_turned_away,

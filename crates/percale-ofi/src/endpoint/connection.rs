@@ -59,10 +59,13 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
         return -libc::EINVAL;
     }
     // SAFETY: an endpoint of ours.
-    match unsafe { Endpoint::of(ep) }.port() {
-        Ok(port) => code(port.shutdown().map_err(|error| error.errno())),
-        Err(_) => -FI_EOPBADSTATE,
-    }
+    let endpoint = unsafe { Endpoint::of(ep) };
+    let Ok(port) = endpoint.port() else { return -FI_EOPBADSTATE };
+    code(port.shutdown().map_err(|error| error.errno()).inspect(|()| {
+        if let (Some(events), Some(peer)) = (endpoint.setup.events(), port.peer_address()) {
+            events.ended(port.id(), peer);
+        }
+    }))
 }
 
 pub(super) unsafe extern "C" fn getpeer(ep: *mut fid_ep, to: *mut c_void, len: *mut usize) -> c_int {

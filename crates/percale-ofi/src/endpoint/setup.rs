@@ -96,6 +96,11 @@ impl Setup {
         }
     }
 
+    /// Where the endpoint's events go.
+    pub(super) fn events(&self) -> Option<Arc<events::Shared>> {
+        self.bound().events.clone()
+    }
+
     /// Where to connect to, if nobody says otherwise.
     pub(super) fn destination(&self) -> Option<SocketAddr> {
         self.bound().destination

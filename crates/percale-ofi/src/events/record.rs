@@ -1,6 +1,6 @@
 //! Events as libfabric has them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ unsafe impl Send for Fid {}
 pub(super) struct Names {
     /// Endpoints by their percale number.
     pub(super) endpoints: HashMap<u64, Fid>,
+    /// Those whose connections are over, and were said to be.
+    pub(super) over: HashSet<u64>,
     /// Passive endpoints, and what the endpoints are like that take their connections.
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
 }

@@ -93,7 +93,7 @@ impl ConnectionError {
         match self {
             Self::NotForOne => libc::EOPNOTSUPP,
             Self::Used | Self::Unconnected => 258, // FI_EOPBADSTATE
-            Self::TooMuchData(_) => libc::EMSGSIZE,
+            Self::TooMuchData(_) => libc::EINVAL,  // As fi_connect(3) has it for `paramlen`.
             Self::Gone => libc::ECONNABORTED,
             Self::Refused { error, .. } => error.errno(),
             Self::NotYet => libc::EAGAIN,
