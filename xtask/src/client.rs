@@ -25,12 +25,15 @@ pub(crate) struct Client {
 impl Client {
     /// Starts a program whose standard output and error go to `said`.
     pub(crate) fn start(program: Program, said: &Path) -> Outcome<Self> {
-        if let Some(directory) = said.parent() {
-            fs::create_dir_all(directory)?;
-        }
+        let directory = said.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(directory)?;
         let file = File::create(said).map_err(Failure::during(said.display()))?;
         let shown = program.shown();
         let mut command = program.into_command();
+        // Whatever a program that crashes leaves behind lies there too.
+        if command.get_current_dir().is_none() {
+            command.current_dir(directory);
+        }
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let child = command.spawn().map_err(Failure::during(format!("starting `{shown}`")))?;
         Ok(Self { child, said: said.to_owned(), status: None })

@@ -81,6 +81,8 @@ fn run(what: &str, transport: Option<&str>, before: &[&str]) {
     }
     let (mut reader, writer) = std::io::pipe().unwrap();
     command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer).process_group(0);
+    // Some providers write a file where a program crashes.
+    command.current_dir(made.program.parent().unwrap());
     let mut child = command.spawn().unwrap();
     // The command holds the pipe's writing end as well.
     drop(command);

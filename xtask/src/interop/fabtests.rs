@@ -127,6 +127,8 @@ struct Site<'a> {
 
 /// Runs the cases with `only` in them.
 pub(super) fn run(place: &Place, provider: PathBuf, programs: &Path, only: Option<&str>, json: bool) -> Outcome<bool> {
+    // Clients run in another directory.
+    let programs = &programs.canonicalize().map_err(Failure::during(programs.display()))?;
     let library = programs.join("../lib");
     let libfabric = library.join("libfabric.so.1").exists().then_some(library);
     let said = place.target.join("interop/fabtests");
