@@ -28,7 +28,7 @@ pub(super) struct Bins {
     bins: Vec<Bin>,
     free: u32,
     live: usize,
-    seeds: [u64; 2],
+    seeds: [u64; 3],
 }
 
 impl Bins {
@@ -36,7 +36,7 @@ impl Bins {
 
     pub(super) fn new() -> Self {
         let random = RandomState::new();
-        let seeds = [random.hash_one(0_u64), random.hash_one(1_u64)];
+        let seeds = [0_u64, 1, 2].map(|number| random.hash_one(number));
         Self { buckets: Vec::new(), bins: Vec::new(), free: NIL, live: 0, seeds }
     }
 
@@ -152,10 +152,20 @@ impl Bins {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// A folded product: each bit of the result depends on all bits of both words and both seeds.
+    /// Two folded products. One is not enough: where one word of the keys is constant (tags from anybody) it is a
+    /// product by one fixed number, and for some seeds such as leave their low bits alike by the hundred.
     #[inline]
     fn hash(&self, key: Key) -> u32 {
-        let product = u128::from(key.tag ^ self.seeds[0]) * u128::from(key.source ^ self.seeds[1]);
-        (product as u64 ^ (product >> 64) as u64) as u32
+        /// 2^64 divided by the golden ratio: no run of its multiples keeps close.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let words = folded(key.tag ^ self.seeds[0], key.source ^ self.seeds[1]);
+        folded(words ^ self.seeds[2], SPREAD) as u32
     }
+}
+
+/// The halves of the product, one over the other.
+#[inline]
+fn folded(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    product as u64 ^ (product >> 64) as u64
 }

@@ -92,6 +92,33 @@ fn a_receive_does_not_walk_what_is_held() {
 }
 
 #[test]
+fn no_seed_makes_long_chains() {
+    const KEYS: u64 = 2_000;
+    let numberings: [fn(u64) -> Pattern; 4] = [
+        |n| Pattern { tag: n, ignore: 0, source: Source::Any },
+        |n| Pattern { tag: n << 40, ignore: 0, source: Source::Any },
+        |n| Pattern { tag: 3, ignore: 0, source: Source::From(n) },
+        |n| Pattern { tag: n, ignore: 0, source: Source::From(n) },
+    ];
+    // Each table has seeds of its own.
+    for round in 0..300 {
+        let mut matching = Matching::<u64, ()>::new();
+        let pattern = numberings[round % numberings.len()];
+        for n in 0..KEYS {
+            matching.post(pattern(n), n);
+        }
+        assert_eq!(matching.arrive(Envelope { tag: KEYS, source: KEYS }), None);
+        steps::taken();
+        for n in 0..KEYS {
+            assert_eq!(matching.arrive(message(&pattern(n))), Some(n));
+        }
+        // About one and a half bins of a chain, and the entry.
+        let steps = steps::taken();
+        assert!(steps < KEYS * 3, "round {round}: {steps} steps for {KEYS} searches");
+    }
+}
+
+#[test]
 fn two_classes_are_two_look_ups() {
     let mut matching = Matching::<u64, u64>::new();
     let named = |n| Pattern { tag: n, ignore: 0, source: Source::From(n) };
