@@ -1,0 +1,50 @@
+//! The two halves of an asymmetric fence: one for those who use the cache, which costs nothing, and one for those who
+//! take registrations out, which makes the kernel fence every running thread of the process (membarrier(2)).
+
+#![cfg_attr(not(loom), expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason"))]
+
+use std::sync::atomic::Ordering;
+
+/// What stands before is seen by others before what follows is done, as seen by those who call [`heavy`].
+#[inline]
+pub(super) fn light() {
+    #[cfg(not(loom))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Every thread of the process has passed a full fence when this returns.
+pub(super) fn heavy() {
+    #[cfg(not(loom))]
+    {
+        assert!(membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED), "membarrier was refused after it had been granted");
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Asks the kernel for [`heavy`]; in every kernel since 4.14, but a filter of system calls may forbid it.
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn register() -> std::io::Result<()> {
+    #[cfg(not(loom))]
+    if !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+// From <linux/membarrier.h>.
+#[cfg(not(loom))]
+const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+#[cfg(not(loom))]
+const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+#[cfg(not(loom))]
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes integers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}

@@ -1,0 +1,101 @@
+//! How a cache is opened.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use super::entry::Entries;
+use super::front::Front;
+use super::table::{Limits, Table};
+use super::{Cache, Shared, barrier};
+use crate::journal::Journal;
+use crate::monitor::{Choice, Monitor, NoMonitor};
+use crate::registrar::Registrar;
+use crate::sync::{AtomicU32, AtomicU64, Mutex};
+
+/// Registrations that a cache keeps unless told otherwise.
+const DEFAULT_COUNT: u32 = 1024;
+
+/// How a cache is to be.
+pub struct Builder<R: Registrar> {
+    registrar: R,
+    choice: Choice,
+    limits: Limits,
+}
+
+/// Why there is no cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The kernel refused memory, or membarrier(2), by which registrations are known to be unused.
+    #[error("a registration cache needs {what}: {source}")]
+    Kernel {
+        /// What was refused.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// More registrations than there can be.
+    #[error("{0} registrations are more than the {most} that a cache can keep", most = Entries::MOST)]
+    TooMany(u32),
+}
+
+impl<R: Registrar> Builder<R> {
+    pub(super) fn new(registrar: R) -> Self {
+        Self { registrar, choice: Choice::default(), limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
+    }
+
+    /// Who tells the cache what changed.
+    #[must_use]
+    pub fn monitor(mut self, choice: Choice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Registrations that are kept at most (RCACHE-007): 1,024 unless told otherwise, 0 to keep none (RCACHE-009).
+    #[must_use]
+    pub fn max_count(mut self, count: u32) -> Self {
+        self.limits.count = count;
+        self
+    }
+
+    /// Bytes that are kept pinned at most (RCACHE-005); no limit unless told otherwise (RCACHE-006).
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.limits.bytes = bytes;
+        self
+    }
+
+    /// Opens the cache.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(self) -> Result<Cache<R>, OpenError> {
+        let Self { registrar, choice, limits } = self;
+        if limits.count > Entries::MOST {
+            return Err(OpenError::TooMany(limits.count));
+        }
+        barrier::register().map_err(|source| OpenError::Kernel { what: "membarrier(2)", source })?;
+        let monitor: Box<dyn Monitor> = match choice {
+            Choice::None => Box::new(NoMonitor),
+            Choice::Imported(imported) => Box::new(imported),
+        };
+        let journal = Journal::new(monitor.page(), monitor.marks_first());
+        Ok(Cache(Arc::new(Shared {
+            entries: Entries::new(),
+            front: Front::new(limits.count as usize),
+            journal: journal.map_err(|source| OpenError::Kernel { what: "a page", source })?,
+            epoch: AtomicU64::new(0),
+            now: AtomicU32::new(0),
+            table: Mutex::new(Table::new(limits)),
+            monitor,
+            registrar,
+        })))
+    }
+}
+
+impl<R: Registrar> fmt::Debug for Builder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("choice", &self.choice).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,135 @@
+//! When a registration that was taken out may be unpinned: when every use that began before has ended.
+//!
+//! The scheme is that of sleepable RCU. A *lane* counts the uses it began and ended, by parity. A use takes the parity of
+//! the current epoch, counts itself begun, and only then looks its entry up. Whoever takes entries out: makes them
+//! unfindable; fences every thread of the process (membarrier, so that a hit needs no fence of its own: loom, which
+//! knows none, gets a real one); waits until the uses of the other parity have ended; turns the epoch; waits until those
+//! of the first have. A use that began with an old parity, however late, then either counted itself before the fence and
+//! is waited for, or looks up after it and finds nothing. No store is shared between lanes, nothing is ordered but that.
+//!
+//! Waiting is a state that [`Grace::pass`] looks at; nobody ever blocks for it.
+
+use std::sync::Arc;
+
+use super::barrier;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Uses of one lane, by parity; only the lane writes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counts {
+    begun: [AtomicU64; 2],
+    ended: [AtomicU64; 2],
+}
+
+impl Counts {
+    /// A use begins. What follows is not done before the others can see that.
+    #[inline]
+    pub(crate) fn begin(&self, parity: usize) {
+        let begun = &self.begun[parity & 1];
+        begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        barrier::light();
+    }
+
+    /// It ends.
+    #[inline]
+    pub(crate) fn end(&self, parity: usize) {
+        let ended = &self.ended[parity & 1];
+        ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Uses ever begun.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.iter().map(|begun| begun.load(Ordering::Relaxed)).sum()
+    }
+
+    fn quiet(&self, parity: usize) -> bool {
+        let ended = self.ended[parity & 1].load(Ordering::Acquire);
+        self.begun[parity & 1].load(Ordering::Relaxed) == ended
+    }
+
+    /// Whether every use has ended.
+    pub(crate) fn idle(&self) -> bool {
+        self.quiet(0) && self.quiet(1)
+    }
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// Nothing.
+    No,
+    /// Uses of the parity that is not the current one.
+    ForOthers,
+    /// Uses of the parity that was current before the epoch turned.
+    ForFirst,
+}
+
+/// The epoch, the lanes and what waits for them: all but the epoch behind the table's lock.
+#[derive(Debug)]
+pub(crate) struct Grace {
+    lanes: Vec<Arc<Counts>>,
+    waiting: Waiting,
+    /// Taken out before the fence.
+    batch: Vec<u32>,
+    /// Taken out since.
+    next: Vec<u32>,
+}
+
+impl Grace {
+    pub(crate) fn new() -> Self {
+        Self { lanes: Vec::new(), waiting: Waiting::No, batch: Vec::new(), next: Vec::new() }
+    }
+
+    /// A lane more.
+    pub(crate) fn join(&mut self) -> Arc<Counts> {
+        let counts = Arc::new(Counts::default());
+        self.lanes.push(Arc::clone(&counts));
+        counts
+    }
+
+    /// A lane less, if nothing of it is under way; else it stays, and holds up whatever is taken out, for ever.
+    /// What it began is added to `begun`.
+    pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
+        if counts.idle() {
+            *begun += counts.begun();
+            self.lanes.retain(|lane| !Arc::ptr_eq(lane, counts));
+        }
+    }
+
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Counts> {
+        self.lanes.iter().map(|lane| &**lane)
+    }
+
+    /// Entries wait from now on. They cannot be found any more.
+    pub(crate) fn retire(&mut self, entry: u32) {
+        self.next.push(entry);
+    }
+
+    /// Looks whether uses have ended; `ended` gets the entries that nobody uses any more.
+    pub(crate) fn pass(&mut self, epoch: &AtomicU64, mut ended: impl FnMut(u32)) {
+        if self.waiting == Waiting::No {
+            if self.next.is_empty() {
+                return;
+            }
+            std::mem::swap(&mut self.batch, &mut self.next);
+            barrier::heavy();
+            self.waiting = Waiting::ForOthers;
+        }
+        let parity = epoch.load(Ordering::Relaxed) as usize & 1;
+        if self.waiting == Waiting::ForOthers {
+            if !self.lanes.iter().all(|lane| lane.quiet(parity ^ 1)) {
+                return;
+            }
+            epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
+            self.waiting = Waiting::ForFirst;
+        }
+        let first = (epoch.load(Ordering::Relaxed) as usize & 1) ^ 1;
+        if self.lanes.iter().all(|lane| lane.quiet(first)) {
+            self.waiting = Waiting::No;
+            for entry in self.batch.drain(..) {
+                ended(entry);
+            }
+        }
+    }
+}

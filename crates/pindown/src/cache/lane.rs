@@ -1,0 +1,120 @@
+//! A lane: one user of the cache, and the uses it has under way.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::grace::Counts;
+use super::{Found, LookupError, Shared};
+use crate::access::Access;
+use crate::range::Range;
+use crate::registrar::{Pinned, Registrar};
+
+/// One user of a cache: a thread, or an endpoint that one thread at a time drives. It may move to another thread.
+///
+/// A lane that is dropped while uses are under way holds up the unpinning of whatever leaves the cache, for ever: end
+/// every [`Use`].
+pub struct Lane<R: Registrar> {
+    shared: Arc<Shared<R>>,
+    counts: Arc<Counts>,
+    /// Counted by plain stores: not for two threads at once.
+    alone: PhantomData<Cell<()>>,
+}
+
+/// A registration while an operation uses it. The pages stay pinned until [`Lane::end`], whatever the process does to its
+/// address space meanwhile.
+#[must_use = "a use that is never ended keeps memory pinned"]
+#[derive(Debug)]
+pub struct Use {
+    entry: u32,
+    parity: u8,
+    single: bool,
+    local_key: u64,
+    remote_key: u64,
+}
+
+impl Use {
+    /// What work requests of this process name the memory by.
+    #[inline]
+    #[must_use]
+    pub fn local_key(&self) -> u64 {
+        self.local_key
+    }
+
+    /// What peers name it by.
+    #[inline]
+    #[must_use]
+    pub fn remote_key(&self) -> u64 {
+        self.remote_key
+    }
+
+    /// Whether the registration was made for this use alone.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.single
+    }
+}
+
+impl<R: Registrar> Lane<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
+        let counts = shared.table().grace.join();
+        Self { shared, counts, alone: PhantomData }
+    }
+
+    /// A registration of these bytes with at least these rights: one that the cache has, or a new one of their pages.
+    ///
+    /// End it by [`Self::end`] when the operation that uses it has completed.
+    ///
+    /// # Errors
+    /// [`LookupError::Registrar`] with what the registrar said; nothing remains pinned then.
+    #[inline]
+    pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
+        let parity = self.shared.parity();
+        self.counts.begin(parity);
+        if let Some((entry, local_key, remote_key)) = self.shared.hit(range, access) {
+            return Ok(Use { entry, parity: parity as u8, single: false, local_key, remote_key });
+        }
+        self.counts.end(parity);
+        self.get_slowly(range, access)
+    }
+
+    #[cold]
+    fn get_slowly(&self, range: Range, access: Access) -> Result<Use, LookupError> {
+        match self.shared.miss(range, access, &self.counts)? {
+            Found::Kept(entry, parity) => {
+                let (local_key, remote_key) = self.shared.entry(entry).map_or((0, 0), super::Entry::keys);
+                Ok(Use { entry, parity: parity as u8, single: false, local_key, remote_key })
+            }
+            Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
+                Ok(Use { entry, parity: 0, single: true, local_key, remote_key })
+            }
+        }
+    }
+
+    /// The operation has completed. A use belongs to the lane that gave it.
+    #[inline]
+    pub fn end(&self, used: Use) {
+        if used.single {
+            self.shared.end_single(used.entry);
+        } else {
+            self.counts.end(used.parity as usize);
+        }
+    }
+}
+
+impl<R: Registrar> Drop for Lane<R> {
+    fn drop(&mut self) {
+        if !self.shared.journal.forked() {
+            let mut table = self.shared.table();
+            let table = &mut *table;
+            table.grace.leave(&self.counts, &mut table.stats.hits);
+        }
+    }
+}
+
+impl<R: Registrar> fmt::Debug for Lane<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,355 @@
+//! The cache: registrations by range and rights.
+//!
+//! A *hit* announces itself in its lane ([`grace`]), finds an entry through the [`front`], and compares the monitor's
+//! journal with what the cache has taken in: no lock, no shared count, no store to memory that others read or write.
+//! Everything else takes the table's lock for bookkeeping and none for pinning and unpinning.
+//!
+//! A *miss* asks the monitor to watch the pages, then pins them, then keeps the registration, unless something was told
+//! meanwhile: then it serves this use alone. Memory that cannot be watched, or that does not fit, is registered for one
+//! use as well. So a registration that is found is that of the memory which is at its addresses now.
+
+mod barrier;
+mod builder;
+pub(crate) mod entry;
+mod front;
+mod grace;
+mod lane;
+#[cfg(all(test, loom))]
+mod model;
+mod stats;
+mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod tree;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, PoisonError};
+
+pub use builder::{Builder, OpenError};
+pub use lane::{Lane, Use};
+pub use stats::Stats;
+
+use crate::access::Access;
+use crate::journal::{Drained, Journal};
+use crate::monitor::{Monitor, Refusal, Watched};
+use crate::range::{Range, RangeError};
+use crate::registrar::{Pinned, Registrar};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use entry::{Entries, Entry};
+use front::Front;
+use grace::Counts;
+use table::Table;
+
+/// A cache of registrations. Clones are the same cache; the last one unpins everything.
+pub struct Cache<R: Registrar>(Arc<Shared<R>>);
+
+/// Why a look-up has no registration to give.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// There is no such range.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// This process is a fork of the one that opened the cache. Registrations are the parent's, and no lock of another
+    /// thread's is waited for.
+    #[error("the registration cache belongs to the process that this one is a fork of: open a new one")]
+    Forked,
+    /// The registrar could not pin it, also after idle registrations were dropped.
+    #[error("{range} could not be registered: {source}")]
+    Registrar {
+        /// What was to be pinned.
+        range: Range,
+        /// What the registrar said.
+        source: io::Error,
+    },
+}
+
+/// What the clones and lanes of a cache share.
+struct Shared<R: Registrar> {
+    entries: Entries,
+    front: Front,
+    journal: Journal,
+    epoch: AtomicU64,
+    /// Misses so far: the time by which entries age.
+    now: AtomicU32,
+    table: Mutex<Table<R::Pin>>,
+    monitor: Box<dyn Monitor>,
+    registrar: R,
+}
+
+/// A registration that was found or made.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// An entry, and the parity of the use.
+    Kept(u32, usize),
+    Single(u32, Pinned<()>),
+}
+
+impl<R: Registrar> Cache<R> {
+    /// A cache that pins by this registrar.
+    pub fn builder(registrar: R) -> Builder<R> {
+        Builder::new(registrar)
+    }
+
+    /// A lane: one user of the cache, a thread or an endpoint.
+    #[must_use]
+    pub fn lane(&self) -> Lane<R> {
+        Lane::new(Arc::clone(&self.0))
+    }
+
+    /// What the cache has done.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if self.0.journal.forked() {
+            return Stats::default();
+        }
+        let table = self.0.table();
+        let mut stats = table.stats;
+        // A look-up announces itself once, and once more if it goes on with a registration found behind the lock.
+        let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
+        let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
+        stats.hits = (stats.hits + begun).saturating_sub(slow);
+        stats
+    }
+
+    /// The name of the monitor that watches.
+    #[must_use]
+    pub fn monitor(&self) -> &'static str {
+        self.0.monitor.name()
+    }
+
+    /// Drops every registration; those in use are unpinned when their uses end, at one of the next calls.
+    pub fn flush(&self) {
+        let shared = &*self.0;
+        if !shared.journal.forked() {
+            shared.table().clear(&shared.entries);
+            shared.sweep();
+        }
+    }
+
+    /// Takes in what the monitor told and unpins what nobody uses any more. Misses do so by the way; a program that has
+    /// stopped using the cache calls this to give memory back.
+    pub fn sweep(&self) {
+        self.0.sweep();
+    }
+}
+
+impl<R: Registrar> Clone for Cache<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R: Registrar> fmt::Debug for Cache<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("monitor", &self.monitor()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl<R: Registrar> Shared<R> {
+    fn table(&self) -> MutexGuard<'_, Table<R::Pin>> {
+        // A panic under the lock can only come from a failed allocation; the table is whole at every step.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, number: u32) -> Option<&Entry> {
+        self.entries.get(number)
+    }
+
+    /// Whether nothing was taken from the file that the entry's pages belong to.
+    #[inline]
+    fn same_inode(&self, entry: &Entry) -> bool {
+        entry.inode().is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
+    }
+
+    /// A hit, by a caller that has announced itself.
+    #[inline]
+    fn hit(&self, range: Range, access: Access) -> Option<(u32, u64, u64)> {
+        let seen = self.journal.seen();
+        let number = self
+            .front
+            .find(range.start(), |number| self.entry(number).is_some_and(|entry| entry.serves(range, access)))?;
+        let entry = self.entry(number)?;
+        let (local_key, remote_key) = entry.keys();
+        if !self.same_inode(entry) || !self.journal.still(seen) {
+            return None;
+        }
+        entry.touch(self.now.load(Ordering::Relaxed));
+        Some((number, local_key, remote_key))
+    }
+
+    /// What a hit did not find, by a caller whose announcement has ended: what it waits for would else wait for it. With
+    /// a kept registration it goes on announced anew, under the lock without which none is taken out.
+    #[cold]
+    fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
+        if self.journal.forked() {
+            return Err(LookupError::Forked);
+        }
+        let pages = range.pages();
+        let mut unpin = Vec::new();
+        let (ticket, kept) = {
+            let mut table = self.table();
+            let settled = self.settle(&mut table);
+            if settled && let Some(number) = self.find(&table, range, access) {
+                table.stats.slow_hits += 1;
+                return Ok(self.found(number, range, lane));
+            }
+            let kept = table.can_keep(pages);
+            if kept.is_ok() {
+                table.make_room(pages.len(), &self.entries);
+            }
+            let tight = table.is_tight(pages.len());
+            table.sweep(&self.epoch, &self.entries, tight, &mut unpin);
+            // What is told from here on spoils the registration; what was begun before and is not told yet shows as busy.
+            let ticket = table.begin(pages);
+            (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept })
+        };
+        self.unpin_all(unpin);
+        let watched = kept.and_then(|()| self.monitor.watch(pages, access));
+        let pinned = self.pin(pages, access);
+        let mut table = self.table();
+        let settled = self.settle(&mut table);
+        let undisturbed = table.end(ticket);
+        let pinned = pinned.map_err(|source| {
+            table.stats.failures += 1;
+            LookupError::Registrar { range: pages, source }
+        })?;
+        let watched = watched.and_then(|watched| {
+            let sound = settled && undisturbed && self.is_still(&watched);
+            if sound { Ok(watched) } else { Err(Refusal::Changed) }
+        });
+        match watched {
+            Ok(Watched { inode }) => {
+                let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
+                self.now.store(now, Ordering::Relaxed);
+                let number = table.keep(pages, access, pinned, inode, now, &self.entries);
+                Ok(self.found(number, range, lane))
+            }
+            Err(reason) => {
+                let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
+                Ok(Found::Single(table.single(pinned.pin, reason), keys))
+            }
+        }
+    }
+
+    /// A kept entry is used, and found at this address from now on. Under the table's lock.
+    fn found(&self, number: u32, range: Range, lane: &Counts) -> Found {
+        self.front.put(range.start(), number, |old| !self.entry(old).is_some_and(Entry::is_live));
+        let parity = self.parity();
+        lane.begin(parity);
+        Found::Kept(number, parity)
+    }
+
+    /// The parity under which uses begin now.
+    #[inline]
+    fn parity(&self) -> usize {
+        self.epoch.load(Ordering::Relaxed) as usize & 1
+    }
+
+    /// A kept entry whose file has not changed either.
+    fn find(&self, table: &Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
+        table
+            .find(range, access, &self.entries, |number| self.entry(number).is_some_and(|entry| self.same_inode(entry)))
+    }
+
+    /// Whether the monitor is not in the middle of a change, and the range's file is as it was.
+    fn is_still(&self, watched: &Watched) -> bool {
+        !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
+    }
+
+    /// Takes in all that was told, if the monitor has finished telling it within a few microseconds.
+    fn settle(&self, table: &mut Table<R::Pin>) -> bool {
+        for _ in 0..SETTLING {
+            if table.drain(&self.journal, &self.entries) == Drained::Settled {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// Pins, dropping idle registrations and trying again where a limit stands against it (RCACHE-023).
+    fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
+        loop {
+            let error = match self.registrar.pin(pages, access) {
+                Ok(pinned) => return Ok(pinned),
+                Err(error) if is_a_limit(&error) => error,
+                Err(error) => return Err(error),
+            };
+            let mut unpin = Vec::new();
+            {
+                let mut table = self.table();
+                // An eighth at a time: one may not be enough, and all would empty the cache.
+                for _ in 0..(table.stats.entries / 8).max(1) {
+                    table.drop_oldest(&self.entries);
+                }
+                table.sweep(&self.epoch, &self.entries, true, &mut unpin);
+            }
+            if unpin.is_empty() {
+                return Err(error);
+            }
+            self.unpin_all(unpin);
+        }
+    }
+
+    /// The end of a use that had a registration of its own.
+    #[cold]
+    fn end_single(&self, number: u32) {
+        if self.journal.forked() {
+            return;
+        }
+        let pin = self.table().single_ended(number);
+        if let Some(pin) = pin {
+            self.registrar.unpin(pin);
+        }
+    }
+
+    fn sweep(&self) {
+        if self.journal.forked() {
+            return;
+        }
+        let mut unpin = Vec::new();
+        {
+            let mut table = self.table();
+            self.settle(&mut table);
+            // Once for what an earlier batch held up, once for the rest.
+            table.sweep(&self.epoch, &self.entries, true, &mut unpin);
+            table.sweep(&self.epoch, &self.entries, true, &mut unpin);
+        }
+        self.unpin_all(unpin);
+    }
+
+    fn unpin_all(&self, pins: Vec<R::Pin>) {
+        for pin in pins {
+            self.registrar.unpin(pin);
+        }
+    }
+}
+
+impl<R: Registrar> Drop for Shared<R> {
+    fn drop(&mut self) {
+        // A child's copies are its parent's: the parent unpins them.
+        if self.journal.forked() {
+            return;
+        }
+        let limits = table::Limits { count: 0, bytes: 0 };
+        let table = std::mem::replace(&mut *self.table(), Table::new(limits));
+        if !table.grace.lanes().all(Counts::idle) {
+            tracing::warn!("a registration cache was closed while uses had not ended: its memory stays pinned");
+            return;
+        }
+        for pin in table.into_pins() {
+            self.registrar.unpin(pin);
+        }
+    }
+}
+
+/// Looks at a monitor that is telling something, before a registration is made for one use.
+const SETTLING: u32 = 2_000;
+
+/// Whether the registrar ran into a limit that idle registrations may stand in the way of.
+fn is_a_limit(error: &io::Error) -> bool {
+    let limits = [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::EDQUOT];
+    error.raw_os_error().is_some_and(|code| limits.contains(&code)) || error.kind() == io::ErrorKind::OutOfMemory
+}

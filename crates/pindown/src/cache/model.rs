@@ -1,0 +1,144 @@
+//! Loom: hits, invalidation and registration anew, in every interleaving.
+//!
+//! The registrar pins a number that stands for the pages which are at the address; whoever changes them tells the journal
+//! between taking the old away and putting the new there, as a monitor does. Checked: a look-up that begins after a
+//! change was told never gets the old pages, and pages are unpinned only when nobody uses them.
+
+use std::io;
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::*;
+use crate::monitor::Choice;
+use crate::monitor::imported::Notifier;
+use crate::registrar::Pinned;
+
+/// Pins that a model makes at most.
+const PINS: usize = 8;
+
+struct World {
+    /// Which pages are at the address.
+    version: AtomicU64,
+    /// Which changes have been told in full.
+    told: AtomicU64,
+    /// Pins made so far.
+    pins: AtomicU64,
+    /// Which of them have been undone.
+    unpinned: [AtomicBool; PINS],
+}
+
+impl Registrar for Arc<World> {
+    type Pin = u64;
+
+    fn pin(&self, _range: Range, _access: Access) -> io::Result<Pinned<u64>> {
+        let pin = self.pins.fetch_add(1, Ordering::SeqCst);
+        Ok(Pinned { pin, local_key: pin, remote_key: self.version.load(Ordering::SeqCst) })
+    }
+
+    fn unpin(&self, pin: u64) {
+        assert!(!self.unpinned[pin as usize].swap(true, Ordering::SeqCst), "unpinned twice");
+    }
+}
+
+fn world() -> (Arc<World>, Cache<Arc<World>>, Notifier) {
+    let world = Arc::new(World {
+        version: AtomicU64::new(0),
+        told: AtomicU64::new(0),
+        pins: AtomicU64::new(0),
+        unpinned: std::array::from_fn(|_| AtomicBool::new(false)),
+    });
+    let (notifier, imported) = Notifier::new(|_, _| true);
+    let cache = Cache::builder(Arc::clone(&world)).monitor(Choice::Imported(imported)).max_count(4).open();
+    (world, cache.expect("opens"), notifier)
+}
+
+fn page() -> Range {
+    Range::new(0x1000, 8).expect("a range")
+}
+
+impl World {
+    /// Other pages, in the order that a monitor promises.
+    fn change(&self, notifier: &Notifier) {
+        let next = self.version.load(Ordering::SeqCst) + 1;
+        self.version.store(next, Ordering::SeqCst);
+        notifier.changed(page().pages());
+        self.told.store(next, Ordering::SeqCst);
+    }
+
+    /// One transfer: never through pages older than what was told before it began, never through pages let go.
+    fn transfer(&self, lane: &Lane<Arc<World>>) {
+        let told = self.told.load(Ordering::SeqCst);
+        let used = lane.get(page(), Access::empty()).expect("registered");
+        assert!(used.remote_key() >= told, "stale: pages {} after {told} were told", used.remote_key());
+        loom::thread::yield_now();
+        assert!(!self.unpinned[used.local_key() as usize].load(Ordering::SeqCst), "unpinned while in use");
+        lane.end(used);
+    }
+}
+
+#[test]
+fn loom_a_hit_against_a_change() {
+    loom::model(|| {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        world.transfer(&lane);
+        let changer = loom::thread::spawn({
+            let world = Arc::clone(&world);
+            move || world.change(&notifier)
+        });
+        world.transfer(&lane);
+        changer.join().expect("no panic");
+        world.transfer(&lane);
+    });
+}
+
+#[test]
+fn loom_a_use_against_the_unpinning_of_what_was_taken_out() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        world.transfer(&lane);
+        let sweeper = loom::thread::spawn({
+            let (world, cache) = (Arc::clone(&world), cache.clone());
+            move || {
+                world.change(&notifier);
+                cache.sweep();
+                cache.sweep();
+            }
+        });
+        world.transfer(&lane);
+        world.transfer(&lane);
+        sweeper.join().expect("no panic");
+    });
+}
+
+#[test]
+fn loom_two_lanes_and_a_flush() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        world.transfer(&lane);
+        let other = loom::thread::spawn({
+            let (world, cache) = (Arc::clone(&world), cache.clone());
+            move || {
+                let lane = cache.lane();
+                world.transfer(&lane);
+            }
+        });
+        let changer = loom::thread::spawn({
+            let (world, cache) = (Arc::clone(&world), cache.clone());
+            move || {
+                world.change(&notifier);
+                cache.flush();
+            }
+        });
+        world.transfer(&lane);
+        other.join().expect("no panic");
+        changer.join().expect("no panic");
+    });
+}

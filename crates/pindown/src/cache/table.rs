@@ -1,0 +1,304 @@
+//! What lies behind a cache's lock: the ordered table, who is to go next, and what waits to be unpinned.
+//!
+//! Pins are handed in and out by value; pinning and unpinning happen outside, where no lock is held.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::entry::{Entries, WatchedInode};
+use super::grace::Grace;
+use super::stats::Stats;
+use super::tree::Tree;
+use crate::access::Access;
+use crate::journal::{Change, Drained, Journal};
+use crate::monitor::Refusal;
+use crate::range::Range;
+use crate::registrar::Pinned;
+use crate::sync::AtomicU64;
+
+/// What stands behind an entry.
+#[derive(Debug)]
+enum Slot<P> {
+    Free,
+    /// In the tree, found by hits while its entry is live.
+    Kept(P),
+    /// Taken out; unpinned when its last use has ended.
+    Retired(P),
+    /// Pinned for one use, whose end unpins it.
+    Single(P),
+}
+
+/// A range that a thread is registering now.
+#[derive(Debug)]
+struct Pending {
+    ticket: u64,
+    range: Range,
+    spoiled: bool,
+}
+
+/// Limits of what is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) count: u32,
+    pub(super) bytes: u64,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Table<P> {
+    slots: Vec<Slot<P>>,
+    free: Vec<u32>,
+    tree: Tree,
+    pub(super) grace: Grace,
+    /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
+    ages: BinaryHeap<Reverse<(u32, u32)>>,
+    pending: Vec<Pending>,
+    next_ticket: u64,
+    /// Invalid entries that are still in the tree: taken out by the next that has time.
+    dead: Vec<u32>,
+    limits: Limits,
+    pub(super) stats: Stats,
+}
+
+impl<P> Table<P> {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            tree: Tree::new(),
+            grace: Grace::new(),
+            ages: BinaryHeap::new(),
+            pending: Vec::new(),
+            next_ticket: 0,
+            dead: Vec::new(),
+            limits,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes in what the monitor told.
+    pub(super) fn drain(&mut self, journal: &Journal, entries: &Entries) -> Drained {
+        journal.drain(|change| self.invalidate(change, entries))
+    }
+
+    /// Nothing that overlaps is used again. Allocates nothing: room for the dead was made with the living.
+    fn invalidate(&mut self, change: Change, entries: &Entries) {
+        let range = match change {
+            Change::Of(range) => range,
+            Change::Everything => Range::ALL,
+        };
+        self.stats.flushes += u64::from(change == Change::Everything);
+        let Self { tree, dead, stats, .. } = self;
+        tree.overlapping(range, &mut |number| {
+            if entries.get(number).is_some_and(super::entry::Entry::kill) {
+                dead.push(number);
+                stats.invalidations += 1;
+            }
+            true
+        });
+        for pending in &mut self.pending {
+            pending.spoiled |= pending.range.overlaps(range);
+        }
+    }
+
+    /// A kept entry that allows this.
+    pub(super) fn find(
+        &self,
+        range: Range,
+        access: Access,
+        entries: &Entries,
+        fits: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let serves = |number| entries.get(number).is_some_and(|entry| entry.serves(range, access)) && fits(number);
+        self.tree.containing(range, serves)
+    }
+
+    /// A registration begins: changes told from now on spoil it.
+    pub(super) fn begin(&mut self, range: Range) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.pending.push(Pending { ticket, range, spoiled: false });
+        ticket
+    }
+
+    /// It has ended. Whether nothing overlapped it meanwhile.
+    pub(super) fn end(&mut self, ticket: u64) -> bool {
+        let place = self.pending.iter().position(|pending| pending.ticket == ticket);
+        place.is_some_and(|place| !self.pending.swap_remove(place).spoiled)
+    }
+
+    /// Whether a registration of so many bytes can be kept at all.
+    pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
+        if self.limits.count == 0 {
+            Err(Refusal::NotCaching)
+        } else if range.len() > self.limits.bytes {
+            Err(Refusal::TooLarge)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Keeps a registration. Its entry.
+    pub(super) fn keep(
+        &mut self,
+        range: Range,
+        access: Access,
+        pinned: Pinned<P>,
+        inode: Option<WatchedInode>,
+        now: u32,
+        entries: &Entries,
+    ) -> u32 {
+        let number = self.slot();
+        let entry = entries.make(number);
+        entry.fill(range, access, &pinned, inode);
+        self.slots[number as usize] = Slot::Kept(pinned.pin);
+        self.tree.insert(number, range);
+        self.dead.reserve(self.stats.entries as usize + 1);
+        if self.ages.len() > 2 * self.stats.entries as usize + 64 {
+            self.forget_the_gone(entries);
+        }
+        self.ages.push(Reverse((now, number)));
+        self.stats.misses += 1;
+        self.stats.entries += 1;
+        self.stats.bytes += range.len();
+        entry.publish(now);
+        number
+    }
+
+    /// A registration for one use.
+    pub(super) fn single(&mut self, pinned: P, reason: Refusal) -> u32 {
+        let number = self.slot();
+        self.slots[number as usize] = Slot::Single(pinned);
+        self.stats.single_uses[reason.index()] += 1;
+        number
+    }
+
+    /// Its use has ended: what is to be unpinned.
+    pub(super) fn single_ended(&mut self, number: u32) -> Option<P> {
+        let slot = self.slots.get_mut(number as usize)?;
+        if !matches!(slot, Slot::Single(_)) {
+            return None;
+        }
+        let Slot::Single(pin) = std::mem::replace(slot, Slot::Free) else { return None };
+        self.free.push(number);
+        Some(pin)
+    }
+
+    fn slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::Free);
+            self.slots.len() as u32 - 1
+        })
+    }
+
+    /// Takes the dead out of the tree; and when something waits that should not wait longer, or `urgent`, looks whether
+    /// its uses have ended. What is to be unpinned is put into `unpin`.
+    pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, unpin: &mut Vec<P>) {
+        while let Some(number) = self.dead.pop() {
+            self.take_out(number, entries);
+        }
+        // A fence of all threads is paid for a batch, not for each.
+        let (count, bytes) = (self.stats.retired, self.stats.retired_bytes);
+        if !urgent && count < BATCH && bytes < BATCH_BYTES.min(self.limits.bytes / 8) {
+            return;
+        }
+        let Self { grace, slots, free, stats, .. } = self;
+        grace.pass(epoch, |number| {
+            let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
+            if let Slot::Retired(pin) = slot {
+                unpin.push(pin);
+                free.push(number);
+                stats.retired -= 1;
+                stats.retired_bytes -= entries.get(number).map_or(0, |entry| entry.range().len());
+            }
+        });
+    }
+
+    /// A killed entry leaves the tree and waits.
+    fn take_out(&mut self, number: u32, entries: &Entries) {
+        self.tree.remove(number);
+        let slot = std::mem::replace(&mut self.slots[number as usize], Slot::Free);
+        if let Slot::Kept(pin) = slot {
+            self.slots[number as usize] = Slot::Retired(pin);
+        }
+        let len = entries.get(number).map_or(0, |entry| entry.range().len());
+        self.stats.entries -= 1;
+        self.stats.bytes -= len;
+        self.stats.retired += 1;
+        self.stats.retired_bytes += len;
+        self.grace.retire(number);
+    }
+
+    /// Whether one more of so many bytes would exceed the limits. What waits to be unpinned counts too: the limits are
+    /// about pinned memory.
+    pub(super) fn is_tight(&self, bytes: u64) -> bool {
+        let held = self.stats.bytes + self.stats.retired_bytes;
+        self.stats.entries + self.stats.retired >= u64::from(self.limits.count)
+            || held.saturating_add(bytes) > self.limits.bytes
+    }
+
+    /// Drops those used least lately until one more of so many bytes fits: some more than needed, so that the next
+    /// misses find room.
+    pub(super) fn make_room(&mut self, bytes: u64, entries: &Entries) {
+        if !self.is_tight(bytes) {
+            return;
+        }
+        let (count, limit) = (u64::from(self.limits.count), self.limits.bytes);
+        let (spare, spare_bytes) = (count / 16, limit / 16);
+        while self.stats.entries + 1 + spare > count
+            || self.stats.bytes.saturating_add(bytes).saturating_add(spare_bytes) > limit
+        {
+            if !self.drop_oldest(entries) {
+                break;
+            }
+        }
+    }
+
+    /// Drops the entry used least lately. Whether there was one.
+    pub(super) fn drop_oldest(&mut self, entries: &Entries) -> bool {
+        while let Some(Reverse((age, number))) = self.ages.pop() {
+            let Some(entry) = entries.get(number) else { continue };
+            if !entry.is_live() || !matches!(self.slots[number as usize], Slot::Kept(_)) {
+                continue;
+            }
+            // Used since: it is younger than it was thought.
+            let touched = entry.touched();
+            if touched > age {
+                self.ages.push(Reverse((touched, number)));
+                continue;
+            }
+            entry.kill();
+            self.take_out(number, entries);
+            self.stats.evictions += 1;
+            return true;
+        }
+        false
+    }
+
+    fn forget_the_gone(&mut self, entries: &Entries) {
+        let live = |number: u32| entries.get(number).is_some_and(super::entry::Entry::is_live);
+        let mut seen = vec![false; self.slots.len()];
+        let mut ages = std::mem::take(&mut self.ages).into_vec();
+        ages.retain(|Reverse((_, number))| live(*number) && !std::mem::replace(&mut seen[*number as usize], true));
+        self.ages = ages.into();
+    }
+
+    /// Takes everything out.
+    pub(super) fn clear(&mut self, entries: &Entries) {
+        self.invalidate(Change::Everything, entries);
+    }
+
+    /// Everything that is still pinned, when nobody can use it any more.
+    pub(super) fn into_pins(self) -> impl Iterator<Item = P> {
+        self.slots.into_iter().filter_map(|slot| match slot {
+            Slot::Free => None,
+            Slot::Kept(pin) | Slot::Retired(pin) | Slot::Single(pin) => Some(pin),
+        })
+    }
+}
+
+/// Registrations that wait before a fence is paid for them.
+const BATCH: u64 = 64;
+
+/// And their bytes.
+const BATCH_BYTES: u64 = 64 << 20;

@@ -1,0 +1,342 @@
+//! The cache with a registrar that counts, and a monitor that says what the test tells it to.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Pinned;
+use crate::monitor::Choice;
+use crate::monitor::imported::Notifier;
+use crate::range::page_size;
+
+/// Memory as a model: every page has a generation, and a pin remembers those that it saw.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    generations: Mutex<HashMap<u64, u64>>,
+    pins: Mutex<HashMap<u64, (Range, u64)>>,
+    next: AtomicU64,
+    /// Pins allowed at a time.
+    limit: Option<usize>,
+    pub(super) pinned: AtomicU64,
+    pub(super) unpinned: AtomicU64,
+}
+
+impl Memory {
+    fn generation(&self, range: Range) -> u64 {
+        let generations = self.generations.lock().expect("whole");
+        let pages = (range.start()..range.end()).step_by(page_size() as usize);
+        pages.map(|page| generations.get(&page).copied().unwrap_or(0)).sum()
+    }
+
+    /// The pages become others.
+    fn change(&self, range: Range) {
+        let mut generations = self.generations.lock().expect("whole");
+        for page in (range.pages().start()..range.pages().end()).step_by(page_size() as usize) {
+            *generations.entry(page).or_default() += 1;
+        }
+    }
+
+    /// Whether what was pinned is what is there.
+    fn is_current(&self, local_key: u64) -> bool {
+        let (range, generation) = self.pins.lock().expect("whole")[&local_key];
+        self.generation(range) == generation
+    }
+}
+
+impl Registrar for Arc<Memory> {
+    type Pin = u64;
+
+    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u64>> {
+        let mut pins = self.pins.lock().expect("whole");
+        if self.limit.is_some_and(|limit| pins.len() >= limit) {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        assert_eq!(range, range.pages(), "whole pages are pinned");
+        let pin = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        pins.insert(pin, (range, self.generation(range)));
+        self.pinned.fetch_add(1, Ordering::Relaxed);
+        Ok(Pinned { pin, local_key: pin, remote_key: pin + 1000 })
+    }
+
+    fn unpin(&self, pin: u64) {
+        assert!(self.pins.lock().expect("whole").remove(&pin).is_some(), "{pin} is unpinned once");
+        self.unpinned.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn open(memory: &Arc<Memory>, count: u32, bytes: u64) -> (Cache<Arc<Memory>>, Notifier) {
+    let (notifier, imported) = Notifier::new(|_, _| true);
+    let builder = Cache::builder(Arc::clone(memory)).monitor(Choice::Imported(imported));
+    (builder.max_count(count).max_bytes(bytes).open().expect("opens"), notifier)
+}
+
+fn cache() -> (Arc<Memory>, Cache<Arc<Memory>>, Notifier) {
+    let memory = Arc::new(Memory::default());
+    let (cache, notifier) = open(&memory, 64, u64::MAX);
+    (memory, cache, notifier)
+}
+
+fn bytes(start: u64, len: u64) -> Range {
+    Range::new(start, len).expect("a range")
+}
+
+/// Pages from `start`, counted in pages.
+fn pages(start: u64, count: u64) -> Range {
+    bytes(start * page_size(), count * page_size())
+}
+
+const READ: Access = Access::empty();
+
+/// Looks up and ends the use: its key.
+fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
+    let used = lane.get(range, access).expect("registered");
+    let key = used.local_key();
+    assert_eq!(used.remote_key(), key + 1000);
+    lane.end(used);
+    key
+}
+
+#[test]
+fn rcache_001_003_004_two_transfers_are_one_registration_and_parts_are_served_too() {
+    let (memory, cache, _notifier) = cache();
+    let lane = cache.lane();
+    let whole = key(&lane, bytes(0x1_0010, 3 * page_size()), READ);
+    assert_eq!(key(&lane, bytes(0x1_0010, 3 * page_size()), READ), whole);
+    assert_eq!(key(&lane, bytes(0x1_0010, 1), READ), whole);
+    assert_eq!(key(&lane, bytes(0x1_0000, 16), READ), whole, "the page is pinned from its beginning");
+    assert_eq!(key(&lane, bytes(0x1_0000 + page_size(), 8), READ), whole, "an interior address");
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), 1);
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "and stays");
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.slow_hits, stats.misses, stats.entries), (3, 1, 1, 1), "{stats:?}");
+    assert_eq!(stats.bytes, 4 * page_size());
+}
+
+#[test]
+fn rights_that_a_registration_lacks_need_another() {
+    let (memory, cache, _notifier) = cache();
+    let lane = cache.lane();
+    let read = key(&lane, pages(1, 1), READ);
+    let write = key(&lane, pages(1, 1), Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    assert_ne!(read, write);
+    assert_eq!(key(&lane, pages(1, 1), Access::LOCAL_WRITE), write);
+    let any = key(&lane, pages(1, 1), READ);
+    assert!(any == read || any == write);
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn mon_004_rcache_021_a_change_takes_out_what_overlaps_and_nothing_else() {
+    let (memory, cache, notifier) = cache();
+    let lane = cache.lane();
+    let ranges = [pages(10, 2), pages(11, 2), pages(12, 1), pages(10, 1)];
+    let before = ranges.map(|range| key(&lane, range, READ));
+    memory.change(pages(11, 1));
+    notifier.changed(pages(11, 1));
+    let after = ranges.map(|range| key(&lane, range, READ));
+    assert_ne!(before[0], after[0]);
+    assert_ne!(before[1], after[1]);
+    assert_eq!(cache.stats().invalidations, 2);
+    // What contains them is as good; nothing stale is served.
+    assert!(after.iter().all(|key| memory.is_current(*key)));
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "a batch is waited for");
+    cache.sweep();
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn rcache_026_mon_050_what_is_in_use_stays_pinned_until_its_use_ends() {
+    let (memory, cache, notifier) = cache();
+    let (one, other) = (cache.lane(), cache.lane());
+    let used = one.get(pages(5, 1), READ).expect("registered");
+    let key_before = key(&other, pages(5, 1), READ);
+    assert_eq!(used.local_key(), key_before);
+    notifier.changed(pages(5, 1));
+    let again = key(&other, pages(5, 1), READ);
+    assert_ne!(again, key_before);
+    for _ in 0..3 {
+        cache.sweep();
+    }
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "the device may still be writing");
+    one.end(used);
+    cache.sweep();
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 1);
+    assert_eq!(key(&one, pages(5, 1), READ), again);
+}
+
+#[test]
+fn a_lane_that_is_never_idle_does_not_hold_up_unpinning() {
+    let (memory, cache, notifier) = cache();
+    let lane = cache.lane();
+    let mut under_way = lane.get(pages(1, 1), READ).expect("registered");
+    for round in 0..50 {
+        let next = lane.get(pages(100 + round, 1), READ).expect("registered");
+        lane.end(under_way);
+        under_way = next;
+        notifier.changed(pages(99 + round, 1));
+        cache.sweep();
+    }
+    let unpinned = memory.unpinned.load(Ordering::Relaxed);
+    assert!(unpinned >= 40, "{unpinned} of 50, though the lane had one use under way at every moment");
+    lane.end(under_way);
+}
+
+#[test]
+fn rcache_005_007_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
+    let memory = Arc::new(Memory::default());
+    let (cache, _notifier) = open(&memory, 16, 40 * page_size());
+    let lane = cache.lane();
+    for n in 0..1000 {
+        let _ = key(&lane, pages(1, 1), READ);
+        let _ = key(&lane, pages(100 + 10 * n, 1 + n % 5), READ);
+        let stats = cache.stats();
+        assert!(stats.entries + stats.retired <= 16, "{stats:?}");
+        assert!(stats.bytes + stats.retired_bytes <= 40 * page_size(), "{stats:?}");
+        let held = memory.pins.lock().expect("whole").len();
+        assert_eq!(held as u64, stats.entries + stats.retired);
+    }
+    assert_eq!(memory.pins.lock().expect("whole").values().filter(|pin| pin.0 == pages(1, 1)).count(), 1);
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), 1001, "what is used each time is never dropped");
+    let large = lane.get(pages(5000, 41), READ).expect("registered");
+    assert!(large.is_single(), "does not fit: for this use only");
+    lane.end(large);
+    assert_eq!(cache.stats().single_uses_for(Refusal::TooLarge), 1);
+    assert_eq!(memory.pins.lock().expect("whole").len() as u64, cache.stats().entries + cache.stats().retired);
+}
+
+#[test]
+fn rcache_008_009_a_limit_of_none_registers_each_time() {
+    let memory = Arc::new(Memory::default());
+    let (cache, _notifier) = open(&memory, 0, u64::MAX);
+    let lane = cache.lane();
+    for round in 1..=5 {
+        let _ = key(&lane, pages(1, 1), READ);
+        assert_eq!(memory.pinned.load(Ordering::Relaxed), round);
+        assert_eq!(memory.unpinned.load(Ordering::Relaxed), round);
+    }
+    assert_eq!(cache.stats().single_uses_for(Refusal::NotCaching), 5);
+}
+
+#[test]
+fn rcache_010_023_at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
+    let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
+    let (cache, _notifier) = open(&memory, 64, u64::MAX);
+    let lane = cache.lane();
+    for n in 0..40 {
+        let _ = key(&lane, pages(10 * n, 1), READ);
+    }
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), 40);
+    cache.flush();
+    let used: Vec<_> = (0..8).map(|n| lane.get(pages(10 * n, 1), READ).expect("registered")).collect();
+    let error = lane.get(pages(2000, 1), READ).expect_err("all eight are in use");
+    assert!(error.to_string().contains("could not be registered"), "{error}");
+    assert!(used.iter().all(|used| memory.is_current(used.local_key())));
+    used.into_iter().for_each(|used| lane.end(used));
+    let _ = key(&lane, pages(2000, 1), READ);
+}
+
+#[test]
+fn mon_041_closing_unpins_everything_once() {
+    let (memory, cache, notifier) = cache();
+    let lane = cache.lane();
+    for n in 0..20 {
+        let _ = key(&lane, pages(10 * n, 2), READ);
+        notifier.changed(pages(10 * (n / 2), 1));
+    }
+    drop(lane);
+    drop(cache);
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), memory.unpinned.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_range_that_changes_while_it_is_registered_is_used_once() {
+    struct Late(Arc<Memory>, Notifier, AtomicU64);
+    impl Registrar for Late {
+        type Pin = u64;
+        fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
+            let pinned = self.0.pin(range, access)?;
+            if self.2.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.1.changed(Range::new(range.end() - 1, 1).expect("a byte"));
+            }
+            Ok(pinned)
+        }
+        fn unpin(&self, pin: u64) {
+            self.0.unpin(pin);
+        }
+    }
+    let memory = Arc::new(Memory::default());
+    let (notifier, imported) = Notifier::new(|_, _| true);
+    let registrar = Late(Arc::clone(&memory), notifier, AtomicU64::new(0));
+    let cache = Cache::builder(registrar).monitor(Choice::Imported(imported)).open().expect("opens");
+    let lane = cache.lane();
+    for single in [true, false] {
+        let used = lane.get(pages(3, 4), READ).expect("registered");
+        assert_eq!(used.is_single(), single);
+        lane.end(used);
+    }
+    assert_eq!(cache.stats().single_uses_for(Refusal::Changed), 1);
+    assert_eq!(memory.pinned.load(Ordering::Relaxed) - memory.unpinned.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn what_the_monitor_does_not_answer_for_is_not_kept() {
+    let memory = Arc::new(Memory::default());
+    let (_notifier, imported) = Notifier::new(|range, _| range.start() < 0x10_0000);
+    let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
+    let lane = cache.lane();
+    for range in [bytes(0x1000, 8), bytes(0x20_0000, 8), bytes(0x1000, 8), bytes(0x20_0000, 8)] {
+        let _ = key(&lane, range, READ);
+    }
+    assert_eq!(memory.pinned.load(Ordering::Relaxed), 3);
+    assert_eq!(cache.stats().single_uses_for(Refusal::NotWatchable), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Against memory as a model: nothing that is served is stale, limits hold, and at the end nothing remains pinned.
+    #[test]
+    fn rcache_021_nothing_stale_is_ever_served(
+        steps in prop::collection::vec((0..6_u8, 0..60_u64, 1..6_u64, any::<bool>()), 1..400),
+        count in 1..24_u32,
+    ) {
+        let memory = Arc::new(Memory::default());
+        let (cache, notifier) = open(&memory, count, 64 * page_size());
+        let lanes = [cache.lane(), cache.lane()];
+        let mut under_way: Vec<(usize, Use)> = Vec::new();
+        for (step, start, len, flag) in steps {
+            let range = bytes(start * 0x1000 + 17, len * 0x1000);
+            match step {
+                0..=2 => {
+                    let access = if flag { Access::LOCAL_WRITE } else { READ };
+                    let used = lanes[usize::from(flag)].get(range, access).expect("registered");
+                    prop_assert!(memory.is_current(used.local_key()), "{range}");
+                    under_way.push((usize::from(flag), used));
+                }
+                3 if !under_way.is_empty() => {
+                    let (lane, used) = under_way.swap_remove(start as usize % under_way.len());
+                    prop_assert!(memory.pins.lock().expect("whole").contains_key(&used.local_key()));
+                    lanes[lane].end(used);
+                }
+                4 if start == 0 => notifier.changed_everything(),
+                4 => {
+                    memory.change(range);
+                    notifier.changed(range.pages());
+                }
+                _ => cache.sweep(),
+            }
+            prop_assert!(cache.stats().entries <= u64::from(count));
+        }
+        for (lane, used) in under_way {
+            lanes[lane].end(used);
+        }
+        drop(lanes);
+        drop(cache);
+        prop_assert_eq!(memory.pins.lock().expect("whole").len(), 0);
+    }
+}

@@ -1,0 +1,237 @@
+//! Ranges in order: which overlap this one, which contain it. Ranges may overlap each other in any way.
+//!
+//! A treap over the ranges' starts, each node knowing the greatest end below it. Nodes are numbered like the entries they
+//! stand for; priorities are a hash of the number, so the tree's shape does not depend on the order of insertion.
+
+use crate::range::Range;
+
+const NIL: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    range: Range,
+    /// The greatest end of this node and those below.
+    greatest: u64,
+    left: u32,
+    right: u32,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: u32,
+    nodes: Vec<Node>,
+}
+
+/// Higher stands above.
+fn priority(node: u32) -> u32 {
+    node.wrapping_add(1).wrapping_mul(0x9e37_79b1).rotate_left(15).wrapping_mul(0x85eb_ca77)
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        Self { root: NIL, nodes: Vec::new() }
+    }
+
+    /// Room for nodes below `count`, so that no insertion allocates.
+    pub(super) fn reserve(&mut self, count: usize) {
+        if self.nodes.len() < count {
+            let empty = Node { range: Range::ALL, greatest: 0, left: NIL, right: NIL };
+            self.nodes.resize(count.next_power_of_two(), empty);
+        }
+    }
+
+    fn node(&self, node: u32) -> &Node {
+        &self.nodes[node as usize]
+    }
+
+    fn greatest(&self, node: u32) -> u64 {
+        if node == NIL { 0 } else { self.node(node).greatest }
+    }
+
+    fn update(&mut self, node: u32) {
+        let Node { range, left, right, .. } = *self.node(node);
+        self.nodes[node as usize].greatest = range.end().max(self.greatest(left)).max(self.greatest(right));
+    }
+
+    fn key(&self, node: u32) -> (u64, u32) {
+        (self.node(node).range.start(), node)
+    }
+
+    /// Adds node `number`, which is not in the tree.
+    pub(super) fn insert(&mut self, number: u32, range: Range) {
+        self.reserve(number as usize + 1);
+        self.nodes[number as usize] = Node { range, greatest: range.end(), left: NIL, right: NIL };
+        self.root = self.insert_below(self.root, number);
+    }
+
+    fn insert_below(&mut self, at: u32, number: u32) -> u32 {
+        if at == NIL {
+            return number;
+        }
+        if priority(number) > priority(at) {
+            let (left, right) = self.split(at, self.key(number));
+            let node = &mut self.nodes[number as usize];
+            (node.left, node.right) = (left, right);
+            self.update(number);
+            return number;
+        }
+        if self.key(number) < self.key(at) {
+            let below = self.insert_below(self.node(at).left, number);
+            self.nodes[at as usize].left = below;
+        } else {
+            let below = self.insert_below(self.node(at).right, number);
+            self.nodes[at as usize].right = below;
+        }
+        self.update(at);
+        at
+    }
+
+    /// Those before the key, and those after it.
+    fn split(&mut self, at: u32, key: (u64, u32)) -> (u32, u32) {
+        if at == NIL {
+            return (NIL, NIL);
+        }
+        if self.key(at) < key {
+            let (left, right) = self.split(self.node(at).right, key);
+            self.nodes[at as usize].right = left;
+            self.update(at);
+            (at, right)
+        } else {
+            let (left, right) = self.split(self.node(at).left, key);
+            self.nodes[at as usize].left = right;
+            self.update(at);
+            (left, at)
+        }
+    }
+
+    /// Removes node `number`, which is in the tree.
+    pub(super) fn remove(&mut self, number: u32) {
+        self.root = self.remove_below(self.root, number);
+    }
+
+    fn remove_below(&mut self, at: u32, number: u32) -> u32 {
+        if at == NIL {
+            return NIL;
+        }
+        if at == number {
+            let Node { left, right, .. } = *self.node(at);
+            return self.merge(left, right);
+        }
+        if self.key(number) < self.key(at) {
+            let below = self.remove_below(self.node(at).left, number);
+            self.nodes[at as usize].left = below;
+        } else {
+            let below = self.remove_below(self.node(at).right, number);
+            self.nodes[at as usize].right = below;
+        }
+        self.update(at);
+        at
+    }
+
+    fn merge(&mut self, left: u32, right: u32) -> u32 {
+        if left == NIL || right == NIL {
+            return if left == NIL { right } else { left };
+        }
+        if priority(left) > priority(right) {
+            let below = self.merge(self.node(left).right, right);
+            self.nodes[left as usize].right = below;
+            self.update(left);
+            left
+        } else {
+            let below = self.merge(left, self.node(right).left);
+            self.nodes[right as usize].left = below;
+            self.update(right);
+            right
+        }
+    }
+
+    /// Calls `with` for every node that overlaps `range`, in order, until it answers false.
+    pub(super) fn overlapping(&self, range: Range, with: &mut impl FnMut(u32) -> bool) {
+        self.overlapping_below(self.root, range, with);
+    }
+
+    fn overlapping_below(&self, at: u32, range: Range, with: &mut impl FnMut(u32) -> bool) -> bool {
+        if at == NIL || self.greatest(at) <= range.start() {
+            return true;
+        }
+        let node = *self.node(at);
+        self.overlapping_below(node.left, range, with)
+            && (!node.range.overlaps(range) || with(at))
+            && (node.range.start() >= range.end() || self.overlapping_below(node.right, range, with))
+    }
+
+    /// The first node that contains `range` and of which `fits` holds.
+    pub(super) fn containing(&self, range: Range, fits: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut found = None;
+        self.overlapping(range, &mut |node| {
+            if self.node(node).range.contains(range) && fits(node) {
+                found = Some(node);
+            }
+            found.is_none()
+        });
+        found
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(start: u64, len: u64) -> Range {
+        Range::new(start, len).expect("a range")
+    }
+
+    fn overlapping(tree: &Tree, with: Range) -> Vec<u32> {
+        let mut found = Vec::new();
+        tree.overlapping(with, &mut |node| {
+            found.push(node);
+            true
+        });
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn it_answers_as_a_list_does(
+            steps in prop::collection::vec((0..40_u32, 0..500_u64, 1..80_u64, 0..500_u64, 1..60_u64), 1..300)
+        ) {
+            let mut tree = Tree::new();
+            let mut list = BTreeMap::new();
+            for (number, start, len, asked, asked_len) in steps {
+                if list.remove(&number).is_some() {
+                    tree.remove(number);
+                } else {
+                    tree.insert(number, range(start, len));
+                    list.insert(number, range(start, len));
+                }
+                let asked = range(asked, asked_len);
+                let mut found = overlapping(&tree, asked);
+                let starts: Vec<_> = found.iter().map(|number| list[number].start()).collect();
+                prop_assert!(starts.is_sorted());
+                found.sort_unstable();
+                let expected: Vec<_> = list.iter().filter(|(_, r)| r.overlaps(asked)).map(|(n, _)| *n).collect();
+                prop_assert_eq!(found, expected);
+                let containing = tree.containing(asked, |_| true).is_some();
+                prop_assert_eq!(containing, list.values().any(|r| r.contains(asked)));
+            }
+        }
+    }
+
+    #[test]
+    fn it_stays_shallow() {
+        let mut tree = Tree::new();
+        for n in 0..100_000 {
+            tree.insert(n, range(u64::from(n) * 10, 10));
+        }
+        fn depth(tree: &Tree, at: u32) -> u32 {
+            if at == NIL { 0 } else { 1 + depth(tree, tree.node(at).left).max(depth(tree, tree.node(at).right)) }
+        }
+        let depth = depth(&tree, tree.root);
+        assert!(depth < 60, "{depth} levels for 100,000 ranges in order");
+    }
+}

@@ -1,0 +1,176 @@
+//! What a monitor has told, and how much of it a cache has taken in.
+//!
+//! *A cached registration may be used when nothing was told since the cache last looked.* The cache's place in the
+//! journal, `seen`, is one word: it is stored (Release) only after all that was told before it has been taken out of the
+//! cache, and a hit loads it first (Acquire), then looks its entry up, then compares the journal's head with it. So a
+//! hit that finds both equal has seen every removal that the journal asked for up to that moment.
+//!
+//! `seen` lies in memory that the kernel wipes in a forked child: there the comparison fails for ever, and the child
+//! uses nothing of its parent's.
+
+pub(crate) mod page;
+mod wiped;
+
+pub(crate) use page::{Change, Page};
+
+use crate::sync::Ordering;
+use wiped::Wiped;
+
+/// One cache's view of a monitor's page.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    /// `None` if there is nothing to tell: memory that cannot change under us.
+    page: Option<&'static Page>,
+    /// A monitor that marks the page before it knows what changed: while it is busy, nothing it told is the last word.
+    waits: bool,
+    /// Records taken in, plus one; 0 in a forked child.
+    seen: Wiped,
+}
+
+/// What came of taking in what was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// All is taken in.
+    Settled,
+    /// The monitor is in the middle of telling something: look again.
+    Unsettled,
+}
+
+impl Journal {
+    /// # Errors
+    /// What the kernel says when it has no memory left for the word.
+    pub(crate) fn new(page: Option<&'static Page>, waits: bool) -> std::io::Result<Self> {
+        let seen = Wiped::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
+        Ok(Self { page, waits, seen })
+    }
+
+    /// Whether this is a forked child of the process that made the journal.
+    #[inline]
+    pub(crate) fn forked(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) == 0
+    }
+
+    /// Before a look-up: where the cache stands.
+    #[inline]
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    /// After a look-up that found its entry: whether nothing was told since `seen`.
+    #[inline]
+    pub(crate) fn still(&self, seen: u64) -> bool {
+        match self.page {
+            Some(page) => page.head.load(Ordering::Acquire).wrapping_add(1) == seen,
+            None => seen != 0,
+        }
+    }
+
+    /// How often pages were taken from the file watched at `slot`.
+    #[inline]
+    pub(crate) fn inode(&self, slot: u32) -> u64 {
+        self.page.and_then(|page| page.inodes.get(slot as usize)).map_or(0, |count| count.load(Ordering::Acquire))
+    }
+
+    /// Whether a change is under way that may not have been told.
+    pub(crate) fn busy(&self) -> bool {
+        self.page.is_some_and(|page| page.busy.load(Ordering::Acquire) != 0)
+    }
+
+    /// Takes in what was told, `apply` each: by one thread at a time.
+    pub(crate) fn drain(&self, mut apply: impl FnMut(Change)) -> Drained {
+        let Some(page) = self.page else { return Drained::Settled };
+        let seen = self.seen.load(Ordering::Relaxed) - 1;
+        let head = page.head.load(Ordering::Acquire);
+        if head == seen {
+            return if self.waits && self.busy() { Drained::Unsettled } else { Drained::Settled };
+        }
+        // Loaded after the head: a mark that the head counts is seen as long as it stands.
+        if self.waits && self.busy() {
+            return Drained::Unsettled;
+        }
+        if head - seen > page::RECORDS as u64 {
+            apply(Change::Everything);
+        } else {
+            for number in seen..head {
+                let change = page.read(number);
+                apply(change);
+                if change == Change::Everything {
+                    break;
+                }
+            }
+        }
+        self.seen.store(head + 1, Ordering::Release);
+        Drained::Settled
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::range::Range;
+
+    fn journal(waits: bool) -> (&'static Page, Journal) {
+        let page: &'static Page = Box::leak(Page::boxed());
+        (page, Journal::new(Some(page), waits).expect("memory"))
+    }
+
+    fn drained(journal: &Journal) -> Vec<Change> {
+        let mut changes = Vec::new();
+        assert_eq!(journal.drain(|change| changes.push(change)), Drained::Settled);
+        changes
+    }
+
+    fn range(start: u64) -> Range {
+        Range::new(start, 10).expect("a range")
+    }
+
+    #[test]
+    fn what_is_told_is_taken_in_once_and_in_order() {
+        let (page, journal) = journal(false);
+        let seen = journal.seen();
+        assert!(journal.still(seen));
+        page.emit(Change::Of(range(10)));
+        page.emit(Change::Of(range(30)));
+        assert!(!journal.still(seen), "told since");
+        assert_eq!(drained(&journal), [Change::Of(range(10)), Change::Of(range(30))]);
+        assert!(journal.still(journal.seen()));
+        assert_eq!(drained(&journal), []);
+    }
+
+    #[test]
+    fn mon_047_whoever_falls_behind_learns_that_anything_may_have_changed() {
+        let (page, journal) = journal(false);
+        for n in 0..page::RECORDS as u64 {
+            page.emit(Change::Of(range(n)));
+        }
+        assert_eq!(drained(&journal).len(), page::RECORDS, "a full ring is read whole");
+        for n in 0..=page::RECORDS as u64 {
+            page.emit(Change::Of(range(n)));
+        }
+        assert_eq!(drained(&journal), [Change::Everything]);
+        page.emit(Change::Everything);
+        page.emit(Change::Of(range(1)));
+        assert_eq!(drained(&journal), [Change::Everything], "and then nothing else matters");
+    }
+
+    #[test]
+    fn a_record_that_is_being_written_is_everything() {
+        let (page, journal) = journal(false);
+        page.head.fetch_add(1, Ordering::AcqRel);
+        assert_eq!(drained(&journal), [Change::Everything]);
+    }
+
+    #[test]
+    fn a_monitor_that_marks_first_is_waited_for() {
+        let (page, journal) = journal(true);
+        let seen = journal.seen();
+        page.busy.store(1, Ordering::Release);
+        page.emit(Change::Of(range(0)));
+        assert!(!journal.still(seen));
+        assert_eq!(journal.drain(|change| panic!("{change:?} is not the last word")), Drained::Unsettled);
+        assert!(!journal.still(journal.seen()), "no hit while the monitor reads");
+        page.emit(Change::Of(range(50)));
+        page.busy.store(0, Ordering::Release);
+        assert_eq!(drained(&journal), [Change::Of(range(0)), Change::Of(range(50))]);
+    }
+}

@@ -1,0 +1,108 @@
+//! The page in which a monitor tells what changed: a ring of ranges, and counters of watched files.
+//!
+//! One monitor writes (the kernel's programs, or a thread), every cache of the process reads. A record is good when its
+//! number and its check agree: readers never wait for a writer, and what they cannot read they take for "everything".
+//! The layout is shared with the kernel's programs (bpf/pindown.bpf.c).
+
+use crate::range::Range;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Records of the ring: a reader that falls further behind drops all it has cached.
+#[cfg(not(loom))]
+pub(crate) const RECORDS: usize = 1024;
+#[cfg(loom)]
+pub(crate) const RECORDS: usize = 2;
+
+/// Files that can be watched at a time.
+#[cfg(not(loom))]
+pub(crate) const INODES: usize = 64;
+#[cfg(loom)]
+pub(crate) const INODES: usize = 1;
+
+/// Part of every record's check, so that zeroed memory is no record.
+const CHECK: u64 = 0x7069_6e64_6f77_6e21;
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The pages of these addresses.
+    Of(Range),
+    /// Nobody knows what: nothing that was cached may be used again.
+    Everything,
+}
+
+/// One range.
+#[derive(Debug)]
+#[repr(C)]
+struct Record {
+    /// The record's number plus one; 0 while it is written.
+    number: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    /// The exclusive or of the above (without the one) and [`CHECK`].
+    check: AtomicU64,
+}
+
+/// The page.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Page {
+    /// Records ever written, or being written.
+    pub(crate) head: AtomicU64,
+    /// Not 0 while a change is under way that may not have been told yet: nothing may be inserted.
+    pub(crate) busy: AtomicU64,
+    /// The monitor's own.
+    pub(crate) scratch: AtomicU64,
+    /// For each watched file, how often pages were taken from it.
+    pub(crate) inodes: [AtomicU64; INODES],
+    records: [Record; RECORDS],
+}
+
+impl Page {
+    /// An empty page on the heap, for monitors that are not the kernel.
+    pub(crate) fn boxed() -> Box<Self> {
+        let zero = |_| AtomicU64::new(0);
+        let empty = |n| Record { number: zero(n), start: zero(n), end: zero(n), check: zero(n) };
+        Box::new(Self {
+            head: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            scratch: AtomicU64::new(0),
+            inodes: std::array::from_fn(zero),
+            records: std::array::from_fn(empty),
+        })
+    }
+
+    /// Tells a change. Any number of threads may; none allocates or waits.
+    pub(crate) fn emit(&self, change: Change) {
+        let range = match change {
+            Change::Of(range) => range,
+            Change::Everything => Range::ALL,
+        };
+        let number = self.head.fetch_add(1, Ordering::AcqRel);
+        let record = &self.records[number as usize % RECORDS];
+        record.number.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        record.start.store(range.start(), Ordering::Relaxed);
+        record.end.store(range.end(), Ordering::Relaxed);
+        record.check.store(range.start() ^ range.end() ^ number ^ CHECK, Ordering::Relaxed);
+        record.number.store(number + 1, Ordering::Release);
+    }
+
+    /// Record `number`, or everything if it has been overwritten or is being written.
+    pub(super) fn read(&self, number: u64) -> Change {
+        let record = &self.records[number as usize % RECORDS];
+        if record.number.load(Ordering::Acquire) != number + 1 {
+            return Change::Everything;
+        }
+        let (start, end) = (record.start.load(Ordering::Relaxed), record.end.load(Ordering::Relaxed));
+        let check = record.check.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let unchanged = record.number.load(Ordering::Relaxed) == number + 1;
+        match Range::between(start, end) {
+            Some(range) if unchanged && check == start ^ end ^ number ^ CHECK && range != Range::ALL => {
+                Change::Of(range)
+            }
+            _ => Change::Everything,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Words that read 0 in a forked child (MADV_WIPEONFORK): how a child finds, at no price, that a cache is its parent's.
+
+#![cfg_attr(
+    not(loom),
+    expect(unsafe_code, reason = "anonymous pages and their advice; each block states its own reason")
+)]
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Mutex;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A word of its own cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// One word, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Wiped(&'static Line);
+
+/// Words that nobody uses.
+static FREE: Mutex<Vec<&'static Line>> = Mutex::new(Vec::new());
+
+impl Wiped {
+    /// A word with this value.
+    ///
+    /// # Errors
+    /// What `mmap` or `madvise` says.
+    pub(super) fn new(value: u64) -> io::Result<Self> {
+        let mut free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if free.is_empty() {
+            free.extend(page()?);
+        }
+        let line = free.pop().ok_or(io::ErrorKind::OutOfMemory)?;
+        line.0.store(value, Ordering::Release);
+        Ok(Self(line))
+    }
+}
+
+impl Deref for Wiped {
+    type Target = AtomicU64;
+
+    #[inline]
+    fn deref(&self) -> &AtomicU64 {
+        &self.0.0
+    }
+}
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        // Loom's atomics belong to one run of a model.
+        #[cfg(not(loom))]
+        FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.0);
+    }
+}
+
+/// A fresh page of words, which stays for as long as the process lives.
+#[cfg(not(loom))]
+fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    let len = rustix::param::page_size();
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let page = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }?;
+    // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }?;
+    // SAFETY: the page is mapped, zeroed, never unmapped, aligned for lines, and holds this many.
+    let lines: &'static [Line] = unsafe { std::slice::from_raw_parts(page.cast::<Line>(), len / size_of::<Line>()) };
+    Ok(lines.iter())
+}
+
+#[cfg(loom)]
+fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
+    let line: &'static Line = Box::leak(Box::new(Line(AtomicU64::new(0))));
+    Ok(std::iter::once(line))
+}

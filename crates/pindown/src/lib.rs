@@ -1,0 +1,24 @@
+//! pindown: a registration cache that is never wrong.
+//!
+//! Devices that read and write memory by themselves (RDMA adapters, GPUs, io_uring's fixed buffers) want it pinned first,
+//! and pinning costs more than many transfers. A registration cache keeps memory pinned between transfers. The danger is
+//! a *stale* registration: the process has meanwhile unmapped the address and mapped something else there, and the device
+//! still reaches the old pages, silently. pindown learns of every such change before it serves a registration again, or
+//! does not keep the registration.
+//!
+//! * [`Cache`]: registrations by range and rights; a [`Lane`] for each of its users, a [`Use`] for each operation
+//! * [`Registrar`]: whoever pins and unpins, yours
+//! * [`monitor`]: who tells the cache what changed
+
+mod access;
+pub mod cache;
+mod journal;
+pub mod monitor;
+mod range;
+mod registrar;
+mod sync;
+
+pub use access::Access;
+pub use cache::{Builder, Cache, Lane, LookupError, OpenError, Stats, Use};
+pub use range::{Range, RangeError, page_size};
+pub use registrar::{Pinned, Registrar};

@@ -1,0 +1,90 @@
+//! The application's own monitor: it knows by itself when its memory changes, and says so.
+//!
+//! An allocator that maps and unmaps its own arenas, a runtime that moves objects, or a test. For its word to be enough,
+//! [`Notifier::changed`] must be called before memory at the changed addresses can be seen anew, and after the old pages
+//! can no longer be pinned: between `munmap` and whatever maps the addresses again.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use super::{Monitor, Refusal, Watched};
+use crate::access::Access;
+use crate::journal::{Change, Page};
+use crate::range::Range;
+
+/// Tells a cache what changed. Any thread may; no call allocates, locks or waits.
+#[derive(Clone, Debug)]
+pub struct Notifier(Arc<Lent>);
+
+/// Decides which memory the application answers for.
+type Answers = dyn Fn(Range, Access) -> bool + Send + Sync;
+
+/// The cache's end of a [`Notifier`].
+pub struct Imported {
+    page: Arc<Lent>,
+    answers: Box<Answers>,
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Imported").finish_non_exhaustive()
+    }
+}
+
+impl Notifier {
+    /// A notifier, and the monitor to open a cache with. `answers` says whether changes of a range will be told; what it
+    /// denies is registered for one use.
+    pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> (Self, Imported) {
+        let page = Arc::new(Lent::new());
+        (Self(Arc::clone(&page)), Imported { page, answers: Box::new(answers) })
+    }
+
+    /// The memory of these addresses is no longer what it was.
+    pub fn changed(&self, range: Range) {
+        self.0.page.emit(Change::Of(range));
+    }
+
+    /// Nothing is known to be what it was.
+    pub fn changed_everything(&self) {
+        self.0.page.emit(Change::Everything);
+    }
+}
+
+impl Monitor for Imported {
+    fn name(&self) -> &'static str {
+        "imported"
+    }
+
+    fn page(&self) -> Option<&'static Page> {
+        Some(self.page.page)
+    }
+
+    fn watch(&self, range: Range, access: Access) -> Result<Watched, Refusal> {
+        if (self.answers)(range, access) { Ok(Watched::default()) } else { Err(Refusal::NotWatchable) }
+    }
+}
+
+/// A page that is given back when its last user has gone. Pages live for ever, so that hits may read them by a plain
+/// reference.
+#[derive(Debug)]
+struct Lent {
+    page: &'static Page,
+}
+
+/// Pages that nobody uses.
+static FREE: Mutex<Vec<&'static Page>> = Mutex::new(Vec::new());
+
+impl Lent {
+    fn new() -> Self {
+        let free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+        Self { page: free.unwrap_or_else(|| Box::leak(Page::boxed())) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Loom's atomics belong to one run of a model.
+        #[cfg(not(loom))]
+        FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(self.page);
+    }
+}

@@ -1,0 +1,163 @@
+//! Ranges of addresses, half open, never empty and never past the end of the address space.
+
+use std::fmt;
+
+/// Addresses `start..end` of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Range {
+    start: u64,
+    end: u64,
+}
+
+/// Why there is no such range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// No byte lies in it.
+    #[error("a range of 0 bytes at {0:#x} cannot be registered: give at least one byte")]
+    Empty(u64),
+    /// It would go past the last address.
+    #[error("{length} bytes from {address:#x} go past the end of the address space")]
+    Wraps {
+        /// Where it begins.
+        address: u64,
+        /// How many bytes were asked for.
+        length: u64,
+    },
+}
+
+impl Range {
+    /// Every address.
+    pub const ALL: Self = Self { start: 0, end: u64::MAX };
+
+    /// `length` bytes from `address`.
+    ///
+    /// # Errors
+    /// [`RangeError::Empty`] for no byte, [`RangeError::Wraps`] past the last address.
+    #[inline]
+    pub fn new(address: u64, length: u64) -> Result<Self, RangeError> {
+        if length == 0 {
+            return Err(RangeError::Empty(address));
+        }
+        match address.checked_add(length) {
+            Some(end) => Ok(Self { start: address, end }),
+            None => Err(RangeError::Wraps { address, length }),
+        }
+    }
+
+    /// The addresses from `start` to before `end`; `None` unless there is one.
+    #[must_use]
+    pub fn between(start: u64, end: u64) -> Option<Self> {
+        (start < end).then_some(Self { start, end })
+    }
+
+    /// Where these bytes lie now.
+    ///
+    /// # Errors
+    /// [`RangeError::Empty`] for an empty slice.
+    pub fn of<T>(values: &[T]) -> Result<Self, RangeError> {
+        Self::new(values.as_ptr().addr() as u64, size_of_val(values) as u64)
+    }
+
+    /// The first address.
+    #[inline]
+    #[must_use]
+    pub fn start(self) -> u64 {
+        self.start
+    }
+
+    /// The address after the last.
+    #[inline]
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.end
+    }
+
+    /// Bytes, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
+    #[inline]
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether all of `other` lies in this range.
+    #[inline]
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// Whether an address lies in both.
+    #[inline]
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// The smallest range that holds both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+
+    /// The whole pages that these bytes touch: what a registration pins.
+    #[must_use]
+    pub fn pages(self) -> Self {
+        let page = page_size();
+        let end = self.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+        Self { start: self.start - self.start % page, end }
+    }
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end)
+    }
+}
+
+/// Bytes of a page.
+#[inline]
+#[must_use]
+pub fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_bytes_and_an_end() {
+        assert_eq!(Range::new(5, 0), Err(RangeError::Empty(5)));
+        assert_eq!(Range::new(u64::MAX, 2), Err(RangeError::Wraps { address: u64::MAX, length: 2 }));
+        assert_eq!(Range::new(4, 6).map(|range| (range.start(), range.end(), range.len())), Ok((4, 10, 6)));
+        assert_eq!(Range::of::<u64>(&[]).map(Range::len).unwrap_err().to_string().split(' ').nth(3), Some("0"));
+        assert_eq!(Range::of(&[1_u32, 2]).map(Range::len), Ok(8));
+    }
+
+    #[test]
+    fn pages_are_whole_and_hold_the_bytes() {
+        let page = page_size();
+        let of = |start, len| Range::new(start, len).expect("a range").pages();
+        assert_eq!(of(page + 1, 1), of(page, page));
+        assert_eq!(of(2 * page - 1, 2), of(page, 2 * page));
+        assert_eq!(of(u64::MAX - 1, 1).end(), u64::MAX);
+    }
+
+    #[test]
+    fn neighbours_do_not_overlap() {
+        let of = |start, len| Range::new(start, len).expect("a range");
+        assert!(of(0, 10).overlaps(of(9, 1)));
+        assert!(!of(0, 10).overlaps(of(10, 1)));
+        assert!(of(0, 10).contains(of(0, 10)));
+        assert!(!of(0, 10).contains(of(5, 6)));
+        assert_eq!(of(3, 1).union(of(8, 2)), of(3, 7));
+    }
+}

@@ -1,0 +1,35 @@
+//! Whoever pins: a device's driver, the kernel, anyone's.
+
+use std::io;
+
+use crate::access::Access;
+use crate::range::Range;
+
+/// Pins memory for a device and lets it go again.
+///
+/// Both calls are made by the threads that use the cache, never while it holds a lock and never on a monitor's thread.
+pub trait Registrar: Send + Sync + 'static {
+    /// What the registrar needs to let a registration go: a verbs region, the number of a fixed buffer.
+    type Pin: Send + 'static;
+
+    /// Pins `range` (whole pages) so that its physical pages stay where they are until [`Self::unpin`].
+    ///
+    /// # Errors
+    /// What stood against it. On ENOMEM, EAGAIN, ENOSPC and EDQUOT, which limits of pinned memory and of registrations
+    /// answer, the cache lets idle registrations go and asks again (RCACHE-023); all others reach the caller.
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Self::Pin>>;
+
+    /// Lets the pages go. Never called twice for one pin.
+    fn unpin(&self, pin: Self::Pin);
+}
+
+/// A registration that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pinned<P> {
+    /// What the registrar needs to let it go.
+    pub pin: P,
+    /// What this process' work requests name the memory by.
+    pub local_key: u64,
+    /// What peers name it by.
+    pub remote_key: u64,
+}
