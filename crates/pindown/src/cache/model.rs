@@ -142,3 +142,53 @@ fn loom_two_lanes_and_a_flush() {
         changer.join().expect("no panic");
     });
 }
+
+#[test]
+fn loom_a_registration_against_a_change() {
+    loom::model(|| {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        let changer = loom::thread::spawn({
+            let world = Arc::clone(&world);
+            move || world.change(&notifier)
+        });
+        world.transfer(&lane);
+        changer.join().expect("no panic");
+        world.transfer(&lane);
+    });
+}
+
+/// The grace period alone: two entries are published and retired in turn while a reader, whose epoch may be an old one,
+/// uses what it finds.
+#[test]
+fn loom_a_late_reader_against_two_graces() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(|| {
+        let epoch = Arc::new(AtomicU64::new(0));
+        let found = Arc::new(AtomicU64::new(1));
+        let freed: Arc<[AtomicBool; 4]> = Arc::new(std::array::from_fn(|_| AtomicBool::new(false)));
+        let mut grace = grace::Grace::new();
+        let counts = grace.join();
+        let reader = loom::thread::spawn({
+            let (epoch, found, freed) = (Arc::clone(&epoch), Arc::clone(&found), Arc::clone(&freed));
+            move || {
+                let parity = epoch.load(Ordering::Relaxed) as usize & 1;
+                counts.begin(parity);
+                let entry = found.load(Ordering::Relaxed) as usize;
+                assert!(!freed[entry].load(Ordering::Relaxed), "found after it was freed");
+                loom::thread::yield_now();
+                assert!(!freed[entry].load(Ordering::Relaxed), "freed in use");
+                counts.end(parity);
+            }
+        });
+        for entry in 1..=2 {
+            found.store(entry + 1, Ordering::Relaxed);
+            grace.retire(entry as u32);
+            for _ in 0..2 {
+                grace.pass(&epoch, |ended| freed[ended as usize].store(true, Ordering::Relaxed));
+            }
+        }
+        reader.join().expect("no panic");
+    });
+}
