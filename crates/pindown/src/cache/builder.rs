@@ -80,11 +80,12 @@ impl<R: Registrar> Builder<R> {
             Choice::None => Box::new(NoMonitor),
             Choice::Imported(imported) => Box::new(imported),
         };
+        let no_memory = |source| OpenError::Kernel { what: "memory", source };
         let journal = Journal::new(monitor.page(), monitor.marks_first());
         Ok(Cache(Arc::new(Shared {
-            entries: Entries::new(),
-            front: Front::new(limits.count as usize),
-            journal: journal.map_err(|source| OpenError::Kernel { what: "a page", source })?,
+            entries: Entries::new(limits.count).map_err(no_memory)?,
+            front: Front::new(limits.count).map_err(no_memory)?,
+            journal: journal.map_err(no_memory)?,
             epoch: AtomicU64::new(0),
             now: AtomicU32::new(0),
             table: Mutex::new(Table::new(limits)),

@@ -1,40 +1,38 @@
 //! Registrations that hits may find: where they lie and what they allow, one cache line each.
 //!
-//! Entries stand in segments that are never moved or freed, and are used again. A reader holds no lock: it has announced
+//! Entries are never moved or freed, and are used again. A reader holds no lock: it has announced
 //! itself ([`super::grace`]), and an entry is filled again only when everybody who had announced himself before it was
 //! taken out has gone. So what a reader finds LIVE is one whole registration, and stays it until the reader is done.
 
-use std::sync::OnceLock;
+use std::io;
 
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Not in use, being filled, or no longer valid.
-const DEAD: u32 = 0;
-/// Valid as long as the monitor has told nothing of it.
-const LIVE: u32 = 1;
+/// Valid as long as the monitor has told nothing of it; a state without it is not in use, being filled, or no longer valid.
+const LIVE: u32 = 1 << 31;
 
-/// No watched file.
-pub(crate) const NO_INODE: u32 = u32::MAX;
-
-/// One registration.
+/// One registration. All zero is none.
 #[derive(Debug)]
-#[repr(align(64))]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C, align(64))]
 pub(crate) struct Entry {
+    /// [`LIVE`] and the rights, in one word so that one comparison asks for both.
     state: AtomicU32,
-    access: AtomicU32,
+    /// When it was last used, in misses of the cache.
+    touched: AtomicU32,
     start: AtomicU64,
     end: AtomicU64,
     local_key: AtomicU64,
     remote_key: AtomicU64,
     /// The count of the watched file when the pages were pinned.
     inode: AtomicU64,
-    /// Which watched file, or [`NO_INODE`].
-    inode_slot: AtomicU32,
-    /// When it was last used, in misses of the cache.
-    touched: AtomicU32,
+    /// Which watched file, plus one; 0 for none.
+    inode_slot: AtomicU64,
+    /// The rights, while it is not live yet.
+    access: AtomicU64,
 }
 
 /// The watched file of a shared mapping.
@@ -47,57 +45,59 @@ pub(crate) struct WatchedInode {
 }
 
 impl Entry {
+    #[cfg(loom)]
     fn new() -> Self {
         Self {
-            state: AtomicU32::new(DEAD),
-            access: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            touched: AtomicU32::new(0),
             start: AtomicU64::new(0),
             end: AtomicU64::new(0),
             local_key: AtomicU64::new(0),
             remote_key: AtomicU64::new(0),
             inode: AtomicU64::new(0),
-            inode_slot: AtomicU32::new(NO_INODE),
-            touched: AtomicU32::new(0),
+            inode_slot: AtomicU64::new(0),
+            access: AtomicU64::new(0),
         }
     }
 
     /// Fills an entry that nobody can find.
     pub(crate) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, inode: Option<WatchedInode>) {
-        self.access.store(access.bits(), Ordering::Relaxed);
+        self.access.store(u64::from(access.bits()), Ordering::Relaxed);
         self.start.store(range.start(), Ordering::Relaxed);
         self.end.store(range.end(), Ordering::Relaxed);
         self.local_key.store(pinned.local_key, Ordering::Relaxed);
         self.remote_key.store(pinned.remote_key, Ordering::Relaxed);
         self.inode.store(inode.map_or(0, |inode| inode.count), Ordering::Relaxed);
-        self.inode_slot.store(inode.map_or(NO_INODE, |inode| inode.slot), Ordering::Relaxed);
+        self.inode_slot.store(inode.map_or(0, |inode| u64::from(inode.slot) + 1), Ordering::Relaxed);
     }
 
     /// From now on hits find it.
     pub(crate) fn publish(&self, now: u32) {
         self.touched.store(now, Ordering::Relaxed);
-        self.state.store(LIVE, Ordering::Release);
+        let access = self.access.load(Ordering::Relaxed) as u32;
+        self.state.store(LIVE | access, Ordering::Release);
     }
 
     /// From now on no hit finds it. Whether it was live.
     pub(crate) fn kill(&self) -> bool {
         // Only under the table's lock, so this needs no exchange.
         let live = self.is_live();
-        self.state.store(DEAD, Ordering::Release);
+        self.state.store(0, Ordering::Release);
         live
     }
 
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.state.load(Ordering::Acquire) == LIVE
+        self.state.load(Ordering::Acquire) & LIVE != 0
     }
 
     /// Whether it is live and allows this.
     #[inline]
     pub(crate) fn serves(&self, range: Range, access: Access) -> bool {
-        self.is_live()
+        let wanted = LIVE | access.bits();
+        self.state.load(Ordering::Acquire) & wanted == wanted
             && self.start.load(Ordering::Relaxed) <= range.start()
             && range.end() <= self.end.load(Ordering::Relaxed)
-            && access.bits() & !self.access.load(Ordering::Relaxed) == 0
     }
 
     /// Marks it used at this time. Writes only when the time has changed: threads that hit the same entry share its line.
@@ -119,8 +119,8 @@ impl Entry {
 
     #[inline]
     pub(crate) fn inode(&self) -> Option<WatchedInode> {
-        let slot = self.inode_slot.load(Ordering::Relaxed);
-        (slot != NO_INODE).then(|| WatchedInode { slot, count: self.inode.load(Ordering::Relaxed) })
+        let slot = self.inode_slot.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(WatchedInode { slot: slot as u32, count: self.inode.load(Ordering::Relaxed) })
     }
 
     pub(crate) fn range(&self) -> Range {
@@ -129,67 +129,34 @@ impl Entry {
     }
 }
 
-/// All entries, by number.
+/// All entries, by number: as many as the cache may keep. They take no memory before they are used.
 #[derive(Debug)]
-pub(crate) struct Entries {
-    /// Each twice as long as the one before.
-    segments: [OnceLock<Box<[Entry]>>; SEGMENTS],
-}
-
-#[cfg(not(loom))]
-const FIRST: u32 = 256;
-#[cfg(loom)]
-const FIRST: u32 = 4;
-const SEGMENTS: usize = 22;
+pub(crate) struct Entries(Box<[Entry]>);
 
 impl Entries {
     /// As many as there can be.
-    pub(crate) const MOST: u32 = FIRST * ((1 << SEGMENTS) - 1);
+    pub(crate) const MOST: u32 = 1 << 24;
 
-    pub(crate) fn new() -> Self {
-        Self { segments: [const { OnceLock::new() }; SEGMENTS] }
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(count: u32) -> io::Result<Self> {
+        #[cfg(not(loom))]
+        let entries = <[Entry] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count as usize);
+        #[cfg(loom)]
+        let entries = Ok::<_, io::Error>((0..count).map(|_| Entry::new()).collect());
+        entries.map(Self).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Which segment, and which of it.
-    #[inline]
-    fn place(number: u32) -> (usize, usize) {
-        let above = number + FIRST;
-        let segment = above.ilog2() - FIRST.ilog2();
-        (segment as usize, (above - (FIRST << segment)) as usize)
-    }
-
-    /// Entry `number`, if it was ever made.
+    /// Entry `number`, if there is one.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
-        let (segment, index) = Self::place(number);
-        self.segments.get(segment)?.get()?.get(index)
+        self.0.get(number as usize)
     }
 
-    /// Entry `number`, made with its segment if need be.
-    pub(crate) fn make(&self, number: u32) -> &Entry {
-        let (segment, index) = Self::place(number);
-        let made = self.segments[segment].get_or_init(|| (0..FIRST << segment).map(|_| Entry::new()).collect());
-        &made[index]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_number_has_a_place_of_its_own() {
-        let mut next = (0, 0);
-        for number in 0..FIRST * 7 {
-            let place = Entries::place(number);
-            if place.1 == 0 && place.0 > next.0 {
-                assert_eq!(next.1, FIRST as usize * (1 << next.0), "the segment before is full");
-                next = (place.0, 0);
-            }
-            assert_eq!(place, next, "{number}");
-            next.1 += 1;
-        }
-        assert_eq!(Entries::place(Entries::MOST - 1).0, SEGMENTS - 1);
-        assert_eq!(size_of::<Entry>(), 64);
-    }
-}
+const _: () = assert!(size_of::<Entry>() == 64);

@@ -2,27 +2,34 @@
 //!
 //! It is only a hint. Whoever follows it checks the entry in full ([`super::entry::Entry::serves`]), so a slot may be
 //! overwritten by anybody, point to an entry that is no longer valid, or to one that means something else by now; nothing
-//! has to be cleared when a registration goes. A line holds eight slots: the one that the hash names is tried first.
+//! has to be cleared when a registration goes. A line holds sixteen slots, of which the hash names one: nearly every
+//! entry is there, since the table is sparse, and the others are looked at apart. Slots are small, and hold no part of the
+//! address, so that large tables do not outgrow what the processor translates without a walk.
 
-use crate::sync::{AtomicU64, Ordering};
+use std::io;
+
+use crate::sync::{AtomicU32, Ordering};
 
 /// Slots of a cache line.
-const WAYS: usize = 8;
+const WAYS: usize = 16;
 
-/// Slots of the largest table: 8 MiB.
-const MOST_SLOTS: usize = 1 << 20;
+/// Slots of the largest table: 16 MiB.
+const MOST_SLOTS: usize = 1 << 22;
 
-/// log2 of the bytes of the smallest page: what the slots are told apart by.
+/// log2 of the bytes of the smallest page.
 const PAGE_SHIFT: u32 = 12;
 
 #[derive(Debug)]
-#[repr(align(64))]
-struct Line([AtomicU64; WAYS]);
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C, align(64))]
+struct Line([AtomicU32; WAYS]);
 
-/// The table. A slot holds the tag of an address in its upper half and the number of an entry, plus one, in its lower.
+/// The table. A slot holds the number of an entry, plus one.
 #[derive(Debug)]
 pub(crate) struct Front {
     lines: Box<[Line]>,
+    /// What of a hash is not the number of a slot.
+    shift: u32,
 }
 
 /// Where an address is looked for.
@@ -30,60 +37,70 @@ pub(crate) struct Front {
 struct Place {
     line: usize,
     way: usize,
-    tag: u64,
 }
 
 impl Front {
-    /// Room for so many entries at a quarter full, so that hardly any line overflows.
-    pub(crate) fn new(entries: usize) -> Self {
-        let slots = entries.saturating_mul(4).clamp(64, MOST_SLOTS).next_power_of_two();
-        let empty = |_| Line(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self { lines: (0..slots / WAYS).map(empty).collect() }
+    /// Room for so many entries: eight slots each, for memory that is not used is not there.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(entries: u32) -> io::Result<Self> {
+        let slots = (entries as usize * 8).clamp(64, MOST_SLOTS).next_power_of_two();
+        let (lines, shift) = (slots / WAYS, 64 - slots.ilog2());
+        #[cfg(not(loom))]
+        let lines = <[Line] as zerocopy::FromZeros>::new_box_zeroed_with_elems(lines);
+        #[cfg(loom)]
+        let lines = Ok::<_, io::Error>((0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU32::new(0)))).collect());
+        lines.map(|lines| Self { lines, shift }).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
     #[inline]
     fn place(&self, address: u64) -> Place {
-        // 2^64 divided by the golden ratio: neighbouring pages spread well, and nobody gains by choosing addresses.
-        let hash = (address >> PAGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let line = (hash >> 40) as usize & (self.lines.len() - 1);
-        Place { line, way: (hash >> 37) as usize % WAYS, tag: hash & 0xffff_ffff_0000_0000 | (hash & 0xffff) << 32 }
+        // 2^64 divided by the golden ratio: the upper bits of its multiples keep apart for addresses at any stride, and
+        // nobody gains by choosing addresses.
+        let slot = (address >> PAGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift;
+        Place { line: slot as usize / WAYS, way: slot as usize % WAYS }
     }
 
-    /// The first entry found for this address that `serves`.
-    #[inline]
+    /// An entry found for this address that `serves`.
+    #[inline(always)]
     pub(crate) fn find(&self, address: u64, serves: impl Fn(u32) -> bool) -> Option<u32> {
         let place = self.place(address);
         let line = &self.lines[place.line].0;
-        // The slot of the hash first, then the others in turn.
-        for step in 0..WAYS {
-            let slot = line[(place.way + step) % WAYS].load(Ordering::Acquire);
-            if slot & TAG == place.tag & TAG && slot & NUMBER != 0 {
-                let number = (slot & NUMBER) as u32 - 1;
-                if serves(number) {
-                    return Some(number);
-                }
-            }
+        match number(&line[place.way]) {
+            Some(number) if serves(number) => Some(number),
+            _ => Self::find_aside(line, place.way, serves),
         }
-        None
     }
 
-    /// From now on this address is looked for at this entry. `useless` says which of the slots may be overwritten.
-    pub(crate) fn put(&self, address: u64, number: u32, useless: impl Fn(u32) -> bool) {
+    #[cold]
+    fn find_aside(line: &[AtomicU32; WAYS], way: usize, serves: impl Fn(u32) -> bool) -> Option<u32> {
+        let aside = (1..WAYS).map(|step| &line[(way + step) % WAYS]);
+        aside.filter_map(number).find(|number| serves(*number))
+    }
+
+    /// From now on this address is looked for at this entry. `useless` says which entries need no slot any more.
+    pub(crate) fn put(&self, address: u64, entry: u32, useless: impl Fn(u32) -> bool) {
         let place = self.place(address);
         let line = &self.lines[place.line].0;
-        let slots = (0..WAYS).map(|step| &line[(place.way + step) % WAYS]);
-        let free = slots.clone().find(|slot| {
-            let slot = slot.load(Ordering::Relaxed);
-            slot & NUMBER == 0 || useless((slot & NUMBER) as u32 - 1)
-        });
-        // All eight serve others: the hash's own goes.
-        let slot = free.unwrap_or(&line[place.way]);
-        slot.store(place.tag & TAG | (u64::from(number) + 1), Ordering::Release);
+        let own = &line[place.way];
+        let goes = |slot: &AtomicU32| number(slot).is_none_or(&useless);
+        if !goes(own) {
+            // The one before moves aside, if there is room.
+            let mut aside = (1..WAYS).map(|step| &line[(place.way + step) % WAYS]);
+            if let Some(free) = aside.find(|slot| goes(slot)) {
+                free.store(own.load(Ordering::Relaxed), Ordering::Release);
+            }
+        }
+        own.store(entry + 1, Ordering::Release);
     }
 }
 
-const TAG: u64 = 0xffff_ffff_0000_0000;
-const NUMBER: u64 = 0xffff_ffff;
+/// The entry that a slot names.
+#[inline]
+fn number(slot: &AtomicU32) -> Option<u32> {
+    slot.load(Ordering::Acquire).checked_sub(1)
+}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -91,19 +108,19 @@ mod tests {
 
     #[test]
     fn what_was_put_is_found_again_until_its_line_is_full() {
-        let front = Front::new(4096);
+        let front = Front::new(4096).expect("memory");
         for n in 0..4096_u32 {
             front.put(u64::from(n) * 0x5000 + 0x7f00_0000_0000, n, |_| false);
         }
         let found = |n: u32| front.find(u64::from(n) * 0x5000 + 0x7f00_0000_0fff, |number| number == n);
         let lost = (0..4096_u32).filter(|n| found(*n).is_none()).count();
         assert!(lost < 4096 / 100, "{lost} of 4096 fell out of their lines");
-        assert_eq!(front.find(0x1000, |_| true), None);
+        assert_eq!(front.find(0x7f00_0000_1000, |number| number == 4096), None);
     }
 
     #[test]
     fn several_entries_of_one_page_are_kept_apart_by_what_they_serve() {
-        let front = Front::new(64);
+        let front = Front::new(64).expect("memory");
         for number in 0..8 {
             front.put(0x10_0000, number, |_| false);
         }

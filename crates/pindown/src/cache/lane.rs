@@ -68,7 +68,7 @@ impl<R: Registrar> Lane<R> {
     ///
     /// # Errors
     /// [`LookupError::Registrar`] with what the registrar said; nothing remains pinned then.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
         let parity = self.shared.parity();
         self.counts.begin(parity);

@@ -153,6 +153,7 @@ impl<R: Registrar> Shared<R> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     fn entry(&self, number: u32) -> Option<&Entry> {
         self.entries.get(number)
     }
@@ -164,7 +165,7 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// A hit, by a caller that has announced itself.
-    #[inline]
+    #[inline(always)]
     fn hit(&self, range: Range, access: Access) -> Option<(u32, u64, u64)> {
         let seen = self.journal.seen();
         let number = self
@@ -219,18 +220,19 @@ impl<R: Registrar> Shared<R> {
             let sound = settled && undisturbed && self.is_still(&watched);
             if sound { Ok(watched) } else { Err(Refusal::Changed) }
         });
-        match watched {
+        let (pinned, reason) = match watched {
             Ok(Watched { inode }) => {
                 let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
                 self.now.store(now, Ordering::Relaxed);
-                let number = table.keep(pages, access, pinned, inode, now, &self.entries);
-                Ok(self.found(number, range, lane))
+                match table.keep(pages, access, pinned, inode, now, &self.entries) {
+                    Ok(number) => return Ok(self.found(number, range, lane)),
+                    Err(pinned) => (pinned, Refusal::InUse),
+                }
             }
-            Err(reason) => {
-                let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
-                Ok(Found::Single(table.single(pinned.pin, reason), keys))
-            }
-        }
+            Err(reason) => (pinned, reason),
+        };
+        let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
+        Ok(Found::Single(table.single(pinned.pin, reason), keys))
     }
 
     /// A kept entry is used, and found at this address from now on. Under the table's lock.

@@ -5,7 +5,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::entry::{Entries, WatchedInode};
+use slab::Slab;
+
+use super::entry::{Entries, Entry, WatchedInode};
 use super::grace::Grace;
 use super::stats::Stats;
 use super::tree::Tree;
@@ -24,8 +26,6 @@ enum Slot<P> {
     Kept(P),
     /// Taken out; unpinned when its last use has ended.
     Retired(P),
-    /// Pinned for one use, whose end unpins it.
-    Single(P),
 }
 
 /// A range that a thread is registering now.
@@ -48,6 +48,8 @@ pub(super) struct Limits {
 pub(super) struct Table<P> {
     slots: Vec<Slot<P>>,
     free: Vec<u32>,
+    /// Pinned for one use each, whose end unpins it.
+    singles: Slab<P>,
     tree: Tree,
     pub(super) grace: Grace,
     /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
@@ -65,6 +67,7 @@ impl<P> Table<P> {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
+            singles: Slab::new(),
             tree: Tree::new(),
             grace: Grace::new(),
             ages: BinaryHeap::new(),
@@ -90,7 +93,7 @@ impl<P> Table<P> {
         self.stats.flushes += u64::from(change == Change::Everything);
         let Self { tree, dead, stats, .. } = self;
         tree.overlapping(range, &mut |number| {
-            if entries.get(number).is_some_and(super::entry::Entry::kill) {
+            if entries.get(number).is_some_and(Entry::kill) {
                 dead.push(number);
                 stats.invalidations += 1;
             }
@@ -138,7 +141,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Keeps a registration. Its entry.
+    /// Keeps a registration. Its entry; or the registration back, if so many are still in use that there is none.
     pub(super) fn keep(
         &mut self,
         range: Range,
@@ -147,9 +150,8 @@ impl<P> Table<P> {
         inode: Option<WatchedInode>,
         now: u32,
         entries: &Entries,
-    ) -> u32 {
-        let number = self.slot();
-        let entry = entries.make(number);
+    ) -> Result<u32, Pinned<P>> {
+        let Some((number, entry)) = self.slot(entries) else { return Err(pinned) };
         entry.fill(range, access, &pinned, inode);
         self.slots[number as usize] = Slot::Kept(pinned.pin);
         self.tree.insert(number, range);
@@ -162,33 +164,29 @@ impl<P> Table<P> {
         self.stats.entries += 1;
         self.stats.bytes += range.len();
         entry.publish(now);
-        number
+        Ok(number)
     }
 
     /// A registration for one use.
-    pub(super) fn single(&mut self, pinned: P, reason: Refusal) -> u32 {
-        let number = self.slot();
-        self.slots[number as usize] = Slot::Single(pinned);
+    pub(super) fn single(&mut self, pin: P, reason: Refusal) -> u32 {
         self.stats.single_uses[reason.index()] += 1;
-        number
+        self.singles.insert(pin) as u32
     }
 
     /// Its use has ended: what is to be unpinned.
     pub(super) fn single_ended(&mut self, number: u32) -> Option<P> {
-        let slot = self.slots.get_mut(number as usize)?;
-        if !matches!(slot, Slot::Single(_)) {
-            return None;
-        }
-        let Slot::Single(pin) = std::mem::replace(slot, Slot::Free) else { return None };
-        self.free.push(number);
-        Some(pin)
+        self.singles.try_remove(number as usize)
     }
 
-    fn slot(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::Free);
-            self.slots.len() as u32 - 1
-        })
+    fn slot<'a>(&mut self, entries: &'a Entries) -> Option<(u32, &'a Entry)> {
+        let number = self.free.pop().or_else(|| {
+            let next = self.slots.len();
+            (next < entries.len()).then(|| {
+                self.slots.push(Slot::Free);
+                next as u32
+            })
+        })?;
+        Some((number, entries.get(number)?))
     }
 
     /// Takes the dead out of the tree; and when something waits that should not wait longer, or `urgent`, looks whether
@@ -276,7 +274,7 @@ impl<P> Table<P> {
     }
 
     fn forget_the_gone(&mut self, entries: &Entries) {
-        let live = |number: u32| entries.get(number).is_some_and(super::entry::Entry::is_live);
+        let live = |number: u32| entries.get(number).is_some_and(Entry::is_live);
         let mut seen = vec![false; self.slots.len()];
         let mut ages = std::mem::take(&mut self.ages).into_vec();
         ages.retain(|Reverse((_, number))| live(*number) && !std::mem::replace(&mut seen[*number as usize], true));
@@ -290,10 +288,11 @@ impl<P> Table<P> {
 
     /// Everything that is still pinned, when nobody can use it any more.
     pub(super) fn into_pins(self) -> impl Iterator<Item = P> {
-        self.slots.into_iter().filter_map(|slot| match slot {
+        let kept = self.slots.into_iter().filter_map(|slot| match slot {
             Slot::Free => None,
-            Slot::Kept(pin) | Slot::Retired(pin) | Slot::Single(pin) => Some(pin),
-        })
+            Slot::Kept(pin) | Slot::Retired(pin) => Some(pin),
+        });
+        kept.chain(self.singles.into_iter().map(|(_, pin)| pin))
     }
 }
 

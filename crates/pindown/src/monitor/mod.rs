@@ -35,13 +35,16 @@ pub enum Refusal {
     TooLarge,
     /// The monitor cannot tell all changes of this kind of memory.
     NotWatchable,
+    /// So many registrations that were taken out are still in use that the limit of their count leaves no room.
+    InUse,
     /// The memory changed, or may have, while it was being registered.
     Changed,
 }
 
 impl Refusal {
     /// Every reason, in the order of [`Refusal::index`].
-    pub(crate) const ALL: [Self; 4] = [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::Changed];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::InUse, Self::Changed];
 
     pub(crate) fn index(self) -> usize {
         self as usize
@@ -54,6 +57,7 @@ impl fmt::Display for Refusal {
             Self::NotCaching => "the cache keeps nothing",
             Self::TooLarge => "larger than the cache",
             Self::NotWatchable => "memory that the monitor cannot watch",
+            Self::InUse => "all that may be kept is in use",
             Self::Changed => "changed while it was being registered",
         })
     }

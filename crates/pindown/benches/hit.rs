@@ -1,0 +1,85 @@
+//! What a hit costs: random look-ups among 1 to 65,536 registered buffers, by one thread and by two.
+//!
+//! `cargo bench -p pindown --bench hit`. Medians of rounds, ns a look-up (its end included), with the share that missed
+//! the table of hits.
+
+use std::hint::black_box;
+use std::io;
+use std::time::Instant;
+
+use pindown::monitor::Choice;
+use pindown::monitor::imported::Notifier;
+use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, page_size};
+
+/// Pins nothing: the hits alone are of interest.
+struct Nothing;
+
+impl Registrar for Nothing {
+    type Pin = ();
+
+    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<()>> {
+        Ok(Pinned { pin: (), local_key: range.start(), remote_key: 0 })
+    }
+
+    fn unpin(&self, _pin: ()) {}
+}
+
+const LOOK_UPS: usize = 1 << 20;
+
+/// Buffers of a page each, not next to each other.
+fn buffer(number: u64) -> Range {
+    let start = 0x7f00_0000_0000 + number * 3 * page_size() + 64;
+    Range::new(start, 1024).expect("a range")
+}
+
+/// ns a look-up, in the median of nine rounds.
+fn measure(lane: &Lane<Nothing>, ranges: &[Range]) -> f64 {
+    let mut rounds: Vec<f64> = (0..9)
+        .map(|_| {
+            let start = Instant::now();
+            for range in ranges {
+                let used = lane.get(*range, Access::empty()).expect("registered");
+                black_box(used.local_key());
+                lane.end(used);
+            }
+            start.elapsed().as_nanos() as f64 / ranges.len() as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
+}
+
+fn main() {
+    println!("{:>8}  {:>10}  {:>10}  {:>8}", "entries", "1 thread", "2 threads", "slow");
+    for entries in [1_u64, 64, 4096, 65_536] {
+        let (_notifier, imported) = Notifier::new(|_, _| true);
+        let cache = Cache::builder(Nothing).monitor(Choice::Imported(imported)).max_count(entries as u32);
+        let cache = cache.open().expect("opens");
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let ranges: Vec<Range> = (0..LOOK_UPS).map(|_| buffer(random() % entries)).collect();
+        let lane = cache.lane();
+        for number in 0..entries {
+            lane.end(lane.get(buffer(number), Access::empty()).expect("registered"));
+        }
+        let before = cache.stats();
+        let one = measure(&lane, &ranges);
+        let two = std::thread::scope(|scope| {
+            let threads = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let lane = cache.lane();
+                    measure(&lane, &ranges)
+                })
+            });
+            threads.map(|thread| thread.join().expect("no panic")).into_iter().fold(0.0, f64::max)
+        });
+        let after = cache.stats();
+        let slow = (after.slow_hits + after.misses - before.slow_hits - before.misses) as f64;
+        println!("{entries:>8}  {one:>7.2} ns  {two:>7.2} ns  {:>7.3}%", slow * 100.0 / (27 * LOOK_UPS) as f64);
+    }
+}
