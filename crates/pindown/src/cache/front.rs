@@ -62,21 +62,18 @@ impl Front {
         Place { line: slot as usize / WAYS, way: slot as usize % WAYS }
     }
 
-    /// An entry found for this address that `serves`.
-    #[inline(always)]
-    pub(crate) fn find(&self, address: u64, serves: impl Fn(u32) -> bool) -> Option<u32> {
+    /// The entry where this address is looked for first.
+    #[inline]
+    pub(crate) fn first(&self, address: u64) -> Option<u32> {
         let place = self.place(address);
-        let line = &self.lines[place.line].0;
-        match number(&line[place.way]) {
-            Some(number) if serves(number) => Some(number),
-            _ => Self::find_aside(line, place.way, serves),
-        }
+        number(&self.lines.get(place.line)?.0[place.way])
     }
 
+    /// An entry of the address' line that `serves`.
     #[cold]
-    fn find_aside(line: &[AtomicU32; WAYS], way: usize, serves: impl Fn(u32) -> bool) -> Option<u32> {
-        let aside = (1..WAYS).map(|step| &line[(way + step) % WAYS]);
-        aside.filter_map(number).find(|number| serves(*number))
+    pub(crate) fn find(&self, address: u64, serves: impl Fn(u32) -> bool) -> Option<u32> {
+        let place = self.place(address);
+        self.lines[place.line].0.iter().filter_map(number).find(|number| serves(*number))
     }
 
     /// From now on this address is looked for at this entry. `useless` says which entries need no slot any more.

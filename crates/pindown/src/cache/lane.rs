@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::entry::Entry;
 use super::grace::Counts;
 use super::{Found, LookupError, Shared};
 use crate::access::Access;
@@ -35,6 +36,12 @@ pub struct Use {
 }
 
 impl Use {
+    #[inline(always)]
+    fn of(number: u32, entry: &Entry, parity: usize) -> Self {
+        let (local_key, remote_key) = entry.keys();
+        Self { entry: number, parity: parity as u8, single: false, local_key, remote_key }
+    }
+
     /// What work requests of this process name the memory by.
     #[inline]
     #[must_use]
@@ -72,20 +79,23 @@ impl<R: Registrar> Lane<R> {
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
         let parity = self.shared.parity();
         self.counts.begin(parity);
-        if let Some((entry, local_key, remote_key)) = self.shared.hit(range, access) {
-            return Ok(Use { entry, parity: parity as u8, single: false, local_key, remote_key });
+        match self.shared.hit(range, access) {
+            Some((number, entry)) => Ok(Use::of(number, entry, parity)),
+            None => self.get_slowly(range, access, parity),
         }
-        self.counts.end(parity);
-        self.get_slowly(range, access)
     }
 
     #[cold]
-    fn get_slowly(&self, range: Range, access: Access) -> Result<Use, LookupError> {
+    fn get_slowly(&self, range: Range, access: Access, parity: usize) -> Result<Use, LookupError> {
+        if let Some((number, entry)) = self.shared.hit_aside(range, access) {
+            return Ok(Use::of(number, entry, parity));
+        }
+        self.counts.end(parity);
         match self.shared.miss(range, access, &self.counts)? {
-            Found::Kept(entry, parity) => {
-                let (local_key, remote_key) = self.shared.entry(entry).map_or((0, 0), super::Entry::keys);
-                Ok(Use { entry, parity: parity as u8, single: false, local_key, remote_key })
-            }
+            Found::Kept(number, parity) => match self.shared.entry(number) {
+                Some(entry) => Ok(Use::of(number, entry, parity)),
+                None => unreachable!("entry {number} was just filled"),
+            },
             Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
                 Ok(Use { entry, parity: 0, single: true, local_key, remote_key })
             }

@@ -159,25 +159,37 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Whether nothing was taken from the file that the entry's pages belong to.
-    #[inline]
+    #[inline(always)]
     fn same_inode(&self, entry: &Entry) -> bool {
         entry.inode().is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// A hit, by a caller that has announced itself.
+    /// A hit where the address is looked for first, by a caller that has announced itself.
     #[inline(always)]
-    fn hit(&self, range: Range, access: Access) -> Option<(u32, u64, u64)> {
+    fn hit(&self, range: Range, access: Access) -> Option<(u32, &Entry)> {
         let seen = self.journal.seen();
-        let number = self
-            .front
-            .find(range.start(), |number| self.entry(number).is_some_and(|entry| entry.serves(range, access)))?;
-        let entry = self.entry(number)?;
-        let (local_key, remote_key) = entry.keys();
-        if !self.same_inode(entry) || !self.journal.still(seen) {
-            return None;
+        let number = self.front.first(range.start())?;
+        let entry = self.entries.get(number)?;
+        self.holds(entry, range, access, seen).then_some((number, entry))
+    }
+
+    /// A hit elsewhere, by the same caller.
+    fn hit_aside(&self, range: Range, access: Access) -> Option<(u32, &Entry)> {
+        let seen = self.journal.seen();
+        let serves = |number| self.entries.get(number).is_some_and(|entry| entry.serves(range, access));
+        let number = self.front.find(range.start(), serves)?;
+        let entry = self.entries.get(number)?;
+        self.holds(entry, range, access, seen).then_some((number, entry))
+    }
+
+    /// Whether the entry serves this, and nothing was told of it since `seen` was read.
+    #[inline(always)]
+    fn holds(&self, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
+        if !entry.serves(range, access) || !self.same_inode(entry) || !self.journal.still(seen) {
+            return false;
         }
         entry.touch(self.now.load(Ordering::Relaxed));
-        Some((number, local_key, remote_key))
+        true
     }
 
     /// What a hit did not find, by a caller whose announcement has ended: what it waits for would else wait for it. With
