@@ -52,7 +52,7 @@ fn measure(lane: &Lane<Nothing>, ranges: &[Range]) -> f64 {
 fn main() {
     println!("{:>8}  {:>10}  {:>10}  {:>8}", "entries", "1 thread", "2 threads", "slow");
     for entries in [1_u64, 64, 4096, 65_536] {
-        let (_notifier, imported) = Notifier::new(|_, _| true);
+        let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
         let cache = Cache::builder(Nothing).monitor(Choice::Imported(imported)).max_count(entries as u32);
         let cache = cache.open().expect("opens");
         let mut state = 88_172_645_463_325_252_u64;

@@ -13,12 +13,16 @@
 mod access;
 pub mod cache;
 mod journal;
+#[cfg(not(loom))]
+pub mod mapping;
 pub mod monitor;
 mod range;
 mod registrar;
 mod sync;
 
 pub use access::Access;
-pub use cache::{Builder, Cache, Lane, LookupError, OpenError, Stats, Use};
+pub use cache::{
+    Builder, Cache, Handle, Lane, LookupError, OpenError, Registration, Stats, UnknownHandle, Use, Waited,
+};
 pub use range::{Range, RangeError, page_size};
 pub use registrar::{Pinned, Registrar};

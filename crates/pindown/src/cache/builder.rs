@@ -90,6 +90,7 @@ impl<R: Registrar> Builder<R> {
             now: AtomicU32::new(0),
             table: Mutex::new(Table::new(limits)),
             monitor,
+            interrupt: Shared::<R>::interrupt().map_err(|source| OpenError::Kernel { what: "a descriptor", source })?,
             registrar,
         })))
     }

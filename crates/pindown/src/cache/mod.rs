@@ -13,6 +13,7 @@ mod builder;
 pub(crate) mod entry;
 mod front;
 mod grace;
+mod handles;
 mod lane;
 #[cfg(all(test, loom))]
 mod model;
@@ -24,9 +25,11 @@ mod tree;
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 
 pub use builder::{Builder, OpenError};
+pub use handles::{Handle, Registration, UnknownHandle, Waited};
 pub use lane::{Lane, Use};
 pub use stats::Stats;
 
@@ -75,6 +78,8 @@ struct Shared<R: Registrar> {
     now: AtomicU32,
     table: Mutex<Table<R::Pin>>,
     monitor: Box<dyn Monitor>,
+    /// Ends a wait.
+    interrupt: OwnedFd,
     registrar: R,
 }
 
@@ -110,6 +115,7 @@ impl<R: Registrar> Cache<R> {
         let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
         let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
         stats.hits = (stats.hits + begun).saturating_sub(slow);
+        stats.own = table.handles.len() as u64;
         stats
     }
 

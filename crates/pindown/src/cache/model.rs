@@ -48,7 +48,7 @@ fn world() -> (Arc<World>, Cache<Arc<World>>, Notifier) {
         pins: AtomicU64::new(0),
         unpinned: std::array::from_fn(|_| AtomicBool::new(false)),
     });
-    let (notifier, imported) = Notifier::new(|_, _| true);
+    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let cache = Cache::builder(Arc::clone(&world)).monitor(Choice::Imported(imported)).max_count(4).open();
     (world, cache.expect("opens"), notifier)
 }

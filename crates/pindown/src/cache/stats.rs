@@ -22,6 +22,8 @@ pub struct Stats {
     pub invalidations: u64,
     /// Times that everything was dropped, because nobody knew what had changed.
     pub flushes: u64,
+    /// Registrations of the application's own that it has not undone.
+    pub own: u64,
     /// Registrations kept now.
     pub entries: u64,
     /// Their bytes.

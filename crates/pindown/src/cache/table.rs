@@ -9,6 +9,7 @@ use slab::Slab;
 
 use super::entry::{Entries, Entry, WatchedInode};
 use super::grace::Grace;
+use super::handles::Handles;
 use super::stats::Stats;
 use super::tree::Tree;
 use crate::access::Access;
@@ -60,6 +61,8 @@ pub(super) struct Table<P> {
     dead: Vec<u32>,
     limits: Limits,
     pub(super) stats: Stats,
+    /// Those of the application's own.
+    pub(super) handles: Handles<P>,
 }
 
 impl<P> Table<P> {
@@ -76,6 +79,7 @@ impl<P> Table<P> {
             dead: Vec::new(),
             limits,
             stats: Stats::default(),
+            handles: Handles::new(),
         }
     }
 
@@ -91,6 +95,15 @@ impl<P> Table<P> {
             Change::Everything => Range::ALL,
         };
         self.stats.flushes += u64::from(change == Change::Everything);
+        self.kill(range, entries);
+        self.handles.invalidate(range);
+        for pending in &mut self.pending {
+            pending.spoiled |= pending.range.overlaps(range);
+        }
+    }
+
+    /// Takes out what overlaps.
+    fn kill(&mut self, range: Range, entries: &Entries) {
         let Self { tree, dead, stats, .. } = self;
         tree.overlapping(range, &mut |number| {
             if entries.get(number).is_some_and(Entry::kill) {
@@ -99,9 +112,6 @@ impl<P> Table<P> {
             }
             true
         });
-        for pending in &mut self.pending {
-            pending.spoiled |= pending.range.overlaps(range);
-        }
     }
 
     /// A kept entry that allows this.
@@ -283,7 +293,7 @@ impl<P> Table<P> {
 
     /// Takes everything out.
     pub(super) fn clear(&mut self, entries: &Entries) {
-        self.invalidate(Change::Everything, entries);
+        self.kill(Range::ALL, entries);
     }
 
     /// Everything that is still pinned, when nobody can use it any more.
@@ -292,7 +302,7 @@ impl<P> Table<P> {
             Slot::Free => None,
             Slot::Kept(pin) | Slot::Retired(pin) => Some(pin),
         });
-        kept.chain(self.singles.into_iter().map(|(_, pin)| pin))
+        kept.chain(self.singles.into_iter().map(|(_, pin)| pin)).chain(self.handles.into_pins())
     }
 }
 

@@ -8,9 +8,11 @@
 //! `seen` lies in memory that the kernel wipes in a forked child: there the comparison fails for ever, and the child
 //! uses nothing of its parent's.
 
+pub(crate) mod bell;
 pub(crate) mod page;
 mod wiped;
 
+pub(crate) use bell::Bell;
 pub(crate) use page::{Change, Page};
 
 use crate::sync::Ordering;

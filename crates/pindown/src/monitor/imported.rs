@@ -5,11 +5,12 @@
 //! can no longer be pinned: between `munmap` and whatever maps the addresses again.
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Change, Page};
+use crate::journal::{Bell, Change, Page};
 use crate::range::Range;
 
 /// Tells a cache what changed. Any thread may; no call allocates, locks or waits.
@@ -34,19 +35,24 @@ impl fmt::Debug for Imported {
 impl Notifier {
     /// A notifier, and the monitor to open a cache with. `answers` says whether changes of a range will be told; what it
     /// denies is registered for one use.
-    pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> (Self, Imported) {
-        let page = Arc::new(Lent::new());
-        (Self(Arc::clone(&page)), Imported { page, answers: Box::new(answers) })
+    ///
+    /// # Errors
+    /// No descriptor for those who wait.
+    pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> io::Result<(Self, Imported)> {
+        let page = Arc::new(Lent::new()?);
+        Ok((Self(Arc::clone(&page)), Imported { page, answers: Box::new(answers) }))
     }
 
     /// The memory of these addresses is no longer what it was.
     pub fn changed(&self, range: Range) {
         self.0.page.emit(Change::Of(range));
+        self.0.bell.ring();
     }
 
     /// Nothing is known to be what it was.
     pub fn changed_everything(&self) {
         self.0.page.emit(Change::Everything);
+        self.0.bell.ring();
     }
 }
 
@@ -59,6 +65,10 @@ impl Monitor for Imported {
         Some(self.page.page)
     }
 
+    fn bell(&self) -> Option<&Bell> {
+        Some(&self.page.bell)
+    }
+
     fn watch(&self, range: Range, access: Access) -> Result<Watched, Refusal> {
         if (self.answers)(range, access) { Ok(Watched::default()) } else { Err(Refusal::NotWatchable) }
     }
@@ -69,15 +79,17 @@ impl Monitor for Imported {
 #[derive(Debug)]
 struct Lent {
     page: &'static Page,
+    bell: Bell,
 }
 
 /// Pages that nobody uses.
 static FREE: Mutex<Vec<&'static Page>> = Mutex::new(Vec::new());
 
 impl Lent {
-    fn new() -> Self {
+    fn new() -> io::Result<Self> {
+        let bell = Bell::new()?;
         let free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-        Self { page: free.unwrap_or_else(|| Box::leak(Page::boxed())) }
+        Ok(Self { page: free.unwrap_or_else(|| Box::leak(Page::boxed())), bell })
     }
 }
 

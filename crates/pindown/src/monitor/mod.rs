@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::access::Access;
 use crate::cache::entry::WatchedInode;
-use crate::journal::Page;
+use crate::journal::{Bell, Page};
 use crate::range::Range;
 
 /// Which monitor a cache is to have.
@@ -83,6 +83,9 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         false
     }
 
+    /// What wakes those who wait for changes; `None` if nothing ever changes.
+    fn bell(&self) -> Option<&Bell>;
+
     /// From when this returns, changes of the range are told.
     ///
     /// # Errors
@@ -100,6 +103,10 @@ impl Monitor for NoMonitor {
     }
 
     fn page(&self) -> Option<&'static Page> {
+        None
+    }
+
+    fn bell(&self) -> Option<&Bell> {
         None
     }
 

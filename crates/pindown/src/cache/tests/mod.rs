@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+mod handles;
 use crate::Pinned;
 use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
@@ -70,7 +71,7 @@ impl Registrar for Arc<Memory> {
 }
 
 fn open(memory: &Arc<Memory>, count: u32, bytes: u64) -> (Cache<Arc<Memory>>, Notifier) {
-    let (notifier, imported) = Notifier::new(|_, _| true);
+    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let builder = Cache::builder(Arc::clone(memory)).monitor(Choice::Imported(imported));
     (builder.max_count(count).max_bytes(bytes).open().expect("opens"), notifier)
 }
@@ -270,7 +271,7 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
         }
     }
     let memory = Arc::new(Memory::default());
-    let (notifier, imported) = Notifier::new(|_, _| true);
+    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let registrar = Late(Arc::clone(&memory), notifier, AtomicU64::new(0));
     let cache = Cache::builder(registrar).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();
@@ -286,7 +287,7 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
 #[test]
 fn what_the_monitor_does_not_answer_for_is_not_kept() {
     let memory = Arc::new(Memory::default());
-    let (_notifier, imported) = Notifier::new(|range, _| range.start() < 0x10_0000);
+    let (_notifier, imported) = Notifier::new(|range, _| range.start() < 0x10_0000).expect("a descriptor");
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();
     for range in [bytes(0x1000, 8), bytes(0x20_0000, 8), bytes(0x1000, 8), bytes(0x20_0000, 8)] {

@@ -1,0 +1,243 @@
+//! Registrations that the application makes and undoes by itself, told to it when their memory changes: the interface of
+//! the dynamic registration paper (its section VI.A). They are not served to look-ups, and no change closes them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use slab::Slab;
+
+use super::tree::Tree;
+use super::{Cache, LookupError, Shared};
+use crate::access::Access;
+use crate::monitor::Refusal;
+use crate::range::Range;
+use crate::registrar::{Pinned, Registrar};
+
+/// Names a registration that [`Cache::register`] made. Never used again for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(u64);
+
+/// A registration of the application's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Registration {
+    /// What [`Cache::check`] and [`Cache::deregister`] name it by.
+    pub handle: Handle,
+    /// What work requests of this process name the memory by.
+    pub local_key: u64,
+    /// What peers name it by.
+    pub remote_key: u64,
+    /// Why its changes will not be told, if they will not.
+    pub unwatched: Option<Refusal>,
+}
+
+/// There is no such registration (any more).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
+pub struct UnknownHandle(pub Handle);
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The memory of this registration changed: it must not be used again.
+    Changed(Handle),
+    /// [`Cache::interrupt`] was called.
+    Interrupted,
+    /// The time was up.
+    TimedOut,
+}
+
+/// How long a wait sleeps at a time, for the sake of those whom no ring reached.
+const SLICE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+struct Own<P> {
+    pin: P,
+    serial: u32,
+    told: bool,
+}
+
+/// What a cache keeps of them, behind its lock.
+#[derive(Debug)]
+pub(super) struct Handles<P> {
+    all: Slab<Own<P>>,
+    tree: Tree,
+    /// Changed, and not told yet. There is room for all.
+    changed: VecDeque<Handle>,
+    next_serial: u32,
+}
+
+impl<P> Handles<P> {
+    pub(super) fn new() -> Self {
+        Self { all: Slab::new(), tree: Tree::new(), changed: VecDeque::new(), next_serial: 0 }
+    }
+
+    /// Queues those that overlap. Allocates nothing.
+    pub(super) fn invalidate(&mut self, range: Range) {
+        let Self { all, tree, changed, .. } = self;
+        tree.overlapping(range, &mut |number| {
+            if let Some(own) = all.get_mut(number as usize)
+                && !std::mem::replace(&mut own.told, true)
+            {
+                changed.push_back(Handle(u64::from(own.serial) << 32 | u64::from(number)));
+            }
+            true
+        });
+    }
+
+    fn insert(&mut self, pin: P, range: Range, changed: bool) -> Handle {
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
+        let number = self.all.insert(Own { pin, serial, told: changed });
+        self.tree.insert(number as u32, range);
+        self.changed.reserve(self.all.len());
+        let handle = Handle(u64::from(serial) << 32 | number as u64);
+        if changed {
+            self.changed.push_back(handle);
+        }
+        handle
+    }
+
+    fn remove(&mut self, handle: Handle) -> Option<P> {
+        let number = handle.0 as u32;
+        let own = self.all.get(number as usize)?;
+        if u64::from(own.serial) != handle.0 >> 32 {
+            return None;
+        }
+        self.tree.remove(number);
+        self.changed.retain(|changed| *changed != handle);
+        self.all.try_remove(number as usize).map(|own| own.pin)
+    }
+
+    pub(super) fn into_pins(self) -> impl Iterator<Item = P> {
+        self.all.into_iter().map(|(_, own)| own.pin)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+impl<R: Registrar> Cache<R> {
+    /// Pins these bytes until [`Self::deregister`] (MON-036). Registrations may overlap; each has its own handle.
+    ///
+    /// # Errors
+    /// [`LookupError`]; nothing remains pinned then.
+    pub fn register(&self, range: Range, access: Access) -> Result<Registration, LookupError> {
+        let shared = &*self.0;
+        if shared.journal.forked() {
+            return Err(LookupError::Forked);
+        }
+        let pages = range.pages();
+        let (ticket, busy) = {
+            let mut table = shared.table();
+            shared.settle(&mut table);
+            (table.begin(pages), shared.journal.busy())
+        };
+        let watched = shared.monitor.watch(pages, access);
+        let pinned = shared.pin(pages, access);
+        let mut table = shared.table();
+        let settled = shared.settle(&mut table);
+        let undisturbed = table.end(ticket);
+        let Pinned { pin, local_key, remote_key } =
+            pinned.map_err(|source| LookupError::Registrar { range: pages, source })?;
+        let sound = watched.is_ok_and(|watched| settled && undisturbed && !busy && shared.is_still(&watched));
+        let unwatched = watched.err();
+        let handle = table.handles.insert(pin, pages, unwatched.is_none() && !sound);
+        Ok(Registration { handle, local_key, remote_key, unwatched })
+    }
+
+    /// Unpins what [`Self::register`] pinned, also if it was told to have changed (MON-039).
+    ///
+    /// # Errors
+    /// [`UnknownHandle`] for what was deregistered before.
+    pub fn deregister(&self, handle: Handle) -> Result<(), UnknownHandle> {
+        if self.0.journal.forked() {
+            return Err(UnknownHandle(handle));
+        }
+        let pin = self.0.table().handles.remove(handle).ok_or(UnknownHandle(handle))?;
+        self.0.registrar.unpin(pin);
+        Ok(())
+    }
+
+    /// A registration whose memory has changed before this call, each once; `None` if there is none (MON-043 to MON-047).
+    /// Called before each use of a registration, it is enough to never use a stale one.
+    pub fn check(&self) -> Option<Handle> {
+        let shared = &*self.0;
+        if shared.journal.forked() {
+            return None;
+        }
+        let mut table = shared.table();
+        while !shared.settle(&mut table) {
+            // The monitor is telling something that this call must not miss.
+            drop(table);
+            std::thread::yield_now();
+            table = shared.table();
+        }
+        table.handles.changed.pop_front()
+    }
+
+    /// Waits until there is one (MON-048), for as long as `timeout` says. Of several threads that wait, one is woken at
+    /// once for each ring of the monitor, the others look every 100 ms.
+    ///
+    /// # Errors
+    /// What the kernel says of the descriptors that are waited for.
+    pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<Waited> {
+        let shared = &*self.0;
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let bell = shared.monitor.bell();
+        // From here on changes ring; what was told before is found by the first check.
+        let waiting = bell.map(|bell| bell.listen());
+        loop {
+            if let Some(handle) = self.check() {
+                return Ok(Waited::Changed(handle));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Waited::TimedOut);
+            }
+            let left = left.map_or(SLICE, |left| left.min(SLICE));
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut fds = [&shared.interrupt; 2].map(|interrupt| PollFd::new(interrupt, PollFlags::IN));
+            if let Some(waiting) = &waiting {
+                fds[1] = PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN);
+            }
+            match rustix::event::poll(&mut fds, Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !fds[0].revents().is_empty() {
+                let mut count = [0; 8];
+                // Another waiter may have taken it; then this one waits on.
+                if rustix::io::read(&shared.interrupt, &mut count).is_ok() {
+                    return Ok(Waited::Interrupted);
+                }
+            }
+            if let Some(waiting) = &waiting {
+                waiting.silence();
+            }
+        }
+    }
+
+    /// Ends one wait, now or the next one to come (MON-051).
+    pub fn interrupt(&self) {
+        // The count cannot be full: a wait takes all of it.
+        let _: Result<usize, _> = rustix::io::write(&self.0.interrupt, &1_u64.to_ne_bytes());
+    }
+}
+
+impl<R: Registrar> Shared<R> {
+    /// What ends a wait from outside.
+    pub(super) fn interrupt() -> std::io::Result<OwnedFd> {
+        Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}

@@ -1,0 +1,113 @@
+//! Registrations of the application's own.
+
+use std::time::Duration;
+
+use super::*;
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+fn register(cache: &Cache<Arc<Memory>>, range: Range) -> Registration {
+    let registration = cache.register(range, READ).expect("registered");
+    assert_eq!(registration.unwatched, None);
+    registration
+}
+
+#[test]
+fn mon_036_038_039_registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
+    let (memory, cache, notifier) = cache();
+    let one = register(&cache, bytes(0x1_0000, 100));
+    let other = register(&cache, bytes(0x1_0010, 8000));
+    assert_ne!(one.handle, other.handle);
+    assert_eq!(one.remote_key, one.local_key + 1000);
+    cache.deregister(one.handle).expect("known");
+    assert_eq!(cache.deregister(one.handle), Err(UnknownHandle(one.handle)), "once");
+    assert!(memory.is_current(other.local_key), "still pinned");
+    notifier.changed(pages(16, 1));
+    assert_eq!(cache.check(), Some(other.handle));
+    cache.deregister(other.handle).expect("known, though it has changed");
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 2);
+    let again = register(&cache, bytes(0x1_0000, 100));
+    assert!(again.handle != one.handle && again.handle != other.handle, "no handle is used twice");
+}
+
+#[test]
+fn mon_004_005_043_044_each_that_changed_is_told_once() {
+    let (_memory, cache, notifier) = cache();
+    // Figure 4: three registrations of three pages, of which two hold the middle one.
+    let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
+    // Figure 3: two of one page.
+    let figure_3 = [bytes(0x9_0000, 8), bytes(0x9_0800, 8)].map(|range| register(&cache, range));
+    assert_eq!(cache.check(), None, "and does not wait");
+    notifier.changed(pages(11, 1));
+    let told = [cache.check(), cache.check(), cache.check()];
+    assert_eq!(told, [Some(figure_4[0].handle), Some(figure_4[1].handle), None]);
+    notifier.changed(pages(11, 1));
+    assert_eq!(cache.check(), None, "they were told");
+    notifier.changed(pages(0x90, 1));
+    let mut told = [cache.check(), cache.check()];
+    told.sort_by_key(|handle| *handle != Some(figure_3[0].handle));
+    assert_eq!(told, figure_3.map(|registration| Some(registration.handle)));
+    notifier.changed(pages(13, 1));
+    notifier.changed(pages(9, 1));
+    assert_eq!(cache.check(), None, "neighbours");
+}
+
+#[test]
+fn mon_047_no_burst_loses_a_handle() {
+    let (_memory, cache, notifier) = cache();
+    let all: Vec<_> = (0..3000).map(|n| register(&cache, pages(10 * n, 1)).handle).collect();
+    for n in 0..3000 {
+        notifier.changed(pages(10 * n, 1));
+    }
+    let mut told: Vec<_> = std::iter::from_fn(|| cache.check()).collect();
+    assert_eq!(told.len(), 3000);
+    told.sort_by_key(|handle| all.iter().position(|known| known == handle));
+    assert_eq!(told, all);
+}
+
+#[test]
+fn mon_048_049_a_wait_is_woken_by_a_change_and_finds_what_was_told_before() {
+    let (_memory, cache, notifier) = cache();
+    let registrations = [pages(1, 1), pages(5, 1)].map(|range| register(&cache, range));
+    notifier.changed(pages(1, 1));
+    assert_eq!(cache.wait(SOON).expect("waited"), Waited::Changed(registrations[0].handle));
+    assert_eq!(cache.wait(Some(Duration::from_millis(1))).expect("waited"), Waited::TimedOut);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| cache.wait(SOON).expect("waited"));
+        // Changes of other memory wake it too, and it sleeps again.
+        notifier.changed(pages(100, 1));
+        std::thread::sleep(Duration::from_millis(20));
+        notifier.changed(pages(5, 1));
+        assert_eq!(waiter.join().expect("no panic"), Waited::Changed(registrations[1].handle));
+    });
+}
+
+#[test]
+fn mon_051_a_wait_can_be_interrupted() {
+    let (_memory, cache, _notifier) = cache();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| cache.wait(SOON).expect("waited"));
+        cache.interrupt();
+        assert_eq!(waiter.join().expect("no panic"), Waited::Interrupted);
+    });
+}
+
+#[test]
+fn rcache_027_mon_040_041_they_are_the_applications_to_close() {
+    let memory = Arc::new(Memory { limit: Some(2), ..Memory::default() });
+    let (cache, notifier) = open(&memory, 64, u64::MAX);
+    let one = register(&cache, pages(1, 1));
+    let lane = cache.lane();
+    let _ = key(&lane, pages(1, 1), READ);
+    notifier.changed_everything();
+    cache.flush();
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 1, "the cached one only");
+    assert!(memory.is_current(one.local_key));
+    let _other = register(&cache, pages(2, 1));
+    let refused = cache.register(pages(3, 1), READ).expect_err("the registrar's limit");
+    assert!(matches!(refused, LookupError::Registrar { .. }), "{refused}");
+    assert_eq!(cache.stats().own, 2, "nothing remains of what was refused");
+    drop(lane);
+    drop(cache);
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), memory.pinned.load(Ordering::Relaxed));
+}

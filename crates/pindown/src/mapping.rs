@@ -1,0 +1,278 @@
+//! What kind of memory lies at an address: the kernel's own list of the process' mappings.
+//!
+//! Asked by the ioctl PROCMAP_QUERY where the kernel has it (6.11), else read from /proc/self/maps.
+
+#![expect(unsafe_code, reason = "one ioctl; each block states its own reason")]
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+
+use crate::range::Range;
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: Range,
+    /// Whether the process may read it.
+    pub readable: bool,
+    /// Whether it may write it.
+    pub writable: bool,
+    /// Whether writes are seen by others that map the same.
+    pub shared: bool,
+    /// Bytes of its pages, where the kernel says so: larger than the machine's for hugetlb.
+    pub page_size: Option<u64>,
+    /// What it maps.
+    pub backing: Backing,
+}
+
+/// What a mapping maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing but memory.
+    Anonymous,
+    /// A file, of whatever file system: also memfds, shared anonymous memory and System V segments.
+    File {
+        /// Major and minor number of its device.
+        device: (u32, u32),
+        /// Its number there.
+        inode: u64,
+        /// Its name as the kernel tells it.
+        name: String,
+    },
+}
+
+/// The list of the process' mappings.
+#[derive(Debug)]
+pub struct Mappings {
+    file: File,
+    /// Whether the kernel knows the ioctl.
+    query: AtomicBool,
+    /// Reading moves the file's position.
+    reading: Mutex<()>,
+}
+
+impl Mappings {
+    /// # Errors
+    /// /proc is not there.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { file: File::open("/proc/self/maps")?, query: AtomicBool::new(true), reading: Mutex::new(()) })
+    }
+
+    /// The mappings of a range, in order and without a hole; `None` if there is one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn of(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
+        if self.query.load(Ordering::Relaxed) {
+            match self.query_all(range) {
+                Err(error) if is_unknown(&error) => self.query.store(false, Ordering::Relaxed),
+                known => return known,
+            }
+        }
+        self.read_all(range)
+    }
+
+    fn query_all(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
+        let mut found: Vec<Mapping> = Vec::new();
+        let mut next = range.start();
+        while next < range.end() {
+            match query(&self.file, next) {
+                Ok(mapping) => {
+                    next = mapping.range.end();
+                    found.push(mapping);
+                }
+                Err(rustix::io::Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn read_all(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
+        let _alone = self.reading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut text = String::new();
+        (&self.file).rewind()?;
+        (&self.file).read_to_string(&mut text)?;
+        let mut next = range.start();
+        let mut found = Vec::new();
+        for mapping in text.lines().filter_map(parse).filter(|mapping| mapping.range.overlaps(range)) {
+            if mapping.range.start() > next {
+                return Ok(None);
+            }
+            next = mapping.range.end();
+            found.push(mapping);
+        }
+        Ok((next >= range.end()).then_some(found))
+    }
+}
+
+/// Whether a kernel without the ioctl answers so.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS))
+}
+
+/// A line of /proc/self/maps: proc_pid_maps(5).
+fn parse(line: &str) -> Option<Mapping> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |word: &str| u64::from_str_radix(word, 16).ok();
+    let range = Range::between(hex(start)?, hex(end)?)?;
+    let rights = words.next()?.as_bytes();
+    let right = |place: usize, letter| rights.get(place) == Some(&letter);
+    words.next()?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let device = (hex(major)? as u32, hex(minor)? as u32);
+    let inode: u64 = words.next()?.parse().ok()?;
+    let name = words.next().unwrap_or("").trim_start().to_owned();
+    let backing = if inode == 0 { Backing::Anonymous } else { Backing::File { device, inode, name } };
+    let (readable, writable, shared) = (right(0, b'r'), right(1, b'w'), right(3, b's'));
+    Some(Mapping { range, readable, writable, shared, page_size: None, backing })
+}
+
+/// `struct procmap_query` of <linux/fs.h>.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+const VMA_READABLE: u64 = 1;
+const VMA_WRITABLE: u64 = 2;
+const VMA_SHARED: u64 = 8;
+
+/// Bytes of a name that are asked for: the kernel's PATH_MAX.
+const NAME: usize = 4096;
+
+/// PROCMAP_QUERY with room for a name.
+struct Query {
+    fields: ProcmapQuery,
+    name: Box<[MaybeUninit<u8>; NAME]>,
+}
+
+// SAFETY: the opcode is PROCMAP_QUERY, whose argument is the structure that the pointer names; the kernel writes it and,
+// at most, as many bytes of a name as the structure says there is room for.
+unsafe impl Ioctl for Query {
+    type Output = (ProcmapQuery, Vec<u8>);
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::read_write::<ProcmapQuery>(b'f', 17)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.fields.vma_name_addr = self.name.as_mut_ptr().addr() as u64;
+        self.fields.vma_name_size = NAME as u32;
+        // The kernel writes through an address that was only told as a number.
+        self.name.as_mut_ptr().expose_provenance();
+        (&raw mut self.fields).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, fields: *mut c_void) -> rustix::io::Result<Self::Output> {
+        // SAFETY: the caller passes what `as_ptr` gave, filled by the kernel.
+        let fields = unsafe { fields.cast::<ProcmapQuery>().read() };
+        let name = std::ptr::with_exposed_provenance::<u8>(fields.vma_name_addr as usize);
+        let len = (fields.vma_name_size as usize).min(NAME).saturating_sub(1);
+        // SAFETY: the kernel filled so many bytes of the name (it counts the final zero) and the buffer outlives the call.
+        let name = unsafe { std::slice::from_raw_parts(name, len) }.to_vec();
+        Ok((fields, name))
+    }
+}
+
+/// The mapping at `address`.
+fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
+    let fields = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
+    let query = Query { fields, name: Box::new([MaybeUninit::uninit(); NAME]) };
+    // SAFETY: the ioctl is made on /proc/self/maps, where this opcode means PROCMAP_QUERY or is unknown.
+    let (fields, name) = unsafe { rustix::ioctl::ioctl(maps.as_fd(), query) }?;
+    let name = String::from_utf8_lossy(&name).into_owned();
+    let device = (fields.dev_major, fields.dev_minor);
+    let backing =
+        if fields.inode == 0 { Backing::Anonymous } else { Backing::File { device, inode: fields.inode, name } };
+    Ok(Mapping {
+        range: Range::between(fields.vma_start, fields.vma_end).ok_or(rustix::io::Errno::NOENT)?,
+        readable: fields.vma_flags & VMA_READABLE != 0,
+        writable: fields.vma_flags & VMA_WRITABLE != 0,
+        shared: fields.vma_flags & VMA_SHARED != 0,
+        page_size: Some(fields.vma_page_size),
+        backing,
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::range::page_size;
+
+    #[test]
+    fn both_ways_tell_the_same_of_heap_stack_and_code() {
+        let mappings = Mappings::open().expect("/proc");
+        let boxed = vec![0_u8; 3 << 20];
+        let here = [0_u8; 16];
+        let code = Range::new(parse as fn(&str) -> Option<Mapping> as usize as u64, 1).expect("a range");
+        for (range, anonymous, writable) in [
+            (Range::of(&boxed).expect("a range"), true, true),
+            (Range::of(&here).expect("a range"), true, true),
+            (code, false, false),
+        ] {
+            let read = mappings.read_all(range).expect("read").expect("mapped");
+            assert!(read.iter().all(|mapping| (mapping.backing == Backing::Anonymous) == anonymous), "{read:?}");
+            assert!(read.iter().all(|mapping| mapping.writable == writable && !mapping.shared), "{read:?}");
+            assert!(read[0].range.start() <= range.start() && range.end() <= read[read.len() - 1].range.end());
+            match mappings.query_all(range) {
+                Ok(asked) => {
+                    let without_size = |mut mapping: Mapping| {
+                        assert_eq!(mapping.page_size.take(), Some(page_size()));
+                        mapping
+                    };
+                    let asked: Vec<_> = asked.expect("mapped").into_iter().map(without_size).collect();
+                    assert_eq!(asked, read);
+                }
+                Err(error) => assert!(is_unknown(&error), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_hole_is_no_mapping() {
+        let mappings = Mappings::open().expect("/proc");
+        let low = Range::new(page_size(), page_size()).expect("a range");
+        assert_eq!(mappings.of(low).expect("asked"), None);
+        assert_eq!(mappings.read_all(low).expect("read"), None);
+        let huge = Range::new(Range::of(&[0_u8; 8]).expect("a range").start(), 1 << 46).expect("a range");
+        assert_eq!(mappings.of(huge).expect("asked"), None);
+    }
+
+    #[test]
+    fn lines_of_the_kernels_list_are_read() {
+        let line = "7f0c2a000000-7f0c2a021000 rw-s 00000000 00:01 2054                       /memfd:a b (deleted)";
+        let mapping = parse(line).expect("a mapping");
+        assert_eq!((mapping.range.start(), mapping.range.len()), (0x7f0c_2a00_0000, 0x21000));
+        assert_eq!((mapping.readable, mapping.writable, mapping.shared), (true, true, true));
+        let name = "/memfd:a b (deleted)".to_owned();
+        assert_eq!(mapping.backing, Backing::File { device: (0, 1), inode: 2054, name });
+        assert_eq!(parse("no mapping"), None);
+    }
+}
