@@ -7,7 +7,6 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -165,16 +164,16 @@ const VMA_SHARED: u64 = 8;
 /// Bytes of a name that are asked for: the kernel's PATH_MAX.
 const NAME: usize = 4096;
 
-/// PROCMAP_QUERY with room for a name.
+/// PROCMAP_QUERY, with room for a name or without.
 struct Query {
     fields: ProcmapQuery,
-    name: Box<[MaybeUninit<u8>; NAME]>,
+    name: Vec<u8>,
 }
 
 // SAFETY: the opcode is PROCMAP_QUERY, whose argument is the structure that the pointer names; the kernel writes it and,
 // at most, as many bytes of a name as the structure says there is room for.
-unsafe impl Ioctl for Query {
-    type Output = (ProcmapQuery, Vec<u8>);
+unsafe impl Ioctl for &mut Query {
+    type Output = ();
 
     const IS_MUTATING: bool = true;
 
@@ -183,41 +182,44 @@ unsafe impl Ioctl for Query {
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
-        self.fields.vma_name_addr = self.name.as_mut_ptr().addr() as u64;
-        self.fields.vma_name_size = NAME as u32;
-        // The kernel writes through an address that was only told as a number.
-        self.name.as_mut_ptr().expose_provenance();
+        // The kernel writes through an address that is told as a number.
+        self.fields.vma_name_addr = self.name.as_mut_ptr().expose_provenance() as u64;
+        self.fields.vma_name_size = self.name.len() as u32;
+        if self.name.is_empty() {
+            self.fields.vma_name_addr = 0;
+        }
         (&raw mut self.fields).cast()
     }
 
-    unsafe fn output_from_ptr(_: IoctlOutput, fields: *mut c_void) -> rustix::io::Result<Self::Output> {
-        // SAFETY: the caller passes what `as_ptr` gave, filled by the kernel.
-        let fields = unsafe { fields.cast::<ProcmapQuery>().read() };
-        let name = std::ptr::with_exposed_provenance::<u8>(fields.vma_name_addr as usize);
-        let len = (fields.vma_name_size as usize).min(NAME).saturating_sub(1);
-        // SAFETY: the kernel filled so many bytes of the name (it counts the final zero) and the buffer outlives the call.
-        let name = unsafe { std::slice::from_raw_parts(name, len) }.to_vec();
-        Ok((fields, name))
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
     }
 }
 
-/// The mapping at `address`.
+/// The mapping at `address`. Its name is asked for only where there is one.
 fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
-    let fields = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
-    let query = Query { fields, name: Box::new([MaybeUninit::uninit(); NAME]) };
+    let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
+    let mut query = Query { fields: asked, name: Vec::new() };
     // SAFETY: the ioctl is made on /proc/self/maps, where this opcode means PROCMAP_QUERY or is unknown.
-    let (fields, name) = unsafe { rustix::ioctl::ioctl(maps.as_fd(), query) }?;
+    unsafe { rustix::ioctl::ioctl(maps.as_fd(), &mut query) }?;
+    if query.fields.inode != 0 {
+        query = Query { fields: asked, name: vec![0; NAME] };
+        // SAFETY: as above.
+        unsafe { rustix::ioctl::ioctl(maps.as_fd(), &mut query) }?;
+    }
+    let Query { fields, mut name } = query;
+    // The kernel counts the final zero.
+    name.truncate((fields.vma_name_size as usize).saturating_sub(1));
     let name = String::from_utf8_lossy(&name).into_owned();
     let device = (fields.dev_major, fields.dev_minor);
-    let backing =
-        if fields.inode == 0 { Backing::Anonymous } else { Backing::File { device, inode: fields.inode, name } };
+    let file = Backing::File { device, inode: fields.inode, name };
     Ok(Mapping {
         range: Range::between(fields.vma_start, fields.vma_end).ok_or(rustix::io::Errno::NOENT)?,
         readable: fields.vma_flags & VMA_READABLE != 0,
         writable: fields.vma_flags & VMA_WRITABLE != 0,
         shared: fields.vma_flags & VMA_SHARED != 0,
         page_size: Some(fields.vma_page_size),
-        backing,
+        backing: if fields.inode == 0 { Backing::Anonymous } else { file },
     })
 }
 

@@ -9,6 +9,8 @@ use super::front::Front;
 use super::table::{Limits, Table};
 use super::{Cache, Shared, barrier};
 use crate::journal::Journal;
+#[cfg(not(loom))]
+use crate::monitor::sealed::SealedMonitor;
 use crate::monitor::{Choice, Monitor, NoMonitor};
 use crate::registrar::Registrar;
 use crate::sync::{AtomicU32, AtomicU64, Mutex};
@@ -35,9 +37,23 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The monitor that was asked for cannot work here.
+    #[error("the monitor {name} is not available: {source}")]
+    Monitor {
+        /// Which.
+        name: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
     /// More registrations than there can be.
     #[error("{0} registrations are more than the {most} that a cache can keep", most = Entries::MOST)]
     TooMany(u32),
+}
+
+/// Why this monitor is not to be had.
+#[cfg(not(loom))]
+fn unavailable(name: &'static str) -> impl Fn(io::Error) -> OpenError {
+    move |source| OpenError::Monitor { name, source }
 }
 
 impl<R: Registrar> Builder<R> {
@@ -78,6 +94,10 @@ impl<R: Registrar> Builder<R> {
         barrier::register().map_err(|source| OpenError::Kernel { what: "membarrier(2)", source })?;
         let monitor: Box<dyn Monitor> = match choice {
             Choice::None => Box::new(NoMonitor),
+            #[cfg(not(loom))]
+            Choice::Sealed => Box::new(SealedMonitor::probe().map_err(unavailable("sealed"))?),
+            #[cfg(loom)]
+            Choice::Sealed => Box::new(NoMonitor),
             Choice::Imported(imported) => Box::new(imported),
         };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };

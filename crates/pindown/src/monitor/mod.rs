@@ -3,9 +3,12 @@
 //! | monitor | what it can watch | a hit costs |
 //! |---|---|---|
 //! | [`imported`] | what its author says | a comparison |
+//! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
 
 pub mod imported;
+#[cfg(not(loom))]
+pub mod sealed;
 
 use std::fmt;
 
@@ -21,6 +24,8 @@ pub enum Choice {
     /// Registrations are not kept: each is made for one use and undone after it.
     #[default]
     None,
+    /// Only sealed memory is kept, which needs no watching.
+    Sealed,
     /// The application's own, made by [`imported::Notifier::new`].
     Imported(imported::Imported),
 }
