@@ -35,7 +35,7 @@ impl Range {
     /// # Errors
     /// [`RangeError::Empty`] for no byte, [`RangeError::Wraps`] past the last address.
     #[inline]
-    pub fn new(address: u64, length: u64) -> Result<Self, RangeError> {
+    pub const fn new(address: u64, length: u64) -> Result<Self, RangeError> {
         if length == 0 {
             return Err(RangeError::Empty(address));
         }

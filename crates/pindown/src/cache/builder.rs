@@ -11,6 +11,8 @@ use super::{Cache, Shared, barrier};
 use crate::journal::Journal;
 #[cfg(not(loom))]
 use crate::monitor::sealed::SealedMonitor;
+#[cfg(not(loom))]
+use crate::monitor::userfaultfd::UserfaultfdMonitor;
 use crate::monitor::{Choice, Monitor, NoMonitor};
 use crate::registrar::Registrar;
 use crate::sync::{AtomicU32, AtomicU64, Mutex};
@@ -95,13 +97,17 @@ impl<R: Registrar> Builder<R> {
         let monitor: Box<dyn Monitor> = match choice {
             Choice::None => Box::new(NoMonitor),
             #[cfg(not(loom))]
+            Choice::Userfaultfd(guard_pages) => {
+                Box::new(UserfaultfdMonitor::open(guard_pages).map_err(unavailable("userfaultfd"))?)
+            }
+            #[cfg(not(loom))]
             Choice::Sealed => Box::new(SealedMonitor::probe().map_err(unavailable("sealed"))?),
             #[cfg(loom)]
             Choice::Sealed => Box::new(NoMonitor),
             Choice::Imported(imported) => Box::new(imported),
         };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
-        let journal = Journal::new(monitor.page(), monitor.marks_first());
+        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked());
         Ok(Cache(Arc::new(Shared {
             entries: Entries::new(limits.count).map_err(no_memory)?,
             front: Front::new(limits.count).map_err(no_memory)?,

@@ -278,13 +278,14 @@ impl<R: Registrar> Shared<R> {
         !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// Takes in all that was told, if the monitor has finished telling it within a few microseconds.
+    /// Takes in all that was told, if the monitor has finished telling it within some microseconds.
     fn settle(&self, table: &mut Table<R::Pin>) -> bool {
-        for _ in 0..SETTLING {
+        for look in 0..SETTLING {
             if table.drain(&self.journal, &self.entries) == Drained::Settled {
                 return true;
             }
-            std::hint::spin_loop();
+            // The monitor may be waiting for this processor.
+            if look < SETTLING / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         false
     }
@@ -366,7 +367,7 @@ impl<R: Registrar> Drop for Shared<R> {
 }
 
 /// Looks at a monitor that is telling something, before a registration is made for one use.
-const SETTLING: u32 = 2_000;
+const SETTLING: u32 = 400;
 
 /// Whether the registrar ran into a limit that idle registrations may stand in the way of.
 fn is_a_limit(error: &io::Error) -> bool {

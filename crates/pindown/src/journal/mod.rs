@@ -15,6 +15,8 @@ mod wiped;
 pub(crate) use bell::Bell;
 pub(crate) use page::{Change, Page};
 
+use std::os::fd::BorrowedFd;
+
 use crate::sync::Ordering;
 use wiped::Wiped;
 
@@ -25,6 +27,8 @@ pub(crate) struct Journal {
     page: Option<&'static Page>,
     /// A monitor that marks the page before it knows what changed: while it is busy, nothing it told is the last word.
     waits: bool,
+    /// A userfaultfd to ask first.
+    asked: Option<BorrowedFd<'static>>,
     /// Records taken in, plus one; 0 in a forked child.
     seen: Wiped,
 }
@@ -41,9 +45,13 @@ pub(crate) enum Drained {
 impl Journal {
     /// # Errors
     /// What the kernel says when it has no memory left for the word.
-    pub(crate) fn new(page: Option<&'static Page>, waits: bool) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        page: Option<&'static Page>,
+        waits: bool,
+        asked: Option<BorrowedFd<'static>>,
+    ) -> std::io::Result<Self> {
         let seen = Wiped::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
-        Ok(Self { page, waits, seen })
+        Ok(Self { page, waits, asked, seen })
     }
 
     /// Whether this is a forked child of the process that made the journal.
@@ -52,9 +60,15 @@ impl Journal {
         self.seen.load(Ordering::Relaxed) == 0
     }
 
-    /// Before a look-up: where the cache stands.
+    /// Before a look-up: where the cache stands; 0, which is nowhere, while a change is under way that nobody has read.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
+        #[cfg(not(loom))]
+        if let Some(uffd) = self.asked
+            && crate::monitor::userfaultfd::sys::changing(uffd)
+        {
+            return 0;
+        }
         self.seen.load(Ordering::Acquire)
     }
 
@@ -73,8 +87,13 @@ impl Journal {
         self.page.and_then(|page| page.inodes.get(slot as usize)).map_or(0, |count| count.load(Ordering::Acquire))
     }
 
-    /// Whether a change is under way that may not have been told.
+    /// Whether a change is under way that was told when it began, and may not be told again. (A monitor that marks first
+    /// tells afterwards.)
     pub(crate) fn busy(&self) -> bool {
+        !self.waits && self.marked()
+    }
+
+    fn marked(&self) -> bool {
         self.page.is_some_and(|page| page.busy.load(Ordering::Acquire) != 0)
     }
 
@@ -84,10 +103,10 @@ impl Journal {
         let seen = self.seen.load(Ordering::Relaxed) - 1;
         let head = page.head.load(Ordering::Acquire);
         if head == seen {
-            return if self.waits && self.busy() { Drained::Unsettled } else { Drained::Settled };
+            return if self.waits && self.marked() { Drained::Unsettled } else { Drained::Settled };
         }
         // Loaded after the head: a mark that the head counts is seen as long as it stands.
-        if self.waits && self.busy() {
+        if self.waits && self.marked() {
             return Drained::Unsettled;
         }
         if head - seen > page::RECORDS as u64 {
@@ -113,7 +132,7 @@ mod tests {
 
     fn journal(waits: bool) -> (&'static Page, Journal) {
         let page: &'static Page = Box::leak(Page::boxed());
-        (page, Journal::new(Some(page), waits).expect("memory"))
+        (page, Journal::new(Some(page), waits, None).expect("memory"))
     }
 
     fn drained(journal: &Journal) -> Vec<Change> {

@@ -2,6 +2,7 @@
 //!
 //! | monitor | what it can watch | a hit costs |
 //! |---|---|---|
+//! | [`userfaultfd`] | sealed memory, and private anonymous memory where no guard pages are | a system call |
 //! | [`imported`] | what its author says | a comparison |
 //! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
@@ -9,8 +10,11 @@
 pub mod imported;
 #[cfg(not(loom))]
 pub mod sealed;
+#[cfg(not(loom))]
+pub mod userfaultfd;
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 
 use crate::access::Access;
 use crate::cache::entry::WatchedInode;
@@ -24,6 +28,9 @@ pub enum Choice {
     /// Registrations are not kept: each is made for one use and undone after it.
     #[default]
     None,
+    /// userfaultfd(2), which needs no privileges.
+    #[cfg(not(loom))]
+    Userfaultfd(userfaultfd::GuardPages),
     /// Only sealed memory is kept, which needs no watching.
     Sealed,
     /// The application's own, made by [`imported::Notifier::new`].
@@ -86,6 +93,11 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// Whether it marks the page busy before it knows what changed (see [`crate::journal`]).
     fn marks_first(&self) -> bool {
         false
+    }
+
+    /// The userfaultfd that hits ask whether a change is under way that the page does not tell yet.
+    fn asked(&self) -> Option<BorrowedFd<'static>> {
+        None
     }
 
     /// What wakes those who wait for changes; `None` if nothing ever changes.

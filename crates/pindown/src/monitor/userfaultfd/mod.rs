@@ -1,0 +1,264 @@
+//! The monitor for processes without privileges: userfaultfd as a pure event channel.
+//!
+//! Whole mappings are registered for asynchronous write protection, and never write-protected: the descriptor then reports
+//! what happens to them (unmapped, moved, dropped) while the caller of that change waits for it to be read, and no page
+//! fault is ever reported. One thread reads. It marks the journal's page *before* it reads, since reading is what lets the
+//! caller go on, and tells what it read after. A hit asks the kernel whether a change is under way that nobody has read
+//! (an ioctl that answers EAGAIN), then compares the journal: between the two nothing falls through.
+//!
+//! What it cannot watch it does not answer for, and the cache registers for one use:
+//! * anything but private anonymous memory: files can be truncated by another process, System V segments detached, shared
+//!   memory remapped, without an event;
+//! * where the kernel has guard pages (MADV_GUARD_INSTALL, 6.13), private anonymous memory as well, for they come without
+//!   an event, unless the program promises to use none ([`GuardPages::NeverInstalled`]);
+//! * addresses whose pages were dropped once (MADV_DONTNEED): that event comes before the pages go, and nothing comes
+//!   after. Until then the old ones could be pinned again; when that is over cannot be known.
+//!
+//! Memory of [`super::sealed`] needs no watching and is always answered for.
+//!
+//! MON-014: a change of protection is no event. Rights that the process lost may stay with a registration until it goes;
+//! this monitor does not hold that requirement.
+//!
+//! The reading thread allocates, frees and maps nothing, and takes no lock that others hold while they do: whoever
+//! changes a mapping waits for it.
+
+pub(crate) mod sys;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::sealed::SealedMonitor;
+use super::{Monitor, Refusal, Watched};
+use crate::access::Access;
+use crate::journal::{Bell, Change, Page};
+use crate::mapping::{Backing, Mappings};
+use crate::range::{Range, page_size};
+use sys::{Event, Message, Userfaultfd};
+
+/// What the program says of guard pages, which userfaultfd does not report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GuardPages {
+    /// It may install them, anywhere. Where the kernel has them, only sealed memory is kept.
+    #[default]
+    Possible,
+    /// It promises that no code in the process, its libraries included, installs them in memory that is registered.
+    NeverInstalled,
+}
+
+/// One of the process: a mapping has one userfaultfd.
+static MONITOR: OnceLock<&'static Shared> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+#[derive(Debug)]
+struct Shared {
+    uffd: Userfaultfd,
+    page: &'static Page,
+    bell: Bell,
+    mappings: Mappings,
+    removed: Removed,
+}
+
+/// Addresses whose pages were dropped, as the reading thread knows them: it must not allocate, so there is room for so many.
+#[derive(Debug)]
+struct Removed {
+    count: AtomicUsize,
+    ranges: [(AtomicU64, AtomicU64); MOST_REMOVED],
+}
+
+const MOST_REMOVED: usize = 4096;
+
+impl Removed {
+    fn new() -> Self {
+        Self { count: AtomicUsize::new(0), ranges: std::array::from_fn(|_| Default::default()) }
+    }
+
+    /// By the reading thread alone.
+    fn add(&self, range: Range) {
+        let count = self.count.load(Ordering::Relaxed);
+        for (start, end) in &self.ranges[..count.min(MOST_REMOVED)] {
+            let known = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
+            if known.0 <= range.start() && range.end() <= known.1 {
+                return;
+            }
+            // An allocator gives back its arenas piece by piece.
+            if known.0 <= range.end() && range.start() <= known.1 {
+                start.store(known.0.min(range.start()), Ordering::Relaxed);
+                end.store(known.1.max(range.end()), Ordering::Release);
+                return;
+            }
+        }
+        if let Some((start, end)) = self.ranges.get(count) {
+            start.store(range.start(), Ordering::Relaxed);
+            end.store(range.end(), Ordering::Relaxed);
+        }
+        self.count.store(count + 1, Ordering::Release);
+    }
+
+    /// Whether pages of it were dropped, or may have been: more than there was room for.
+    fn overlaps(&self, range: Range) -> bool {
+        let count = self.count.load(Ordering::Acquire);
+        count > MOST_REMOVED
+            || self.ranges[..count].iter().any(|(start, end)| {
+                let known = Range::between(start.load(Ordering::Relaxed), end.load(Ordering::Acquire));
+                known.is_none_or(|known| known.overlaps(range))
+            })
+    }
+}
+
+/// The monitor, as a cache has it.
+#[derive(Debug)]
+pub(crate) struct UserfaultfdMonitor {
+    shared: &'static Shared,
+    /// Whether anonymous memory is answered for.
+    anonymous: bool,
+}
+
+impl UserfaultfdMonitor {
+    /// # Errors
+    /// Why it cannot work here.
+    pub(crate) fn open(guard_pages: GuardPages) -> io::Result<Self> {
+        let shared = start()?;
+        let anonymous = guard_pages == GuardPages::NeverInstalled || !kernel_has_guard_pages()?;
+        Ok(Self { shared, anonymous })
+    }
+}
+
+/// Whether MADV_GUARD_INSTALL is known, by the kernel's version.
+fn kernel_has_guard_pages() -> io::Result<bool> {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) => Ok((major, minor) >= (6, 13)),
+        // Who knows.
+        _ => Ok(true),
+    }
+}
+
+fn start() -> io::Result<&'static Shared> {
+    let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(shared) = MONITOR.get() {
+        return Ok(shared);
+    }
+    let shared: &'static Shared = Box::leak(Box::new(Shared {
+        uffd: Userfaultfd::new()?,
+        page: Box::leak(Page::boxed()),
+        bell: Bell::new()?,
+        mappings: Mappings::open()?,
+        removed: Removed::new(),
+    }));
+    let thread = std::thread::Builder::new().name("pindown-monitor".to_owned());
+    thread.spawn(move || shared.watch_for_ever())?;
+    Ok(MONITOR.get_or_init(|| shared))
+}
+
+/// Where nothing is ever mapped.
+const NOWHERE: Range = match Range::new(0, 1) {
+    Ok(range) => range,
+    Err(_) => panic!("one byte is a range"),
+};
+
+/// Messages that are read at a time.
+const MESSAGES: usize = 64;
+
+impl Shared {
+    /// The reading thread. It lives as long as the process, for whoever changes a registered mapping waits for it.
+    fn watch_for_ever(&self) {
+        let mut messages = [Message::default(); MESSAGES];
+        loop {
+            let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                // Nobody can be told anything any more: no hit is served from here on.
+                Err(_) => return self.mark(),
+            }
+            self.mark();
+            match self.uffd.read(&mut messages) {
+                Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(_) => return,
+            }
+            self.page.busy.store(0, Ordering::Release);
+            self.bell.ring();
+        }
+    }
+
+    /// No hit until the mark is taken back: reading lets the changes go on.
+    fn mark(&self) {
+        self.page.busy.store(1, Ordering::Release);
+        self.page.emit(Change::Of(NOWHERE));
+    }
+
+    fn tell(&self, event: Event) {
+        match event {
+            Event::Unmapped(range) => self.page.emit(Change::Of(range)),
+            Event::Removed(range) => {
+                self.removed.add(range);
+                self.page.emit(Change::Of(range));
+            }
+            Event::Moved(from, to) => {
+                self.page.emit(Change::Of(from));
+                self.page.emit(Change::Of(to));
+            }
+            Event::Unknown => self.page.emit(Change::Everything),
+        }
+    }
+
+    /// Registers the mappings of a range, if all of them are memory that can be watched.
+    fn watch(&self, range: Range) -> Result<(), Refusal> {
+        let mappings = self.mappings.of(range).ok().flatten().ok_or(Refusal::NotWatchable)?;
+        for mapping in mappings {
+            let plain = mapping.backing == Backing::Anonymous && !mapping.shared && mapping.writable;
+            if !plain || mapping.page_size.is_some_and(|size| size != page_size()) {
+                return Err(Refusal::NotWatchable);
+            }
+            // Busy: another library, or a debugger, watches it.
+            self.uffd.register(mapping.range).map_err(|_| Refusal::NotWatchable)?;
+        }
+        Ok(())
+    }
+}
+
+impl Monitor for UserfaultfdMonitor {
+    fn name(&self) -> &'static str {
+        "userfaultfd"
+    }
+
+    fn page(&self) -> Option<&'static Page> {
+        Some(self.shared.page)
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        Some(&self.shared.bell)
+    }
+
+    fn marks_first(&self) -> bool {
+        true
+    }
+
+    fn asked(&self) -> Option<BorrowedFd<'static>> {
+        Some(self.shared.uffd.as_fd())
+    }
+
+    fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
+        if SealedMonitor::holds(range) {
+            return Ok(Watched::default());
+        }
+        if !self.anonymous {
+            return Err(Refusal::NotWatchable);
+        }
+        self.shared.watch(range)?;
+        // What is there now is watched; what was there before the first look may have been something else.
+        self.shared.watch(range)?;
+        if self.shared.removed.overlaps(range) { Err(Refusal::NotWatchable) } else { Ok(Watched::default()) }
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "tests change the mappings of the process; each block states its own reason")]
+mod tests;

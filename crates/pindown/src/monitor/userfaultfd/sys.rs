@@ -1,0 +1,151 @@
+//! userfaultfd(2) and the few ioctls that a monitor needs: <linux/userfaultfd.h>.
+
+#![expect(unsafe_code, reason = "system calls that rustix does not have; each block states its own reason")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::ioctl::{Updater, opcode};
+
+use crate::range::Range;
+
+const API: u64 = 0xAA;
+const USER_MODE_ONLY: libc::c_int = 1;
+
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const EVENTS: u64 = FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
+
+const REGISTER_MODE_WP: u64 = 1 << 1;
+
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+
+#[repr(C)]
+#[derive(Default)]
+struct UffdioApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UffdioRegister {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UffdioWriteprotect {
+    start: u64,
+    len: u64,
+    mode: u64,
+}
+
+/// `struct uffd_msg`: the event, and up to three words of it.
+#[derive(Clone, Copy, Debug, Default, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout)]
+#[repr(C)]
+pub(super) struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    words: [u64; 3],
+}
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The addresses are no longer mapped.
+    Unmapped(Range),
+    /// The pages of the addresses are about to be dropped.
+    Removed(Range),
+    /// What was mapped at the first is now mapped at the second.
+    Moved(Range, Range),
+    /// Anything else, or a range that is none.
+    Unknown,
+}
+
+impl Message {
+    pub(super) fn event(&self) -> Event {
+        let [one, two, three] = self.words;
+        let known = match self.event {
+            EVENT_UNMAP => Range::between(one, two).map(Event::Unmapped),
+            EVENT_REMOVE => Range::between(one, two).map(Event::Removed),
+            EVENT_REMAP => {
+                Range::new(one, three).ok().zip(Range::new(two, three).ok()).map(|(f, t)| Event::Moved(f, t))
+            }
+            _ => None,
+        };
+        known.unwrap_or(Event::Unknown)
+    }
+}
+
+/// A descriptor that reports changes, and nothing else: pages that are write-protected by nobody fault for nobody.
+#[derive(Debug)]
+pub(super) struct Userfaultfd(OwnedFd);
+
+impl Userfaultfd {
+    /// # Errors
+    /// `Unsupported` where the kernel lacks what the monitor needs, else what it says: it may forbid the call.
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        // SAFETY: the call takes flags and makes a descriptor.
+        let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if made < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and nobody else has it.
+        let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
+        let mut api = UffdioApi { api: API, features: EVENTS | FEATURE_WP_ASYNC, ioctls: 0 };
+        // SAFETY: the opcode is UFFDIO_API, whose argument is this structure.
+        let update = unsafe { Updater::<{ opcode::read_write::<UffdioApi>(0xAA, 0x3F) }, _>::new(&mut api) };
+        // SAFETY: the descriptor is a userfaultfd.
+        match unsafe { rustix::ioctl::ioctl(&uffd, update) } {
+            Ok(()) => Ok(Self(uffd)),
+            Err(Errno::INVAL) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel's userfaultfd has no asynchronous write protection, which came with Linux 6.7",
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// From now on changes of this range, whole mappings, are reported.
+    pub(super) fn register(&self, range: Range) -> rustix::io::Result<()> {
+        let mut argument = UffdioRegister { start: range.start(), len: range.len(), mode: REGISTER_MODE_WP, ioctls: 0 };
+        // SAFETY: the opcode is UFFDIO_REGISTER, whose argument is this structure.
+        let update = unsafe { Updater::<{ opcode::read_write::<UffdioRegister>(0xAA, 0) }, _>::new(&mut argument) };
+        // SAFETY: the descriptor is a userfaultfd; nothing is write-protected, so no fault is ever reported or stopped.
+        unsafe { rustix::ioctl::ioctl(&self.0, update) }
+    }
+
+    /// Reads what is to be read, without waiting; wakes those whose changes were read.
+    pub(super) fn read(&self, messages: &mut [Message]) -> rustix::io::Result<usize> {
+        let read = rustix::io::read(&self.0, zerocopy::IntoBytes::as_mut_bytes(messages))?;
+        Ok(read / size_of::<Message>())
+    }
+}
+
+impl AsFd for Userfaultfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether a change is under way that has not been read: the kernel counts it before the mapping goes, and answers EAGAIN
+/// to a write protection of anything meanwhile; of nothing it else says that it is invalid. Allocates nothing.
+#[inline]
+pub(crate) fn changing(uffd: BorrowedFd<'_>) -> bool {
+    let argument = UffdioWriteprotect::default();
+    const WRITEPROTECT: libc::c_ulong = opcode::read_write::<UffdioWriteprotect>(0xAA, 6) as libc::c_ulong;
+    // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure; a range of no length is refused.
+    let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT, &raw const argument) };
+    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+}
