@@ -147,10 +147,6 @@ struct bpf_raw_tracepoint_args {
 #define TS_COMPAT 2
 /* include/linux/mm_types_task.h */
 #define MM_SWAPENTS 2
-/* include/linux/mm.h */
-#define VM_SHARED 0x8
-#define VM_MAYWRITE 0x20
-#define VM_HUGETLB 0x400000
 /* include/linux/fs.h: no path of a user's leads to the inode */
 #define S_PRIVATE (1 << 9)
 

@@ -18,7 +18,8 @@ const END: u64 = 0;
 const SUBSCRIBE: u64 = 1;
 const UNSUBSCRIBE: u64 = 2;
 
-const VM_SHARED: u64 = 0x8;
+/// Mapped as shared; VM_SHARED is gone where the file is open for reading only.
+const VM_MAYSHARE: u64 = 0x80;
 const VM_MAYWRITE: u64 = 0x20;
 const VM_HUGETLB: u64 = 0x40_0000;
 
@@ -214,7 +215,7 @@ impl Kernel {
             return Err(Unwatchable::SeveralMappings);
         }
         let magic = answer.0[Answer::MAGIC];
-        match (magic, answer.is(VM_SHARED)) {
+        match (magic, answer.is(VM_MAYSHARE)) {
             // No file: anonymous memory.
             (0, false) => Ok(None),
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),

@@ -37,6 +37,8 @@ mod page;
 mod refusal;
 mod server;
 mod sys;
+#[cfg(all(test, pindown_bpf))]
+mod tests;
 mod wire;
 
 use std::ops::Range;
@@ -100,7 +102,10 @@ impl Monitor {
     /// # Errors
     /// Why not, by name.
     pub fn in_process() -> Result<Self, Unavailable> {
-        let mut kernel = Box::new(Kernel::load()?);
+        Self::with(Box::new(Kernel::load()?))
+    }
+
+    fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
         let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
         let denied = Unavailable::Denied;
         let mm = kernel.identify(process.as_fd()).map_err(denied)?.mm;
