@@ -4,7 +4,7 @@
 //! `pindown-helper`, and cannot load the programs itself. `PINDOWN_BPF=off` asks for that.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
@@ -34,10 +34,18 @@ fn compile() -> Result<(), String> {
         return Err(format!("the programs know the system calls of x86-64 only, not of {target}"));
     }
     let clang = env::var("PINDOWN_CLANG").unwrap_or_else(|_| "clang".into());
-    let object = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?).join("pindown.bpf.o");
-    let output = Command::new(&clang)
-        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-c", "bpf/pindown.bpf.c", "-o"])
-        .arg(&object)
+    let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);
+    run(&clang, "0", &out.join("pindown.bpf.o"))?;
+    // What the tests must find to be wrong.
+    run(&clang, "1", &out.join("pindown-entry-only.bpf.o"))
+}
+
+fn run(clang: &str, entry_only: &str, object: &Path) -> Result<(), String> {
+    let output = Command::new(clang)
+        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-c", "bpf/pindown.bpf.c"])
+        .arg(format!("-DENTRY_ONLY={entry_only}"))
+        .arg("-o")
+        .arg(object)
         .output()
         .map_err(|e| format!("{clang}: {e}"))?;
     if output.status.success() {

@@ -93,7 +93,11 @@ pub(super) struct Identity {
 
 impl Kernel {
     pub(super) fn load() -> Result<Self, Unavailable> {
-        Ok(Self { loaded: load::load()?, spaces: HashMap::new(), inodes: HashMap::new() })
+        Ok(Self::with(load::load()?))
+    }
+
+    pub(super) fn with(loaded: Loaded) -> Self {
+        Self { loaded, spaces: HashMap::new(), inodes: HashMap::new() }
     }
 
     /// What keeps the programs attached: reports go on while anybody has these.

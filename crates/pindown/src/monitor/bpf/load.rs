@@ -17,6 +17,11 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 #[cfg(not(pindown_bpf))]
 static OBJECT: &[u8] = &[];
 
+/// Reports changes when they begin, and only then.
+#[cfg(all(test, pindown_bpf))]
+pub(super) static ENTRY_ONLY: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));
+
 /// Descriptors of what is loaded.
 #[derive(Debug)]
 pub(super) struct Loaded {
@@ -77,9 +82,13 @@ fn capabilities() -> Result<(), Unavailable> {
 
 /// Loads the programs that this kernel needs and attaches them.
 pub(super) fn load() -> Result<Loaded, Unavailable> {
-    let hooks = check()?;
+    load_object(OBJECT, check()?)
+}
+
+/// As [`load`], from this object.
+pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
-    let mut ebpf = EbpfLoader::new().btf(Some(&btf)).load(OBJECT).map_err(refused("the object"))?;
+    let mut ebpf = EbpfLoader::new().btf(Some(&btf)).load(object).map_err(refused("the object"))?;
 
     let mut wanted = vec![
         (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),

@@ -40,6 +40,16 @@ fn must(number: c_long, arguments: [u64; 6]) -> u64 {
     call(number, arguments).unwrap_or_else(|error| panic!("system call {number} failed with {error}"))
 }
 
+/// As [`must`], for what it does.
+fn done(number: c_long, arguments: [u64; 6]) {
+    must(number, arguments);
+}
+
+/// A system call that some kernels refuse: then nothing happened, either.
+fn attempt(number: c_long, arguments: [u64; 6]) {
+    call(number, arguments).ok();
+}
+
 /// A mapping of some pages, surrounded by nothing that the tests use, and unmapped at the end.
 struct Memory {
     start: u64,
@@ -138,6 +148,7 @@ fn mon_047_a_burst_beyond_the_ring_is_reported_as_everything() {
         })
     };
     let few = burst(10);
-    assert!(few.len() >= 10 && few.iter().all(|change| *change == Change::Range(memory.all())), "{few:?}");
+    let ours = few.iter().filter(|&change| *change == Change::Range(memory.all())).count();
+    assert!(ours >= 10 && !few.contains(&Change::Everything), "{few:?}");
     assert_eq!(burst(super::RECORDS + 1), [Change::Everything]);
 }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::process::Command;
 
 use super::super::Change;
-use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, call, during, monitor, must, touched};
+use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
 
 /// Runs `work` and expects that `memory` was not said to have changed.
 fn quiet(what: &str, memory: &Memory, work: impl FnOnce()) {
@@ -30,7 +30,9 @@ fn mon_008_growth_in_place() {
     let _alone = alone();
     let memory = Memory::anonymous(2);
     must(libc::SYS_munmap, [memory.at(2), PAGE, 0, 0, 0, 0]);
-    quiet("mremap", &memory, || assert_eq!(must(libc::SYS_mremap, [memory.start, 2 * PAGE, 3 * PAGE, 0, 0, 0]), memory.start));
+    quiet("mremap", &memory, || {
+        assert_eq!(must(libc::SYS_mremap, [memory.start, 2 * PAGE, 3 * PAGE, 0, 0, 0]), memory.start)
+    });
 }
 
 #[test]
@@ -52,11 +54,11 @@ fn mon_012_advice_that_leaves_pages() {
 fn mon_014_017_permissions_given_and_locking() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
-    quiet("mprotect", &memory, || drop(must(libc::SYS_mprotect, [memory.start, 4 * PAGE, READ_WRITE, 0, 0, 0])));
-    quiet("mlock", &memory, || drop(must(libc::SYS_mlock, [memory.start, 4 * PAGE, 0, 0, 0, 0])));
-    quiet("munlock", &memory, || drop(must(libc::SYS_munlock, [memory.start, 4 * PAGE, 0, 0, 0, 0])));
-    quiet("mlock2", &memory, || drop(must(libc::SYS_mlock2, [memory.start, 4 * PAGE, 1, 0, 0, 0])));
-    quiet("mbind", &memory, || drop(call(libc::SYS_mbind, [memory.start, 4 * PAGE, 0, 0, 0, 0])));
+    quiet("mprotect", &memory, || done(libc::SYS_mprotect, [memory.start, 4 * PAGE, READ_WRITE, 0, 0, 0]));
+    quiet("mlock", &memory, || done(libc::SYS_mlock, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
+    quiet("munlock", &memory, || done(libc::SYS_munlock, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
+    quiet("mlock2", &memory, || done(libc::SYS_mlock2, [memory.start, 4 * PAGE, 1, 0, 0, 0]));
+    quiet("mbind", &memory, || attempt(libc::SYS_mbind, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
 }
 
 #[test]
@@ -69,10 +71,7 @@ fn mon_021_024_025_an_ordinary_programs_life() {
     });
     quiet("a mapping where there is one", &memory, || {
         let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
-        assert_eq!(
-            call(libc::SYS_mmap, [memory.start, PAGE, READ_WRITE, flags, u64::MAX, 0]),
-            Err(libc::EEXIST)
-        );
+        assert_eq!(call(libc::SYS_mmap, [memory.start, PAGE, READ_WRITE, flags, u64::MAX, 0]), Err(libc::EEXIST));
     });
     quiet("malloc and free, small and large", &memory, || {
         for round in 0..64_usize {
@@ -115,14 +114,17 @@ fn mon_022_the_stack_grows() {
     }
     let _alone = alone();
     let memory = Memory::anonymous(4);
-    quiet("stack", &memory, || drop(black_box(deep(200))));
+    quiet("stack", &memory, || {
+        black_box(deep(200));
+    });
 }
 
 #[test]
 fn mon_034_another_processs_changes_are_not_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
-    let mut child = Command::new("sh").args(["-c", "for i in 1 2 3 4 5 6 7 8 9; do $(true); done"]).spawn().expect("sh runs");
+    let mut child =
+        Command::new("sh").args(["-c", "for i in 1 2 3 4 5 6 7 8 9; do $(true); done"]).spawn().expect("sh runs");
     let changes = during(monitor, || assert!(child.wait().expect("it ends").success()));
     assert!(changes.iter().all(|change| matches!(change, Change::Range(_))), "{changes:x?}");
     assert!(changes.len() < 9, "the child's own are many more: {changes:x?}");
