@@ -75,8 +75,10 @@ impl Page {
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < SIZE / 8);
-        // SAFETY: within the mapping, aligned, and read only: the callers load.
-        unsafe { self.base.add(index).as_ref() }
+        // SAFETY: within the mapping.
+        let word = unsafe { self.base.add(index) };
+        // SAFETY: aligned and mapped while `self` is; the memory is read only, and the callers only load.
+        unsafe { word.as_ref() }
     }
 
     /// How many records were written so far. It moves with each change; equal means that none happened.

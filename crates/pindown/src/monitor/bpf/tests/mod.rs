@@ -7,9 +7,10 @@ mod stress;
 
 use std::ffi::c_long;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{Change, Monitor};
+use super::{Change, Monitor, Source, page, sys};
 
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
@@ -122,6 +123,25 @@ fn touched(changes: &[Change], range: &Range<u64>) -> bool {
         Change::Everything => true,
         Change::Range(changed) => changed.start < range.end && range.start < changed.end,
     })
+}
+
+#[test]
+fn mon_034_nobody_writes_to_a_page_but_the_kernel() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let source = monitor.source();
+    let Source::Here { kernel, mm, .. } = &*source else { panic!("it was loaded here") };
+    let (_, map) = kernel.page(*mm).expect("this process has one");
+    let fd = map.as_raw_fd() as u64;
+    let shared = libc::MAP_SHARED as u64;
+    // Not even root, through the descriptor that clients get.
+    assert_eq!(call(libc::SYS_mmap, [0, PAGE, READ_WRITE, shared, fd, 0]), Err(libc::EPERM));
+    let value = vec![0; page::SIZE];
+    let error = sys::update(map, &0_u32.to_ne_bytes(), &value, false).expect_err("it is frozen");
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    let at = must(libc::SYS_mmap, [0, PAGE, libc::PROT_READ as u64, shared, fd, 0]);
+    assert_eq!(call(libc::SYS_mprotect, [at, PAGE, READ_WRITE, 0, 0, 0]), Err(libc::EACCES));
+    done(libc::SYS_munmap, [at, PAGE, 0, 0, 0, 0]);
 }
 
 #[test]

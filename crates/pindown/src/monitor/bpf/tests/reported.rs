@@ -6,7 +6,7 @@ use std::process::Command;
 use io_uring::{IoUring, opcode, types};
 
 use super::super::{Change, Monitor, Unwatchable, Watch};
-use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
+use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, call, done, during, monitor, must, touched};
 
 const MAYMOVE: u64 = libc::MREMAP_MAYMOVE as u64;
 const FIXED: u64 = libc::MREMAP_FIXED as u64;
