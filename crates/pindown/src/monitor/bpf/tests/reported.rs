@@ -227,13 +227,9 @@ fn mon_014_a_permission_is_taken_away() {
 }
 
 #[test]
-fn mon_029_io_urings_workers() {
+fn mon_012_029_a_hole_made_by_io_urings_worker() {
     let _alone = alone();
-    // What a worker does makes the page busy for ever: a monitor of its own.
-    if monitor().is_none() {
-        return;
-    }
-    let monitor = Monitor::in_process().expect("it went well before");
+    let Some(monitor) = monitor() else { return };
     let mut ring = IoUring::new(8).expect("io_uring is there");
     let mut submit = |entry: io_uring::squeue::Entry| {
         // SAFETY: what the entry points to lives until the completion, which is waited for.
@@ -243,20 +239,10 @@ fn mon_029_io_urings_workers() {
     };
     let (memory, fd) = Memory::shared(4);
     let hole = opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(PAGE).mode(3).build();
-    let (before, after) = watched(&monitor, &memory, || assert_eq!(submit(hole), 0));
+    let (before, after) = watched(monitor, &memory, || assert_eq!(submit(hole), 0));
     assert_eq!(after, before + 1, "one page left");
     assert!(!monitor.page().busy());
     must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
-
-    let memory = Memory::anonymous(4);
-    let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.at(1) as usize);
-    let advice = |advice| opcode::Madvise::new(at, 2 * PAGE as i64, advice).build();
-    let changes = during(&monitor, || assert_eq!(submit(advice(libc::MADV_COLD)), 0));
-    assert!(!touched(&changes, &memory.all()), "{changes:x?}");
-    assert!(!monitor.page().busy());
-    let changes = during(&monitor, || assert_eq!(submit(advice(libc::MADV_DONTNEED)), 0));
-    assert!(touched(&changes, &memory.part(1..3)), "{changes:x?}");
-    assert!(monitor.page().busy(), "nobody says when a worker has ended");
 }
 
 #[test]

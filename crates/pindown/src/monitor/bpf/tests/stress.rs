@@ -128,7 +128,7 @@ impl<'a> Cache<'a> {
         self.entry = None;
         self.drain();
         if self.monitor.page().busy() {
-            return;
+            return std::thread::yield_now();
         }
         let inode = self.inode();
         let buffer = libc::iovec {
