@@ -101,4 +101,10 @@ static __always_inline int tracked(int nr)
 	return nr == NR_madvise || nr == NR_mmap || nr == NR_mremap || nr == NR_process_madvise;
 }
 
+/* The same calls in the other two tables of this machine: mmap, mremap, mmap2, madvise of i386; x32. */
+static __always_inline int tracked_compat(int nr)
+{
+	return nr == 90 || nr == 163 || nr == 192 || nr == 219 || (is_x32(nr) && tracked(nr & ~0x40000000));
+}
+
 #endif

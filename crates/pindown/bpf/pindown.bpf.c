@@ -249,12 +249,17 @@ int request_submitted_old(u64 *ctx)
 SEC("tp_btf/sys_enter")
 int call_entered(u64 *ctx)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	int compat = task->thread_info.status & TS_COMPAT || is_x32(ctx[1]);
+	struct task_struct *task;
 	struct pt_regs *regs;
 	struct page *page;
 	u64 thread, mm;
+	int compat;
 
+	/* By the number alone first: this runs at each system call of the machine. */
+	if (!tracked(ctx[1]) && !tracked_compat(ctx[1]))
+		return 0;
+	task = bpf_get_current_task_btf();
+	compat = task->thread_info.status & TS_COMPAT || is_x32(ctx[1]);
 	if (!compat && !tracked(ctx[1]))
 		return 0;
 	mm = (u64)task->mm;

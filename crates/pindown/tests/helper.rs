@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -111,6 +112,15 @@ fn client_process() {
     if role == "hidden" {
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
+    }
+    if role == "impostor" {
+        let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
+        let listener = rustix::net::socket(family, kind, None).expect("a socket");
+        let address = rustix::net::SocketAddrUnix::new(&socket).expect("a path");
+        rustix::net::bind(&listener, &address).expect("the place is everybody's");
+        rustix::net::listen(&listener, 1).expect("it listens");
+        println!("> ready");
+        return drop(std::io::stdin().lines().next());
     }
     let monitor = match Monitor::from_helper(&socket) {
         Ok(monitor) => monitor,
@@ -265,6 +275,19 @@ fn mon_034_a_process_that_hides_from_its_user_is_refused() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     assert_eq!(client(&place, "hidden").line(), "denied NotTheUsers");
+}
+
+#[test]
+fn mon_034_a_helper_of_another_user_is_not_believed() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: it takes two users, and so root");
+    }
+    let place = Place::new();
+    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o777)).expect("the place is ours");
+    let mut impostor = client(&place, "impostor");
+    assert_eq!(impostor.line(), "ready");
+    let answer = Monitor::from_helper(&place.socket());
+    assert!(matches!(answer, Err(Unavailable::ForeignHelper(NOBODY))), "{answer:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod stress;
 use std::ffi::c_long;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Change, Monitor, Source, page, sys};
@@ -152,6 +153,31 @@ fn mon_043_nothing_happened_nothing_is_reported() {
     let mut drain = monitor.page().drain(head);
     assert_eq!(drain.next(), None);
     assert_eq!(drain.head(), head);
+}
+
+#[test]
+fn mon_045_a_monitor_opens_while_memory_changes() {
+    let _alone = alone();
+    if monitor().is_none() {
+        return;
+    }
+    let memory = Memory::anonymous(64);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                done(libc::SYS_madvise, [memory.start, 64 * PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
+                memory.touch();
+            }
+        });
+        let opened = Monitor::in_process();
+        stop.store(true, Ordering::Relaxed);
+        let opened = opened.expect("between two calls there is a moment without one");
+        let changes = during(&opened, || {
+            done(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
+        });
+        assert!(touched(&changes, &memory.part(0..1)), "{changes:x?}");
+    });
 }
 
 #[test]

@@ -59,16 +59,24 @@ impl Region {
     }
 
     /// Replaces the page in one of several ways.
-    fn change(&self, way: u64) {
+    fn change(&self, way: u64, ring: &mut IoUring) {
         let whole = |advice: i32| done(libc::SYS_madvise, [self.start, REGION, advice as u64, 0, 0, 0]);
         let one = |advice: i32| done(libc::SYS_madvise, [self.page(), PAGE, advice as u64, 0, 0, 0]);
         // The pages before it make the change take longer.
         attempt(libc::SYS_madvise, [self.start, REGION, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0]);
-        match (self.fd, way % 4) {
+        match (self.fd, way % 5) {
             (Some(fd), 0) => done(libc::SYS_fallocate, [fd, 3, REGION - PAGE, PAGE, 0, 0]),
             (Some(fd), 1) => done(libc::SYS_fallocate, [fd, 3, 0, REGION, 0, 0]),
             (Some(_), 2) => one(libc::MADV_REMOVE),
-            (Some(_), _) => whole(libc::MADV_REMOVE),
+            (Some(_), 3) => whole(libc::MADV_REMOVE),
+            (Some(fd), _) => {
+                // By a worker of io_uring's.
+                let hole = opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(REGION - PAGE).mode(3).build();
+                // SAFETY: the entry points to nothing.
+                unsafe { ring.submission().push(&hole) }.expect("there is room");
+                ring.submit_and_wait(1).expect("it is submitted");
+                assert_eq!(ring.completion().next().map(|completion| completion.result()), Some(0));
+            }
             (None, 0) => one(libc::MADV_DONTNEED),
             (None, 1) => whole(libc::MADV_DONTNEED),
             (None, 2) => self.map(),
@@ -183,10 +191,11 @@ fn race(monitor: &Monitor, shared: bool, time: Duration, until_stale: bool) -> C
             }
         });
         scope.spawn(|| {
+            let mut ring = IoUring::new(4).expect("io_uring is there");
             let mut random = 0x9e37_79b9_7f4a_7c15_u64;
             while !stop.load(Ordering::Relaxed) {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                region.change(random >> 60);
+                region.change(random >> 60, &mut ring);
                 changes.fetch_add(1, Ordering::Relaxed);
                 for _ in 0..(random >> 32) % 4000 {
                     std::hint::spin_loop();
