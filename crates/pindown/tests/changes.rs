@@ -137,7 +137,8 @@ fn mon_009_010_mremap_moves_shrinks_and_replaces() {
 fn mon_011_mmap_over_it() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
-    let over = |page: u64, pages: u64| world.across(memory.start, memory.len, || map_anew(memory.page(page), pages * PAGE));
+    let over =
+        |page: u64, pages: u64| world.across(memory.start, memory.len, || map_anew(memory.page(page), pages * PAGE));
     assert_eq!([over(0, 4), over(0, 1), over(3, 1)], [Outcome::Renewed; 3]);
     let beside = world.across(memory.start, 2 * PAGE, || map_anew(memory.page(2), 2 * PAGE));
     assert_eq!(beside, Outcome::Kept);
@@ -252,7 +253,8 @@ fn mon_014_055_protection() {
     let used = world.kept(memory.start, memory.len);
     let key = used.local_key();
     let after = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-    let line = |maps: &str| maps.lines().find(|line| line.starts_with(&format!("{:x}-", memory.start))).map(String::from);
+    let line =
+        |maps: &str| maps.lines().find(|line| line.starts_with(&format!("{:x}-", memory.start))).map(String::from);
     assert_eq!(line(&before), line(&after), "registering changes no protection");
     assert!(line(&after).is_some_and(|line| line.contains("rw-p")));
     world.lane.end(used);
