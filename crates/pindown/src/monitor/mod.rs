@@ -176,7 +176,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     }
 
     /// What wakes those who wait for changes; `None` if nothing ever changes.
-    fn bell(&self) -> Option<&Bell>;
+    fn bell(&self) -> Option<&dyn Bell>;
 
     /// From when this returns, changes of the range are told.
     ///
@@ -201,7 +201,7 @@ impl Monitor for NoMonitor {
         None
     }
 
-    fn bell(&self) -> Option<&Bell> {
+    fn bell(&self) -> Option<&dyn Bell> {
         None
     }
 

@@ -34,7 +34,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Change, Page};
+use crate::journal::{Bell, Change, EventBell, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use sys::{Event, Message, Userfaultfd};
@@ -57,7 +57,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 struct Shared {
     uffd: Userfaultfd,
     page: &'static Page,
-    bell: Bell,
+    bell: EventBell,
     mappings: Mappings,
     removed: Removed,
     /// The thread reads. What the system's library allocates when a thread begins is behind it.
@@ -149,7 +149,7 @@ fn start() -> io::Result<&'static Shared> {
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new()?,
         page: Box::leak(Page::boxed()),
-        bell: Bell::new()?,
+        bell: EventBell::new()?,
         mappings: Mappings::open()?,
         removed: Removed::new(),
         reading: OnceLock::new(),
@@ -240,7 +240,7 @@ impl Monitor for UserfaultfdMonitor {
         Some(self.shared.page)
     }
 
-    fn bell(&self) -> Option<&Bell> {
+    fn bell(&self) -> Option<&dyn Bell> {
         Some(&self.shared.bell)
     }
 
