@@ -194,6 +194,9 @@ static void connected(struct listener *l)
 	ANSWERS(0, fi_getname(&client.ep->fid, &a, &len));
 	ANSWERS(0, fi_getpeer(server.ep, &b, &len));
 	CHECK(a.sin_family == b.sin_family, "another family");
+	len = sizeof(a);
+	ANSWERS(0, fi_getname(&server.ep->fid, &a, &len));
+	CHECK(a.sin_port == l->address.sin_port && a.sin_addr.s_addr == l->address.sin_addr.s_addr, "not the listener's name");
 	ANSWERS(0, fi_shutdown(client.ep, 0));
 	expect(server.eq, FI_SHUTDOWN, &e);
 	CHECK(e.entry.fid == &server.ep->fid, "another endpoint");

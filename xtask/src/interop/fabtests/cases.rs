@@ -147,7 +147,7 @@ const NEWER: [List; 4] = [
         ],
     ),
     (Shape::Connected, &[("cq_data -e msg -o %", &["senddata", "writedata"]), ("flood -e msg -v -T 1", &[])]),
-    (Shape::Beside, &[("multi_ep -e msg -v%", &WAYS)]),
+    (Shape::Beside, &[("multi_ep -e msg -O 127.0.0.1 -v%", &WAYS)]),
 ];
 
 /// Of multi_ep: a shared address vector, shared queues, the threading without locks.
