@@ -171,7 +171,7 @@ impl Notice {
     /// The access's length.
     #[must_use]
     #[inline]
-    pub const fn len(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         (self.0 >> Self::SHIFT) as u64
     }
 }

@@ -391,7 +391,7 @@ impl Core {
         }
         self.count_access(Some(&region), counts);
         if head.flags.contains(Flags::DATA) {
-            let len = payload.read::<U64>(0).map_or(Notice(head.id).len(), U64::get);
+            let len = payload.read::<U64>(0).map_or(Notice(head.id).bytes(), U64::get);
             self.report_written(from, Told { data: head.data, len });
         }
     }
