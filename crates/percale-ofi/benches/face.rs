@@ -114,7 +114,7 @@ fn make() -> Option<PathBuf> {
 
 /// Instructions of one message on one of the two faces, if valgrind is here: of two runs, one of which sends more.
 fn instructions(library: &Path, side: &str) -> Option<f64> {
-    let (few, more) = (1_000, 6_000);
+    let (few, more) = (10_000, 60_000);
     let [few_took, more_took] = [few, more].map(|rounds: u64| {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(env::current_exe().ok()?);

@@ -126,6 +126,10 @@ impl Site {
         let mut ending = Ending::Excluded(String::new());
         for asked in over.asked() {
             ending = Run::prepare(self, case, over, asked)?.end()?;
+            // Somebody else was given a port meanwhile.
+            if matches!(&ending, Ending::Failed(why) if why.contains("Address already in use")) {
+                ending = Run::prepare(self, case, over, asked)?.end()?;
+            }
             if !matches!(ending, Ending::Excluded(_)) {
                 break;
             }
@@ -174,9 +178,9 @@ impl<'a> Run<'a> {
 
     /// Runs it to its end.
     fn end(self) -> Outcome<Ending> {
-        let [port, other] = [processes::free_port()?, processes::free_port()?];
+        let [port, other, third] = ports()?;
         let exchange = format!("-E={port}");
-        let [number, its] = [port.to_string(), other.to_string()];
+        let [number, its, another] = [port, other, third].map(|port| port.to_string());
         match self.case.shape {
             Shape::Alone => self.judge(vec![self.start("alone", &[])?], |_| true),
             Shape::Refused => {
@@ -184,7 +188,8 @@ impl<'a> Run<'a> {
                 let status = alone.wait_until(self.deadline);
                 Ok(if status.is_some_and(says_excluded) { Ending::Passed } else { failed(&[alone], &[status]) })
             }
-            Shape::Datagrams => self.pair(port, &[&exchange], &[&exchange, HERE]),
+            // The older ones bind to a port that is always the same unless they are told another.
+            Shape::Datagrams => self.pair(port, &[&exchange, "-B", &its], &[&exchange, "-B", &another, HERE]),
             Shape::Connected => self.pair(port, &["-s", HERE, "-B", &number], &["-s", HERE, "-P", &number, HERE]),
             Shape::Bound => {
                 self.pair(port, &["-s", HERE, "-B", &number], &["-s", HERE, "-B", &its, "-P", &number, HERE])
@@ -263,6 +268,16 @@ impl<'a> Run<'a> {
             Verdict::Excluded => Ending::Excluded(all.iter().find_map(|one| refusal(&one.said())).unwrap_or_default()),
             Verdict::Passed | Verdict::Failed => failed(&all, &statuses),
         })
+    }
+}
+
+/// Ports that nobody uses.
+fn ports() -> Outcome<[u16; 3]> {
+    loop {
+        let ports = [processes::free_port()?, processes::free_port()?, processes::free_port()?];
+        if ports[0] != ports[1] && ports[1] != ports[2] && ports[0] != ports[2] {
+            return Ok(ports);
+        }
     }
 }
 
