@@ -128,7 +128,7 @@ impl UserfaultfdMonitor {
 }
 
 /// Whether MADV_GUARD_INSTALL is known, by the kernel's version.
-fn kernel_has_guard_pages() -> io::Result<bool> {
+pub(crate) fn kernel_has_guard_pages() -> io::Result<bool> {
     let release = rustix::system::uname();
     let release = release.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
