@@ -243,7 +243,7 @@ struct pindown_stats {
 	uint64_t failures;
 	/* Registrations dropped for want of room. */
 	uint64_t evictions;
-	/* Registrations dropped because their memory changed. */
+	/* Registrations dropped because their memory changed, or with all others. */
 	uint64_t invalidations;
 	/* Times that everything was dropped, because nobody knew what had changed. */
 	uint64_t flushes;

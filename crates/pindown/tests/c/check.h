@@ -40,9 +40,11 @@ struct device {
 	void *address;
 	size_t length;
 	uint32_t access;
+	/* The latest pins: those that a forked child inherits are not lost to valgrind. */
+	void *latest[4];
 };
 
-#define DEVICE_INIT { PTHREAD_MUTEX_INITIALIZER, 0, 0, UINT64_MAX, 0, NULL, 0, 0 }
+#define DEVICE_INIT { PTHREAD_MUTEX_INITIALIZER, 0, 0, UINT64_MAX, 0, NULL, 0, 0, { NULL } }
 
 int device_pin(void *context, void *address, size_t length, uint32_t access, struct pindown_pinned *pinned);
 void device_unpin(void *context, void *pin);

@@ -47,6 +47,7 @@ int device_pin(void *context, void *address, size_t length, uint32_t access, str
 		pinned->remote_key = device->pins << 32;
 		/* Valgrind tells of one that is lost. */
 		pinned->pin = malloc(8);
+		device->latest[device->pins % 4] = pinned->pin;
 	}
 	pthread_mutex_unlock(&device->lock);
 	return code;

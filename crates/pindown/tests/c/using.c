@@ -23,6 +23,8 @@ void uses(void)
 	CHECK(pindown_get(lane, place + 4000, 8, 0, &inner) == 0);
 	CHECK(again.local_key == 1 && inner.local_key == 1);
 	CHECK(device.pins == 1);
+	CHECK(use_once(lane, place + page(), 8, 0).local_key == 1);
+	CHECK(stats_of(cache).slow_hits == 1);
 	/* More rights than it has. */
 	CHECK(use_once(lane, place + 100, 1, PINDOWN_REMOTE_READ | PINDOWN_REMOTE_WRITE).local_key == 2);
 	CHECK(device.access == (PINDOWN_REMOTE_READ | PINDOWN_REMOTE_WRITE));
@@ -58,7 +60,7 @@ void uses(void)
 	device.fails = 0;
 	CHECK(use_once(lane, place, 1, 0).local_key == 3);
 	CHECK(use_once(lane, place, 1, 0).local_key == 3);
-	CHECK(stats_of(cache).hits == 2);
+	CHECK(stats_of(cache).hits == 3);
 	CHECK(stats_of(cache).misses == 3);
 	CHECK(stats_of(cache).failures == 3);
 	CHECK(stats_of(cache).entries == 1 && stats_of(cache).bytes == page());
