@@ -19,13 +19,13 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     fs::create_dir_all(&arguments.prefix)?;
     let prefix = fs::canonicalize(&arguments.prefix)?;
     let soname = format!("link-arg=-Wl,-soname,{SONAME}");
-    let build = ["rustc", "--release", "--quiet", "-p", "pindown", "--lib", "--crate-type", "cdylib", "--", "-C", &soname];
+    let build =
+        ["rustc", "--release", "--quiet", "-p", "pindown", "--lib", "--crate-type", "cdylib", "--", "-C", &soname];
     place.cargo().args(build).passed()?;
     let package = place.root.join("crates/pindown");
     let template = fs::read_to_string(package.join("pindown.pc.in"))?;
-    let described = template
-        .replace("@prefix@", &prefix.display().to_string())
-        .replace("@version@", env!("CARGO_PKG_VERSION"));
+    let described =
+        template.replace("@prefix@", &prefix.display().to_string()).replace("@version@", env!("CARGO_PKG_VERSION"));
     let library = fs::read(place.target.join("release/libpindown.so"))?;
     put(&prefix.join("lib").join(SONAME), &library)?;
     let link = prefix.join("lib/libpindown.so");

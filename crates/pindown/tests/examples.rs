@@ -18,5 +18,8 @@ fn rcache_023_the_registrar_of_the_example_has_room_for_fewer_than_are_used() {
 
 #[test]
 fn the_readme_shows_the_example_as_it_is() {
-    assert!(README.contains(shown(include_str!("../examples/registrar.rs"))), "copy examples/registrar.rs to README.md");
+    assert!(
+        README.contains(shown(include_str!("../examples/registrar.rs"))),
+        "copy examples/registrar.rs to README.md"
+    );
 }

@@ -96,16 +96,25 @@ impl<R: Registrar> Lane<R> {
     /// [`LookupError::Registrar`] with what the registrar said; nothing remains pinned then.
     #[inline(always)]
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
+        match self.hit(range, access) {
+            Ok(used) => Ok(used),
+            Err(parity) => self.get_slowly(range, access, parity),
+        }
+    }
+
+    /// The straight path of [`Self::get`]; else the parity under which the use was announced, for [`Self::get_slowly`].
+    #[inline(always)]
+    pub(crate) fn hit(&self, range: Range, access: Access) -> Result<Use, usize> {
         let parity = self.shared.parity();
         self.counts.begin(parity);
         match self.shared.hit(range, access) {
             Some((number, entry)) => Ok(Use::of(number, entry, parity)),
-            None => self.get_slowly(range, access, parity),
+            None => Err(parity),
         }
     }
 
     #[cold]
-    fn get_slowly(&self, range: Range, access: Access, parity: usize) -> Result<Use, LookupError> {
+    pub(crate) fn get_slowly(&self, range: Range, access: Access, parity: usize) -> Result<Use, LookupError> {
         if let Some((number, entry)) = self.shared.hit_aside(range, access) {
             return Ok(Use::of(number, entry, parity));
         }

@@ -9,7 +9,7 @@ use super::error::{Failure, answer};
 use super::registrar::Callbacks;
 use super::{OpenCache, own, place};
 use crate::access::Access;
-use crate::cache::{Lane, TICKET_BITS, Use};
+use crate::cache::{Lane, LookupError, TICKET_BITS, Use};
 use crate::range::Range;
 
 /// `struct pindown_use`.
@@ -28,6 +28,15 @@ pub(crate) struct OpenLane {
     /// The upper bits of its tickets, never 0: one that another lane gave is not ended here.
     name: u64,
     _open: Arc<()>,
+}
+
+impl OpenLane {
+    /// The use as the caller has it.
+    #[inline(always)]
+    fn name(&self, got: Use) -> UseOfLane {
+        let (local_key, remote_key) = (got.local_key(), got.remote_key());
+        UseOfLane { local_key, remote_key, ticket: self.name | got.into_ticket() }
+    }
 }
 
 /// What belongs to the use in a ticket; the rest is the lane's.
@@ -79,45 +88,79 @@ pub(crate) unsafe extern "C" fn pindown_get(
     used: *mut UseOfLane,
 ) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
-    let Some(lane) = (unsafe { lane.as_ref() }) else { return Failure::null("lane").answer() };
-    if used.is_null() {
-        return Failure::null("use").answer();
-    }
-    let Some(access) = Access::from_bits(access) else {
-        return Failure::unknown_access(access).answer();
+    let lane = unsafe { lane.as_ref() };
+    let (Some(lane), false, Some(rights), Ok(range)) =
+        (lane, used.is_null(), Access::from_bits(access), Range::new(address.addr() as u64, length as u64))
+    else {
+        return not_gotten(lane.is_none(), used.is_null(), access, address.addr() as u64, length as u64);
     };
-    let result = match Range::new(address.addr() as u64, length as u64) {
-        Ok(range) => lane.lane.get(range, access),
-        Err(error) => Err(error.into()),
-    };
-    match result {
+    match lane.lane.hit(range, rights) {
         Ok(got) => {
-            let (local_key, remote_key) = (got.local_key(), got.remote_key());
-            let got = UseOfLane { local_key, remote_key, ticket: lane.name | got.into_ticket() };
             // SAFETY: not null, and the caller's promise that a use may be written there.
-            unsafe { used.write(got) };
+            unsafe { used.write(lane.name(got)) };
+            0
+        }
+        Err(parity) => {
+            // SAFETY: as for this function, and the pointer is not null.
+            unsafe { get_slowly(lane, range, rights, parity, used) }
+        }
+    }
+}
+
+/// What a hit did not find.
+///
+/// # Safety
+/// A use may be written to `used`.
+#[cold]
+#[inline(never)]
+unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, parity: usize, used: *mut UseOfLane) -> c_int {
+    match lane.lane.get_slowly(range, access, parity) {
+        Ok(got) => {
+            // SAFETY: the caller's promise is the same.
+            unsafe { used.write(lane.name(got)) };
             0
         }
         Err(error) => Failure::from(error).answer(),
     }
 }
 
+/// Which argument it was.
+#[cold]
+#[inline(never)]
+fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u64) -> c_int {
+    let failure = match (no_lane, no_use, Range::new(address, length)) {
+        (true, ..) => Failure::null("lane"),
+        (_, true, _) => Failure::null("use"),
+        (_, _, Err(error)) => LookupError::from(error).into(),
+        _ => Failure::unknown_access(access),
+    };
+    failure.answer()
+}
+
 /// The operation has completed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
-    let Some(lane) = (unsafe { lane.as_ref() }) else { return Failure::null("lane").answer() };
+    let lane = unsafe { lane.as_ref() };
     // SAFETY: the caller's promise: null, or a use that nobody else touches now.
-    let Some(used) = (unsafe { used.as_mut() }) else { return Failure::null("use").answer() };
+    let used = unsafe { used.as_mut() };
+    let (Some(lane), Some(used)) = (lane, used) else {
+        return not_ended(None);
+    };
     if used.ticket & !OF_USE != lane.name {
-        return not_of_lane(used.ticket);
+        return not_ended(Some(used.ticket));
     }
     lane.lane.end(Use::from_ticket(mem::take(&mut used.ticket) & OF_USE));
     0
 }
 
 #[cold]
-fn not_of_lane(ticket: u64) -> c_int {
-    let why = if ticket == 0 { "the use has ended before" } else { "the use belongs to another lane, or is none" };
-    Failure::invalid(why).answer()
+#[inline(never)]
+fn not_ended(ticket: Option<u64>) -> c_int {
+    Failure::invalid(match ticket {
+        None => "lane or use is NULL",
+        Some(0) => "the use has ended before",
+        Some(_) => "the use belongs to another lane, or is none",
+    })
+    .answer()
 }

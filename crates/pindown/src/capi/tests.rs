@@ -19,7 +19,7 @@ use crate::monitor::Refusal;
 type Structure = (&'static str, usize, &'static [(&'static str, usize)]);
 
 macro_rules! structure {
-    ($c:literal, $rust:ty: $($field:ident),+ $(,)?) => {{
+    ($c:literal, $rust:ident: $($field:ident),+ $(,)?) => {{
         /// All fields there are, or this does not compile.
         fn _complete(value: $rust) {
             let $rust { $($field: _),+ } = value;

@@ -34,8 +34,8 @@ void uses(void)
 	REFUSED(pindown_get(lane, place, 0, 0, &use), EINVAL, "0 bytes");
 	REFUSED(pindown_get(lane, place, SIZE_MAX, 0, &use), EINVAL, "past the end");
 	REFUSED(pindown_get(lane, place, 1, 1u << 4, &use), EINVAL, "rights");
-	REFUSED(pindown_end(NULL, &use), EINVAL, "lane is NULL");
-	REFUSED(pindown_end(lane, NULL), EINVAL, "use is NULL");
+	REFUSED(pindown_end(NULL, &use), EINVAL, "is NULL");
+	REFUSED(pindown_end(lane, NULL), EINVAL, "is NULL");
 	REFUSED(pindown_end(other, &use), EINVAL, "another lane");
 	REFUSED(pindown_lane_close(lane), EBUSY, "under way");
 
