@@ -19,6 +19,12 @@ pub(crate) const INODES: usize = 64;
 #[cfg(loom)]
 pub(crate) const INODES: usize = 1;
 
+/// Looks at a record that is being written.
+#[cfg(not(loom))]
+const LOOKS: u32 = 1000;
+#[cfg(loom)]
+const LOOKS: u32 = 0;
+
 /// Says which layout a page has; part of every record's check too, so that zeroed memory is no record.
 pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
@@ -112,11 +118,21 @@ impl Page {
         record.number.store(number + 1, Ordering::Release);
     }
 
-    /// Record `number`, or everything if it has been overwritten or is being written.
+    /// Record `number`, or everything if it has been overwritten, or has been being written for too long: a writer needs
+    /// a fraction of a microsecond, but may lose its processor meanwhile.
     pub(crate) fn read(&self, number: u64) -> Change {
         let record = &self.records[number as usize % RECORDS];
-        if record.number.load(Ordering::Acquire) != number + 1 {
-            return Change::Everything;
+        let mut looks = 0;
+        loop {
+            let found = record.number.load(Ordering::Acquire);
+            if found == number + 1 {
+                break;
+            }
+            looks += 1;
+            if found > number || looks > LOOKS {
+                return Change::Everything;
+            }
+            std::hint::spin_loop();
         }
         let (start, end) = (record.start.load(Ordering::Relaxed), record.end.load(Ordering::Relaxed));
         let check = record.check.load(Ordering::Relaxed);

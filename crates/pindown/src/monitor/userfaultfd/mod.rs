@@ -27,7 +27,7 @@ pub(crate) mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, getpid};
@@ -61,6 +61,8 @@ struct Shared {
     bell: Bell,
     mappings: Mappings,
     removed: Removed,
+    /// The thread reads. What the system's library allocates when a thread begins is behind it.
+    reading: OnceLock<()>,
 }
 
 /// Addresses whose pages were dropped, as the reading thread knows them: it must not allocate, so there is room for so many.
@@ -166,9 +168,12 @@ fn start() -> io::Result<&'static Shared> {
         bell: Bell::new()?,
         mappings: Mappings::open()?,
         removed: Removed::new(),
+        reading: OnceLock::new(),
     }));
     let thread = std::thread::Builder::new().name("pindown-monitor".to_owned());
     thread.spawn(move || shared.watch_for_ever())?;
+    // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
+    shared.reading.wait();
     Ok(known.insert(shared))
 }
 
@@ -185,6 +190,8 @@ impl Shared {
     /// The reading thread. It lives as long as the process, for whoever changes a registered mapping waits for it.
     fn watch_for_ever(&self) {
         let mut messages = [Message::default(); MESSAGES];
+        // Only this thread sets it.
+        self.reading.set(()).ok();
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {
