@@ -400,6 +400,7 @@ impl Engine {
         }
         self.owe_progress();
         self.core.post_any_receive(work, notify)?;
+        self.look_for(work.from);
         if !self.core.outbox.is_empty() {
             self.act();
         }
