@@ -113,6 +113,7 @@ impl Shared {
     ///
     /// # Safety
     /// `to` is writable for `count` entries, and `sources`, unless it is null, for as many addresses.
+    #[inline]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         // SAFETY: passed on.
         let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
@@ -127,6 +128,16 @@ impl Shared {
             // SAFETY: passed on.
             return self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
         }
+        // SAFETY: passed on.
+        unsafe { self.read_reported(to, count, sources) }
+    }
+
+    /// Reads what endpoints have reported to the percale queue.
+    ///
+    /// # Safety
+    /// As of [`read`](Self::read).
+    #[inline(never)]
+    unsafe fn read_reported(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         self.drive();
         let mut results = [Entry::default(); BATCH];
         match self.percale.read(&mut results[..count.min(BATCH)]) {
@@ -206,6 +217,13 @@ impl Direct {
         came
     }
 
+    /// The next reading begins behind this port.
+    #[inline]
+    fn found(&mut self, at: usize) {
+        self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
+        self.idle = 0;
+    }
+
     /// A client that polls found nothing; whether somebody else may run now.
     #[inline]
     fn found_nothing(&mut self) -> bool {
@@ -222,11 +240,22 @@ impl Direct {
         let ports = self.ports.len();
         for step in 0..ports {
             let at = if self.first + step < ports { self.first + step } else { self.first + step - ports };
+            if count == 1 {
+                // Most clients read one at a time. It is neither put aside nor copied by a loop.
+                let mut only = [Entry::default()];
+                match self.ports[at].poll(&mut only) {
+                    Ok(0) => continue,
+                    Ok(_) => self.found(at),
+                    Err(_) => return -(FI_EAVAIL as isize),
+                }
+                // SAFETY: one entry.
+                unsafe { format.write(&only, to, sources) };
+                return 1;
+            }
             match self.ports[at].poll(&mut self.results[..count.min(BATCH)]) {
                 Ok(0) => {}
                 Ok(read) => {
-                    self.first = if at + 1 < ports { at + 1 } else { 0 };
-                    self.idle = 0;
+                    self.found(at);
                     // SAFETY: no more than `count`.
                     unsafe { format.write(&self.results[..read], to, sources) };
                     return read as isize;

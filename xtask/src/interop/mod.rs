@@ -40,10 +40,15 @@ pub(crate) struct Arguments {
     /// How often each client runs; it passes if it passes every time
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// Runs fabtests from this directory of programs instead, beside libfabric's shm and tcp providers. The libfabric in `../lib`,
-    /// if there is one, goes with them
+    /// Runs fabtests from this directory of programs instead, beside libfabric's shm and tcp providers
     #[arg(long, value_name = "DIRECTORY")]
     fabtests: Option<PathBuf>,
+    /// The directory of the libfabric that fabtests run with; without it, `../lib` of theirs if a libfabric is there, else the system's
+    #[arg(long, value_name = "DIRECTORY", requires = "fabtests")]
+    libfabric: Option<PathBuf>,
+    /// Runs fabtests over these only
+    #[arg(long, value_delimiter = ',', requires = "fabtests")]
+    over: Vec<fabtests::Over>,
     /// Prints the rows as JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -60,7 +65,8 @@ impl Arguments {
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     let provider = provider::build(place)?;
     if let Some(directory) = &arguments.fabtests {
-        return fabtests::run(place, provider, directory, arguments.only.as_deref(), arguments.json);
+        let site = fabtests::site(place, provider, directory, arguments.libfabric.as_deref())?;
+        return fabtests::run(&site, &arguments.over, arguments.only.as_deref(), arguments.json);
     }
     let site = Site::prepare(place, provider, true);
     let rows = run_all(&site, arguments.repeat, |case| arguments.wants(case));
