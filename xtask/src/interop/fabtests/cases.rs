@@ -144,6 +144,9 @@ const NEWER: [List; 4] = [
             ("rdm_bw -I 5%", &["", " -v -U"]),
             ("rdm_bw_mt -n %", &["2", "8", "8 -g"]),
             ("unmap_mem -e rdm", &[]),
+            // Of EFA, not of all builds. What it expects of a target that closes its regions are EFA's own error numbers.
+            ("mr_abort -T abort -o % -S 65536 -W 64 -N 4", &["write", "read", "writedata"]),
+            ("mr_abort -T partial -o write -S 65536 -W 64", &[]),
         ],
     ),
     (Shape::Connected, &[("cq_data -e msg -o %", &["senddata", "writedata"]), ("flood -e msg -v -T 1", &[])]),
