@@ -1,15 +1,19 @@
 //! Every kind of change, made under a cache over the kernel tier by system calls of this process: no transfer uses the
 //! old pages. Skipped with the reason where the programs cannot be loaded.
 
+#![expect(unsafe_code, reason = "one word in memory that is replaced; the block states its own reason")]
+
 mod oracle;
 
 use std::ffi::c_long;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use oracle::{
     ANONYMOUS, Memory, Outcome, PAGE, READ_WRITE, World, advise, call, done, load, map_anew, map_at, must, pattern,
     store, unmap,
 };
-use pindown::{Access, Range};
+use pindown::{Access, Range, Waited};
 
 fn range(at: u64, len: u64) -> Range {
     Range::new(at, len).expect("a range")
@@ -434,6 +438,96 @@ fn mon_045_046_047_a_check_sees_what_happened_before_it() {
     told.sort_by_key(|handle| registered.iter().position(|one| one == handle));
     assert_eq!(told, registered[8..]);
     registered.iter().for_each(|handle| world.cache.deregister(*handle).expect("it is there"));
+}
+
+#[test]
+fn mon_048_051_a_wait_ends_with_a_change_or_an_interruption() {
+    let Some(world) = World::open() else { return };
+    let (memory, fd) = Memory::shared(4);
+    let private = Memory::new(4);
+    let register = |memory: &Memory| {
+        let made = world.cache.register(range(memory.start, memory.len), Access::LOCAL_WRITE).expect("registered");
+        assert_eq!(made.unwatched, None);
+        made.handle
+    };
+    let changes: [(&Memory, &(dyn Fn() + Sync)); 3] = [
+        (&private, &|| unmap(private.page(1), PAGE)),
+        (&memory, &|| done(libc::SYS_fallocate, [fd, 3, PAGE, PAGE, 0, 0])),
+        (&memory, &|| map_anew(memory.page(3), PAGE)),
+    ];
+    for (memory, change) in changes {
+        let handle = register(memory);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| world.cache.wait(Some(Duration::from_secs(30))).expect("it can wait"));
+            change();
+            assert_eq!(waiter.join().expect("it ends"), Waited::Changed(handle));
+        });
+        world.cache.deregister(handle).expect("it is there");
+    }
+    let first = world.cache.clone();
+    let waiter = std::thread::spawn(move || first.wait(None).expect("it can wait"));
+    world.cache.interrupt();
+    assert_eq!(waiter.join().expect("it ends"), Waited::Interrupted);
+    assert_eq!(world.cache.wait(Some(Duration::from_millis(1))).expect("it can wait"), Waited::TimedOut);
+}
+
+/// A page that one thread replaces again and again, while another transfers through the cache: what is carried is never
+/// older than what was in the page before the look-up.
+#[test]
+fn mon_046_050_rcache_021_026_transfers_race_with_changes() {
+    let Some(world) = World::open() else { return };
+    let (private, (shared, fd)) = (Memory::new(4), Memory::shared(4));
+    let replace: [(&Memory, &(dyn Fn() + Sync)); 4] = [
+        (&private, &|| map_anew(private.start, private.len)),
+        (&private, &|| advise(private.page(1), PAGE, libc::MADV_DONTNEED)),
+        (&shared, &|| done(libc::SYS_fallocate, [fd, 3, PAGE, PAGE, 0, 0])),
+        (&shared, &|| map_at(shared.start, shared.len, libc::MAP_SHARED, fd, 0)),
+    ];
+    for (way, (memory, replace)) in replace.into_iter().enumerate() {
+        let (at, before) = (memory.page(1), world.cache.stats());
+        // SAFETY: the page is mapped for as long as the test runs, and only accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at as usize)) };
+        let (published, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let mut right = 0_u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    if number % 8 == 0 {
+                        replace();
+                    }
+                    word.store(number, Ordering::SeqCst);
+                    published.store(number, Ordering::SeqCst);
+                    (0..number % 64).for_each(|_| std::hint::spin_loop());
+                }
+            });
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while right < 4000 {
+                assert!(Instant::now() < deadline, "{right} transfers in a minute");
+                let least = published.load(Ordering::SeqCst);
+                let sent = world.send(at, 8);
+                let carried = sent.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+                // A new page holds 0, unless it shows what the object held.
+                if carried < least && carried != 0 {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!(
+                        "stale: carried {carried} after {least} had been stored, way {way}: {:?}",
+                        world.cache.stats()
+                    );
+                }
+                right += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let after = world.cache.stats();
+        assert!(after.invalidations > before.invalidations, "way {way}: nothing raced: {after:?}");
+        println!("way {way}: {after:?}");
+    }
+    world.cache.flush();
+    world.cache.sweep();
+    assert_eq!(world.oracle.registered(), 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod quiet;
 mod reported;
 mod stress;
+mod woken;
 
 use std::ffi::c_long;
 use std::ops::Range;
