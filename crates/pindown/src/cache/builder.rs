@@ -45,7 +45,7 @@ pub enum OpenError {
 
 impl<R: Registrar> Builder<R> {
     pub(super) fn new(registrar: R) -> Self {
-        Self { registrar, choice: Choice::default(), limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
+        Self { registrar, choice: best(), limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
     }
 
     /// Who tells the cache what changed: the best that can work here, unless told otherwise.
@@ -101,4 +101,14 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("choice", &self.choice).field("limits", &self.limits).finish_non_exhaustive()
     }
+}
+
+#[cfg(not(loom))]
+fn best() -> Choice {
+    Choice::Best(crate::monitor::userfaultfd::GuardPages::Possible)
+}
+
+#[cfg(loom)]
+fn best() -> Choice {
+    Choice::None
 }

@@ -23,6 +23,20 @@ use crate::registrar::{Pinned, Registrar};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
+impl Handle {
+    /// The handle as a number, for other languages.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The handle of this number. One that was never given out names nothing.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
 /// A registration of the application's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -30,6 +30,8 @@ use std::sync::{Arc, PoisonError};
 
 pub use builder::{Builder, OpenError};
 pub use handles::{Handle, Registration, UnknownHandle, Waited};
+#[cfg(not(loom))]
+pub(crate) use lane::TICKET_BITS;
 pub use lane::{Lane, Use};
 pub use stats::Stats;
 
@@ -132,6 +134,12 @@ impl<R: Registrar> Cache<R> {
     pub fn explanation(&self) -> String {
         let worse = self.0.unavailable.iter().map(|why| format!("\n{why}"));
         std::iter::once(format!("the monitor is {}", self.monitor())).chain(worse).collect()
+    }
+
+    /// Whether this process is a fork of the one that opened the cache: then it has nothing to give.
+    #[must_use]
+    pub fn forked(&self) -> bool {
+        self.0.journal.forked()
     }
 
     /// Drops every registration; those in use are unpinned when their uses end, at one of the next calls.

@@ -26,13 +26,14 @@ use crate::journal::{Bell, Page};
 use crate::range::Range;
 
 /// Which monitor a cache is to have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Choice {
-    /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] and [`Choice::Sealed`] that can work here, else
-    /// [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation) tells which, and why no better one.
-    #[default]
-    Best,
+    /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (unless guard pages leave it sealed memory only) and
+    /// [`Choice::Sealed`] that can work here, else [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation)
+    /// tells which, and why no better one.
+    #[cfg(not(loom))]
+    Best(userfaultfd::GuardPages),
     /// Programs in the kernel: see [`bpf`].
     #[cfg(not(loom))]
     Bpf,
@@ -75,11 +76,12 @@ impl Choice {
             Self::Sealed => Box::new(sealed()?),
             Self::None => Box::new(NoMonitor),
             Self::Imported(imported) => Box::new(imported),
-            Self::Best => {
+            Self::Best(guard_pages) => {
                 let mut worse = Vec::new();
                 let found = bpf().map(boxed).or_else(|why| {
                     worse.push(why);
-                    userfaultfd(userfaultfd::GuardPages::Possible).map(boxed)
+                    userfaultfd::useful(guard_pages).map_err(named("userfaultfd"))?;
+                    userfaultfd(guard_pages).map(boxed)
                 });
                 let found = found.or_else(|why| {
                     worse.push(why);
@@ -119,18 +121,18 @@ pub enum Refusal {
     TooLarge,
     /// The monitor cannot tell all changes of this kind of memory.
     NotWatchable,
-    /// The monitor may have missed changes: nothing is kept any more.
-    MonitorEnded,
     /// So many registrations that were taken out are still in use that the limit of their count leaves no room.
     InUse,
     /// The memory changed, or may have, while it was being registered.
     Changed,
+    /// The monitor may have missed changes: nothing is kept any more.
+    MonitorEnded,
 }
 
 impl Refusal {
     /// Every reason, in the order of [`Refusal::index`].
     pub(crate) const ALL: [Self; 6] =
-        [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::MonitorEnded, Self::InUse, Self::Changed];
+        [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::InUse, Self::Changed, Self::MonitorEnded];
 
     pub(crate) fn index(self) -> usize {
         self as usize

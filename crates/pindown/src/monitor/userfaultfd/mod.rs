@@ -27,9 +27,10 @@ pub(crate) mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, getpid};
 
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched};
@@ -49,13 +50,13 @@ pub enum GuardPages {
     NeverInstalled,
 }
 
-/// One of the process: a mapping has one userfaultfd.
-static MONITOR: OnceLock<&'static Shared> = OnceLock::new();
-static STARTING: Mutex<()> = Mutex::new(());
+/// One of the process: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts its own.
+static MONITOR: Mutex<Option<&'static Shared>> = Mutex::new(None);
 
 #[derive(Debug)]
 struct Shared {
     uffd: Userfaultfd,
+    process: Pid,
     page: &'static Page,
     bell: EventBell,
     mappings: Mappings,
@@ -129,8 +130,20 @@ impl UserfaultfdMonitor {
     }
 }
 
+/// Whether it would keep more than [`super::sealed`] does, at a higher price of hits.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn useful(guard_pages: GuardPages) -> io::Result<()> {
+    if guard_pages == GuardPages::Possible && kernel_has_guard_pages()? {
+        let why = "it would keep sealed memory only, for this kernel has guard pages and nobody promised to use none";
+        return Err(io::Error::other(why));
+    }
+    Ok(())
+}
+
 /// Whether MADV_GUARD_INSTALL is known, by the kernel's version.
-fn kernel_has_guard_pages() -> io::Result<bool> {
+pub(crate) fn kernel_has_guard_pages() -> io::Result<bool> {
     let release = rustix::system::uname();
     let release = release.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
@@ -142,12 +155,15 @@ fn kernel_has_guard_pages() -> io::Result<bool> {
 }
 
 fn start() -> io::Result<&'static Shared> {
-    let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(shared) = MONITOR.get() {
+    let mut known = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(shared) = *known
+        && shared.process == getpid()
+    {
         return Ok(shared);
     }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new()?,
+        process: getpid(),
         page: Box::leak(Page::boxed()),
         bell: EventBell::new()?,
         mappings: Mappings::open()?,
@@ -158,7 +174,7 @@ fn start() -> io::Result<&'static Shared> {
     thread.spawn(move || shared.watch_for_ever())?;
     // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
     shared.reading.wait();
-    Ok(MONITOR.get_or_init(|| shared))
+    Ok(known.insert(shared))
 }
 
 /// Where nothing is ever mapped.
