@@ -7,7 +7,7 @@ use libc::{PROT_NONE, PROT_READ};
 use super::{Operation, Tools, Way};
 use crate::torture::kinds::Trait;
 use crate::torture::lot::READ_WRITE;
-use crate::torture::memory::Memory;
+use crate::torture::memory::{Memory, Origin};
 
 /// Since Linux 6.13.
 const MADV_GUARD_INSTALL: i32 = 102;
@@ -107,7 +107,12 @@ pub(super) const ALL: &[Operation] = &[
         let policy = libc::MPOL_PREFERRED as usize;
         memory.lot.call(libc::SYS_mbind, memory.registered, [policy, 0, 0, MPOL_MF_MOVE]).map(drop)
     }),
-    own("mseal", Way::Once, |memory, _| memory.lot.call(libc::SYS_mseal, memory.registered, [0; 4]).map(drop)),
+    own("mseal", Way::Once, |memory, _| {
+        if matches!(memory.origin, Origin::Stack(_)) {
+            return Err(io::Error::other("its thread could not end any more"));
+        }
+        memory.lot.call(libc::SYS_mseal, memory.registered, [0; 4]).map(drop)
+    }),
     own("msync", Way::Once, |memory, _| {
         memory.lot.call(libc::SYS_msync, memory.registered, [libc::MS_SYNC as usize, 0, 0, 0]).map(drop)
     }),
