@@ -10,8 +10,13 @@ use pindown::Range;
 
 /// Addresses in which no value of this program lies and to which no reference points: whatever becomes of the memory
 /// there, nothing of the program changes with it. It is read and written by system calls only.
-#[derive(Clone, Debug)]
-pub(super) struct Lot(Range);
+#[derive(Debug)]
+pub(super) struct Lot {
+    range: Range,
+    /// With what lies around it so that a hole in the lot is no larger than the lot: else whoever asks for memory is given
+    /// the hole.
+    reserved: Range,
+}
 
 /// What may be done to memory.
 pub(super) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -30,22 +35,31 @@ impl Lot {
     /// Addresses where nothing was: `len` bytes, aligned, that nobody may touch yet.
     pub(super) fn reserve(len: u64, align: u64) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let bytes = (len + align) as usize;
+        let before = pindown::page_size();
+        let bytes = before + len + align;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes, libc::PROT_NONE, flags, -1, 0_usize) };
+        let start = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes as usize, libc::PROT_NONE, flags, -1, 0_usize) };
         let start = result(start)? as u64;
-        range(start.next_multiple_of(align), len).map(Self)
+        let range_of_lot = range((start + before).next_multiple_of(align), len)?;
+        Ok(Self { range: range_of_lot, reserved: range(start, bytes)? })
     }
 
     /// Addresses that something else than a value of this program has: a part of a stack that is not used, memory that
     /// malloc lent, sealed memory that is never looked into.
     pub(super) fn adopt(range: Range) -> Self {
-        Self(range)
+        Self { range, reserved: range }
     }
 
     /// All of them.
     pub(super) fn range(&self) -> Range {
-        self.0
+        self.range
+    }
+
+    /// Gives the addresses back.
+    pub(super) fn release(&self) -> io::Result<()> {
+        let Self { reserved, .. } = self;
+        // SAFETY: the lot, in which no value lies, and what was mapped around it and never touched.
+        result(unsafe { libc::syscall(libc::SYS_munmap, reserved.start() as usize, reserved.len() as usize) }).map(drop)
     }
 
     /// System call `number`, which takes an address, a length and `rest`. No argument of `rest` is an address.
@@ -119,6 +133,6 @@ impl Lot {
 
     /// What cannot be an accident of the machine: the torture itself is wrong.
     fn own(&self, at: Range) {
-        assert!(self.0.contains(at), "{at} is not of {}", self.0);
+        assert!(self.range.contains(at), "{at} is not of {}", self.range);
     }
 }

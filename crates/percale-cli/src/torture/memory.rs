@@ -243,7 +243,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // A thread's stack, the heap and the like go with their origin. Sealed memory cannot go.
         if matches!(self.origin, Origin::Mapped | Origin::Segment(_)) {
-            self.lot.unmap(self.lot.range()).ok();
+            // What was sealed stays.
+            self.lot.release().ok();
         }
     }
 }

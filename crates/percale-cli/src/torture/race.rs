@@ -7,11 +7,15 @@
 //!
 //! One change is looked at closer: a thread that finds the hole which another's munmap(2) has made, before that call
 //! returns, and maps it anew, must not be given the old registration.
+//!
+//! While there are holes nothing may map memory but what means to: all threads are started, and have what they need,
+//! before the first change.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::MAP_FIXED_NOREPLACE;
@@ -19,7 +23,7 @@ use pindown::{Lane, Registrar};
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{self, Kind, Trait};
-use super::lot::range;
+use super::lot::{Lot, range};
 use super::memory::{Memory, Origin, Shape};
 use super::monitors::{Monitor, Subject};
 use super::operations::{self, Operation, Tools, Way};
@@ -57,9 +61,9 @@ const MOVES: u64 = 16;
 /// Regions for each thread.
 const REGIONS: u64 = 3;
 
-/// How a region that was made anew is called.
-const NEW: &str = "made anew";
-const BETWEEN: &str = "munmap all, mapped anew by another thread before it returned";
+/// What is done to regions apart from the operations, where those have their numbers.
+const MADE_ANEW: usize = usize::MAX;
+const BETWEEN: usize = usize::MAX - 1;
 
 /// Memory that threads change and use.
 struct Region {
@@ -71,14 +75,17 @@ struct Region {
     start: AtomicU64,
     /// Changes begun and changes ended.
     changes: AtomicU64,
-    /// What was done last: an operation, or past those one of the names above.
+    /// What was done last.
     last: AtomicUsize,
 }
 
 impl Region {
     fn name_of_last(&self) -> String {
-        let last = self.last.load(Ordering::Acquire);
-        let name = self.operations.get(last).map_or(if last == usize::MAX { BETWEEN } else { NEW }, |op| op.name);
+        let name = match self.last.load(Ordering::Acquire) {
+            MADE_ANEW => "made anew",
+            BETWEEN => "munmap all, mapped anew by another thread before it returned",
+            number => self.operations.get(number).map_or("", |operation| operation.name),
+        };
         format!("{}, {name}", self.kind.name)
     }
 
@@ -94,8 +101,28 @@ struct Arena<'a> {
     oracle: &'a Oracle,
     monitor: &'a Monitor,
     regions: Vec<Region>,
-    deadline: Instant,
+    /// All threads run: a thread maps memory before it does.
+    begin: Barrier,
+    time: Duration,
     failed: AtomicBool,
+}
+
+/// What each thread has of its own.
+struct Thread {
+    number: u64,
+    dice: Dice,
+    lane: Lane<Oracle>,
+    eye: Eye,
+    tally: Tally,
+    deadline: Instant,
+}
+
+/// What a thread that changes memory has, apart from that.
+struct Hands {
+    tools: Tools,
+    /// Another thread, which unmaps.
+    unmap: Sender<Lot>,
+    unmapped: Receiver<io::Result<()>>,
 }
 
 /// Runs the threads.
@@ -105,18 +132,31 @@ pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Or
     for number in 0..(plan.threads * REGIONS).max(kinds.len() as u64) {
         regions.push(region(kinds[number as usize % kinds.len()], monitor)?);
     }
-    let deadline = Instant::now() + Duration::from_secs(plan.seconds);
-    let arena = Arena { subject, oracle, monitor, regions, deadline, failed: AtomicBool::new(false) };
+    let begin = Barrier::new(3 * plan.threads as usize);
+    let time = Duration::from_secs(plan.seconds);
+    let arena = Arena { subject, oracle, monitor, regions, begin, time, failed: AtomicBool::new(false) };
     let before = subject.cache.stats();
     let mut tally = Tally::default();
+    let mut dice = Dice(plan.seed);
+    let team = |number| -> io::Result<_> {
+        let tools = Tools::for_way(Way::Call)?;
+        let (unmap, lots) = channel::<Lot>();
+        let (done, unmapped) = channel();
+        let unmaps = move || lots.iter().try_for_each(|lot| done.send(lot.unmap(lot.range())));
+        let changer = arena.thread(2 * number, dice.fork())?;
+        Ok((unmaps, Hands { tools, unmap, unmapped }, changer, arena.thread(2 * number + 1, dice.fork())?))
+    };
+    let teams: Vec<_> = (0..plan.threads).map(team).collect::<io::Result<_>>()?;
     std::thread::scope(|scope| -> io::Result<()> {
+        let arena = &arena;
         let mut threads = Vec::new();
-        for number in 0..plan.threads {
-            let arena = &arena;
-            let dice = |which| Dice(plan.seed.wrapping_add(2 * number + which).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let (changing, using) = (dice(0), dice(1));
-            threads.push(scope.spawn(move || arena.ending(arena.change(changing, 2 * number))));
-            threads.push(scope.spawn(move || arena.ending(arena.use_and_look(using, 2 * number + 1))));
+        for (unmaps, mut hands, mut changer, mut user) in teams {
+            scope.spawn(move || {
+                arena.begin.wait();
+                unmaps()
+            });
+            threads.push(scope.spawn(move || arena.run(|arena| arena.change(&mut changer, &mut hands))));
+            threads.push(scope.spawn(move || arena.run(|arena| arena.use_and_look(&mut user))));
         }
         for thread in threads {
             tally.add(thread.join().map_err(|_| io::Error::other("a thread panicked"))??);
@@ -150,17 +190,28 @@ fn region(kind: &'static Kind, monitor: &Monitor) -> io::Result<Region> {
         start: AtomicU64::new(memory.registered.start()),
         memory: Mutex::new(memory),
         changes: AtomicU64::new(0),
-        last: AtomicUsize::new(usize::MAX - 1),
+        last: AtomicUsize::new(MADE_ANEW),
     })
 }
 
 impl Arena<'_> {
-    fn goes_on(&self) -> bool {
-        Instant::now() < self.deadline && !self.failed.load(Ordering::Relaxed)
+    fn thread(&self, number: u64, dice: Dice) -> io::Result<Thread> {
+        let (lane, eye) = (self.subject.cache.lane(), self.oracle.eye()?);
+        Ok(Thread { number, dice, lane, eye, tally: Tally::default(), deadline: Instant::now() })
     }
 
-    /// What fails ends all threads.
-    fn ending(&self, tally: io::Result<Tally>) -> io::Result<Tally> {
+    fn begin(&self, thread: &mut Thread) {
+        self.begin.wait();
+        thread.deadline = Instant::now() + self.time;
+    }
+
+    fn goes_on(&self, thread: &Thread) -> bool {
+        Instant::now() < thread.deadline && !self.failed.load(Ordering::Relaxed)
+    }
+
+    /// A thread: what fails ends all of them.
+    fn run(&self, body: impl FnOnce(&Self) -> io::Result<Tally>) -> io::Result<Tally> {
+        let tally = body(self);
         if tally.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
@@ -168,108 +219,93 @@ impl Arena<'_> {
     }
 
     /// Uses a part of a region, as a thread of a program does, and looks at a word that only this thread writes.
-    fn use_and_look(&self, mut dice: Dice, thread: u64) -> io::Result<Tally> {
-        let lane = self.subject.cache.lane();
-        let mut eye = self.oracle.eye()?;
-        let mut tally = Tally::default();
-        let page = Shape::small().unit;
-        let pages = Shape::small().registered;
-        while self.goes_on() {
-            let region = &self.regions[dice.below(self.regions.len() as u64) as usize];
+    fn use_and_look(&self, thread: &mut Thread) -> io::Result<Tally> {
+        self.begin(thread);
+        let (page, pages) = (Shape::small().unit, Shape::small().registered);
+        while self.goes_on(thread) {
+            let region = &self.regions[thread.dice.below(self.regions.len() as u64) as usize];
             let begun = region.changes.load(Ordering::Acquire);
             let start = region.start.load(Ordering::Acquire);
-            let first = dice.below(pages) / 2;
-            let some = 1 + dice.below(pages - first);
+            let first = thread.dice.below(pages) / 2;
+            let some = 1 + thread.dice.below(pages - first);
             let part = range(start + first * page, some * page)?;
-            tally.uses += 1;
+            thread.tally.uses += 1;
             // There may be a hole just now.
-            let Ok(used) = lane.get(part, ACCESS) else { continue };
-            for _ in 0..dice.below(400) {
+            let Ok(used) = thread.lane.get(part, ACCESS) else { continue };
+            for _ in 0..thread.dice.below(400) {
                 std::hint::spin_loop();
             }
-            let address = part.start() + dice.below(some) * page + 8 * thread;
-            let current = begun.is_multiple_of(2).then(|| eye.is_word_current(Seen::of(&used).slot, address));
+            let address = part.start() + thread.dice.below(some) * page + 8 * thread.number;
+            let settled = begun.is_multiple_of(2);
+            let current = settled.then(|| thread.eye.is_word_current(Seen::of(&used).slot, address));
             let after = region.name_of_last();
             let undisturbed = region.changes.load(Ordering::Acquire) == begun;
-            lane.end(used);
+            thread.lane.end(used);
             if let (Some(Ok(current)), true) = (current, undisturbed) {
-                tally.checked += 1;
-                tally.judge(current, || after);
+                thread.tally.judge(current, || after);
             }
         }
-        Ok(tally)
+        Ok(std::mem::take(&mut thread.tally))
     }
 
     /// Changes one region after the other.
-    fn change(&self, mut dice: Dice, thread: u64) -> io::Result<Tally> {
-        let lane = self.subject.cache.lane();
-        let mut eye = self.oracle.eye()?;
-        let mut tools = Tools::for_way(Way::Call)?;
-        let mut tally = Tally::default();
-        while self.goes_on() {
-            let region = &self.regions[dice.below(self.regions.len() as u64) as usize];
+    fn change(&self, thread: &mut Thread, hands: &mut Hands) -> io::Result<Tally> {
+        self.begin(thread);
+        while self.goes_on(thread) {
+            let region = &self.regions[thread.dice.below(self.regions.len() as u64) as usize];
             let mut memory = region.memory.lock().unwrap_or_else(PoisonError::into_inner);
             let next = region.changes.load(Ordering::Acquire) / 2;
             self.subject.about_to_change(memory.registered);
             region.count();
             if next % MOVES == MOVES - 1 {
-                region.last.store(usize::MAX - 1, Ordering::Release);
+                region.last.store(MADE_ANEW, Ordering::Release);
                 let old = std::mem::replace(&mut *memory, (region.kind.make)()?);
                 region.start.store(memory.registered.start(), Ordering::Release);
                 // Addresses that a monitor may distrust are left alone; others come back, which is worse.
                 if self.monitor.alone { old.retire()? } else { drop(old) }
-            } else if dice.below(4) == 0 && matches!(memory.origin, Origin::Mapped) {
-                region.last.store(usize::MAX, Ordering::Release);
-                self.map_between(&memory, &lane, &mut eye, thread, region, &mut tally)?;
+            } else if thread.dice.below(4) == 0 && matches!(memory.origin, Origin::Mapped) {
+                region.last.store(BETWEEN, Ordering::Release);
+                map_between(&memory, thread, hands, || region.name_of_last())?;
             } else {
-                let which = dice.below(region.operations.len() as u64) as usize;
+                let which = thread.dice.below(region.operations.len() as u64) as usize;
                 region.last.store(which, Ordering::Release);
                 // What the kernel does not do to such memory changes nothing.
-                (region.operations[which].apply)(&mut memory, &mut tools).ok();
-                if tools.mappings.of(memory.whole)?.is_none() || dice.below(4) == 0 {
+                (region.operations[which].apply)(&mut memory, &mut hands.tools).ok();
+                if hands.tools.mappings.of(memory.whole)?.is_none() || thread.dice.below(4) == 0 {
                     memory.establish(0)?;
                 }
             }
             region.count();
             drop(memory);
-            tally.changes += 1;
-            std::thread::sleep(Duration::from_micros(dice.below(300)));
+            thread.tally.changes += 1;
+            std::thread::sleep(Duration::from_micros(thread.dice.below(300)));
         }
-        Ok(tally)
+        Ok(std::mem::take(&mut thread.tally))
     }
+}
 
-    /// Another thread unmaps; this one maps as soon as it can.
-    fn map_between(
-        &self,
-        memory: &Memory,
-        lane: &Lane<Oracle>,
-        eye: &mut Eye,
-        thread: u64,
-        region: &Region,
-        tally: &mut Tally,
-    ) -> io::Result<()> {
-        let (lot, whole) = (&memory.lot, memory.whole);
-        std::thread::scope(|scope| {
-            let unmapped = scope.spawn(move || lot.unmap(whole));
-            let patience = Instant::now() + Duration::from_secs(30);
-            while let Err(error) = memory.establish(MAP_FIXED_NOREPLACE) {
-                if error.raw_os_error() != Some(libc::EEXIST) || Instant::now() > patience {
-                    return Err(error);
-                }
-            }
-            if let Ok(used) = lane.get(memory.registered, ACCESS) {
-                let current = eye.is_word_current(Seen::of(&used).slot, memory.registered.start() + 8 * thread);
-                lane.end(used);
-                tally.checked += 1;
-                tally.judge(current?, || region.name_of_last());
-            }
-            unmapped.join().map_err(|_| io::Error::other("a thread panicked"))?
-        })
+/// Another thread unmaps; this one maps as soon as it can, and uses what it has mapped.
+fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
+    let gone = |_| io::Error::other("the thread that unmaps has gone");
+    hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;
+    let patience = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = memory.establish(MAP_FIXED_NOREPLACE) {
+        if error.raw_os_error() != Some(libc::EEXIST) || Instant::now() > patience {
+            return Err(error);
+        }
     }
+    if let Ok(used) = thread.lane.get(memory.registered, ACCESS) {
+        let word = memory.registered.start() + 8 * thread.number;
+        let current = thread.eye.is_word_current(Seen::of(&used).slot, word);
+        thread.lane.end(used);
+        thread.tally.judge(current?, after);
+    }
+    hands.unmapped.recv().map_err(|_| gone(()))?
 }
 
 impl Tally {
     fn judge(&mut self, current: bool, after: impl FnOnce() -> String) {
+        self.checked += 1;
         if !current {
             self.stale += 1;
             *self.after.entry(after()).or_default() += 1;
@@ -291,6 +327,11 @@ impl Tally {
 struct Dice(u64);
 
 impl Dice {
+    /// Others, for another thread.
+    fn fork(&mut self) -> Self {
+        Self(self.below(u64::MAX))
+    }
+
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;

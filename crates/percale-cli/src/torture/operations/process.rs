@@ -31,7 +31,7 @@ pub(super) const ALL: &[Operation] = &[
         let status = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("the child: {status}"))) }
     }),
-    any("thread starts and ends", Way::Call, |_, _| {
+    any("thread starts and ends", Way::Once, |_, _| {
         let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {})?;
         thread.join().map_err(|_| io::Error::other("the thread panicked"))
     }),
