@@ -139,7 +139,9 @@ impl Memory {
     /// Maps the whole of it where it belongs, over what is there, or with MAP_FIXED_NOREPLACE if nothing is.
     pub(super) fn establish(&self, flags: c_int) -> io::Result<()> {
         if let Origin::Segment(segment) = &self.origin {
-            return self.lot.attach(segment.id(), self.whole, libc::SHM_REMAP);
+            // SHM_REMAP is an operation of its own.
+            self.lot.unmap(self.whole)?;
+            return self.lot.attach(segment.id(), self.whole, 0);
         }
         self.map_same(self.whole, flags)
     }

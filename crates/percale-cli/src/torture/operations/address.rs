@@ -81,7 +81,10 @@ pub(super) const ALL: &[Operation] = &[
         let other = Segment::new(memory.whole.len())?;
         memory.lot.attach(other.id(), memory.whole, libc::SHM_REMAP)
     }),
-    call("shmat SHM_REMAP the same", &[Trait::Segment], |memory, _| memory.establish(0)),
+    call("shmat SHM_REMAP the same", &[Trait::Segment], |memory, _| match &memory.origin {
+        Origin::Segment(segment) => memory.lot.attach(segment.id(), memory.whole, libc::SHM_REMAP),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }),
     once("shmat SHM_REMAP over it", &[Trait::Mapped], |memory, _| {
         let other = Segment::new(memory.whole.len())?;
         memory.lot.attach(other.id(), memory.whole, libc::SHM_REMAP)
