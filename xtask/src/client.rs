@@ -47,6 +47,11 @@ impl Client {
         self.status.is_none()
     }
 
+    /// How it ended, once it was seen to have.
+    pub(crate) fn ended(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
     /// Waits for its end, until the deadline; then it is ended, and there is no status.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         while self.is_running() && Instant::now() < deadline {

@@ -15,6 +15,7 @@ mod machine;
 mod packages;
 mod peers;
 mod perf;
+mod pindown;
 mod place;
 mod processes;
 mod program;
@@ -53,6 +54,8 @@ enum Chore {
     Peers(peers::Arguments),
     /// Builds libpercale-fi.so for libfabric, and prints the environment variable by which libfabric finds it
     Provider(provider::Arguments),
+    /// Builds libpindown.so and places it with its header and pkg-config file under a directory
+    Pindown(pindown::Arguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
     /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
@@ -81,6 +84,7 @@ fn run(chore: &Chore) -> Outcome<bool> {
         Chore::Fuzz(arguments) => fuzz::run(&place, arguments),
         Chore::Peers(arguments) => peers::run(&place, arguments),
         Chore::Provider(arguments) => provider::run(&place, arguments),
+        Chore::Pindown(arguments) => pindown::run(&place, arguments),
         Chore::Interop(arguments) => interop::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),
     }

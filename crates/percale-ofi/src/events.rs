@@ -21,7 +21,7 @@ use crate::{errors, log};
 
 mod record;
 
-use self::record::{Asked, Fid, HEAD, Names, Record};
+use self::record::{Asked, Fid, HEAD, Names, Record, Settling};
 
 /// What others know of their event queue.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ pub(crate) struct Shared {
     /// The client may write events of its own.
     writable: bool,
     names: Mutex<Names>,
+    settling: Mutex<Settling>,
     /// The oldest event, once it was looked at.
     front: Mutex<Option<Record>>,
     /// The data of the error that was read last.
@@ -110,6 +111,7 @@ pub(crate) unsafe fn open(
         wait,
         writable: attr.is_some_and(|attr| attr.flags & FI_WRITE != 0),
         names: Mutex::default(),
+        settling: Mutex::default(),
         front: Mutex::default(),
         error_data: Mutex::default(),
     });
@@ -148,7 +150,8 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 
 /// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
 pub(crate) fn try_wait(events: &Shared) -> c_int {
-    if lock(&events.front).is_some() {
+    // What is held back is for a short time: nobody sleeps on it.
+    if lock(&events.front).is_some() || lock(&events.settling).holds_any() {
         return -libc::EAGAIN;
     }
     match events.percale.try_wait() {
@@ -169,6 +172,24 @@ impl Shared {
         let mut names = lock(&self.names);
         names.endpoints.remove(&id);
         names.over.remove(&id);
+        drop(names);
+        lock(&self.settling).settled(id);
+    }
+
+    /// This endpoint takes a connection from there.
+    pub(crate) fn accepts(&self, endpoint: u64, from: SocketAddr) {
+        lock(&self.settling).accepts(endpoint, from.ip());
+    }
+
+    /// The next of percale's events.
+    fn next(&self) -> Option<Event> {
+        let mut settling = lock(&self.settling);
+        while let Some(event) = self.percale.read() {
+            if let Some(event) = settling.pass(event) {
+                return Some(event);
+            }
+        }
+        settling.release()
     }
 
     /// The client has ended an endpoint's connection: its own queue says so too, as if the peer had done it.
@@ -226,7 +247,7 @@ impl Shared {
     fn look(&self) -> MutexGuard<'_, Option<Record>> {
         let mut front = lock(&self.front);
         while front.is_none() {
-            let Some(event) = self.percale.read() else { break };
+            let Some(event) = self.next() else { break };
             *front = self.record(event);
         }
         front

@@ -4,6 +4,7 @@
 //! its own results and is read directly: no lock is taken and nothing is copied twice. All others report to a percale queue.
 
 mod format;
+mod linger;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use percale::{CompletionQueue, Entry, ErrorEntry};
 
 pub(crate) use self::format::Format;
+use self::linger::Linger;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE,
     FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
@@ -62,6 +64,7 @@ struct Direct {
     first: usize,
     /// Reads in a row that found nothing.
     idle: u32,
+    linger: Linger,
     results: [Entry; BATCH],
 }
 
@@ -110,6 +113,7 @@ impl Shared {
     ///
     /// # Safety
     /// `to` is writable for `count` entries, and `sources`, unless it is null, for as many addresses.
+    #[inline]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         // SAFETY: passed on.
         let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
@@ -117,9 +121,23 @@ impl Shared {
             return read;
         }
         if !self.reporting.load(Ordering::Acquire) {
-            self.found_nothing();
-            return read;
+            if !self.direct.with(Direct::linger) {
+                self.found_nothing();
+                return read;
+            }
+            // SAFETY: passed on.
+            return self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
         }
+        // SAFETY: passed on.
+        unsafe { self.read_reported(to, count, sources) }
+    }
+
+    /// Reads what endpoints have reported to the percale queue.
+    ///
+    /// # Safety
+    /// As of [`read`](Self::read).
+    #[inline(never)]
+    unsafe fn read_reported(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         self.drive();
         let mut results = [Entry::default(); BATCH];
         match self.percale.read(&mut results[..count.min(BATCH)]) {
@@ -186,6 +204,26 @@ impl Shared {
 }
 
 impl Direct {
+    /// A client that spins found nothing: watches a little longer for it. Whether there is something now.
+    #[inline(never)]
+    fn linger(&mut self) -> bool {
+        let [port] = self.ports.as_slice() else { return false };
+        if !self.linger.is_worth_while() {
+            return false;
+        }
+        let came = port.linger(linger::AT_MOST);
+        self.linger.ended(came);
+        self.idle += if came { 0 } else { linger::READS };
+        came
+    }
+
+    /// The next reading begins behind this port.
+    #[inline]
+    fn found(&mut self, at: usize) {
+        self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
+        self.idle = 0;
+    }
+
     /// A client that polls found nothing; whether somebody else may run now.
     #[inline]
     fn found_nothing(&mut self) -> bool {
@@ -202,11 +240,22 @@ impl Direct {
         let ports = self.ports.len();
         for step in 0..ports {
             let at = if self.first + step < ports { self.first + step } else { self.first + step - ports };
+            if count == 1 {
+                // Most clients read one at a time. It is neither put aside nor copied by a loop.
+                let mut only = [Entry::default()];
+                match self.ports[at].poll(&mut only) {
+                    Ok(0) => continue,
+                    Ok(_) => self.found(at),
+                    Err(_) => return -(FI_EAVAIL as isize),
+                }
+                // SAFETY: one entry.
+                unsafe { format.write(&only, to, sources) };
+                return 1;
+            }
             match self.ports[at].poll(&mut self.results[..count.min(BATCH)]) {
                 Ok(0) => {}
                 Ok(read) => {
-                    self.first = if at + 1 < ports { at + 1 } else { 0 };
-                    self.idle = 0;
+                    self.found(at);
                     // SAFETY: no more than `count`.
                     unsafe { format.write(&self.results[..read], to, sources) };
                     return read as isize;
@@ -275,8 +324,14 @@ pub(crate) unsafe extern "C" fn open(
             return -libc::ENOSYS;
         }
     };
-    let direct =
-        Direct { ports: Vec::new(), driven: Vec::new(), first: 0, idle: 0, results: [Entry::default(); BATCH] };
+    let direct = Direct {
+        ports: Vec::new(),
+        driven: Vec::new(),
+        first: 0,
+        idle: 0,
+        linger: Linger::default(),
+        results: [Entry::default(); BATCH],
+    };
     let percale = CompletionQueue::default();
     let membership = match attr {
         // SAFETY: with FI_WAIT_SET the client gives one.

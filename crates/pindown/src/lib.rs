@@ -12,6 +12,8 @@
 
 mod access;
 pub mod cache;
+#[cfg(not(loom))]
+mod capi;
 mod journal;
 #[cfg(not(loom))]
 pub mod mapping;

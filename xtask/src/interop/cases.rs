@@ -2,7 +2,7 @@
 
 use super::mpi::{Library, Suite};
 use super::site::Site;
-use super::{libfabric, mpi};
+use super::{hosts, libfabric, mpi};
 use crate::failure::Failure;
 use crate::program::Program;
 use serde::Serialize;
@@ -116,6 +116,14 @@ enum Job {
     Program { name: &'static str, library: Library, ranks: usize },
     /// mpi4py's own tests.
     Mpi4py { suite: Suite, library: Library, ranks: usize },
+    /// One of two processes is killed.
+    Bereft,
+    /// One of three ranks is killed; how the others wait for it.
+    Killed { library: Library, what: &'static str },
+    /// Two network namespaces stand for two hosts.
+    TwoHosts,
+    /// Half round trips, beside those without percale.
+    Latency(Library),
 }
 
 /// Longer than a client of libfabric's takes.
@@ -141,8 +149,9 @@ impl Case {
     fn limit(&self) -> Duration {
         match self.job {
             Job::Information | Job::Pingpong(_) | Job::Program { .. } => SHORT,
+            Job::Bereft | Job::Killed { .. } | Job::TwoHosts => SHORT,
             Job::Every(_) => EVERY,
-            Job::Mpi4py { .. } => LONG,
+            Job::Mpi4py { .. } | Job::Latency(_) => LONG,
         }
     }
 
@@ -155,6 +164,10 @@ impl Case {
             Job::Every(directory) => libfabric::every(site, self, directory.as_deref(), deadline),
             Job::Program { name, library, ranks } => mpi::program(site, self, name, *library, *ranks, deadline),
             Job::Mpi4py { suite, library, ranks } => mpi::mpi4py(site, self, *suite, *library, *ranks, deadline),
+            Job::Bereft => libfabric::bereft(site, self, deadline),
+            Job::Killed { library, what } => mpi::killed(site, self, *library, what, deadline),
+            Job::TwoHosts => hosts::two(site, self, deadline),
+            Job::Latency(library) => mpi::latency(site, self, *library, deadline),
         };
         let (ending, note) = match passed {
             Ok(note) => (Ending::Passed, note),
@@ -187,6 +200,10 @@ pub(super) fn all(site: &Site<'_>) -> Vec<Case> {
         }
         add("every entry".into(), libfabric::SYSTEM, false, Job::Every(None));
         add("every entry".into(), libfabric::NEWER, false, Job::Every(Some(site.newer_libfabric())));
+        add("one is killed".into(), libfabric::SYSTEM, true, Job::Bereft);
+        if transport == Transport::Tcp {
+            add("two hosts".into(), &Library::Mpich.name(), false, Job::TwoHosts);
+        }
         for library in Library::ALL {
             let is_debian = library == Library::Debian;
             for ranks in [2, 3] {
@@ -206,6 +223,14 @@ pub(super) fn all(site: &Site<'_>) -> Vec<Case> {
                 let suite = Suite::Whole;
                 add(format!("mpi4py, {ranks} ranks"), &library.name(), false, Job::Mpi4py { suite, library, ranks });
             }
+            let (suite, ranks) = (Suite::Messages, 2);
+            add("mpi4py, messages".into(), &library.name(), false, Job::Mpi4py { suite, library, ranks });
+            let suite = Suite::Windows;
+            add("mpi4py, windows".into(), &library.name(), false, Job::Mpi4py { suite, library, ranks });
+            for what in ["receive", "send"] {
+                add(format!("killed in a {what}"), &library.name(), false, Job::Killed { library, what });
+            }
+            add("latency".into(), &library.name(), false, Job::Latency(library));
         }
     }
     all

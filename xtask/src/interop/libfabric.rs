@@ -77,6 +77,17 @@ pub(super) fn listening(server: &mut Client, port: u16) {
     }
 }
 
+/// One of two processes is killed: what the other had under way with it fails.
+pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
+    site::needs(LIBFABRIC_HEADERS)?;
+    let program = site.compile_with(Path::new("cc"), "bereft", "libfabric", &["-lfabric"])?;
+    let said = run(site.client(Program::new(program), case), &case.said(site, ""), deadline)?;
+    match said.lines().find_map(|line| line.strip_suffix(", 0 wrong")) {
+        Some(errors) => Ok(errors.to_owned()),
+        None => Err(Failure::new("it did not say that nothing was wrong").into()),
+    }
+}
+
 /// The C program, by the test that compiles and runs it.
 pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;

@@ -4,12 +4,14 @@
 //! * [`cases`]: which clients there are, over which transports
 //! * [`libfabric`]: libfabric's own programs, and our C program that uses every entry
 //! * [`mpi`]: MPI libraries: programs of ours, and mpi4py's suites
+//! * [`hosts`]: two network namespaces that stand for two hosts
 //! * [`fabtests`]: libfabric's own test programs, if somebody built them, beside its shm and tcp providers
 //!
 //! Every client runs with a time limit, in a process group of its own, and what it said is kept under the target directory.
 
 mod cases;
 mod fabtests;
+mod hosts;
 mod libfabric;
 mod mpi;
 mod site;
@@ -35,10 +37,18 @@ pub(crate) struct Arguments {
     /// Only over this transport
     #[arg(long, value_enum)]
     transport: Option<Transport>,
-    /// Runs fabtests from this directory of programs instead, beside libfabric's shm and tcp providers. The libfabric in `../lib`,
-    /// if there is one, goes with them
+    /// How often each client runs; it passes if it passes every time
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    /// Runs fabtests from this directory of programs instead, beside libfabric's shm and tcp providers
     #[arg(long, value_name = "DIRECTORY")]
     fabtests: Option<PathBuf>,
+    /// The directory of the libfabric that fabtests run with; without it, `../lib` of theirs if a libfabric is there, else the system's
+    #[arg(long, value_name = "DIRECTORY", requires = "fabtests")]
+    libfabric: Option<PathBuf>,
+    /// Runs fabtests over these only
+    #[arg(long, value_delimiter = ',', requires = "fabtests")]
+    over: Vec<fabtests::Over>,
     /// Prints the rows as JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -55,10 +65,11 @@ impl Arguments {
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     let provider = provider::build(place)?;
     if let Some(directory) = &arguments.fabtests {
-        return fabtests::run(place, provider, directory, arguments.only.as_deref(), arguments.json);
+        let site = fabtests::site(place, provider, directory, arguments.libfabric.as_deref())?;
+        return fabtests::run(&site, &arguments.over, arguments.only.as_deref(), arguments.json);
     }
     let site = Site::prepare(place, provider, true);
-    let rows = run_all(&site, |case| arguments.wants(case));
+    let rows = run_all(&site, arguments.repeat, |case| arguments.wants(case));
     if rows.is_empty() {
         return Err(Failure::new("no client matches"));
     }
@@ -76,7 +87,7 @@ pub(crate) fn quick(place: &Place) -> Outcome<Findings> {
         return Ok(Findings::skipped(format!("missing: {missing}")));
     }
     let site = Site::prepare(place, provider::build(place)?, false);
-    let rows = run_all(&site, |case| case.is_quick);
+    let rows = run_all(&site, 1, |case| case.is_quick);
     let count = |ending| rows.iter().filter(|row| row.ending == ending).count();
     let skipped = count(Ending::Skipped);
     for row in rows.iter().filter(|row| row.ending == Ending::Skipped) {
@@ -86,17 +97,33 @@ pub(crate) fn quick(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(count(Ending::Passed), count(Ending::Failed), note))
 }
 
-fn run_all(site: &Site<'_>, wanted: impl Fn(&Case) -> bool) -> Vec<Row> {
+fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&Case) -> bool) -> Vec<Row> {
     let cases: Vec<Case> = cases::all(site).into_iter().filter(wanted).collect();
     let mut rows = Vec::with_capacity(cases.len());
     for (number, case) in cases.iter().enumerate() {
         eprint!("  [{}/{}] {} ... ", number + 1, cases.len(), case.title());
         let start = Instant::now();
-        let row = case.run(site);
+        let row = run_often(case, site, times);
         eprintln!("{} in {:.1} s  {}", row.ending, start.elapsed().as_secs_f64(), row.note);
         rows.push(row);
     }
     rows
+}
+
+/// The last run, or the first that did not pass.
+fn run_often(case: &Case, site: &Site<'_>, times: usize) -> Row {
+    let mut row = case.run(site);
+    for done in 1..times {
+        if row.ending != Ending::Passed {
+            row.note = format!("run {done} of {times}: {}", row.note);
+            return row;
+        }
+        row = case.run(site);
+    }
+    if times > 1 {
+        row.note = format!("{times} times; {}", row.note);
+    }
+    row
 }
 
 fn show(rows: &[Row]) {

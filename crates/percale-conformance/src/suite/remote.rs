@@ -229,7 +229,7 @@ pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
             count += 2;
             let told = mesh.until(|| mesh.take(0)).expect("news of the write");
             let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
-            assert_eq!((told.flags, told.data, told.source), (flags, number, mesh.peer(0)));
+            assert_eq!((told.flags, told.data, told.len, told.source), (flags, number, len as u64, mesh.peer(0)));
             mesh.until(|| (counter.read() >= count).then_some(()));
             same(&bytes_of(&region)[..len], &content(number, len), "what was written");
             mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");

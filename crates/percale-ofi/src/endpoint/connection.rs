@@ -46,6 +46,9 @@ pub(super) unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, len
             return Err(FI_EOPBADSTATE);
         };
         let port = endpoint.port().map_err(|_| FI_EOPBADSTATE)?;
+        if let Some(events) = endpoint.setup.events() {
+            events.accepts(port.id(), request.from());
+        }
         // SAFETY: the client gives so many bytes.
         port.accept(&request, unsafe { parameter(data, len) }).map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_accept: {error}");

@@ -8,7 +8,7 @@ use percale::{Segment, Segments};
 ///
 /// # Safety
 /// As of [`Segment::new`].
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn one(buf: *const c_void, len: usize) -> Segments {
     // SAFETY: passed on.
     Segments::one(unsafe { Segment::new(buf.cast_mut().cast(), len) })

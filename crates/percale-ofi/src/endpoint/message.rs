@@ -22,8 +22,10 @@ pub(super) static OPS: fi_ops_msg = fi_ops_msg {
 };
 
 /// What the calls of messages, tagged or not, come down to. All memory is the client's, who keeps it as fi_msg(3) has it.
+///
+/// Both are inlined for certain: the description is then built where percale reads it, and not moved there.
 impl Endpoint {
-    #[inline]
+    #[inline(always)]
     pub(super) fn send(
         &self,
         segments: Segments,
@@ -42,7 +44,7 @@ impl Endpoint {
         answer(unsafe { port.send(&work) })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive(
         &self,
         segments: Segments,

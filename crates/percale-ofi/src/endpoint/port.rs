@@ -86,6 +86,15 @@ impl Port {
         either!(self, endpoint => endpoint.poll(entries))
     }
 
+    /// Watches for what is about to come over shared memory; not where others would wait for the lock.
+    #[inline]
+    pub(crate) fn linger(&self, at_most: std::time::Duration) -> bool {
+        match self {
+            Self::Owned(Promised(endpoint)) => endpoint.linger(at_most),
+            Self::Shared(_) => false,
+        }
+    }
+
     /// Takes the error that is next among the endpoint's own results.
     pub(crate) fn read_error(&self) -> Option<ErrorEntry> {
         either!(self, endpoint => endpoint.read_error())

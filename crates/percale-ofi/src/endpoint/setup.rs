@@ -35,6 +35,8 @@ pub(super) struct Setup {
 #[derive(Default)]
 struct Bound {
     source: Option<SocketAddr>,
+    /// Whose connection request this endpoint takes.
+    listener: Option<SocketAddr>,
     /// Where to connect to, if nobody says otherwise.
     destination: Option<SocketAddr>,
     /// The request that the endpoint was opened for.
@@ -73,9 +75,11 @@ impl Setup {
         let destination = unsafe { address::read(info.dest_addr, info.dest_addrlen) };
         // SAFETY: promised by the caller.
         let request = unsafe { Request::take(info.handle) };
-        // Who takes a connection has an address of its own: the listener's is the listener's.
-        let source = source.map(|source| if request.is_some() { SocketAddr::new(source.ip(), 0) } else { source });
-        let bound = Bound { source, destination, request, ..Bound::default() };
+        // Who takes a connection has an address of its own, but is named as the listener is, as accepted sockets are: clients
+        // compare these names.
+        let listener = source.filter(|_| request.is_some());
+        let source = listener.map_or(source, |listener| Some(SocketAddr::new(listener.ip(), 0)));
+        let bound = Bound { source, listener, destination, request, ..Bound::default() };
         Self { domain: Arc::clone(domain), kind, bound: Mutex::new(bound), port: OnceLock::new() }
     }
 
@@ -90,9 +94,14 @@ impl Setup {
 
     /// The endpoint's address, once it has one.
     pub(super) fn name(&self) -> Option<SocketAddr> {
-        match self.port() {
-            Some(port) => Some(port.address()),
-            None => self.bound().source.filter(|address| address.port() != 0),
+        let bound = self.bound();
+        match (bound.listener, self.port()) {
+            (Some(listener), Some(port)) if listener.ip().is_unspecified() => {
+                Some(SocketAddr::new(port.address().ip(), listener.port()))
+            }
+            (Some(listener), _) => Some(listener),
+            (None, Some(port)) => Some(port.address()),
+            (None, None) => bound.source.filter(|address| address.port() != 0),
         }
     }
 

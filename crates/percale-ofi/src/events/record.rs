@@ -1,11 +1,12 @@
 //! Events as libfabric has them.
 
-use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use percale::ErrorCode;
 use percale::endpoint::connection::ConnectionRequest;
+use percale::{ErrorCode, Event};
 
 use crate::abi::{fi_eq_cm_entry, fi_info, fid_t};
 use crate::info::Copied;
@@ -29,6 +30,65 @@ pub(super) struct Names {
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
 }
 
+/// How long a request for a connection is held back for the connection before.
+const HELD_BACK: Duration = Duration::from_millis(200);
+
+/// Connections that were accepted and have yet to stand, and the requests that came meanwhile.
+///
+/// Who asks may have its connection, and ask for the next, before the side that accepted has seen that the first one stands: they
+/// come by different ways. Clients read an event queue for both, and expect the first connection's end first (fi_cm(3)), as they
+/// get it where accepting is the last step. So requests wait, for a short time, for what comes from the same machine.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    endpoints: HashMap<u64, (IpAddr, Instant)>,
+    requests: VecDeque<ConnectionRequest>,
+}
+
+impl Settling {
+    /// This endpoint takes a connection from there.
+    pub(super) fn accepts(&mut self, endpoint: u64, from: IpAddr) {
+        self.endpoints.insert(endpoint, (from, Instant::now() + HELD_BACK));
+    }
+
+    /// It has it, or will not have it.
+    pub(super) fn settled(&mut self, endpoint: u64) {
+        self.endpoints.remove(&endpoint);
+    }
+
+    /// Whether requests are held back.
+    pub(super) fn holds_any(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Takes an event that came; gives it back unless it is to wait.
+    pub(super) fn pass(&mut self, event: Event) -> Option<Event> {
+        match event {
+            Event::ConnectionRequest(request) if self.is_awaited(request.from().ip()) => {
+                self.requests.push_back(request);
+                None
+            }
+            Event::Connected { endpoint, .. }
+            | Event::ConnectionRefused { endpoint, .. }
+            | Event::Shutdown { endpoint, .. } => {
+                self.settled(endpoint);
+                Some(event)
+            }
+            event => Some(event),
+        }
+    }
+
+    /// No other event has come: the oldest request that need not wait any longer.
+    pub(super) fn release(&mut self) -> Option<Event> {
+        let at = self.requests.iter().position(|request| !self.is_awaited(request.from().ip()))?;
+        self.requests.remove(at).map(Event::ConnectionRequest)
+    }
+
+    fn is_awaited(&self, from: IpAddr) -> bool {
+        let now = Instant::now();
+        self.endpoints.values().any(|&(ip, until)| ip == from && now < until)
+    }
+}
+
 /// The answer that carries a connection request to the client.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -42,10 +102,11 @@ unsafe impl Send for Asked {}
 impl Asked {
     /// For a request from this address.
     pub(super) fn new(request: ConnectionRequest, from: SocketAddr, like: &Copied) -> Option<Self> {
+        let request_at = request.listener();
         let handle = Request::hand_out(request);
         let asked = Self { info: std::ptr::null_mut(), handle };
         // Without an answer the request is dropped, which rejects it.
-        let info = like.for_request(from, handle)?;
+        let info = like.for_request((request_at, from), handle)?;
         let handle = asked.handle;
         std::mem::forget(asked);
         Some(Self { info, handle })

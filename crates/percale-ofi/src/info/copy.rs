@@ -50,16 +50,20 @@ impl Copied {
     }
 
     /// A copy for a client, for an endpoint that takes the connection that `from` asks for.
-    pub(crate) fn for_request(&self, from: SocketAddr, handle: fid_t) -> Option<*mut fi_info> {
+    pub(crate) fn for_request(&self, (at, from): (SocketAddr, SocketAddr), handle: fid_t) -> Option<*mut fi_info> {
         // SAFETY: libfabric made ours.
         let copy = unsafe { Self::of(self.0) }?;
         // SAFETY: nobody else has it.
         let info = unsafe { &mut *copy.0 };
-        let address = Native::from(from);
-        // SAFETY: libfabric allocates addresses by malloc.
-        unsafe { libc::free(info.dest_addr) };
-        info.dest_addr = super::native::bytes(address.as_bytes())?;
-        info.dest_addrlen = address.as_bytes().len();
+        for (place, len, address) in [
+            (&mut info.src_addr, &mut info.src_addrlen, Native::from(at)),
+            (&mut info.dest_addr, &mut info.dest_addrlen, Native::from(from)),
+        ] {
+            // SAFETY: libfabric allocates addresses by malloc.
+            unsafe { libc::free(std::mem::replace(place, std::ptr::null_mut())) };
+            *place = super::native::bytes(address.as_bytes())?;
+            *len = address.as_bytes().len();
+        }
         info.handle = handle;
         std::mem::forget(copy);
         Some(info)

@@ -108,11 +108,12 @@ static void close_listener(struct listener *l)
 	fi_freeinfo(l->info);
 }
 
-static void open_end(struct end *end, struct listener *l, struct fi_info *info)
+/* An end whose events come at its own queue, or at this one. */
+static void open_end_at(struct end *end, struct listener *l, struct fi_info *info, struct fid_eq *eq)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA };
 
-	end->eq = open_events(l->fabric);
+	end->eq = eq ? eq : open_events(l->fabric);
 	NEEDS(fi_cq_open(l->domain, &attr, &end->cq, NULL));
 	NEEDS(fi_endpoint(l->domain, info, &end->ep, end));
 	NEEDS(fi_ep_bind(end->ep, &end->eq->fid, 0));
@@ -120,10 +121,20 @@ static void open_end(struct end *end, struct listener *l, struct fi_info *info)
 	NEEDS(fi_enable(end->ep));
 }
 
-static void close_end(struct end *end)
+static void open_end(struct end *end, struct listener *l, struct fi_info *info)
+{
+	open_end_at(end, l, info, NULL);
+}
+
+static void close_end_only(struct end *end)
 {
 	ANSWERS(0, fi_close(&end->ep->fid));
 	ANSWERS(0, fi_close(&end->cq->fid));
+}
+
+static void close_end(struct end *end)
+{
+	close_end_only(end);
 	close_events(end->eq);
 }
 
@@ -194,11 +205,43 @@ static void connected(struct listener *l)
 	ANSWERS(0, fi_getname(&client.ep->fid, &a, &len));
 	ANSWERS(0, fi_getpeer(server.ep, &b, &len));
 	CHECK(a.sin_family == b.sin_family, "another family");
+	len = sizeof(a);
+	ANSWERS(0, fi_getname(&server.ep->fid, &a, &len));
+	CHECK(a.sin_port == l->address.sin_port && a.sin_addr.s_addr == l->address.sin_addr.s_addr, "not the listener's name");
 	ANSWERS(0, fi_shutdown(client.ep, 0));
 	expect(server.eq, FI_SHUTDOWN, &e);
 	CHECK(e.entry.fid == &server.ep->fid, "another endpoint");
 	close_end(&client);
 	close_end(&server);
+}
+
+/* One queue for a listener and its connections: the end of one comes before the request for the next. */
+static void one_queue(struct listener *l)
+{
+	struct end clients[3], servers[3];
+	struct event e;
+
+	open_end(&clients[0], l, l->info);
+	NEEDS(fi_connect(clients[0].ep, &l->address, NULL, 0));
+	for (size_t at = 0; at < 3; at++) {
+		expect(l->eq, FI_CONNREQ, &e);
+		MUST(e.entry.info, "no request");
+		open_end_at(&servers[at], l, e.entry.info, l->eq);
+		fi_freeinfo(e.entry.info);
+		NEEDS(fi_accept(servers[at].ep, NULL, 0));
+		expect(clients[at].eq, FI_CONNECTED, &e);
+		if (at < 2) {
+			open_end(&clients[at + 1], l, l->info);
+			NEEDS(fi_connect(clients[at + 1].ep, &l->address, NULL, 0));
+		}
+		expect(l->eq, FI_CONNECTED, &e);
+		CHECK(e.entry.fid == &servers[at].ep->fid, "another endpoint than %zu", at);
+	}
+	for (size_t at = 0; at < 3; at++) {
+		exchange(&clients[at], &servers[at]);
+		close_end(&clients[at]);
+		close_end_only(&servers[at]);
+	}
 }
 
 static void rejected(struct listener *l)
@@ -251,6 +294,9 @@ void connection_groups(void)
 	open_listener(&l);
 	begin("cm: connect, accept, shut down");
 	connected(&l);
+	end();
+	begin("cm: one queue");
+	one_queue(&l);
 	end();
 	begin("cm: reject");
 	rejected(&l);

@@ -111,7 +111,7 @@ static void check_told(struct side *b, uint64_t data, size_t len)
 
 	CHECK(done.err == 0, "%s", fi_strerror(done.err));
 	CHECK(done.data == data, "%#llx", (unsigned long long)done.data);
-	CHECK(done.len == len || done.len == 0, "%zu, not %zu", done.len, len);
+	CHECK(done.len == len, "%zu, not %zu", done.len, len);
 	CHECK(!(done.flags & (FI_MSG | FI_TAGGED | FI_RECV | FI_WRITE)), "flags %#llx", (unsigned long long)done.flags);
 }
 

@@ -99,6 +99,13 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.core.queue.read_error())
     }
 
+    /// Watches for at most `at_most` whether something comes over shared memory that the next [`poll`](Self::poll) deals with, and
+    /// says so; no progress is made. False at once where that is not all that may come or go. For who polls in a loop in
+    /// which much else is done: what comes is seen sooner than at the next turn. (A shared endpoint is locked meanwhile.)
+    pub fn linger(&self, at_most: std::time::Duration) -> bool {
+        self.access.with(|engine| engine.linger(at_most))
+    }
+
     /// Makes progress; says whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
     /// between calls of this, [`poll`](Self::poll) and the waiting calls.
     #[inline]

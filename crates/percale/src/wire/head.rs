@@ -52,8 +52,8 @@ pub enum Kind {
     Atomic = 18,
     /// A part of a remote access is over: `id` is the initiator's part, `tag` 0 or the number of the refusal.
     Done = 19,
-    /// A peer wrote a region, or read it: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` says
-    /// what the target has yet to count ([`Counts`]).
+    /// A peer wrote a region, or read it: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` a
+    /// [`Notice`]. A payload is the access's length, 8 bytes, which the notice has no room for.
     Wrote = 20,
     /// Local transports: how can the region with the key `data` be reached without the target? `id` is the asker's.
     Resolve = 21,
@@ -141,6 +141,38 @@ bitflags! {
         const WRITES = 2;
         /// The endpoint, if it counts reads and atomic operations that fetch.
         const READS = 4;
+    }
+}
+
+/// What a [`Kind::Wrote`] says in its `id`: what the target has yet to count, and the access's length, if it is short enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice(pub u32);
+
+impl Notice {
+    /// Lengths from here on travel as a payload.
+    pub const LONG: u64 = 1 << (u32::BITS - Self::SHIFT);
+    const SHIFT: u32 = Counts::all().bits().count_ones();
+
+    /// A notice of these counts, and of this length if it is below [`LONG`](Self::LONG).
+    #[must_use]
+    #[inline]
+    pub const fn new(counts: Counts, len: u64) -> Self {
+        let len = if len < Self::LONG { len as u32 } else { 0 };
+        Self(counts.bits() | len << Self::SHIFT)
+    }
+
+    /// What the target has yet to count.
+    #[must_use]
+    #[inline]
+    pub const fn counts(self) -> Counts {
+        Counts::from_bits_truncate(self.0)
+    }
+
+    /// The access's length.
+    #[must_use]
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        (self.0 >> Self::SHIFT) as u64
     }
 }
 

@@ -9,11 +9,7 @@ use super::front::Front;
 use super::table::{Limits, Table};
 use super::{Cache, Shared, barrier};
 use crate::journal::Journal;
-#[cfg(not(loom))]
-use crate::monitor::sealed::SealedMonitor;
-#[cfg(not(loom))]
-use crate::monitor::userfaultfd::UserfaultfdMonitor;
-use crate::monitor::{Choice, Monitor, NoMonitor};
+use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
 use crate::sync::{AtomicU32, AtomicU64, Mutex};
 
@@ -40,30 +36,19 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The monitor that was asked for cannot work here.
-    #[error("the monitor {name} is not available: {source}")]
-    Monitor {
-        /// Which.
-        name: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Monitor(#[from] Unavailable),
     /// More registrations than there can be.
     #[error("{0} registrations are more than the {most} that a cache can keep", most = Entries::MOST)]
     TooMany(u32),
 }
 
-/// Why this monitor is not to be had.
-#[cfg(not(loom))]
-fn unavailable(name: &'static str) -> impl Fn(io::Error) -> OpenError {
-    move |source| OpenError::Monitor { name, source }
-}
-
 impl<R: Registrar> Builder<R> {
     pub(super) fn new(registrar: R) -> Self {
-        Self { registrar, choice: Choice::default(), limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
+        Self { registrar, choice: best(), limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
     }
 
-    /// Who tells the cache what changed.
+    /// Who tells the cache what changed: the best that can work here, unless told otherwise.
     #[must_use]
     pub fn monitor(mut self, choice: Choice) -> Self {
         self.choice = choice;
@@ -94,18 +79,7 @@ impl<R: Registrar> Builder<R> {
             return Err(OpenError::TooMany(limits.count));
         }
         barrier::register().map_err(|source| OpenError::Kernel { what: "membarrier(2)", source })?;
-        let monitor: Box<dyn Monitor> = match choice {
-            Choice::None => Box::new(NoMonitor),
-            #[cfg(not(loom))]
-            Choice::Userfaultfd(guard_pages) => {
-                Box::new(UserfaultfdMonitor::open(guard_pages).map_err(unavailable("userfaultfd"))?)
-            }
-            #[cfg(not(loom))]
-            Choice::Sealed => Box::new(SealedMonitor::probe().map_err(unavailable("sealed"))?),
-            #[cfg(loom)]
-            Choice::Sealed => Box::new(NoMonitor),
-            Choice::Imported(imported) => Box::new(imported),
-        };
+        let (monitor, worse) = choice.open()?;
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
         let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked());
         Ok(Cache(Arc::new(Shared {
@@ -116,6 +90,7 @@ impl<R: Registrar> Builder<R> {
             now: AtomicU32::new(0),
             table: Mutex::new(Table::new(limits)),
             monitor,
+            unavailable: worse,
             interrupt: Shared::<R>::interrupt().map_err(|source| OpenError::Kernel { what: "a descriptor", source })?,
             registrar,
         })))
@@ -126,4 +101,14 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("choice", &self.choice).field("limits", &self.limits).finish_non_exhaustive()
     }
+}
+
+#[cfg(not(loom))]
+fn best() -> Choice {
+    Choice::Best(crate::monitor::userfaultfd::GuardPages::Possible)
+}
+
+#[cfg(loom)]
+fn best() -> Choice {
+    Choice::None
 }

@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use slab::Slab;
 
+use super::entry::WatchedInode;
+use super::table::Out;
 use super::tree::Tree;
 use super::{Cache, LookupError, Shared};
 use crate::access::Access;
+use crate::journal::Journal;
 use crate::monitor::Refusal;
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
@@ -19,6 +22,20 @@ use crate::registrar::{Pinned, Registrar};
 /// Names a registration that [`Cache::register`] made. Never used again for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
+
+impl Handle {
+    /// The handle as a number, for other languages.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The handle of this number. One that was never given out names nothing.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
 
 /// A registration of the application's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +73,16 @@ const SLICE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 struct Own<P> {
     pin: P,
+    /// The file of a shared mapping, and what was counted of it.
+    inode: Option<WatchedInode>,
     serial: u32,
     told: bool,
+}
+
+impl<P> Own<P> {
+    fn out(self) -> Out<P> {
+        Out { pin: self.pin, inode: self.inode.map(|inode| inode.slot) }
+    }
 }
 
 /// What a cache keeps of them, behind its lock.
@@ -88,10 +113,20 @@ impl<P> Handles<P> {
         });
     }
 
-    fn insert(&mut self, pin: P, range: Range, changed: bool) -> Handle {
+    /// Queues those whose file is not what it was.
+    fn compare_files(&mut self, journal: &Journal) {
+        for (number, own) in &mut self.all {
+            let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);
+            if changed && !std::mem::replace(&mut own.told, true) {
+                self.changed.push_back(Handle(u64::from(own.serial) << 32 | number as u64));
+            }
+        }
+    }
+
+    fn insert(&mut self, pin: P, range: Range, inode: Option<WatchedInode>, changed: bool) -> Handle {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        let number = self.all.insert(Own { pin, serial, told: changed });
+        let number = self.all.insert(Own { pin, inode, serial, told: changed });
         self.tree.insert(number as u32, range);
         self.changed.reserve(self.all.len());
         let handle = Handle(u64::from(serial) << 32 | number as u64);
@@ -101,7 +136,7 @@ impl<P> Handles<P> {
         handle
     }
 
-    fn remove(&mut self, handle: Handle) -> Option<P> {
+    fn remove(&mut self, handle: Handle) -> Option<Out<P>> {
         let number = handle.0 as u32;
         let own = self.all.get(number as usize)?;
         if u64::from(own.serial) != handle.0 >> 32 {
@@ -109,11 +144,11 @@ impl<P> Handles<P> {
         }
         self.tree.remove(number);
         self.changed.retain(|changed| *changed != handle);
-        self.all.try_remove(number as usize).map(|own| own.pin)
+        self.all.try_remove(number as usize).map(Own::out)
     }
 
-    pub(super) fn into_pins(self) -> impl Iterator<Item = P> {
-        self.all.into_iter().map(|(_, own)| own.pin)
+    pub(super) fn into_pins(self) -> impl Iterator<Item = Out<P>> {
+        self.all.into_iter().map(|(_, own)| own.out())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -142,11 +177,18 @@ impl<R: Registrar> Cache<R> {
         let mut table = shared.table();
         let settled = shared.settle(&mut table);
         let undisturbed = table.end(ticket);
-        let Pinned { pin, local_key, remote_key } =
-            pinned.map_err(|source| LookupError::Registrar { range: pages, source })?;
+        let Pinned { pin, local_key, remote_key } = match pinned {
+            Ok(pinned) => pinned,
+            Err(source) => {
+                drop(table);
+                shared.unwatch(watched.ok());
+                return Err(LookupError::Registrar { range: pages, source });
+            }
+        };
+        let inode = watched.ok().and_then(|watched| watched.inode);
         let sound = watched.is_ok_and(|watched| settled && undisturbed && !busy && shared.is_still(&watched));
         let unwatched = watched.err();
-        let handle = table.handles.insert(pin, pages, unwatched.is_none() && !sound);
+        let handle = table.handles.insert(pin, pages, inode, unwatched.is_none() && !sound);
         Ok(Registration { handle, local_key, remote_key, unwatched })
     }
 
@@ -158,8 +200,8 @@ impl<R: Registrar> Cache<R> {
         if self.0.journal.forked() {
             return Err(UnknownHandle(handle));
         }
-        let pin = self.0.table().handles.remove(handle).ok_or(UnknownHandle(handle))?;
-        self.0.registrar.unpin(pin);
+        let out = self.0.table().handles.remove(handle).ok_or(UnknownHandle(handle))?;
+        self.0.let_go([out]);
         Ok(())
     }
 
@@ -177,6 +219,7 @@ impl<R: Registrar> Cache<R> {
             std::thread::yield_now();
             table = shared.table();
         }
+        table.handles.compare_files(&shared.journal);
         table.handles.changed.pop_front()
     }
 

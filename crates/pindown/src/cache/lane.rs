@@ -23,6 +23,10 @@ pub struct Lane<R: Registrar> {
     alone: PhantomData<Cell<()>>,
 }
 
+/// Bits of a use's ticket.
+#[cfg(not(loom))]
+pub(crate) const TICKET_BITS: u32 = 34;
+
 /// A registration while an operation uses it. The pages stay pinned until [`Lane::end`], whatever the process does to its
 /// address space meanwhile.
 #[must_use = "a use that is never ended keeps memory pinned"]
@@ -61,6 +65,21 @@ impl Use {
     pub fn is_single(&self) -> bool {
         self.single
     }
+
+    /// What ends the use, as a number of [`TICKET_BITS`] bits, for the C interface.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn into_ticket(self) -> u64 {
+        u64::from(self.entry) | u64::from(self.parity) << 32 | u64::from(self.single) << 33
+    }
+
+    /// The use that such a number ends; its keys are not known any more.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn from_ticket(ticket: u64) -> Self {
+        let (parity, single) = ((ticket >> 32) as u8 & 1, ticket >> 33 & 1 != 0);
+        Self { entry: ticket as u32, parity, single, local_key: 0, remote_key: 0 }
+    }
 }
 
 impl<R: Registrar> Lane<R> {
@@ -77,16 +96,25 @@ impl<R: Registrar> Lane<R> {
     /// [`LookupError::Registrar`] with what the registrar said; nothing remains pinned then.
     #[inline(always)]
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
+        match self.hit(range, access) {
+            Ok(used) => Ok(used),
+            Err(parity) => self.get_slowly(range, access, parity),
+        }
+    }
+
+    /// The straight path of [`Self::get`]; else the parity under which the use was announced, for [`Self::get_slowly`].
+    #[inline(always)]
+    pub(crate) fn hit(&self, range: Range, access: Access) -> Result<Use, usize> {
         let parity = self.shared.parity();
         self.counts.begin(parity);
         match self.shared.hit(range, access) {
             Some((number, entry)) => Ok(Use::of(number, entry, parity)),
-            None => self.get_slowly(range, access, parity),
+            None => Err(parity),
         }
     }
 
     #[cold]
-    fn get_slowly(&self, range: Range, access: Access, parity: usize) -> Result<Use, LookupError> {
+    pub(crate) fn get_slowly(&self, range: Range, access: Access, parity: usize) -> Result<Use, LookupError> {
         if let Some((number, entry)) = self.shared.hit_aside(range, access) {
             return Ok(Use::of(number, entry, parity));
         }
@@ -100,6 +128,18 @@ impl<R: Registrar> Lane<R> {
                 Ok(Use { entry, parity: 0, single: true, local_key, remote_key })
             }
         }
+    }
+
+    /// Whether no use of a kept registration is under way. Registrations for one use are not counted here.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.counts.idle()
+    }
+
+    /// Whether this process is a fork of the one that opened the cache.
+    #[must_use]
+    pub fn forked(&self) -> bool {
+        self.shared.journal.forked()
     }
 
     /// The operation has completed. A use belongs to the lane that gave it.

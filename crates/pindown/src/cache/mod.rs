@@ -30,19 +30,21 @@ use std::sync::{Arc, PoisonError};
 
 pub use builder::{Builder, OpenError};
 pub use handles::{Handle, Registration, UnknownHandle, Waited};
+#[cfg(not(loom))]
+pub(crate) use lane::TICKET_BITS;
 pub use lane::{Lane, Use};
 pub use stats::Stats;
 
 use crate::access::Access;
 use crate::journal::{Drained, Journal};
-use crate::monitor::{Monitor, Refusal, Watched};
+use crate::monitor::{Monitor, Refusal, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use entry::{Entries, Entry};
 use front::Front;
 use grace::Counts;
-use table::Table;
+use table::{Out, Table};
 
 /// A cache of registrations. Clones are the same cache; the last one unpins everything.
 pub struct Cache<R: Registrar>(Arc<Shared<R>>);
@@ -78,6 +80,8 @@ struct Shared<R: Registrar> {
     now: AtomicU32,
     table: Mutex<Table<R::Pin>>,
     monitor: Box<dyn Monitor>,
+    /// Those that would have been better.
+    unavailable: Vec<Unavailable>,
     /// Ends a wait.
     interrupt: OwnedFd,
     registrar: R,
@@ -123,6 +127,19 @@ impl<R: Registrar> Cache<R> {
     #[must_use]
     pub fn monitor(&self) -> &'static str {
         self.0.monitor.name()
+    }
+
+    /// Which monitor watches, and why none of the better ones: a line each.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        let worse = self.0.unavailable.iter().map(|why| format!("\n{why}"));
+        std::iter::once(format!("the monitor is {}", self.monitor())).chain(worse).collect()
+    }
+
+    /// Whether this process is a fork of the one that opened the cache: then it has nothing to give.
+    #[must_use]
+    pub fn forked(&self) -> bool {
+        self.0.journal.forked()
     }
 
     /// Drops every registration; those in use are unpinned when their uses end, at one of the next calls.
@@ -206,7 +223,7 @@ impl<R: Registrar> Shared<R> {
             return Err(LookupError::Forked);
         }
         let pages = range.pages();
-        let mut unpin = Vec::new();
+        let mut out = Vec::new();
         let (ticket, kept) = {
             let mut table = self.table();
             let settled = self.settle(&mut table);
@@ -219,38 +236,62 @@ impl<R: Registrar> Shared<R> {
                 table.make_room(pages.len(), &self.entries);
             }
             let tight = table.is_tight(pages.len());
-            table.sweep(&self.epoch, &self.entries, tight, &mut unpin);
+            table.sweep(&self.epoch, &self.entries, tight, &mut out);
             // What is told from here on spoils the registration; what was begun before and is not told yet shows as busy.
             let ticket = table.begin(pages);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept })
         };
-        self.unpin_all(unpin);
+        self.let_go(out);
         let watched = kept.and_then(|()| self.monitor.watch(pages, access));
         let pinned = self.pin(pages, access);
-        let mut table = self.table();
-        let settled = self.settle(&mut table);
-        let undisturbed = table.end(ticket);
-        let pinned = pinned.map_err(|source| {
-            table.stats.failures += 1;
-            LookupError::Registrar { range: pages, source }
-        })?;
-        let watched = watched.and_then(|watched| {
-            let sound = settled && undisturbed && self.is_still(&watched);
-            if sound { Ok(watched) } else { Err(Refusal::Changed) }
-        });
-        let (pinned, reason) = match watched {
-            Ok(Watched { inode }) => {
-                let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
-                self.now.store(now, Ordering::Relaxed);
-                match table.keep(pages, access, pinned, inode, now, &self.entries) {
-                    Ok(number) => return Ok(self.found(number, range, lane)),
-                    Err(pinned) => (pinned, Refusal::InUse),
+        let (found, unused) = {
+            let mut table = self.table();
+            let settled = self.settle(&mut table);
+            let undisturbed = table.end(ticket);
+            if watched.as_ref().is_err_and(|reason| *reason == Refusal::MonitorEnded) {
+                table.clear(&self.entries);
+            }
+            match pinned {
+                Ok(pinned) => {
+                    let still = |watched: &Watched| settled && undisturbed && self.is_still(watched);
+                    match watched {
+                        Ok(watched) if still(&watched) => self.keep(&mut table, range, access, pinned, watched, lane),
+                        Ok(watched) => (Ok(Self::single(&mut table, pinned, Refusal::Changed)), Some(watched)),
+                        Err(reason) => (Ok(Self::single(&mut table, pinned, reason)), None),
+                    }
+                }
+                Err(source) => {
+                    table.stats.failures += 1;
+                    (Err(LookupError::Registrar { range: pages, source }), watched.ok())
                 }
             }
-            Err(reason) => (pinned, reason),
         };
+        self.unwatch(unused);
+        found
+    }
+
+    /// Keeps a registration, if there is an entry left for it. And what is not to be watched any more, if not.
+    fn keep(
+        &self,
+        table: &mut Table<R::Pin>,
+        range: Range,
+        access: Access,
+        pinned: Pinned<R::Pin>,
+        watched: Watched,
+        lane: &Counts,
+    ) -> (Result<Found, LookupError>, Option<Watched>) {
+        let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
+        self.now.store(now, Ordering::Relaxed);
+        match table.keep(range.pages(), access, pinned, watched.inode, now, &self.entries) {
+            Ok(number) => (Ok(self.found(number, range, lane)), None),
+            Err(pinned) => (Ok(Self::single(table, pinned, Refusal::InUse)), Some(watched)),
+        }
+    }
+
+    /// A registration for one use.
+    fn single(table: &mut Table<R::Pin>, pinned: Pinned<R::Pin>, reason: Refusal) -> Found {
         let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
-        Ok(Found::Single(table.single(pinned.pin, reason), keys))
+        Found::Single(table.single(pinned.pin, reason), keys)
     }
 
     /// A kept entry is used, and found at this address from now on. Under the table's lock.
@@ -298,19 +339,19 @@ impl<R: Registrar> Shared<R> {
                 Err(error) if is_a_limit(&error) => error,
                 Err(error) => return Err(error),
             };
-            let mut unpin = Vec::new();
+            let mut out = Vec::new();
             {
                 let mut table = self.table();
                 // An eighth at a time: one may not be enough, and all would empty the cache.
                 for _ in 0..(table.stats.entries / 8).max(1) {
                     table.drop_oldest(&self.entries);
                 }
-                table.sweep(&self.epoch, &self.entries, true, &mut unpin);
+                table.sweep(&self.epoch, &self.entries, true, &mut out);
             }
-            if unpin.is_empty() {
+            if out.is_empty() {
                 return Err(error);
             }
-            self.unpin_all(unpin);
+            self.let_go(out);
         }
     }
 
@@ -330,21 +371,29 @@ impl<R: Registrar> Shared<R> {
         if self.journal.forked() {
             return;
         }
-        let mut unpin = Vec::new();
+        let mut out = Vec::new();
         {
             let mut table = self.table();
             self.settle(&mut table);
             // Once for what an earlier batch held up, once for the rest.
-            table.sweep(&self.epoch, &self.entries, true, &mut unpin);
-            table.sweep(&self.epoch, &self.entries, true, &mut unpin);
+            table.sweep(&self.epoch, &self.entries, true, &mut out);
+            table.sweep(&self.epoch, &self.entries, true, &mut out);
         }
-        self.unpin_all(unpin);
+        self.let_go(out);
     }
 
-    fn unpin_all(&self, pins: Vec<R::Pin>) {
-        for pin in pins {
+    /// Outside the lock.
+    fn let_go(&self, all: impl IntoIterator<Item = Out<R::Pin>>) {
+        for Out { pin, inode } in all {
             self.registrar.unpin(pin);
+            inode.into_iter().for_each(|inode| self.monitor.unwatch(inode));
         }
+    }
+
+    /// A range that was watched for nothing.
+    fn unwatch(&self, watched: Option<Watched>) {
+        let inode = watched.and_then(|watched| watched.inode);
+        inode.into_iter().for_each(|inode| self.monitor.unwatch(inode.slot));
     }
 }
 
@@ -360,9 +409,7 @@ impl<R: Registrar> Drop for Shared<R> {
             tracing::warn!("a registration cache was closed while uses had not ended: its memory stays pinned");
             return;
         }
-        for pin in table.into_pins() {
-            self.registrar.unpin(pin);
-        }
+        self.let_go(table.into_pins(&self.entries));
     }
 }
 

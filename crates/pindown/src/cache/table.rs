@@ -29,6 +29,14 @@ enum Slot<P> {
     Retired(P),
 }
 
+/// What is to be let go, outside the lock.
+#[derive(Debug)]
+pub(super) struct Out<P> {
+    pub(super) pin: P,
+    /// The file that need not be watched for it any more.
+    pub(super) inode: Option<u32>,
+}
+
 /// A range that a thread is registering now.
 #[derive(Debug)]
 struct Pending {
@@ -200,8 +208,8 @@ impl<P> Table<P> {
     }
 
     /// Takes the dead out of the tree; and when something waits that should not wait longer, or `urgent`, looks whether
-    /// its uses have ended. What is to be unpinned is put into `unpin`.
-    pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, unpin: &mut Vec<P>) {
+    /// its uses have ended. What is to be unpinned is put into `out`.
+    pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
         while let Some(number) = self.dead.pop() {
             self.take_out(number, entries);
         }
@@ -214,7 +222,8 @@ impl<P> Table<P> {
         grace.pass(epoch, |number| {
             let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
             if let Slot::Retired(pin) = slot {
-                unpin.push(pin);
+                let inode = entries.get(number).and_then(Entry::inode).map(|inode| inode.slot);
+                out.push(Out { pin, inode });
                 free.push(number);
                 stats.retired -= 1;
                 stats.retired_bytes -= entries.get(number).map_or(0, |entry| entry.range().len());
@@ -297,12 +306,14 @@ impl<P> Table<P> {
     }
 
     /// Everything that is still pinned, when nobody can use it any more.
-    pub(super) fn into_pins(self) -> impl Iterator<Item = P> {
-        let kept = self.slots.into_iter().filter_map(|slot| match slot {
+    pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
+        let inode = |number: usize| entries.get(number as u32).and_then(Entry::inode).map(|inode| inode.slot);
+        let kept = self.slots.into_iter().enumerate().filter_map(move |(number, slot)| match slot {
             Slot::Free => None,
-            Slot::Kept(pin) | Slot::Retired(pin) => Some(pin),
+            Slot::Kept(pin) | Slot::Retired(pin) => Some(Out { pin, inode: inode(number) }),
         });
-        kept.chain(self.singles.into_iter().map(|(_, pin)| pin)).chain(self.handles.into_pins())
+        let singles = self.singles.into_iter().map(|(_, pin)| Out { pin, inode: None });
+        kept.chain(singles).chain(self.handles.into_pins())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! One monitor writes (the kernel's programs, or a thread), every cache of the process reads. A record is good when its
 //! number and its check agree: readers never wait for a writer, and what they cannot read they take for "everything".
-//! The layout is shared with the kernel's programs (bpf/pindown.bpf.c).
+//! The layout is shared with the kernel's programs (bpf/page.h).
 
 use crate::range::Range;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -19,8 +19,14 @@ pub(crate) const INODES: usize = 64;
 #[cfg(loom)]
 pub(crate) const INODES: usize = 1;
 
-/// Part of every record's check, so that zeroed memory is no record.
-const CHECK: u64 = 0x7069_6e64_6f77_6e21;
+/// Looks at a record that is being written.
+#[cfg(not(loom))]
+const LOOKS: u32 = 1000;
+#[cfg(loom)]
+const LOOKS: u32 = 0;
+
+/// Says which layout a page has; part of every record's check too, so that zeroed memory is no record.
+pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +45,7 @@ struct Record {
     number: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
-    /// The exclusive or of the above (without the one) and [`CHECK`].
+    /// The exclusive or of the above (without the one) and [`SALT`].
     check: AtomicU64,
 }
 
@@ -49,14 +55,28 @@ struct Record {
 pub(crate) struct Page {
     /// Records ever written, or being written.
     pub(crate) head: AtomicU64,
+    unused: [u64; 7],
     /// Not 0 while a change is under way that may not have been told yet: nothing may be inserted.
     pub(crate) busy: AtomicU64,
-    /// The monitor's own.
-    pub(crate) scratch: AtomicU64,
+    /// The kernel programs' own.
+    own: [u64; 2],
+    /// [`SALT`].
+    layout: AtomicU64,
+    unused_too: [u64; 4],
     /// For each watched file, how often pages were taken from it.
     pub(crate) inodes: [AtomicU64; INODES],
+    fill: [u64; FILL],
     records: [Record; RECORDS],
 }
+
+/// Up to the ring, which begins at 4,096 bytes.
+#[cfg(not(loom))]
+const FILL: usize = 512 - 16 - INODES;
+#[cfg(loom)]
+const FILL: usize = 0;
+
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(Page, records) == 4096 && size_of::<Page>() == 4096 + RECORDS * 32);
 
 impl Page {
     /// An empty page on the heap, for monitors that are not the kernel.
@@ -65,11 +85,21 @@ impl Page {
         let empty = |n| Record { number: zero(n), start: zero(n), end: zero(n), check: zero(n) };
         Box::new(Self {
             head: AtomicU64::new(0),
+            unused: [0; 7],
             busy: AtomicU64::new(0),
-            scratch: AtomicU64::new(0),
+            own: [0; 2],
+            layout: AtomicU64::new(SALT),
+            unused_too: [0; 4],
             inodes: std::array::from_fn(zero),
+            fill: [0; FILL],
             records: std::array::from_fn(empty),
         })
+    }
+
+    /// Whether whoever writes it means this layout.
+    #[cfg(not(loom))]
+    pub(crate) fn is_known(&self) -> bool {
+        self.layout.load(Ordering::Relaxed) == SALT
     }
 
     /// Tells a change. Any number of threads may; none allocates or waits.
@@ -84,22 +114,32 @@ impl Page {
         fence(Ordering::Release);
         record.start.store(range.start(), Ordering::Relaxed);
         record.end.store(range.end(), Ordering::Relaxed);
-        record.check.store(range.start() ^ range.end() ^ number ^ CHECK, Ordering::Relaxed);
+        record.check.store(range.start() ^ range.end() ^ number ^ SALT, Ordering::Relaxed);
         record.number.store(number + 1, Ordering::Release);
     }
 
-    /// Record `number`, or everything if it has been overwritten or is being written.
-    pub(super) fn read(&self, number: u64) -> Change {
+    /// Record `number`, or everything if it has been overwritten, or has been being written for too long: a writer needs
+    /// a fraction of a microsecond, but may lose its processor meanwhile.
+    pub(crate) fn read(&self, number: u64) -> Change {
         let record = &self.records[number as usize % RECORDS];
-        if record.number.load(Ordering::Acquire) != number + 1 {
-            return Change::Everything;
+        let mut looks = 0;
+        loop {
+            let found = record.number.load(Ordering::Acquire);
+            if found == number + 1 {
+                break;
+            }
+            looks += 1;
+            if found > number || looks > LOOKS {
+                return Change::Everything;
+            }
+            std::hint::spin_loop();
         }
         let (start, end) = (record.start.load(Ordering::Relaxed), record.end.load(Ordering::Relaxed));
         let check = record.check.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         let unchanged = record.number.load(Ordering::Relaxed) == number + 1;
         match Range::between(start, end) {
-            Some(range) if unchanged && check == start ^ end ^ number ^ CHECK && range != Range::ALL => {
+            Some(range) if unchanged && check == start ^ end ^ number ^ SALT && range != Range::ALL => {
                 Change::Of(range)
             }
             _ => Change::Everything,

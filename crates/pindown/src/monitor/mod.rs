@@ -2,11 +2,14 @@
 //!
 //! | monitor | what it can watch | a hit costs |
 //! |---|---|---|
+//! | [`bpf`] | every kind of memory that can be pinned, with few exceptions; root, or its helper | a comparison |
 //! | [`userfaultfd`] | sealed memory, and private anonymous memory where no guard pages are | a system call |
 //! | [`imported`] | what its author says | a comparison |
 //! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
 
+#[cfg(not(loom))]
+pub mod bpf;
 pub mod imported;
 #[cfg(not(loom))]
 pub mod sealed;
@@ -14,6 +17,7 @@ pub mod sealed;
 pub mod userfaultfd;
 
 use std::fmt;
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::access::Access;
@@ -22,19 +26,89 @@ use crate::journal::{Bell, Page};
 use crate::range::Range;
 
 /// Which monitor a cache is to have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Choice {
-    /// Registrations are not kept: each is made for one use and undone after it.
-    #[default]
-    None,
+    /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (unless guard pages leave it sealed memory only) and
+    /// [`Choice::Sealed`] that can work here, else [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation)
+    /// tells which, and why no better one.
+    #[cfg(not(loom))]
+    Best(userfaultfd::GuardPages),
+    /// Programs in the kernel: see [`bpf`].
+    #[cfg(not(loom))]
+    Bpf,
     /// userfaultfd(2), which needs no privileges.
     #[cfg(not(loom))]
     Userfaultfd(userfaultfd::GuardPages),
     /// Only sealed memory is kept, which needs no watching.
+    #[cfg(not(loom))]
     Sealed,
+    /// Registrations are not kept: each is made for one use and undone after it.
+    None,
     /// The application's own, made by [`imported::Notifier::new`].
     Imported(imported::Imported),
+}
+
+/// Why a monitor that was tried cannot work here.
+#[derive(Debug, thiserror::Error)]
+#[error("the monitor {name} is not available: {source}")]
+pub struct Unavailable {
+    /// Its name.
+    pub name: &'static str,
+    /// Why not.
+    pub source: io::Error,
+}
+
+impl Choice {
+    /// The monitor, and those that would have been better.
+    ///
+    /// # Errors
+    /// Why the one that was asked for cannot work.
+    #[cfg(not(loom))]
+    pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
+        let named = |name| move |source| Unavailable { name, source };
+        let bpf = || bpf::BpfMonitor::open().map_err(|why| named("bpf")(io::Error::other(why)));
+        let userfaultfd = |pages| userfaultfd::UserfaultfdMonitor::open(pages).map_err(named("userfaultfd"));
+        let sealed = || sealed::SealedMonitor::probe().map_err(named("sealed"));
+        let found: Box<dyn Monitor> = match self {
+            Self::Bpf => Box::new(bpf()?),
+            Self::Userfaultfd(guard_pages) => Box::new(userfaultfd(guard_pages)?),
+            Self::Sealed => Box::new(sealed()?),
+            Self::None => Box::new(NoMonitor),
+            Self::Imported(imported) => Box::new(imported),
+            Self::Best(guard_pages) => {
+                let mut worse = Vec::new();
+                let found = bpf().map(boxed).or_else(|why| {
+                    worse.push(why);
+                    userfaultfd::useful(guard_pages).map_err(named("userfaultfd"))?;
+                    userfaultfd(guard_pages).map(boxed)
+                });
+                let found = found.or_else(|why| {
+                    worse.push(why);
+                    sealed().map(boxed)
+                });
+                let found = found.unwrap_or_else(|why| {
+                    worse.push(why);
+                    Box::new(NoMonitor)
+                });
+                return Ok((found, worse));
+            }
+        };
+        Ok((found, Vec::new()))
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
+        match self {
+            Self::Imported(imported) => Ok((Box::new(imported), Vec::new())),
+            _ => Ok((Box::new(NoMonitor), Vec::new())),
+        }
+    }
+}
+
+#[cfg(not(loom))]
+fn boxed(monitor: impl Monitor + 'static) -> Box<dyn Monitor> {
+    Box::new(monitor)
 }
 
 /// Why a registration was made for one use only.
@@ -51,12 +125,14 @@ pub enum Refusal {
     InUse,
     /// The memory changed, or may have, while it was being registered.
     Changed,
+    /// The monitor may have missed changes: nothing is kept any more.
+    MonitorEnded,
 }
 
 impl Refusal {
     /// Every reason, in the order of [`Refusal::index`].
-    pub(crate) const ALL: [Self; 5] =
-        [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::InUse, Self::Changed];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::InUse, Self::Changed, Self::MonitorEnded];
 
     pub(crate) fn index(self) -> usize {
         self as usize
@@ -69,6 +145,7 @@ impl fmt::Display for Refusal {
             Self::NotCaching => "the cache keeps nothing",
             Self::TooLarge => "larger than the cache",
             Self::NotWatchable => "memory that the monitor cannot watch",
+            Self::MonitorEnded => "the monitor may have missed changes",
             Self::InUse => "all that may be kept is in use",
             Self::Changed => "changed while it was being registered",
         })
@@ -108,6 +185,9 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why it must not be kept.
     fn watch(&self, range: Range, access: Access) -> Result<Watched, Refusal>;
+
+    /// Takes back one [`Self::watch`] that answered with a file at this place.
+    fn unwatch(&self, _inode: u32) {}
 }
 
 /// Nothing is ever kept.

@@ -12,10 +12,11 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, getpid};
 
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
@@ -40,8 +41,8 @@ impl Sealed {
     /// # Errors
     /// `Unsupported` where the kernel cannot seal mappings (before 6.10), and what the kernel says when memory is short.
     pub fn new(bytes: usize) -> io::Result<Self> {
-        let len = bytes.max(1).next_multiple_of(page_size() as usize);
-        let start = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take(len)?;
+        let len = bytes.max(1).checked_next_multiple_of(page_size() as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        let start = pool().take(len)?;
         let mut sealed = Self { start, len };
         // Whoever had it before left his bytes.
         sealed.fill(0);
@@ -74,7 +75,7 @@ impl DerefMut for Sealed {
 
 impl Drop for Sealed {
     fn drop(&mut self) {
-        POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).give(self.start, self.len);
+        pool().give(self.start, self.len);
     }
 }
 
@@ -87,6 +88,8 @@ impl fmt::Debug for Sealed {
 /// All sealed memory of the process.
 #[derive(Debug)]
 struct Pool {
+    /// Whose it is. A fork shares its parent's arenas, and must not hand them out.
+    process: Option<Pid>,
     /// Every arena.
     arenas: Vec<Range>,
     /// Free ranges by their start: neighbours are one, within an arena.
@@ -100,7 +103,17 @@ struct Ptr(NonNull<u8>);
 // SAFETY: only an address; who takes it from the pool has it alone.
 unsafe impl Send for Ptr {}
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { arenas: Vec::new(), free: BTreeMap::new() });
+static POOL: Mutex<Pool> = Mutex::new(Pool { process: None, arenas: Vec::new(), free: BTreeMap::new() });
+
+/// This process' pool.
+fn pool() -> MutexGuard<'static, Pool> {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let here = getpid();
+    if pool.process != Some(here) {
+        *pool = Pool { process: Some(here), arenas: Vec::new(), free: BTreeMap::new() };
+    }
+    pool
+}
 
 /// Bytes of an arena, unless more are asked for.
 const ARENA: usize = 4 << 20;
@@ -132,6 +145,10 @@ impl Pool {
 
     fn give(&mut self, at: NonNull<u8>, len: usize) {
         let start = at.addr().get();
+        // A fork that drops what it inherited: the parent still has it.
+        if !self.holds(Range::between(start as u64, (start + len) as u64).unwrap_or(Range::ALL)) {
+            return;
+        }
         let (mut at, mut start, mut len) = (at, start, len);
         if let Some((_, next)) = self.one_arena(start, start + len).then(|| self.free.remove(&(start + len))).flatten()
         {
@@ -208,7 +225,7 @@ impl SealedMonitor {
 
     /// Whether the range is sealed memory.
     pub(crate) fn holds(range: Range) -> bool {
-        POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner).holds(range)
+        pool().holds(range)
     }
 }
 
@@ -284,7 +301,7 @@ mod tests {
             assert!(SealedMonitor::holds(one.range()));
         }
         drop(many);
-        let pool = POOL.lock().expect("whole");
+        let pool = pool();
         let arenas: u64 = pool.arenas.iter().map(|arena| arena.len()).sum();
         assert!(arenas <= 64 << 20, "{arenas} bytes for 20 MB at a time");
     }

@@ -14,6 +14,7 @@ use super::poller::Poller;
 use super::role::Role;
 use super::sleep::Sleepers;
 use super::{BELL, Doorbell, Engine};
+use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::domain::Trust;
@@ -116,6 +117,19 @@ impl Engine {
         match &mut self.connector {
             Connector::Service { registration, .. } => registration.connect(attempt, address),
             Connector::Sim(port) => port.connect(attempt, address),
+        }
+    }
+
+    /// A receive waits for this peer, if it is for a certain one. If its connection ended, connects anew: either it is back, or whoever waits for it hears
+    /// that it is not.
+    pub(super) fn look_for(&mut self, peer: PeerAddress) {
+        if peer.is_specified()
+            && self.role.is_none()
+            && let Ok(slot) = self.core.peers.resolve(peer)
+            && self.core.peers.get(slot).lost
+            && self.core.peers.get(slot).state == State::Idle
+        {
+            self.start_connecting(slot);
         }
     }
 
@@ -272,7 +286,7 @@ impl Engine {
             self.links.resize_with(slot as usize + 1, || None);
         }
         let peer = self.core.peers.get_mut(slot);
-        peer.state = State::Up;
+        (peer.state, peer.lost) = (State::Up, false);
         peer.incarnation = incarnation;
         let bit = peer.bit;
         match &link {
@@ -313,6 +327,7 @@ impl Engine {
         }
         let (peer, address) = self.core.peers.identify(slot);
         self.forget_connection(slot, error, &reason);
+        self.core.peers.get_mut(slot).lost = true;
         if self.role.is_some() {
             self.link_over(slot, error, &reason);
         } else {

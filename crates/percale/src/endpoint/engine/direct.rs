@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
-use super::access::{Waiting, What, atomic_entry, atomic_kind, execute, refused_code, rma_entry};
+use super::access::{Told, Waiting, What, atomic_entry, atomic_kind, execute, refused_code, rma_entry};
 use super::core::Core;
 use super::counting::counts_of_atomic;
 use super::peers::State;
@@ -65,7 +65,8 @@ impl Engine {
                 let counts_it = if write { Counts::REGION | Counts::WRITES } else { Counts::READS };
                 let counted = counts.intersects(counts_it - Counts::REGION);
                 let tells = counted || write && (work.data.is_some() || link.grant_notifies(grant));
-                self.over(slot, rma_entry(write, work), notify, tells.then_some((piece.key, counts_it, work.data)));
+                let told = work.data.map(|data| Told { data, len: piece.len });
+                self.over(slot, rma_entry(write, work), notify, tells.then_some((piece.key, counts_it, told)));
                 return Ok(());
             }
         }
@@ -92,7 +93,8 @@ impl Engine {
             let counts_it = counts_of_atomic(work.op, atomic_kind(work));
             let tells = counts.intersects(counts_it)
                 || work.op != AtomicOp::Read && (work.data.is_some() || link.grant_notifies(grant));
-            let tells = tells.then_some((work.remote.key, counts_it, work.data));
+            let told = work.data.map(|data| Told { data, len: work.remote.len });
+            let tells = tells.then_some((work.remote.key, counts_it, told));
             self.over(slot, atomic_entry(work), notify, tells);
             return Ok(());
         }
@@ -123,12 +125,11 @@ impl Engine {
         }
     }
 
-    /// An access was made directly; `tells` says of which key, what counts it there, and with which data
-    /// the target is told.
+    /// An access was made directly; `tells` says of which key, what counts it there, and what the target is told to report.
     #[inline]
-    fn over(&mut self, slot: Connection, entry: Entry, notify: Notify, tells: Option<(u64, Counts, Option<u64>)>) {
-        if let Some((key, counts, data)) = tells {
-            self.core.wrote(slot, key, counts, data);
+    fn over(&mut self, slot: Connection, entry: Entry, notify: Notify, tells: Option<(u64, Counts, Option<Told>)>) {
+        if let Some((key, counts, told)) = tells {
+            self.core.wrote(slot, key, counts, told);
             self.act();
         }
         self.core.complete(Side::Transmit, notify, entry);
@@ -319,7 +320,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
         let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
         let mut counts = if at == last { counted } else { Counts::empty() };
         counts.set(Counts::REGION, first && what.changes() && link.grant_notifies(grant));
-        core.wrote(slot, piece.key, counts, what.data().filter(|_| at == last));
+        core.wrote(slot, piece.key, counts, what.told().filter(|_| at == last));
     }
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
@@ -350,7 +351,7 @@ fn assisted(
     if let Err(error) = result {
         return failed(link, core, what, notify, piece.key, error);
     }
-    core.wrote(slot, piece.key, counts, what.data());
+    core.wrote(slot, piece.key, counts, what.told());
     core.complete(Side::Transmit, notify, what.entry());
     Attempt::Over
 }

@@ -8,7 +8,7 @@
 //! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access` and `direct` those for accesses to peers' memory,
 //!   `target` for accesses to ours
 //! * [`peers`]: whom it talks to
-//! * [`poller`]: which links to look at, and when
+//! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
@@ -23,6 +23,7 @@ pub(crate) mod counting;
 mod direct;
 mod doorbell;
 pub(crate) mod gate;
+mod linger;
 pub(crate) mod listening;
 pub(crate) mod peers;
 mod poller;
@@ -399,6 +400,7 @@ impl Engine {
         }
         self.owe_progress();
         self.core.post_any_receive(work, notify)?;
+        self.look_for(work.from);
         if !self.core.outbox.is_empty() {
             self.act();
         }

@@ -41,6 +41,8 @@ pub(crate) struct Peer {
     pub(crate) reason: String,
     /// How far the connection is.
     pub(crate) state: State,
+    /// There was a connection, and it ended.
+    pub(crate) lost: bool,
     /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
     pub(crate) pending: VecDeque<Pending>,
     /// Operations that wait for it.
@@ -78,6 +80,7 @@ impl Peer {
             bit: 0,
             reason: String::new(),
             state: State::Idle,
+            lost: false,
             pending: VecDeque::new(),
             outstanding: 0,
             executed: 0,

@@ -163,6 +163,13 @@ impl Poller {
         (sweep, sweep || self.quiet > QUIET)
     }
 
+    /// Whether nothing but rings wants to be looked at in every round: nothing waits to be sent, and sockets, if there are any,
+    /// have to wait anyway while shared memory is busy.
+    #[inline]
+    pub(super) fn only_rings(&self) -> bool {
+        self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
+    }
+
     /// A hot link brought something in this round.
     #[inline]
     pub(super) fn heard(&mut self) {

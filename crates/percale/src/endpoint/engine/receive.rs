@@ -27,8 +27,8 @@ impl Core {
         let source = match work.from {
             PeerAddress::UNSPECIFIED => Source::Any,
             peer => match peers.resolved(peer) {
-                Some(slot) => Source::From(u64::from(slot)),
-                None => return false,
+                Some(slot) if !peers.get(slot).lost => Source::From(u64::from(slot)),
+                _ => return false,
             },
         };
         if queue.reserve().is_err() {

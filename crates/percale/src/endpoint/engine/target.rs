@@ -9,7 +9,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-use super::access::{LONG_BYTES, PART_LIMIT, PARTS_LIMIT, SERVE};
+use super::access::{LONG_BYTES, PART_LIMIT, PARTS_LIMIT, SERVE, Told};
 use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
 use super::types::{Action, Notify, Pull, Request, Serve, Side};
@@ -21,7 +21,7 @@ use crate::memory::region::{Access, Refusal, Registered};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
-use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
+use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
 
 /// Answers to one peer that its link has not taken; who asks for more and never listens is cut off.
 const REPLIES_LIMIT: u32 = 8192;
@@ -57,7 +57,7 @@ impl Core {
             Kind::ReadData => self.read_data(from, head, payload),
             Kind::ReadOffer => self.read_offered(from, head, payload),
             Kind::Done => self.done(from, head),
-            Kind::Wrote => self.written(from, head),
+            Kind::Wrote => self.written(from, head, payload),
             _ => self.peers.accuse(from, "a frame that is not a remote access"),
         }
     }
@@ -80,13 +80,13 @@ impl Core {
     }
 
     /// A request that changed a region has ended.
-    fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, data: Option<u64>) {
+    fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, told: Option<Told>) {
         if let Ok(region) = result {
             if is_whole(head) {
                 self.count_access(Some(region), Counts::REGION | Counts::WRITES);
             }
-            if let Some(data) = data {
-                self.report_written(from, data);
+            if let Some(told) = told {
+                self.report_written(from, told);
             }
         }
         self.answer(from, head, result.map(drop));
@@ -95,22 +95,18 @@ impl Core {
     /// The link took an answer.
     #[inline]
     pub(super) fn answered(&mut self, to: Connection, action: &Action) {
-        let answer = match action {
-            Action::Bytes(..) => true,
-            Action::Frame(head) => matches!(head.kind, Kind::Done | Kind::Data),
-            _ => false,
-        };
+        let (Action::Frame(head) | Action::Bytes(head, _)) = action else { return };
         let peer = self.peers.get_mut(to);
-        if answer {
-            peer.replies = peer.replies.saturating_sub(1);
-        } else if matches!(action, Action::Frame(head) if head.kind == Kind::Wrote) {
+        if head.kind == Kind::Wrote {
             peer.notices = peer.notices.saturating_sub(1);
+        } else if matches!(head.kind, Kind::Done | Kind::Data) || matches!(action, Action::Bytes(..)) {
+            peer.replies = peer.replies.saturating_sub(1);
         }
     }
 
-    fn report_written(&mut self, from: Connection, data: u64) {
+    fn report_written(&mut self, from: Connection, Told { data, len }: Told) {
         let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
-        let entry = Entry { flags, data, source: self.peers.source(from), ..Entry::default() };
+        let entry = Entry { flags, len, data, source: self.peers.source(from), ..Entry::default() };
         self.complete(Side::Receive, Notify::Event, entry);
     }
 
@@ -126,7 +122,7 @@ impl Core {
         match self.keys.find(head.data) {
             Ok(region) => {
                 let result = region.store(head.tag, bytes).map(|()| &*region);
-                self.changed(from, head, result, data);
+                self.changed(from, head, result, data.map(|data| Told { data, len: bytes.len() as u64 }));
             }
             Err(refusal) => self.answer(from, head, Err(refusal)),
         }
@@ -386,16 +382,17 @@ impl Core {
     }
 
     /// A peer wrote a region by itself, or read it, or tells of an access of several parts.
-    fn written(&mut self, from: Connection, head: &Head) {
+    fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Ok(region) = self.keys.find(head.tag) else { return }; // Closed since.
-        let counts = Counts::from_bits_truncate(head.id);
+        let counts = Notice(head.id).counts();
         let right = if counts == Counts::READS { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
         if !region.access().contains(right) {
             return; // Another region has the key by now.
         }
         self.count_access(Some(&region), counts);
         if head.flags.contains(Flags::DATA) {
-            self.report_written(from, head.data);
+            let len = payload.read::<U64>(0).map_or(Notice(head.id).bytes(), U64::get);
+            self.report_written(from, Told { data: head.data, len });
         }
     }
 

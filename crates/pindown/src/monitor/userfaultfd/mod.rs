@@ -27,9 +27,10 @@ pub(crate) mod sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, getpid};
 
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched};
@@ -49,17 +50,19 @@ pub enum GuardPages {
     NeverInstalled,
 }
 
-/// One of the process: a mapping has one userfaultfd.
-static MONITOR: OnceLock<&'static Shared> = OnceLock::new();
-static STARTING: Mutex<()> = Mutex::new(());
+/// One of the process: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts its own.
+static MONITOR: Mutex<Option<&'static Shared>> = Mutex::new(None);
 
 #[derive(Debug)]
 struct Shared {
     uffd: Userfaultfd,
+    process: Pid,
     page: &'static Page,
     bell: Bell,
     mappings: Mappings,
     removed: Removed,
+    /// The thread reads. What the system's library allocates when a thread begins is behind it.
+    reading: OnceLock<()>,
 }
 
 /// Addresses whose pages were dropped, as the reading thread knows them: it must not allocate, so there is room for so many.
@@ -127,8 +130,20 @@ impl UserfaultfdMonitor {
     }
 }
 
+/// Whether it would keep more than [`super::sealed`] does, at a higher price of hits.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn useful(guard_pages: GuardPages) -> io::Result<()> {
+    if guard_pages == GuardPages::Possible && kernel_has_guard_pages()? {
+        let why = "it would keep sealed memory only, for this kernel has guard pages and nobody promised to use none";
+        return Err(io::Error::other(why));
+    }
+    Ok(())
+}
+
 /// Whether MADV_GUARD_INSTALL is known, by the kernel's version.
-fn kernel_has_guard_pages() -> io::Result<bool> {
+pub(crate) fn kernel_has_guard_pages() -> io::Result<bool> {
     let release = rustix::system::uname();
     let release = release.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
@@ -140,20 +155,26 @@ fn kernel_has_guard_pages() -> io::Result<bool> {
 }
 
 fn start() -> io::Result<&'static Shared> {
-    let _alone = STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(shared) = MONITOR.get() {
+    let mut known = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(shared) = *known
+        && shared.process == getpid()
+    {
         return Ok(shared);
     }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new()?,
+        process: getpid(),
         page: Box::leak(Page::boxed()),
         bell: Bell::new()?,
         mappings: Mappings::open()?,
         removed: Removed::new(),
+        reading: OnceLock::new(),
     }));
     let thread = std::thread::Builder::new().name("pindown-monitor".to_owned());
     thread.spawn(move || shared.watch_for_ever())?;
-    Ok(MONITOR.get_or_init(|| shared))
+    // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
+    shared.reading.wait();
+    Ok(known.insert(shared))
 }
 
 /// Where nothing is ever mapped.
@@ -169,6 +190,8 @@ impl Shared {
     /// The reading thread. It lives as long as the process, for whoever changes a registered mapping waits for it.
     fn watch_for_ever(&self) {
         let mut messages = [Message::default(); MESSAGES];
+        // Only this thread sets it.
+        self.reading.set(()).ok();
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {

@@ -26,6 +26,7 @@ use zerocopy::little_endian::U64;
 
 pub(super) use self::issue::{atomic_kind, execute};
 use self::what::Tell;
+pub(super) use self::what::Told;
 pub(crate) use self::what::{Waiting, What};
 pub(super) use self::what::{atomic_entry, rma_entry};
 use super::core::Core;
@@ -37,7 +38,7 @@ use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
-use crate::wire::head::{Counts, Flags, Head, Kind, Offer, RMA_EAGER, ReadHead};
+use crate::wire::head::{Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
 
 /// The longest part: what a target may have to hold on the way.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
@@ -295,21 +296,28 @@ impl Core {
         let keys = &tell.keys[..tell.count];
         let counted = self.peers.get(to).counts & tell.counts;
         for (at, key) in keys.iter().enumerate() {
-            let (data, counted) = if at + 1 == keys.len() { (tell.data, counted) } else { (None, Counts::empty()) };
-            self.wrote(to, *key, tell.counts & Counts::REGION | counted, data);
+            let (told, counted) = if at + 1 == keys.len() { (tell.told, counted) } else { (None, Counts::empty()) };
+            self.wrote(to, *key, tell.counts & Counts::REGION | counted, told);
         }
     }
 
     /// Tells the target that its region was accessed, if there is anything to be told.
-    pub(super) fn wrote(&mut self, to: Connection, key: u64, counts: Counts, data: Option<u64>) {
-        if counts.is_empty() && data.is_none() {
+    pub(super) fn wrote(&mut self, to: Connection, key: u64, counts: Counts, told: Option<Told>) {
+        if counts.is_empty() && told.is_none() {
             return;
         }
         let mut flags = Flags::ID;
-        flags.set(Flags::DATA, data.is_some());
+        flags.set(Flags::DATA, told.is_some());
         self.peers.get_mut(to).notices += 1;
-        let head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data: data.unwrap_or(0), id: counts.bits() };
-        self.outbox.push_back((to, Action::Frame(head)));
+        let Told { data, len } = told.unwrap_or(Told { data: 0, len: 0 });
+        let mut head = Head { kind: Kind::Wrote, flags, len: 0, tag: key, data, id: Notice::new(counts, len).0 };
+        let action = if len < Notice::LONG {
+            Action::Frame(head)
+        } else {
+            head.len = size_of::<U64>() as u32;
+            Action::Bytes(head, U64::new(len).as_bytes().to_vec())
+        };
+        self.outbox.push_back((to, action));
     }
 
     /// Begins a long access that we make ourselves with the target's help; its number.

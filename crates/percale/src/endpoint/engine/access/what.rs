@@ -47,6 +47,12 @@ impl What {
         }
     }
 
+    /// What the target reports: the data, if it is to report the access at all, and the length.
+    #[inline]
+    pub(in super::super) fn told(&self) -> Option<Told> {
+        self.data().map(|data| Told { data, len: self.entry().len })
+    }
+
     /// The part with this number: the peer's memory, and where ours starts.
     pub(super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
         let (mut left, mut local) = (number, 0);
@@ -84,7 +90,7 @@ impl What {
 
     /// What the target is told once the access has ended: what it has yet to count, and the data.
     pub(super) fn tell(&self, counts: Counts) -> Tell {
-        let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, data: self.data() };
+        let mut tell = Tell { keys: [0; crate::memory::volatile::IOV_LIMIT], count: 0, counts, told: self.told() };
         for piece in self.pieces() {
             if !tell.keys[..tell.count].contains(&piece.key) {
                 tell.keys[tell.count] = piece.key;
@@ -151,11 +157,19 @@ impl Waiting {
     }
 }
 
+/// What the target's completion says of an access that brings data.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Told {
+    pub(in super::super) data: u64,
+    /// The bytes that were accessed.
+    pub(in super::super) len: u64,
+}
+
 /// What the target is told of an access that it could not count or report by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tell {
     pub(super) keys: [u64; crate::memory::volatile::IOV_LIMIT],
     pub(super) count: usize,
     pub(super) counts: Counts,
-    pub(super) data: Option<u64>,
+    pub(super) told: Option<Told>,
 }

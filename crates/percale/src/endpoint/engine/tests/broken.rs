@@ -54,3 +54,18 @@ fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to(
     assert!(others.iter().all(|other| other.as_ptr() != place), "memory was given away that a peer may be writing");
     drop(send);
 }
+
+#[test]
+fn flt_001_a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
+    for transport in ["shm", "tcp"] {
+        let (left, gone) = (Station::new(transport), Station::new(transport));
+        connect(&gone, &left);
+        let peer = left.peer(&gone);
+        drop(gone);
+        until(&[&left], || left.ended());
+        let ended = left.finished();
+        let receive = left.endpoint.tagged_recv(5, 0, vec![0; 8]).from(peer).start().unwrap();
+        until(&[&left], || (left.finished() > ended).then_some(()));
+        assert!(matches!(receive.wait().unwrap_err().cause, Cause::Completion(_)), "{transport}");
+    }
+}

@@ -3,6 +3,7 @@
 mod broken;
 mod full;
 mod hostile;
+mod lingering;
 
 use std::time::{Duration, Instant};
 

@@ -255,7 +255,16 @@ impl Initiator {
 
     #[inline]
     fn check(&self, grant: GrantIndex, address: u64, len: usize, wanted: Access) -> Result<Target, DirectError> {
-        self.grants.get(grant).ok_or(DirectError::Stale)?.check(address, len, wanted)
+        let grant = self.grants.get(grant).ok_or(DirectError::Stale)?;
+        grant.check(address, len, wanted).map_err(|error| self.rejected(grant, error))
+    }
+
+    /// An access that the grant refuses. Where the grant does not hold, nothing follows: another region may have the key by now,
+    /// with other rights and another length.
+    #[cold]
+    fn rejected(&self, grant: &Grant, error: DirectError) -> DirectError {
+        let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry));
+        if entry.is_some_and(|entry| entry.holds(grant.generation)) { error } else { DirectError::Stale }
     }
 
     /// Checks an access, and that the grant stands now; the grant's generation.

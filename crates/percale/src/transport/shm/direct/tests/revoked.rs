@@ -37,6 +37,28 @@ fn mr_067_a_closed_region_is_not_reached() {
     }
 }
 
+/// What the initiator knows of a key may be of a region that is closed: nothing that the new one allows is refused by it.
+#[test]
+fn mr_067_a_key_that_is_used_again_has_the_new_rights_and_length() {
+    for mapped in [true, false] {
+        let mut two = Two::new(true);
+        let region = two.region(16, mapped, Access::REMOTE_READ);
+        let key = region.key();
+        assert_eq!(two.read(key, 0, 16), Ok(vec![0; 16]));
+        assert_eq!(two.write(key, 0, &[1; 16]), Err(DirectError::Right));
+        assert_eq!(two.read(key, 0, 17), Err(DirectError::Range));
+        region.close().unwrap();
+        for len in [16, 17, 100_000] {
+            assert_eq!(two.write(key, 0, &vec![1; len]), Err(DirectError::Stale), "{len} bytes");
+            assert_eq!(two.read(key, 0, len), Err(DirectError::Stale), "{len} bytes");
+        }
+        let memory = vec![0; 100_000];
+        let _again = two.domain.registration(BOTH).key(key).own(memory).unwrap();
+        two.initiator.forget(key);
+        assert_eq!(two.write(key, 0, &vec![1; 100_000]), Ok(()));
+    }
+}
+
 #[test]
 fn a_peer_that_asks_again_gets_the_same_grant() {
     let mut two = Two::new(true);

@@ -1,0 +1,188 @@
+//! What libfabric's face costs over percale's raw calls: tagged messages of 8 bytes between two endpoints over shared memory, both
+//! driven by one thread, so that nothing depends on the scheduler. The C program (`tests/c/cost/face.c`) and its twin here run in
+//! turns in one process; the difference of each pair of turns counts.
+//!
+//! `cargo bench -p percale-ofi`; with valgrind it says the instructions of a message as well. Times are printed, never judged.
+
+#![expect(unsafe_code, reason = "loads the C program; posts from memory that is never freed")]
+
+use std::ffi::{CString, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use std::{env, fs};
+
+use percale::{Endpoint, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
+use percale_conformance::fabric::Shm;
+use percale_conformance::memory::Memory;
+use percale_conformance::mesh::Mesh;
+
+/// Messages each way in a turn.
+const ROUNDS: u64 = 2_000;
+const TURNS: usize = 500;
+const LEN: usize = 8;
+
+/// The C program, loaded.
+struct Face {
+    rounds: extern "C" fn(u64) -> c_int,
+    close: extern "C" fn() -> c_int,
+}
+
+impl Face {
+    fn open(library: &Path) -> Self {
+        let name = CString::new(library.to_str().expect("a plain name")).expect("a plain name");
+        // SAFETY: a library of ours, which runs nothing when it is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{} cannot be loaded", library.display());
+        // SAFETY: the library has it, with this signature.
+        let open: extern "C" fn() -> c_int = unsafe { std::mem::transmute(symbol(handle, "face_open")) };
+        // SAFETY: as above.
+        let rounds =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64) -> c_int>(symbol(handle, "face_rounds")) };
+        // SAFETY: as above.
+        let close =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(symbol(handle, "face_close")) };
+        assert_eq!(open(), 0, "the C program does not start");
+        Self { rounds, close }
+    }
+}
+
+fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
+    let name = CString::new(name).expect("a plain name");
+    // SAFETY: an open library, and a name.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    assert!(!found.is_null(), "{name:?} is not there");
+    found
+}
+
+/// The same by percale's raw calls.
+struct Raw {
+    mesh: Mesh<Shm>,
+    memory: [(Memory, Memory); 2],
+}
+
+impl Raw {
+    fn open() -> Self {
+        let memory = || (Memory::blank(LEN), Memory::blank(LEN));
+        Self { mesh: Mesh::connected(2), memory: [memory(), memory()] }
+    }
+
+    #[inline]
+    fn one(&self, from: usize, to: usize) {
+        let (a, b): (&Endpoint, &Endpoint) = (self.mesh.endpoint(from), self.mesh.endpoint(to));
+        let (from_any, segments) = (PeerAddress::UNSPECIFIED, self.memory[to].0.part(0, LEN).segments());
+        let flags = OpFlags::COMPLETION;
+        let receive = ReceiveWork { from: from_any, segments, tag: Some((LEN as u64, 0)), context: 1, flags };
+        // SAFETY: the memory is never freed, and nobody touches it before the completion.
+        unsafe { b.post_recv(&receive) }.expect("a receive");
+        let segments = self.memory[from].1.part(0, LEN).segments();
+        let (peer, tag, flags) = (self.mesh.peer(to), Some(LEN as u64), OpFlags::empty());
+        let send = SendWork { peer, segments, tag, data: None, context: 2, flags };
+        // SAFETY: as above.
+        unsafe { a.post_send(&send) }.expect("room for one message");
+        let mut entry = [Entry::default()];
+        while b.poll(&mut entry).expect("no error") == 0 {
+            a.poll(&mut [Entry::default()]).expect("no error");
+        }
+        assert_eq!(entry[0].context, 1);
+    }
+
+    fn rounds(&self, count: u64) {
+        for _ in 0..count {
+            self.one(0, 1);
+            self.one(1, 0);
+        }
+    }
+}
+
+/// The C program as a library, and the directory of the provider that was built with this program.
+fn make() -> Option<PathBuf> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("face");
+    fs::create_dir_all(&directory).expect("a directory");
+    let bench = env::current_exe().expect("the name of this program");
+    let near = bench.ancestors().skip(1).take(2).map(|directory| directory.join("libpercale_fi.so"));
+    let newest =
+        near.filter(|file| file.exists()).max_by_key(|file| fs::metadata(file).and_then(|data| data.modified()).ok());
+    fs::copy(newest.expect("cargo builds the provider as well"), directory.join("libpercale-fi.so")).expect("a copy");
+    let (source, library) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/cost/face.c"), directory.join("face.so"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library);
+    let compiled = compiler.arg(source).arg("-lfabric").status();
+    compiled.is_ok_and(|status| status.success()).then_some(library)
+}
+
+/// Instructions of one message on one of the two faces, if valgrind is here: of two runs, one of which sends more.
+fn instructions(library: &Path, side: &str) -> Option<f64> {
+    let (few, more) = (10_000, 60_000);
+    let [few_took, more_took] = [few, more].map(|rounds: u64| {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(env::current_exe().ok()?);
+        valgrind.env("FACE_LIBRARY", library).env("FACE_SIDE", side).env("FACE_ROUNDS", rounds.to_string());
+        let said = String::from_utf8(valgrind.output().ok()?.stderr).ok()?;
+        let collected = said.lines().find_map(|line| line.split_once("Collected : "))?;
+        collected.1.trim().parse::<f64>().ok()
+    });
+    Some((more_took? - few_took?) / (2 * (more - few)) as f64)
+}
+
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
+
+fn show(name: &str, mut values: Vec<f64>) {
+    values.sort_by(f64::total_cmp);
+    let [p10, p50, p90] = [0.1, 0.5, 0.9].map(|share| percentile(&values, share));
+    println!("{name:<24}{p10:>8.1}{p50:>8.1}{p90:>8.1}  ns a message (p10, p50, p90 of {} turns)", values.len());
+}
+
+fn main() {
+    // Under valgrind: one face only.
+    if let (Ok(library), Ok(side), Ok(rounds)) =
+        (env::var("FACE_LIBRARY"), env::var("FACE_SIDE"), env::var("FACE_ROUNDS"))
+    {
+        let rounds = rounds.parse().expect("a number");
+        if side == "raw" {
+            return Raw::open().rounds(rounds);
+        }
+        assert_eq!((Face::open(Path::new(&library)).rounds)(rounds), 0);
+        return;
+    }
+    let Some(library) = make() else { return println!("libfabric's headers, or a C compiler, are not here") };
+    // libfabric looks there when it starts: in programs that this one starts, and so in itself.
+    if env::var_os("FI_PROVIDER_PATH").is_none_or(|path| Some(&*path) != library.parent().map(Path::as_os_str)) {
+        let again = Command::new(env::current_exe().expect("the name of this program"))
+            .env("FI_PROVIDER_PATH", library.parent().expect("a directory"))
+            .env("FI_PROVIDER", "percale")
+            .status();
+        std::process::exit(again.map_or(1, |status| status.code().unwrap_or(1)));
+    }
+    let (face, raw) = (Face::open(&library), Raw::open());
+    let c = |count| assert_eq!((face.rounds)(count), 0, "the C program failed");
+    let [mut by_c, mut by_raw] = [Vec::with_capacity(TURNS), Vec::with_capacity(TURNS)];
+    let timed = |turn: &dyn Fn(u64)| {
+        let start = Instant::now();
+        turn(ROUNDS);
+        start.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64
+    };
+    c(ROUNDS);
+    raw.rounds(ROUNDS);
+    for turn in 0..TURNS {
+        // Who is first changes.
+        if turn % 2 == 0 {
+            by_c.push(timed(&c));
+        }
+        by_raw.push(timed(&|count| raw.rounds(count)));
+        if turn % 2 == 1 {
+            by_c.push(timed(&c));
+        }
+    }
+    let difference = by_c.iter().zip(&by_raw).map(|(c, raw)| c - raw).collect();
+    show("through libfabric", by_c);
+    show("raw", by_raw);
+    show("difference", difference);
+    assert_eq!((face.close)(), 0);
+    if let [Some(c), Some(raw)] = ["c", "raw"].map(|side| instructions(&library, side)) {
+        println!("instructions of a message: through libfabric {c:.0}, raw {raw:.0}, difference {:.0}", c - raw);
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether a read that found nothing looks again before it says so.
+//!
+//! Clients that wait poll, and between two polls do other things: Open MPI asks its other components, MPICH yields the
+//! processor, which takes longer than a message. What comes meanwhile lies there. So a read lingers, for [`AT_MOST`], if
+//! * the client spins: its last read found nothing either, and that was less than [`AT_ONCE`] ago. Who computes between
+//!   two polls is not kept; nor is anybody where there are more processes than processors, as a yield that lets
+//!   others run takes longer than that;
+//! * or lingering was worth while the last time. One that was in vain ends this, so who sends, computes and polls
+//!   loses that time once.
+
+use std::time::{Duration, Instant};
+
+/// How long a read lingers.
+pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
+
+/// Reads that would have found nothing in that time.
+pub(super) const READS: u32 = 32;
+
+/// A read so soon after one that found nothing is that of a client that spins.
+const AT_ONCE: Duration = Duration::from_nanos(1000);
+
+/// What is remembered from read to read.
+#[derive(Debug, Default)]
+pub(super) struct Linger {
+    /// The end of the last read that found nothing.
+    nothing: Option<Instant>,
+    /// The last time was worth while.
+    hopeful: bool,
+}
+
+impl Linger {
+    /// A read found nothing: whether to look for longer.
+    #[inline]
+    pub(super) fn is_worth_while(&mut self) -> bool {
+        self.hopeful || self.is_soon_at(Instant::now())
+    }
+
+    /// Whether the last read that found nothing was just before; this one is the last one now.
+    fn is_soon_at(&mut self, now: Instant) -> bool {
+        self.nothing.replace(now).is_some_and(|last| now.saturating_duration_since(last) < AT_ONCE)
+    }
+
+    /// It was looked for longer, and something came or not.
+    #[inline]
+    pub(super) fn ended(&mut self, came: bool) {
+        self.hopeful = came;
+        self.nothing = if came { None } else { Some(Instant::now()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_nanos(300);
+
+    #[test]
+    fn only_a_client_that_spins_is_kept() {
+        let mut linger = Linger::default();
+        let start = Instant::now();
+        assert!(!linger.is_soon_at(start), "it may have come from anywhere");
+        assert!(linger.is_soon_at(start + MOMENT));
+        assert!(linger.is_soon_at(start + 2 * MOMENT));
+        // It computed, or others ran while it yielded.
+        let later = start + 2 * MOMENT + AT_ONCE;
+        assert!(!linger.is_soon_at(later));
+        assert!(linger.is_soon_at(later + MOMENT));
+    }
+
+    #[test]
+    fn what_was_worth_while_is_done_again_until_it_was_in_vain() {
+        let mut linger = Linger::default();
+        assert!(!linger.is_worth_while());
+        linger.ended(true);
+        assert!(linger.is_worth_while());
+        assert!(linger.is_worth_while(), "whenever that is");
+        linger.ended(false);
+        assert!(!linger.hopeful);
+        assert!(!linger.is_soon_at(Instant::now() + AT_ONCE));
+    }
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* What a system call does to its address space, by its number and arguments. */
+#ifndef PINDOWN_CALLS_H
+#define PINDOWN_CALLS_H
+
+#include "page.h"
+
+/* The system call: the kernel, too, looks at the lower half only. -1 in an exception. */
+static __always_inline int number(struct pt_regs *regs)
+{
+	return (int)regs->orig_ax;
+}
+
+static __always_inline int is_x32(int nr)
+{
+	return nr > 0 && nr & 0x40000000;
+}
+
+/* Advice that leaves pinned pages where they are. What is unknown does not. */
+static __always_inline int takes_pages(u64 advice)
+{
+	if (advice >= 64)
+		return advice != 103; /* GUARD_REMOVE */
+	/* NORMAL RANDOM SEQUENTIAL WILLNEED, FREE, DONTFORK to KEEPONFORK, COLD PAGEOUT POPULATE_*, COLLAPSE */
+	return !((0x0full | 1ull << 8 | 0x3ffull << 10 | 0xfull << 20 | 1ull << 25) >> advice & 1);
+}
+
+static __always_inline int replaces(u64 flags)
+{
+	return flags & MAP_FIXED && !(flags & MAP_FIXED_NOREPLACE);
+}
+
+static __always_inline void remapped(struct page *page, struct pt_regs *regs)
+{
+	u64 start = regs->di, from = regs->si, to = regs->dx, flags = regs->r10, all = rounded(start, from);
+
+	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) || (to > from && flags & 1))
+		changed(page, start, all); /* it may have moved as a whole */
+	else if (to < from)
+		changed(page, start + to, all - to);
+	if (flags & MREMAP_FIXED)
+		changed_huge(page, regs->r8, to);
+}
+
+/* The task is one of the address space `mm`, in a 64-bit system call or an exception of its own. */
+#define OWN 0
+#define FOREIGN 1
+#define WORKER 2 /* of io_uring: it has no system call */
+#define COMPAT 3
+
+static __always_inline int kind_of(struct task_struct *task, u64 mm)
+{
+	struct pt_regs *regs;
+
+	if ((u64)task->mm != mm || task->flags & PF_KTHREAD)
+		return FOREIGN;
+	if (task->flags & PF_IO_WORKER)
+		return WORKER;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	return task->thread_info.status & TS_COMPAT || is_x32(number(regs)) ? COMPAT : OWN;
+}
+
+/* The flags of open(2): which argument has them, or "truncates" where they lie in memory. */
+static __always_inline int truncates(struct pt_regs *regs)
+{
+	switch (number(regs)) {
+	case NR_open:
+		return !!(regs->si & O_TRUNC);
+	case NR_openat:
+		return !!(regs->dx & O_TRUNC);
+	case NR_process_madvise:
+		return takes_pages(regs->r10);
+	case NR_creat:
+	case NR_openat2:
+	case NR_truncate:
+	case NR_ftruncate:
+	case NR_fallocate:
+		return 1;
+	}
+	return 0;
+}
+
+/* Calls whose pages may be replaced before rss_stat speaks, where page tables are freed early. */
+static __always_inline int begins(struct pt_regs *regs)
+{
+	switch (number(regs)) {
+	case NR_madvise:
+		return takes_pages(regs->dx);
+	case NR_process_madvise:
+		return takes_pages(regs->r10);
+	case NR_mmap:
+		return replaces(regs->r10);
+	case NR_mremap:
+		return !!(regs->r10 & MREMAP_FIXED);
+	}
+	return 0;
+}
+
+static __always_inline int tracked(int nr)
+{
+	return nr == NR_madvise || nr == NR_mmap || nr == NR_mremap || nr == NR_process_madvise;
+}
+
+/* The same calls in the other two tables of this machine: mmap, mremap, mmap2, madvise of i386; x32. */
+static __always_inline int tracked_compat(int nr)
+{
+	return nr == 90 || nr == 163 || nr == 192 || nr == 219 || (is_x32(nr) && tracked(nr & ~0x40000000));
+}
+
+#endif

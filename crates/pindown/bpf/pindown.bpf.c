@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Which ranges of a process's memory no longer lie on the pages they lay on.
+ *
+ * One page (struct page, shared with the process, which can only read it) for each address space that asked. A change
+ * is reported by a record in its ring; `head` moves with each, so an unchanged head means that nothing happened.
+ *
+ * The rule that every report obeys: it comes after the old pages can no longer be pinned through the address, and before
+ * anybody can see new ones there. A lock on the address space that is about to be released, and a page table's count of
+ * pages that has just changed (under that table's lock), are such moments. Kernels that free page tables early break the
+ * rule for a few calls; those are reported when they begin, and `busy` counts them until they end: while it is not zero
+ * nothing may be inserted into a cache.
+ *
+ * What cannot be told apart is reported as "everything" (global): needless work, never a stale registration.
+ */
+#include "kernel.h"
+#include "page.h"
+#include "calls.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* Wrong on purpose, for the test that must notice: changes are reported when they begin, and only then. */
+#ifndef ENTRY_ONLY
+#define ENTRY_ONLY 0
+#endif
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* The lock on an address space is about to be released. */
+static __always_inline int released(u64 mm, int write)
+{
+	struct page *page = page_of(mm);
+	struct task_struct *task;
+	struct pt_regs *regs;
+	u64 now;
+
+	if (!page || ENTRY_ONLY)
+		return 0;
+	task = bpf_get_current_task_btf();
+	switch (kind_of(task, mm)) {
+	case FOREIGN: /* a reader that takes pages away shows in rss_stat */
+		if (write)
+			global(page);
+		return 0;
+	case WORKER:
+		if (write && page->sticky)
+			global(page);
+		return 0;
+	case COMPAT:
+		global(page);
+		return 0;
+	}
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	switch (number(regs)) {
+	case NR_munmap:
+	case NR_remap_file_pages:
+		changed(page, regs->di, regs->si);
+		return 0;
+	case NR_mmap:
+		if (replaces(regs->r10))
+			changed_huge(page, regs->di, regs->si);
+		return 0;
+	case NR_mremap:
+		remapped(page, regs);
+		return 0;
+	case NR_brk:
+		now = task->mm->brk;
+		if (now < page->last_brk)
+			changed(page, now, page->last_brk - now);
+		page->last_brk = now;
+		return 0;
+	case NR_shmdt:
+		global(page);
+		return 0;
+	case NR_shmat:
+		if (regs->dx & SHM_REMAP)
+			global(page);
+		return 0;
+	case NR_mprotect:
+	case NR_pkey_mprotect:
+		if ((regs->dx & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE))
+			return 0;
+		if (regs->dx & PROT_GROWS)
+			global(page);
+		else
+			changed(page, regs->di, regs->si);
+		return 0;
+	case NR_prctl:
+		if ((u32)regs->di == PR_SET_MM) { /* it may have moved the break, and unmapped nothing */
+			page->last_brk = (1ull << 56) - 1;
+			global(page);
+		}
+		return 0;
+	case -1:
+	case NR_madvise:
+	case NR_clone:
+	case NR_fork:
+	case NR_vfork:
+	case NR_clone3:
+	case NR_mlock:
+	case NR_munlock:
+	case NR_mlockall:
+	case NR_munlockall:
+	case NR_mlock2:
+	case NR_mseal:
+	case NR_mbind:
+	case NR_set_mempolicy:
+	case NR_get_mempolicy:
+	case NR_set_mempolicy_home_node:
+	case NR_migrate_pages:
+	case NR_move_pages:
+	case NR_pkey_alloc:
+	case NR_pkey_free:
+		return 0;
+	}
+	if (write)
+		global(page);
+	return 0;
+}
+
+SEC("tp_btf/mmap_lock_released")
+int lock_released(u64 *ctx)
+{
+	return released(ctx[0], (u8)ctx[1]);
+}
+
+/* With the path of a memory cgroup as its second argument, as older kernels have it. */
+SEC("tp_btf/mmap_lock_released")
+int lock_released_memcg(u64 *ctx)
+{
+	return released(ctx[0], (u8)ctx[2]);
+}
+
+/* Pages were put into or taken from a page table of `mm`, whose lock is still held. */
+SEC("tp_btf/rss_stat")
+int pages_counted(u64 *ctx)
+{
+	u64 mm = ctx[0];
+	struct page *page;
+	struct task_struct *task;
+	struct pt_regs *regs;
+
+	if ((u32)ctx[1] == MM_SWAPENTS)
+		return 0;
+	page = page_of(mm);
+	if (!page || ENTRY_ONLY)
+		return 0;
+	task = bpf_get_current_task_btf();
+	switch (kind_of(task, mm)) {
+	case FOREIGN: /* reclaim leaves pinned pages alone */
+		if (!(task->flags & PF_MEMALLOC))
+			global(page);
+		return 0;
+	case WORKER:
+		if (page->sticky)
+			global(page);
+		return 0;
+	case COMPAT:
+		global(page);
+		return 0;
+	}
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	switch (number(regs)) {
+	case NR_madvise:
+		if (takes_pages(regs->dx))
+			changed(page, regs->di, regs->si);
+		return 0;
+	case NR_mmap:
+		if (replaces(regs->r10))
+			changed_huge(page, regs->di, regs->si);
+		return 0;
+	case NR_mremap:
+		remapped(page, regs);
+		return 0;
+	}
+	if (truncates(regs))
+		global(page);
+	return 0;
+}
+
+/* A page leaves the page cache of its file: unmapped everywhere, locked, and not yet replaced. */
+SEC("tp_btf/mm_filemap_delete_from_page_cache")
+int cache_deleted(u64 *ctx)
+{
+	struct inode *inode = ((struct folio *)ctx[0])->mapping->host;
+	struct inode_key key = { .dev = inode->i_sb->s_dev, .ino = inode->i_ino };
+	struct subscribers *all = bpf_map_lookup_elem(&inodes, &key);
+	struct page *page;
+
+	if (!all)
+		return 0;
+	for (int i = 0; i < SUBSCRIBERS; i++) {
+		u64 mm = *(volatile u64 *)&all->one[i].mm;
+
+		page = mm ? page_of(mm) : 0;
+		if (page)
+			__sync_fetch_and_add(&page->ino[all->one[i].slot & (SLOTS - 1)], 1);
+	}
+	return 0;
+}
+
+static __always_inline int submitted(struct io_kiocb *req)
+{
+	u8 opcode = req->opcode;
+	u32 advice = ~0u;
+	struct page *page;
+
+	switch (opcode) {
+	case IORING_OP_MADVISE:
+	case IORING_OP_FALLOCATE:
+	case IORING_OP_FTRUNCATE:
+	case IORING_OP_OPENAT:
+	case IORING_OP_OPENAT2:
+		break;
+	default:
+		return 0;
+	}
+	page = page_of((u64)bpf_get_current_task_btf()->mm);
+	if (!page)
+		return 0;
+	if (opcode == IORING_OP_MADVISE) {
+		/* The call's own part of a request lies at its beginning. */
+		if (bpf_core_field_exists(struct io_madvise, advice))
+			bpf_core_read(&advice, sizeof(advice), &((struct io_madvise *)req)->advice);
+		if (!takes_pages(advice))
+			return 0;
+		/* A worker will do it, and nothing says when it has ended. */
+		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
+	}
+	__sync_lock_test_and_set(&page->sticky, 1);
+	if (opcode == IORING_OP_MADVISE)
+		global(page);
+	return 0;
+}
+
+SEC("tp_btf/io_uring_submit_req")
+int request_submitted(u64 *ctx)
+{
+	return submitted((struct io_kiocb *)ctx[0]);
+}
+
+/* The same under its older name. */
+SEC("tp_btf/io_uring_submit_sqe")
+int request_submitted_old(u64 *ctx)
+{
+	return submitted((struct io_kiocb *)ctx[0]);
+}
+
+SEC("tp_btf/sys_enter")
+int call_entered(u64 *ctx)
+{
+	struct task_struct *task;
+	struct pt_regs *regs;
+	struct page *page;
+	u64 thread, mm;
+	int compat;
+
+	/* By the number alone first: this runs at each system call of the machine. */
+	if (!tracked(ctx[1]) && !tracked_compat(ctx[1]))
+		return 0;
+	task = bpf_get_current_task_btf();
+	compat = task->thread_info.status & TS_COMPAT || is_x32(ctx[1]);
+	if (!compat && !tracked(ctx[1]))
+		return 0;
+	mm = (u64)task->mm;
+	page = page_of(mm);
+	if (!page)
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!compat && !begins(regs))
+		return 0;
+	thread = bpf_get_current_pid_tgid();
+	if (compat || bpf_map_update_elem(&threads, &thread, &mm, BPF_NOEXIST)) {
+		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
+		global(page);
+		return 0;
+	}
+	if (!ENTRY_ONLY)
+		__sync_fetch_and_add(&page->busy, 1);
+	switch (number(regs)) {
+	case NR_madvise:
+		changed(page, regs->di, regs->si);
+		break;
+	case NR_mmap:
+		changed_huge(page, regs->di, regs->si);
+		break;
+	case NR_mremap:
+		remapped(page, regs);
+		break;
+	default:
+		global(page);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sys_exit")
+int call_left(u64 *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)ctx[0];
+	struct page *page;
+	u64 thread;
+
+	if (!tracked(number(regs)))
+		return 0;
+	page = page_of((u64)task->mm);
+	if (!page)
+		return 0;
+	thread = bpf_get_current_pid_tgid();
+	if (!bpf_map_delete_elem(&threads, &thread))
+		__sync_fetch_and_add(&page->busy, ENTRY_ONLY ? 0 : -1);
+	else if (!(task->thread_info.status & TS_COMPAT) && begins(regs))
+		global(page); /* it began before this page was there */
+	return 0;
+}
+
+static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, struct question *q)
+{
+	struct file *file = vma->vm_file;
+	struct inode *inode;
+	u64 name[2] = {};
+
+	q->vm_start = vma->vm_start;
+	q->vm_end = vma->vm_end;
+	q->vm_flags = vma->vm_flags;
+	if (!file)
+		return 0;
+	inode = file->f_mapping->host;
+	q->dev = inode->i_sb->s_dev;
+	q->ino = inode->i_ino;
+	q->magic = inode->i_sb->s_magic;
+	bpf_probe_read_kernel_str(name, sizeof(name), file->f_path.dentry->d_name.name);
+	/* What mmap(MAP_HUGETLB | MAP_ANONYMOUS) makes, "anon_hugepage": no path and no descriptor leads to it. */
+	q->anonymous_huge = inode->i_flags & S_PRIVATE && name[0] == 0x6775685f6e6f6e61 && name[1] == 0x6567617065;
+	return 0;
+}
+
+/* The address space of a process, named by a pidfd: whose it is, and what is mapped in it. */
+SEC("iter/task")
+int identify(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct question copy = {}, *q;
+	struct pt_regs *regs;
+	struct mm_struct *mm;
+	u32 zero = 0;
+	u64 flags = 0;
+
+	q = bpf_map_lookup_elem(&asked, &zero);
+	if (!task || !q)
+		return 0;
+	mm = task->mm;
+	if (!mm)
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (begins(regs) && (s64)regs->ax == -ENOSYS) /* the call has not returned */
+		q->beginning++;
+	if (q->mm)
+		return 0;
+	copy.start = q->start;
+	copy.end = q->end;
+	copy.mm = (u64)mm;
+	copy.beginning = q->beginning;
+	copy.euid = task->cred->euid.val;
+	if (bpf_core_field_exists(((struct mm_struct___bitmap *)0)->flags.__mm_flags))
+		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___bitmap *)mm)->flags.__mm_flags);
+	else
+		bpf_core_read(&flags, sizeof(flags), &((struct mm_struct___word *)mm)->flags);
+	copy.dumpable = flags & 3;
+	copy.found = q->start ? bpf_find_vma(task, q->start, on_mapping, &copy, 0) : 0;
+	*q = copy;
+	return 0;
+}
+
+/* What the loader does to a page: run by it (test run), attached to nothing. Arguments: what, mm, dev, ino, slot. */
+SEC("raw_tp/pindown_control")
+int control(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct inode_key key = { .dev = ctx->args[2], .ino = ctx->args[3] };
+	u64 mm = ctx->args[1], slot = ctx->args[4];
+	struct subscribers *all;
+	struct page *page;
+	int empty = -1;
+
+	if (ctx->args[0] == 0) { /* end: nothing may be inserted any more */
+		page = page_of(mm);
+		if (!page)
+			return 0;
+		__sync_fetch_and_or(&page->busy, BUSY_ENDED);
+		global(page);
+		return 1;
+	}
+	all = bpf_map_lookup_elem(&inodes, &key);
+	if (!all)
+		return 0;
+	for (int i = 0; i < SUBSCRIBERS; i++) {
+		if (all->one[i].mm == mm && all->one[i].slot == slot) {
+			if (ctx->args[0] == 2)
+				all->one[i].mm = 0;
+			return 1;
+		}
+		if (!all->one[i].mm && empty < 0)
+			empty = i;
+	}
+	if (ctx->args[0] != 1 || empty < 0)
+		return 0;
+	all->one[empty & (SUBSCRIBERS - 1)].slot = slot;
+	__sync_lock_test_and_set(&all->one[empty & (SUBSCRIBERS - 1)].mm, mm);
+	return 1;
+}

@@ -1,0 +1,57 @@
+//! Compiles the kernel programs (`bpf/pindown.bpf.c`) with clang, and sets the cfg `pindown_bpf` if that went well.
+//!
+//! Without clang or libbpf's headers the crate builds all the same, with a warning: it can then use a running
+//! `pindown-helper`, and cannot load the programs itself. `PINDOWN_BPF=off` asks for that.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(pindown_bpf)");
+    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=PINDOWN_BPF");
+    println!("cargo::rerun-if-env-changed=PINDOWN_CLANG");
+    let absent = match compile() {
+        Ok(()) => {
+            println!("cargo::rustc-cfg=pindown_bpf");
+            String::new()
+        }
+        Err(reason) => {
+            println!("cargo::warning=built without the kernel programs: {reason}");
+            reason
+        }
+    };
+    println!("cargo::rustc-env=PINDOWN_BPF_ABSENT={absent}");
+}
+
+fn compile() -> Result<(), String> {
+    if env::var("PINDOWN_BPF").is_ok_and(|wish| wish == "off") {
+        return Err("PINDOWN_BPF=off when it was built".into());
+    }
+    let target = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    if target != "x86_64" {
+        return Err(format!("the programs know the system calls of x86-64 only, not of {target}"));
+    }
+    let clang = env::var("PINDOWN_CLANG").unwrap_or_else(|_| "clang".into());
+    let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);
+    run(&clang, "0", &out.join("pindown.bpf.o"))?;
+    // What the tests must find to be wrong.
+    run(&clang, "1", &out.join("pindown-entry-only.bpf.o"))
+}
+
+fn run(clang: &str, entry_only: &str, object: &Path) -> Result<(), String> {
+    let output = Command::new(clang)
+        .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-c", "bpf/pindown.bpf.c"])
+        .arg(format!("-DENTRY_ONLY={entry_only}"))
+        .arg("-o")
+        .arg(object)
+        .output()
+        .map_err(|e| format!("{clang}: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains("error")).unwrap_or("failed").to_owned();
+    Err(format!("{clang}: {line} (libbpf's headers are needed, package libbpf-dev)"))
+}

@@ -1,0 +1,124 @@
+//! Registrations of the application's own, and news of them.
+
+use std::ffi::CString;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::error::{Failure, answer};
+use super::{OpenCache, own, place};
+use crate::access::Access;
+use crate::cache::{Handle, Waited};
+use crate::monitor::Refusal;
+use crate::range::Range;
+
+/// `struct pindown_registration`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnRegistration {
+    pub(super) handle: u64,
+    pub(super) local_key: u64,
+    pub(super) remote_key: u64,
+    pub(super) unwatched: u32,
+    pub(super) reserved: u32,
+}
+
+/// `enum pindown_reason`; 0 is no reason.
+pub(super) fn reason(refusal: Refusal) -> u32 {
+    refusal.index() as u32 + 1
+}
+
+/// Pins until `pindown_deregister`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_register(
+    cache: *const OpenCache,
+    address: *const c_void,
+    length: usize,
+    access: u32,
+    registration: *mut OwnRegistration,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.and_then(|own| {
+        let place = place(registration, "registration")?;
+        let access = Access::from_bits(access).ok_or_else(|| Failure::unknown_access(access))?;
+        let range = Range::new(address.addr() as u64, length as u64).map_err(crate::cache::LookupError::from)?;
+        let made = own.cache.register(range, access)?;
+        let answer = OwnRegistration {
+            handle: made.handle.to_bits(),
+            local_key: made.local_key,
+            remote_key: made.remote_key,
+            unwatched: made.unwatched.map_or(0, reason),
+            reserved: 0,
+        };
+        // SAFETY: not null, and the caller's promise that a registration may be written there.
+        unsafe { place.write(answer) };
+        Ok(0)
+    }))
+}
+
+/// Unpins what `pindown_register` pinned.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_deregister(cache: *const OpenCache, handle: u64) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.and_then(|own| {
+        own.cache.deregister(Handle::from_bits(handle))?;
+        Ok(0)
+    }))
+}
+
+/// A registration whose memory has changed, without waiting.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *mut u64) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.and_then(|own| {
+        let place = place(handle, "handle")?;
+        let Some(changed) = own.cache.check() else { return Ok(0) };
+        // SAFETY: not null, and the caller's promise that a handle may be written there.
+        unsafe { place.write(changed.to_bits()) };
+        Ok(1)
+    }))
+}
+
+/// Waits for one.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms: c_int, handle: *mut u64) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.and_then(|own| {
+        let place = place(handle, "handle")?;
+        let timeout = match timeout_ms {
+            -1 => None,
+            0.. => Some(Duration::from_millis(timeout_ms.unsigned_abs().into())),
+            _ => return Err(Failure::invalid(format!("a timeout of {timeout_ms} ms: -1 waits for ever"))),
+        };
+        match own.cache.wait(timeout)? {
+            Waited::Changed(changed) => {
+                // SAFETY: not null, and the caller's promise that a handle may be written there.
+                unsafe { place.write(changed.to_bits()) };
+                Ok(1)
+            }
+            Waited::TimedOut => Ok(0),
+            Waited::Interrupted => Err(Failure::new(libc::ECANCELED, "the wait was interrupted by pindown_interrupt")),
+        }
+    }))
+}
+
+/// Ends one wait.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_interrupt(cache: *const OpenCache) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.map(|own| {
+        own.cache.interrupt();
+        0
+    }))
+}
+
+/// A reason in words; null for an unknown one.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pindown_reason_text(reason: u32) -> *const c_char {
+    static TEXTS: OnceLock<Vec<CString>> = OnceLock::new();
+    let texts = TEXTS.get_or_init(|| {
+        let texts = Refusal::ALL.map(|refusal| refusal.to_string());
+        std::iter::once("watched".to_owned()).chain(texts).map(|text| CString::new(text).unwrap_or_default()).collect()
+    });
+    texts.get(reason as usize).map_or(std::ptr::null(), |text| text.as_ptr())
+}

@@ -1,0 +1,166 @@
+//! Lanes and uses: the hot path.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::{Failure, answer};
+use super::registrar::Callbacks;
+use super::{OpenCache, own, place};
+use crate::access::Access;
+use crate::cache::{Lane, LookupError, TICKET_BITS, Use};
+use crate::range::Range;
+
+/// `struct pindown_use`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UseOfLane {
+    pub(super) local_key: u64,
+    pub(super) remote_key: u64,
+    /// What ends it and which lane began it; 0 once it has ended.
+    pub(super) ticket: u64,
+}
+
+/// `struct pindown_lane`.
+pub(crate) struct OpenLane {
+    lane: Lane<Callbacks>,
+    /// The upper bits of its tickets, never 0: one that another lane gave is not ended here.
+    name: u64,
+    _open: Arc<()>,
+}
+
+impl OpenLane {
+    /// The use as the caller has it.
+    #[inline(always)]
+    fn name(&self, got: Use) -> UseOfLane {
+        let (local_key, remote_key) = (got.local_key(), got.remote_key());
+        UseOfLane { local_key, remote_key, ticket: self.name | got.into_ticket() }
+    }
+}
+
+/// What belongs to the use in a ticket; the rest is the lane's.
+const OF_USE: u64 = (1 << TICKET_BITS) - 1;
+
+/// Lanes opened so far.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// A name that no other lane has had of the last 2^29.
+fn name() -> u64 {
+    (OPENED.fetch_add(1, Ordering::Relaxed) << 1 | 1) << TICKET_BITS
+}
+
+/// Opens a lane.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_lane_open(cache: *const OpenCache, lane: *mut *mut OpenLane) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.and_then(|own| {
+        let place = place(lane, "lane")?;
+        let lane = Box::new(OpenLane { lane: own.cache.lane(), name: name(), _open: Arc::clone(&own.lanes) });
+        // SAFETY: not null, and the caller's promise that a pointer may be written there.
+        unsafe { place.write(Box::into_raw(lane)) };
+        Ok(0)
+    }))
+}
+
+/// Closes it, unless uses are under way.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int {
+    // SAFETY: the caller's promise: null, or an open lane.
+    let opened = unsafe { lane.as_ref() };
+    answer(opened.ok_or_else(|| Failure::null("lane")).and_then(|opened| {
+        if !opened.lane.is_idle() && !opened.lane.forked() {
+            return Err(Failure::new(libc::EBUSY, "uses of the lane are under way: end them first"));
+        }
+        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and nobody uses it any more: the caller's promise.
+        drop(unsafe { Box::from_raw(lane) });
+        Ok(0)
+    }))
+}
+
+/// A registration of these bytes with at least these rights.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_get(
+    lane: *const OpenLane,
+    address: *const c_void,
+    length: usize,
+    access: u32,
+    used: *mut UseOfLane,
+) -> c_int {
+    // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
+    let lane = unsafe { lane.as_ref() };
+    let (Some(lane), false, Some(rights), Ok(range)) =
+        (lane, used.is_null(), Access::from_bits(access), Range::new(address.addr() as u64, length as u64))
+    else {
+        return not_gotten(lane.is_none(), used.is_null(), access, address.addr() as u64, length as u64);
+    };
+    match lane.lane.hit(range, rights) {
+        Ok(got) => {
+            // SAFETY: not null, and the caller's promise that a use may be written there.
+            unsafe { used.write(lane.name(got)) };
+            0
+        }
+        Err(parity) => {
+            // SAFETY: as for this function, and the pointer is not null.
+            unsafe { get_slowly(lane, range, rights, parity, used) }
+        }
+    }
+}
+
+/// What a hit did not find.
+///
+/// # Safety
+/// A use may be written to `used`.
+#[cold]
+#[inline(never)]
+unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, parity: usize, used: *mut UseOfLane) -> c_int {
+    match lane.lane.get_slowly(range, access, parity) {
+        Ok(got) => {
+            // SAFETY: the caller's promise is the same.
+            unsafe { used.write(lane.name(got)) };
+            0
+        }
+        Err(error) => Failure::from(error).answer(),
+    }
+}
+
+/// Which argument it was.
+#[cold]
+#[inline(never)]
+fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u64) -> c_int {
+    let failure = match (no_lane, no_use, Range::new(address, length)) {
+        (true, ..) => Failure::null("lane"),
+        (_, true, _) => Failure::null("use"),
+        (_, _, Err(error)) => LookupError::from(error).into(),
+        _ => Failure::unknown_access(access),
+    };
+    failure.answer()
+}
+
+/// The operation has completed.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
+    // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
+    let lane = unsafe { lane.as_ref() };
+    // SAFETY: the caller's promise: null, or a use that nobody else touches now.
+    let used = unsafe { used.as_mut() };
+    let (Some(lane), Some(used)) = (lane, used) else {
+        return not_ended(None);
+    };
+    if used.ticket & !OF_USE != lane.name {
+        return not_ended(Some(used.ticket));
+    }
+    lane.lane.end(Use::from_ticket(mem::take(&mut used.ticket) & OF_USE));
+    0
+}
+
+#[cold]
+#[inline(never)]
+fn not_ended(ticket: Option<u64>) -> c_int {
+    Failure::invalid(match ticket {
+        None => "lane or use is NULL",
+        Some(0) => "the use has ended before",
+        Some(_) => "the use belongs to another lane, or is none",
+    })
+    .answer()
+}

@@ -1,0 +1,75 @@
+//! libpindown.so: the cache for C programs. What every call does, and what it wants of its caller, is said in
+//! `include/pindown.h`; this module translates and has no semantics of its own.
+//!
+//! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the hot path
+//! * `handles`: registrations of the application's own · `sealed`: memory that cannot change · `stats` · `error`
+//!
+//! A panic in one of these functions ends the process; it never unwinds into C. Every refusal is a negative errno, and
+//! its reason in words is the calling thread's until its next one.
+
+#![expect(
+    unsafe_code,
+    reason = "callers give pointers, and objects are handed out as pointers; each block states its own reason"
+)]
+
+mod error;
+mod handles;
+mod lane;
+mod open;
+mod registrar;
+mod sealed;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::cache::Cache;
+use crate::monitor::imported::Notifier;
+use error::Failure;
+use registrar::Callbacks;
+
+/// `struct pindown_cache`.
+pub(crate) struct OpenCache {
+    cache: Cache<Callbacks>,
+    /// Held by every open lane too.
+    lanes: Arc<()>,
+    notifier: Option<Notifier>,
+    name: CString,
+    why: CString,
+}
+
+/// The cache that a caller names.
+///
+/// # Safety
+/// Null, or what `pindown_open` gave and nobody has closed.
+unsafe fn opened<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> {
+    // SAFETY: the caller's promise; an open cache is only ever shared.
+    unsafe { cache.as_ref() }.ok_or_else(|| Failure::null("cache"))
+}
+
+/// The same, unless this process is a fork of the one that opened it.
+///
+/// # Safety
+/// As for [`opened`].
+unsafe fn own<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> {
+    // SAFETY: the caller's promise is the same.
+    let cache = unsafe { opened(cache) }?;
+    if cache.cache.forked() { Err(Failure::forked()) } else { Ok(cache) }
+}
+
+/// Where a caller wants an answer.
+fn place<T>(at: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
+    NonNull::new(at).ok_or_else(|| Failure::null(name))
+}
+
+/// The library's version: major, minor and patch of 8 bits each, from the top.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pindown_version() -> u32 {
+    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
+    number(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+        | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
+        | number(env!("CARGO_PKG_VERSION_PATCH"))
+}

@@ -1,0 +1,264 @@
+//! Opening a cache, and the choice of its monitor.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::Arc;
+
+use super::error::{Failure, answer};
+use super::registrar::{Answering, Answers, Callbacks, Opaque, Pin, Unpin};
+use super::{OpenCache, opened, own, place};
+use crate::cache::Cache;
+use crate::monitor::Choice;
+use crate::monitor::imported::Notifier;
+use crate::monitor::userfaultfd::GuardPages;
+use crate::range::Range;
+
+/// `struct pindown_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attr {
+    pub(super) size: usize,
+    pub(super) pin: Option<Pin>,
+    pub(super) unpin: Option<Unpin>,
+    pub(super) context: *mut c_void,
+    pub(super) monitor: *const c_char,
+    pub(super) max_bytes: u64,
+    pub(super) max_count: u32,
+    pub(super) flags: u32,
+    pub(super) answers: Option<Answers>,
+}
+
+/// `PINDOWN_NO_LIMIT`.
+pub(super) const NO_LIMIT: u64 = u64::MAX;
+/// `PINDOWN_DEFAULT_COUNT`.
+pub(super) const DEFAULT_COUNT: u32 = u32::MAX;
+/// `PINDOWN_NO_GUARD_PAGES`.
+pub(super) const NO_GUARD_PAGES: u32 = 1;
+
+/// Longer than any version of the structure.
+const LONGEST: usize = 4096;
+
+impl Attr {
+    /// What fields are that an older caller does not know.
+    const UNSET: Self = Self {
+        size: 0,
+        pin: None,
+        unpin: None,
+        context: std::ptr::null_mut(),
+        monitor: std::ptr::null(),
+        max_bytes: NO_LIMIT,
+        max_count: DEFAULT_COUNT,
+        flags: 0,
+        answers: None,
+    };
+
+    /// Copies the caller's, who may be older or newer than this library.
+    ///
+    /// # Safety
+    /// Null, or as many readable bytes as its first field says.
+    unsafe fn read(attr: *const Self) -> Result<Self, Failure> {
+        if attr.is_null() {
+            return Err(Failure::null("attr"));
+        }
+        // SAFETY: the caller's promise: at least the first field is there.
+        let size = unsafe { attr.cast::<usize>().read() };
+        if size < std::mem::offset_of!(Self, monitor) || !size.is_multiple_of(8) {
+            return Err(Failure::invalid(format!("attr->size is {size}: set it to sizeof(struct pindown_attr)")));
+        }
+        if size > LONGEST {
+            return Err(Failure::new(libc::E2BIG, format!("attr->size is {size}, more than any version has")));
+        }
+        let known = size.min(size_of::<Self>());
+        let mut read = Self::UNSET;
+        // SAFETY: the caller has so many bytes and so does `read`; any bytes that C has there are values of the fields,
+        // which are copied whole: each version ends at a multiple of 8, and so does each pair of fields.
+        unsafe { std::ptr::copy_nonoverlapping(attr.cast::<u8>(), (&raw mut read).cast::<u8>(), known) };
+        for at in known..size {
+            // SAFETY: within the caller's bytes.
+            let byte = unsafe { attr.cast::<u8>().wrapping_add(at).read() };
+            if byte != 0 {
+                let why = format!("attr has something set at byte {at}, which this version does not know");
+                return Err(Failure::new(libc::E2BIG, why));
+            }
+        }
+        Ok(read)
+    }
+
+    /// The name of the monitor that is asked for.
+    ///
+    /// # Safety
+    /// The name is null, or ends with a zero.
+    unsafe fn wanted(&self) -> Result<&str, Failure> {
+        if self.monitor.is_null() {
+            return Ok("best");
+        }
+        // SAFETY: the caller's promise.
+        let name = unsafe { CStr::from_ptr(self.monitor) };
+        name.to_str().map_err(|_| unknown(&name.to_string_lossy()))
+    }
+
+    fn open(&self, callbacks: Callbacks, choice: Choice) -> Result<Cache<Callbacks>, Failure> {
+        let builder = Cache::builder(callbacks).monitor(choice).max_bytes(self.max_bytes);
+        let builder = if self.max_count == DEFAULT_COUNT { builder } else { builder.max_count(self.max_count) };
+        Ok(builder.open()?)
+    }
+
+    fn guard_pages(&self) -> GuardPages {
+        let promised = self.flags & NO_GUARD_PAGES != 0;
+        if promised { GuardPages::NeverInstalled } else { GuardPages::Possible }
+    }
+}
+
+/// Names that `pindown_attr.monitor` may have.
+const NAMES: &str = "best, bpf, userfaultfd, sealed, imported, none";
+
+fn unknown(name: &str) -> Failure {
+    Failure::invalid(format!("there is no monitor \"{name}\": known are {NAMES}"))
+}
+
+/// A cache, and why it has its monitor.
+struct Opened {
+    cache: Cache<Callbacks>,
+    notifier: Option<Notifier>,
+    why: String,
+}
+
+fn choose(attr: &Attr, callbacks: Callbacks, wanted: &str) -> Result<Opened, Failure> {
+    let (choice, notifier) = match wanted {
+        "best" => (Choice::Best(attr.guard_pages()), None),
+        "bpf" => (Choice::Bpf, None),
+        "userfaultfd" => (Choice::Userfaultfd(attr.guard_pages()), None),
+        "sealed" => (Choice::Sealed, None),
+        "none" => (Choice::None, None),
+        "imported" => {
+            let answering = Answering { answers: attr.answers, context: callbacks.context };
+            let (notifier, imported) = Notifier::new(move |range, access| answering.ask(range, access))?;
+            (Choice::Imported(imported), Some(notifier))
+        }
+        name => return Err(unknown(name)),
+    };
+    let cache = attr.open(callbacks, choice)?;
+    let why = cache.explanation();
+    Ok(Opened { cache, notifier, why })
+}
+
+/// Opens a cache.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
+    answer((|| {
+        let place = place(cache, "cache")?;
+        // SAFETY: the caller's promise is the same.
+        let attr = unsafe { Attr::read(attr) }?;
+        let (Some(pin), Some(unpin)) = (attr.pin, attr.unpin) else {
+            return Err(Failure::invalid("attr->pin and attr->unpin must both be set"));
+        };
+        if attr.flags & !NO_GUARD_PAGES != 0 {
+            return Err(Failure::invalid(format!("attr->flags has unknown bits: {:#x}", attr.flags)));
+        }
+        // SAFETY: the caller's promise is the same.
+        let wanted = unsafe { attr.wanted() }?;
+        let callbacks = Callbacks { pin, unpin, context: Opaque(attr.context) };
+        let Opened { cache, notifier, why } = choose(&attr, callbacks, wanted)?;
+        let name = CString::new(cache.monitor()).unwrap_or_default();
+        let why = CString::new(why).unwrap_or_default();
+        let opened = Box::new(OpenCache { cache, lanes: Arc::new(()), notifier, name, why });
+        // SAFETY: not null, and the caller's promise that a pointer may be written there.
+        unsafe { place.write(Box::into_raw(opened)) };
+        Ok(0)
+    })())
+}
+
+/// Closes it; nothing remains pinned.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { opened(cache) }.and_then(|opened| {
+        let lanes = Arc::strong_count(&opened.lanes) - 1;
+        if lanes != 0 {
+            return Err(Failure::new(libc::EBUSY, format!("{lanes} lanes of the cache are open: close them first")));
+        }
+        // SAFETY: made by `Box::into_raw` in `pindown_open`, and nobody uses it any more: the caller's promise.
+        drop(unsafe { Box::from_raw(cache) });
+        Ok(0)
+    }))
+}
+
+/// The name of the monitor that watches; null for no cache.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *const c_char {
+    // SAFETY: the caller's promise is the same.
+    match unsafe { opened(cache) } {
+        Ok(opened) => opened.name.as_ptr(),
+        Err(failure) => {
+            failure.answer();
+            std::ptr::null()
+        }
+    }
+}
+
+/// Why it is that one; null for no cache.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> *const c_char {
+    // SAFETY: the caller's promise is the same.
+    match unsafe { opened(cache) } {
+        Ok(opened) => opened.why.as_ptr(),
+        Err(failure) => {
+            failure.answer();
+            std::ptr::null()
+        }
+    }
+}
+
+/// Takes in what the monitor told and unpins what nobody uses any more.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_sweep(cache: *const OpenCache) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.map(|own| {
+        own.cache.sweep();
+        0
+    }))
+}
+
+/// Drops every registration.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_flush(cache: *const OpenCache) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.map(|own| {
+        own.cache.flush();
+        0
+    }))
+}
+
+/// What an imported monitor tells by.
+///
+/// # Safety
+/// As for [`opened`].
+unsafe fn notifier<'a>(cache: *const OpenCache) -> Result<&'a Notifier, Failure> {
+    // SAFETY: the caller's promise is the same.
+    let own = unsafe { own(cache) }?;
+    own.notifier.as_ref().ok_or_else(|| Failure::invalid("only a cache whose monitor is \"imported\" is told changes"))
+}
+
+/// The memory of these addresses is no longer what it was.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_changed(
+    cache: *const OpenCache,
+    address: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { notifier(cache) }.and_then(|notifier| {
+        let range = Range::new(address.addr() as u64, length as u64);
+        notifier.changed(range.map_err(|error| Failure::invalid(error.to_string()))?);
+        Ok(0)
+    }))
+}
+
+/// Nothing is known to be what it was.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_changed_everything(cache: *const OpenCache) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { notifier(cache) }.map(|notifier| {
+        notifier.changed_everything();
+        0
+    }))
+}

@@ -1,0 +1,89 @@
+//! The caller's callbacks as a registrar.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr::with_exposed_provenance_mut;
+
+use crate::access::Access;
+use crate::range::Range;
+use crate::registrar::{Pinned, Registrar};
+
+/// `struct pindown_pinned`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PinnedKeys {
+    pub(super) local_key: u64,
+    pub(super) remote_key: u64,
+    pub(super) pin: *mut c_void,
+}
+
+/// `pindown_pin_fn`.
+pub(super) type Pin = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, u32, *mut PinnedKeys) -> c_int;
+
+/// `pindown_unpin_fn`.
+pub(super) type Unpin = unsafe extern "C" fn(*mut c_void, *mut c_void);
+
+/// `pindown_answers_fn`.
+pub(super) type Answers = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32) -> c_int;
+
+/// A pointer of the caller's, which is nobody's business here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opaque(pub(super) *mut c_void);
+
+// SAFETY: never followed here, only handed back to its owner, who promises (pindown.h) that any thread may have it.
+unsafe impl Send for Opaque {}
+
+// SAFETY: as above.
+unsafe impl Sync for Opaque {}
+
+/// What pins and unpins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Callbacks {
+    pub(super) pin: Pin,
+    pub(super) unpin: Unpin,
+    pub(super) context: Opaque,
+}
+
+impl Registrar for Callbacks {
+    type Pin = Opaque;
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Opaque>> {
+        let mut pinned = PinnedKeys { local_key: 0, remote_key: 0, pin: std::ptr::null_mut() };
+        let (start, len) = (with_exposed_provenance_mut(range.start() as usize), range.len() as usize);
+        // SAFETY: the callback and its context are the caller's of `pindown_open`, who promises that it may be called so
+        // until `pindown_close`, by any thread.
+        let code = unsafe { (self.pin)(self.context.0, start, len, access.bits(), &raw mut pinned) };
+        match code {
+            0 => {
+                let PinnedKeys { local_key, remote_key, pin } = pinned;
+                Ok(Pinned { pin: Opaque(pin), local_key, remote_key })
+            }
+            -4095..0 => Err(io::Error::from_raw_os_error(-code)),
+            _ => {
+                Err(io::Error::other(format!("the callback that pins returned {code}: neither 0 nor a negative errno")))
+            }
+        }
+    }
+
+    fn unpin(&self, pin: Opaque) {
+        // SAFETY: as in `pin`; the pin is one that its callback gave, and comes back once.
+        unsafe { (self.unpin)(self.context.0, pin.0) }
+    }
+}
+
+/// Asks the application whether it tells changes of a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answering {
+    pub(super) answers: Option<Answers>,
+    pub(super) context: Opaque,
+}
+
+impl Answering {
+    pub(super) fn ask(&self, range: Range, access: Access) -> bool {
+        let Some(answers) = self.answers else { return true };
+        let (start, len) = (with_exposed_provenance_mut::<c_void>(range.start() as usize), range.len() as usize);
+        // SAFETY: the callback and its context are the caller's of `pindown_open`, who promises that it may be called so
+        // until `pindown_close`, by any thread.
+        unsafe { answers(self.context.0, start, len, access.bits()) != 0 }
+    }
+}

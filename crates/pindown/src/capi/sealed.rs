@@ -1,0 +1,63 @@
+//! Sealed memory by its address.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::error::{Failure, answer};
+use super::place;
+use crate::monitor::sealed::Sealed;
+
+/// What was given out, by its first address.
+static BLOCKS: Mutex<BTreeMap<usize, Sealed>> = Mutex::new(BTreeMap::new());
+
+/// The process whose blocks these are: sealed memory is shared with a forked child, who must not give it out again.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+fn blocks() -> Result<MutexGuard<'static, BTreeMap<usize, Sealed>>, Failure> {
+    let own = std::process::id();
+    match OWNER.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(owner) if owner != own => {
+            let why =
+                "sealed memory belongs to the process that this one is a fork of: a child cannot take or free any";
+            Err(Failure::new(libc::ECHILD, why))
+        }
+        _ => Ok(BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// Sealed memory.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c_void) -> c_int {
+    answer((|| {
+        let place = place(memory, "memory")?;
+        if length == 0 {
+            return Err(Failure::invalid("0 bytes of sealed memory: ask for at least one"));
+        }
+        if length > isize::MAX as usize / 2 {
+            return Err(Failure::new(libc::ENOMEM, format!("{length} bytes are more than there are addresses")));
+        }
+        let mut blocks = blocks()?;
+        let mut sealed = Sealed::new(length)?;
+        let start = sealed.as_mut_ptr();
+        blocks.insert(start.addr(), sealed);
+        // SAFETY: not null, and the caller's promise that a pointer may be written there.
+        unsafe { place.write(start.cast()) };
+        Ok(0)
+    })())
+}
+
+/// Gives it back, for the next `pindown_alloc`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
+    answer((|| {
+        if memory.is_null() {
+            return Ok(0);
+        }
+        match blocks()?.remove(&memory.addr()) {
+            Some(_) => Ok(0),
+            None => Err(Failure::invalid(format!("{memory:?} is no memory of pindown_alloc's, or was freed before"))),
+        }
+    })())
+}

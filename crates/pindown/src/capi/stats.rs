@@ -1,0 +1,87 @@
+//! What a cache has done, for C.
+
+use std::ffi::c_int;
+
+use super::error::{Failure, answer};
+use super::{OpenCache, own, place};
+use crate::cache::Stats;
+
+/// `struct pindown_stats`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    pub(super) size: usize,
+    pub(super) hits: u64,
+    pub(super) slow_hits: u64,
+    pub(super) misses: u64,
+    pub(super) failures: u64,
+    pub(super) evictions: u64,
+    pub(super) invalidations: u64,
+    pub(super) flushes: u64,
+    pub(super) own: u64,
+    pub(super) entries: u64,
+    pub(super) bytes: u64,
+    pub(super) retired: u64,
+    pub(super) retired_bytes: u64,
+    pub(super) single_not_caching: u64,
+    pub(super) single_too_large: u64,
+    pub(super) single_not_watchable: u64,
+    pub(super) single_in_use: u64,
+    pub(super) single_changed: u64,
+    pub(super) single_monitor_ended: u64,
+}
+
+impl Counts {
+    fn of(stats: Stats, size: usize) -> Self {
+        let Stats { hits, slow_hits, misses, single_uses, failures, evictions, invalidations, flushes, .. } = stats;
+        let Stats { own, entries, bytes, retired, retired_bytes, .. } = stats;
+        let [single_not_caching, single_too_large, single_not_watchable, single_in_use, single_changed, ended] =
+            single_uses;
+        Self {
+            size,
+            hits,
+            slow_hits,
+            misses,
+            failures,
+            evictions,
+            invalidations,
+            flushes,
+            own,
+            entries,
+            bytes,
+            retired,
+            retired_bytes,
+            single_not_caching,
+            single_too_large,
+            single_not_watchable,
+            single_in_use,
+            single_changed,
+            single_monitor_ended: ended,
+        }
+    }
+}
+
+/// Longer than any version of the structure.
+const LONGEST: usize = 4096;
+
+/// Fills in as many of the counts as the caller knows.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pindown_read_stats(cache: *const OpenCache, stats: *mut Counts) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    answer(unsafe { own(cache) }.and_then(|own| {
+        let stats = place(stats, "stats")?.as_ptr();
+        // SAFETY: the caller's promise: at least the first field is there.
+        let size = unsafe { stats.cast::<usize>().read() };
+        if size < size_of::<usize>() || !size.is_multiple_of(8) || size > LONGEST {
+            return Err(Failure::invalid(format!("stats->size is {size}: set it to sizeof(struct pindown_stats)")));
+        }
+        let counts = Counts::of(own.cache.stats(), size);
+        let known = size.min(size_of::<Counts>());
+        // SAFETY: the caller has so many bytes, and so do the counts; both are words without padding.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const counts).cast::<u8>(), stats.cast::<u8>(), known) };
+        let rest = stats.cast::<u8>().wrapping_add(known);
+        // SAFETY: the caller's own bytes; what this version does not count is 0.
+        unsafe { rest.write_bytes(0, size - known) };
+        Ok(0)
+    }))
+}

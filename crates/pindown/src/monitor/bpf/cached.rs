@@ -1,0 +1,71 @@
+//! The kernel tier, as a cache has it: one for the process, since each loading of the programs costs the machine.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Monitor as Reports, Slot, Unavailable, Watch};
+use crate::access::Access;
+use crate::cache::entry::WatchedInode;
+use crate::journal::{Bell, Page};
+use crate::monitor::{Monitor, Refusal, Watched};
+use crate::range::Range;
+
+/// Lives as long as the process, for hits read its page by a plain reference. A fork loads its own.
+static REPORTS: Mutex<Option<&'static Reports>> = Mutex::new(None);
+
+/// Misses between two looks whether programs were skipped.
+const LOOK_EVERY: u32 = 64;
+
+/// The monitor.
+#[derive(Debug)]
+pub(crate) struct BpfMonitor {
+    reports: &'static Reports,
+    misses: AtomicU32,
+}
+
+impl BpfMonitor {
+    /// # Errors
+    /// Why there is no kernel tier here.
+    pub(crate) fn open() -> Result<Self, Unavailable> {
+        let mut known = REPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = match *known {
+            Some(reports) if reports.is_here() => reports,
+            _ => *known.insert(Box::leak(Box::new(Reports::open()?))),
+        };
+        Ok(Self { reports, misses: AtomicU32::new(0) })
+    }
+}
+
+impl Monitor for BpfMonitor {
+    fn name(&self) -> &'static str {
+        "bpf"
+    }
+
+    fn page(&self) -> Option<&'static Page> {
+        Some(self.reports.page().journal())
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        None
+    }
+
+    fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
+        if self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) && self.reports.check().is_err() {
+            return Err(Refusal::MonitorEnded);
+        }
+        match self.reports.watch(range.start()..range.end()) {
+            Ok(Watch::Records) => Ok(Watched::default()),
+            Ok(Watch::Inode(slot)) => {
+                let count = self.reports.page().inode(slot);
+                Ok(Watched { inode: Some(WatchedInode { slot: slot.index() as u32, count }) })
+            }
+            Err(_) => Err(Refusal::NotWatchable),
+        }
+    }
+
+    fn unwatch(&self, inode: u32) {
+        if let Some(slot) = Slot::new(inode as usize) {
+            self.reports.unwatch(slot);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The client's side of the helper's socket.
+#![expect(unsafe_code, reason = "two harmless raw system calls; each block states its own reason")]
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::page::{Page, Slot};
+use super::refusal::{Denial, Unavailable, Unwatchable};
+use super::wire::{self, Message};
+
+/// How long the helper may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No process has memory from here on, up to where bits of an address may be a tag.
+pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
+
+/// A connection to the helper.
+#[derive(Debug)]
+pub(super) struct Client {
+    socket: OwnedFd,
+    /// The programs stay attached while these are open.
+    _links: Vec<OwnedFd>,
+}
+
+impl Client {
+    pub(super) fn connect(path: &Path) -> Result<(Self, Page), Unavailable> {
+        let nobody =
+            |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|why| Unavailable::Helper(why.into()))?;
+        connect(&socket, &SocketAddrUnix::new(path).map_err(nobody)?).map_err(nobody)?;
+        let user = wire::peer_user(socket.as_fd()).map_err(Unavailable::Helper)?;
+        if user != 0 && user != rustix::process::geteuid().as_raw() {
+            return Err(Unavailable::ForeignHelper(user));
+        }
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
+        }
+        let mut client = Self { socket, _links: Vec::new() };
+        let mut answer = client.ask(Message::Hello { version: wire::VERSION });
+        if let Ok((Message::Challenge { start, len }, _)) = answer {
+            if !NOBODYS.contains(&start) || len == 0 || len > NOBODYS.end - start {
+                return Err(Unavailable::Denied(Denial::Protocol));
+            }
+            protect_nothing(start, len);
+            answer = client.ask(Message::Done);
+        }
+        match answer.map_err(Unavailable::Helper)? {
+            (Message::Grant, mut fds) if !fds.is_empty() => {
+                let page = Page::open(fds.remove(0).as_fd()).map_err(Unavailable::Helper)?;
+                client._links = fds;
+                Ok((client, page))
+            }
+            (Message::Denied { why }, _) => Err(Unavailable::Denied(Denial::from_number(why))),
+            _ => Err(Unavailable::Denied(Denial::Protocol)),
+        }
+    }
+
+    fn ask(&self, message: Message) -> io::Result<(Message, Vec<OwnedFd>)> {
+        // A helper that refuses may have closed before it read this: its answer is there all the same.
+        match wire::send(self.socket.as_fd(), message, &[], SendFlags::empty()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+            _ => {}
+        }
+        match wire::receive(self.socket.as_fd(), RecvFlags::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                wire::receive(self.socket.as_fd(), RecvFlags::empty())
+            }
+            answer => answer,
+        }
+    }
+
+    pub(super) fn watch(&self, range: &Range<u64>) -> Result<Option<Slot>, Unwatchable> {
+        match self.ask(Message::Watch { start: range.start, end: range.end }) {
+            Ok((Message::Watched { slot: None }, _)) => Ok(None),
+            Ok((Message::Watched { slot: Some(slot) }, _)) => {
+                Slot::new(slot as usize).map(Some).ok_or(Unwatchable::Gone)
+            }
+            Ok((Message::Unwatchable { why }, _)) => Err(Unwatchable::from_number(why)),
+            _ => Err(Unwatchable::Gone),
+        }
+    }
+
+    pub(super) fn unwatch(&self, slot: Slot) {
+        // If the helper is gone, so is the slot.
+        self.ask(Message::Unwatch { slot: slot.index() as u64 }).ok();
+    }
+}
+
+/// The challenge: a call that changes nothing, since nothing is there, and that the programs report.
+fn protect_nothing(start: u64, len: u64) {
+    // SAFETY: nobody has memory in NOBODYS, where the caller has seen the range to lie.
+    unsafe { libc::syscall(libc::SYS_mprotect, start, len, libc::PROT_NONE) };
+}
+
+/// Returns when every change has ended that some thread was making under the lock of the address space. It also tells the
+/// programs where the break is.
+pub(super) fn wait_for_older_changes() {
+    // SAFETY: a break below the heap's beginning is refused, after the lock was taken.
+    unsafe { libc::syscall(libc::SYS_brk, 0) };
+}

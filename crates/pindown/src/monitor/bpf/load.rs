@@ -1,0 +1,150 @@
+//! From the compiled object to attached programs, or a reason why not.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use aya::maps::Map;
+use aya::programs::{BtfTracePoint, Iter, RawTracePoint};
+use aya::{Btf, Ebpf, EbpfLoader};
+
+use super::btf::{self, Hooks};
+use super::refusal::Unavailable;
+use super::sys;
+
+#[cfg(pindown_bpf)]
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown.bpf.o"));
+#[cfg(not(pindown_bpf))]
+static OBJECT: &[u8] = &[];
+
+/// Reports changes when they begin, and only then.
+#[cfg(all(test, pindown_bpf))]
+pub(super) static ENTRY_ONLY: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));
+
+/// Descriptors of what is loaded.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) hooks: Hooks,
+    pub(super) links: Vec<OwnedFd>,
+    pub(super) programs: Vec<OwnedFd>,
+    pub(super) pages: OwnedFd,
+    pub(super) inodes: OwnedFd,
+    pub(super) asked: OwnedFd,
+    pub(super) identify: OwnedFd,
+    pub(super) control: OwnedFd,
+}
+
+/// An error of the kernel's, or the loader's, with what was asked.
+pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Unavailable {
+    move |why| {
+        // The last lines count: before them comes the verifier's long log.
+        let said = with_causes(&why);
+        let statistics = ["verification time", "stack depth", "processed"];
+        let tells = |line: &&str| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start));
+        let lines: Vec<&str> = said.lines().map(str::trim).filter(tells).collect();
+        Unavailable::Refused { what, why: lines[lines.len().saturating_sub(4)..].join(" | ") }
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", with_causes(cause)))
+}
+
+/// Whether this machine could have the kernel tier, without loading anything.
+pub(super) fn check() -> Result<Hooks, Unavailable> {
+    if cfg!(not(pindown_bpf)) {
+        return Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));
+    }
+    let size = rustix::param::page_size();
+    if size != 4096 {
+        return Err(Unavailable::PageSize(size));
+    }
+    if rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT") {
+        return Err(Unavailable::PreemptRt);
+    }
+    capabilities()?;
+    btf::hooks()
+}
+
+/// CAP_BPF loads programs, CAP_PERFMON lets them look into the kernel; CAP_SYS_ADMIN does both.
+fn capabilities() -> Result<(), Unavailable> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or("0");
+    let have = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
+    let lacks = |number: u32| have & (1 << number | 1 << 21) == 0;
+    match (lacks(39), lacks(38)) {
+        (true, _) => Err(Unavailable::NoCapability("CAP_BPF")),
+        (_, true) => Err(Unavailable::NoCapability("CAP_PERFMON")),
+        _ => Ok(()),
+    }
+}
+
+/// Loads the programs that this kernel needs and attaches them.
+pub(super) fn load() -> Result<Loaded, Unavailable> {
+    load_object(OBJECT, check()?)
+}
+
+/// As [`load`], from this object.
+pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavailable> {
+    let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
+    let mut ebpf = EbpfLoader::new().btf(Some(&btf)).load(object).map_err(refused("the object"))?;
+
+    let mut wanted = vec![
+        (if hooks.memcg_path { "lock_released_memcg" } else { "lock_released" }, "mmap_lock_released"),
+        ("pages_counted", "rss_stat"),
+        ("cache_deleted", "mm_filemap_delete_from_page_cache"),
+    ];
+    wanted.extend(hooks.submit.map(|hook| {
+        let program = if hook == "io_uring_submit_req" { "request_submitted" } else { "request_submitted_old" };
+        (program, hook)
+    }));
+    if hooks.starts {
+        wanted.extend([("call_left", "sys_exit"), ("call_entered", "sys_enter")]);
+    }
+    let mut programs = Vec::new();
+    for (name, hook) in wanted {
+        let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
+        program.load(hook, &btf).map_err(refused(name))?;
+        programs.push(copy(program.fd().map_err(refused(name))?)?);
+    }
+    let identify: &mut Iter = program(&mut ebpf, "identify")?;
+    identify.load("task", &btf).map_err(refused("identify"))?;
+    let identify = copy(identify.fd().map_err(refused("identify"))?)?;
+    let control: &mut RawTracePoint = program(&mut ebpf, "control")?;
+    control.load().map_err(refused("control"))?;
+    let control = copy(control.fd().map_err(refused("control"))?)?;
+
+    let pages = map(&ebpf, "pages", (8, 4))?;
+    let inodes = map(&ebpf, "inodes", (16, 512))?;
+    let asked = map(&ebpf, "asked", (4, 112))?;
+    let attach = |program: &OwnedFd| sys::attach(program.as_fd());
+    let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
+    Ok(Loaded { hooks, links, programs, pages, inodes, asked, identify, control })
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+{
+    let missing = || Unavailable::Refused { what: name, why: "it is not in the object".into() };
+    ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused(name))
+}
+
+fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
+    fd.as_fd().try_clone_to_owned().map_err(refused("a descriptor"))
+}
+
+/// A map by name, with the sizes that this crate will use it with.
+fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
+    let fd = match ebpf.map(name) {
+        Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
+        _ => return Err(Unavailable::Refused { what: name, why: "it is not in the object".into() }),
+    };
+    let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;
+    if found == sizes {
+        Ok(fd)
+    } else {
+        Err(Unavailable::Refused { what: name, why: format!("its sizes are {found:?}, not {sizes:?}") })
+    }
+}

@@ -1,0 +1,195 @@
+//! The kernel tier: small programs at the kernel's own tracepoints tell which addresses changed.
+//!
+//! Every kind of memory that can be pinned is covered, changes by other processes (truncation of a shared file) and by
+//! io_uring's workers included. No call of the program is slowed by waiting, none fails, none is intercepted.
+//!
+//! # Who loads the programs
+//! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads them for itself ([`Monitor::in_process`]);
+//! others ask `pindown-helper` ([`Monitor::from_helper`]), which has loaded them once for everybody. It passes a page
+//! that only the kernel writes, and the descriptors that keep the programs attached: reports go on when the helper dies.
+//! What is lost then is the watching of further shared mappings, and the check for skipped programs.
+//!
+//! # What a client of the helper may learn and disturb
+//! * Its page reports its own address space. The helper names that by the kernel's word (SO_PEERPIDFD), never by a number;
+//!   refuses a process that is not dumpable or has another user than when it connected (it ran a privileged program); and
+//!   wants a harmless system call with random arguments, which has to show in that very page: who asks must be running in
+//!   the address space that is reported.
+//! * The page and the programs cannot be written, replaced or detached through the descriptors, and no others be found.
+//! * Inodes are named by an address in the client's own memory, and only shared mappings that it may write are accepted:
+//!   it learns how many pages left the page cache of a file that it could truncate itself.
+//! * It costs each system call of its own process some nanoseconds; a watched file's truncation a little for each client.
+//!   Clients of one user are limited in number, inodes by page and in total; what is refused is only used once. An address
+//!   space is given up when its process ends; a connection may close earlier without harm.
+//! * The process that a connected socket is passed to asks for whom connected, and cannot meet the challenge.
+//! * A client trusts a helper of root's or of its own user's, and no other.
+//!
+//! # How a cache uses it
+//! *Hit*: see [`Page`]. *Drain*: under the cache's lock, all changes since its position; overlapping entries go.
+//! *Miss*: [`Monitor::watch`]; drain; not [`Page::busy`]; note [`Page::inode`]; pin; insert; drain again: if busy, or the
+//! inode's number moved, or a change overlapped, the entry goes (its pin serves this use only).
+//! [`Monitor::check`] now and then: an error ends caching. After fork(2) the child must not use its parent's cache.
+
+mod btf;
+mod cached;
+mod client;
+mod kernel;
+mod load;
+mod page;
+mod refusal;
+mod server;
+mod sys;
+#[cfg(all(test, pindown_bpf))]
+mod tests;
+mod wire;
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+pub(crate) use cached::BpfMonitor;
+pub use page::{Change, Drain, Page, RECORDS, SLOTS, Slot};
+pub use refusal::{Denial, Unavailable, Unwatchable};
+pub use server::{Helper, Limits};
+
+use client::Client;
+use kernel::Kernel;
+
+/// Where the helper listens unless told otherwise.
+pub const SOCKET: &str = "/run/pindown.sock";
+
+/// What a range needs besides the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Nothing: the records tell of every change.
+    Records,
+    /// An entry is valid while [`Page::inode`] of this slot is what it was before pinning.
+    /// [`Monitor::unwatch`] gives the slot back, once for each [`Monitor::watch`].
+    Inode(Slot),
+}
+
+/// Reports on this process's address space.
+#[derive(Debug)]
+pub struct Monitor {
+    page: Page,
+    source: Mutex<Source>,
+    pid: rustix::process::Pid,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Loaded by this process: the programs, this process, and its address space.
+    Here { kernel: Box<Kernel>, process: OwnedFd, mm: u64 },
+    /// Loaded by the helper.
+    Helper(Client),
+}
+
+impl Monitor {
+    /// From the helper at [`SOCKET`], or else by loading the programs.
+    ///
+    /// # Errors
+    /// Why not: the reason that loading gave, if no helper answers; else the helper's.
+    pub fn open() -> Result<Self, Unavailable> {
+        match Self::from_helper(Path::new(SOCKET)) {
+            Err(Unavailable::NoHelper { .. }) => Self::in_process(),
+            answer => answer,
+        }
+    }
+
+    /// Loads the programs for this process alone. Each monitor made this way adds to the cost of the hooks, for every
+    /// process of the machine, until it is dropped.
+    ///
+    /// # Errors
+    /// Why not, by name.
+    pub fn in_process() -> Result<Self, Unavailable> {
+        Self::with(Box::new(Kernel::load()?))
+    }
+
+    fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
+        let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
+        let denied = Unavailable::Denied;
+        let mm = kernel.identify(process.as_fd()).map_err(denied)?.mm;
+        kernel.admit(process.as_fd(), mm).map_err(denied)?;
+        let (_, map) = kernel.page(mm).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
+        let page = Page::open(map).map_err(load::refused("the page"))?;
+        Ok(Self::new(page, Source::Here { kernel, process, mm }))
+    }
+
+    /// From a helper, without any privilege.
+    ///
+    /// # Errors
+    /// [`Unavailable::NoHelper`] if nobody listens there; others say why the helper cannot be trusted or refused.
+    pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
+        let (client, page) = Client::connect(socket)?;
+        Ok(Self::new(page, Source::Helper(client)))
+    }
+
+    fn new(page: Page, source: Source) -> Self {
+        client::wait_for_older_changes();
+        Self { page, source: Mutex::new(source), pid: getpid() }
+    }
+
+    /// Whether this is the process that opened it, and not a fork.
+    pub(crate) fn is_here(&self) -> bool {
+        getpid() == self.pid
+    }
+
+    /// What is reported.
+    #[inline]
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        &self.page
+    }
+
+    /// Has everything watched that can change under the addresses `range`: to be called before each pinning.
+    ///
+    /// # Errors
+    /// Why it cannot be watched: pin it for one use.
+    pub fn watch(&self, range: Range<u64>) -> Result<Watch, Unwatchable> {
+        if !self.is_here() {
+            return Err(Unwatchable::Gone);
+        }
+        let slot = match &mut *self.source() {
+            Source::Here { kernel, process, mm } => kernel.watch(process.as_fd(), *mm, &range)?,
+            Source::Helper(client) => client.watch(&range)?,
+        };
+        Ok(slot.map_or(Watch::Records, Watch::Inode))
+    }
+
+    /// Gives back what one [`Self::watch`] gave.
+    pub fn unwatch(&self, slot: Slot) {
+        if !self.is_here() {
+            return;
+        }
+        match &mut *self.source() {
+            Source::Here { kernel, mm, .. } => kernel.unwatch(*mm, slot),
+            Source::Helper(client) => client.unwatch(slot),
+        }
+    }
+
+    /// Whether reports are complete so far, as far as can be known. A system call for each program, so not for a hit.
+    /// The helper checks by itself and marks the pages: this is then [`Page::busy`].
+    ///
+    /// # Errors
+    /// [`Unavailable::Missed`]: nothing may be cached any more.
+    pub fn check(&self) -> Result<(), Unavailable> {
+        match &*self.source() {
+            Source::Here { kernel, .. } => kernel.check(),
+            Source::Helper(_) => Ok(()),
+        }
+    }
+
+    fn source(&self) -> std::sync::MutexGuard<'_, Source> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the programs could be loaded here by this process.
+///
+/// # Errors
+/// Why not, by name.
+pub fn loadable() -> Result<(), Unavailable> {
+    load::check().map(drop)
+}

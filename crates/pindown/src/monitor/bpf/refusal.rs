@@ -1,0 +1,148 @@
+//! Why the kernel tier is not available, and why memory cannot be watched: each reason by name.
+
+use std::io;
+
+/// Why there is no kernel tier here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The crate was built without the programs.
+    #[error("built without the kernel programs: {0}")]
+    NotBuilt(&'static str),
+    /// A privilege is missing.
+    #[error("{0} is missing: the kernel's programs are loaded by root, or by pindown-helper")]
+    NoCapability(&'static str),
+    /// The kernel does not describe its types.
+    #[error("no /sys/kernel/btf/vmlinux ({0}): the kernel was built without CONFIG_DEBUG_INFO_BTF")]
+    NoBtf(io::Error),
+    /// The description cannot be read.
+    #[error("/sys/kernel/btf/vmlinux is not as expected: {0}")]
+    BadBtf(&'static str),
+    /// A tracepoint does not exist in this kernel.
+    #[error("the kernel has no tracepoint {0}")]
+    HookMissing(&'static str),
+    /// A tracepoint has other arguments than any kernel that is known.
+    #[error("tracepoint {hook} has arguments that are not known: ({found})")]
+    HookArguments {
+        /// Its name.
+        hook: &'static str,
+        /// What the kernel says they are.
+        found: String,
+    },
+    /// Preemption inside the hooks would break the order of reports.
+    #[error("the kernel is PREEMPT_RT, where a program may be interrupted in the middle")]
+    PreemptRt,
+    /// Pages are not of 4096 bytes.
+    #[error("pages have {0} bytes; the programs expect 4096")]
+    PageSize(usize),
+    /// The kernel refused a program or a map.
+    #[error("the kernel refused {what}: {why}")]
+    Refused {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it, or the loader, said.
+        why: String,
+    },
+    /// A program was skipped, so a change may have gone unreported.
+    #[error("the kernel skipped a program {0} times: reports may be missing")]
+    Missed(u64),
+    /// Nobody answers at the helper's socket.
+    #[error("no helper at {path}: {why}")]
+    NoHelper {
+        /// The socket.
+        path: String,
+        /// What connecting said.
+        why: io::Error,
+    },
+    /// The process behind the socket is somebody else's.
+    #[error("the helper runs as user {0}, neither root nor this process's user")]
+    ForeignHelper(u32),
+    /// The helper said no.
+    #[error("the helper refused: {0}")]
+    Denied(Denial),
+    /// The helper is gone, or answered with something that is no answer.
+    #[error("the helper does not answer: {0}")]
+    Helper(io::Error),
+}
+
+/// Why the helper does not serve a client. The number is what travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[repr(u64)]
+#[non_exhaustive]
+pub enum Denial {
+    /// The two speak different versions.
+    #[error("it speaks another version")]
+    Version = 1,
+    /// The request makes no sense, or comes out of order.
+    #[error("it does not understand the request")]
+    Protocol = 2,
+    /// The process behind the connection cannot be named without doubt.
+    #[error("the kernel has no SO_PEERPIDFD (Linux 6.5), so it cannot tell who asks")]
+    NoPidfd = 3,
+    /// The process has ended, or has no memory.
+    #[error("the process that connected has no address space")]
+    NoAddressSpace = 4,
+    /// It runs with privileges that its user does not have, or hides its memory from its user.
+    #[error("the process is not dumpable, or changed its user")]
+    NotTheUsers = 5,
+    /// It did not do what was asked in time.
+    #[error("the challenge was not met")]
+    Challenge = 6,
+    /// One user has enough.
+    #[error("the user has as many clients as it may have")]
+    TooManyClients = 7,
+    /// A change that began before would end unreported.
+    #[error("a change of the memory that began earlier does not end")]
+    NeverQuiet = 8,
+    /// The kernel refused something to it.
+    #[error("the kernel refused it a map")]
+    Kernel = 9,
+}
+
+/// Why memory cannot be watched: pin it for one use. The number is what travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[repr(u64)]
+#[non_exhaustive]
+pub enum Unwatchable {
+    /// Nothing is mapped at its beginning.
+    #[error("nothing is mapped there")]
+    Unmapped = 1,
+    /// It lies in more than one mapping.
+    #[error("it lies in several mappings")]
+    SeveralMappings = 2,
+    /// A shared mapping that cannot be made writable: no such memory can be pinned, and its file's changes are not ours.
+    #[error("a shared mapping of a file that is open for reading only")]
+    ReadOnlyShared = 3,
+    /// A file of a kind whose changes show in no hook (network file systems, devices).
+    #[error("a mapping of a file whose changes cannot be seen")]
+    FileSystem = 4,
+    /// A private mapping of huge pages of a file: truncated by another process without any trace.
+    #[error("a private mapping of a file of huge pages")]
+    PrivateHuge = 5,
+    /// All slots are in use, here or for this inode.
+    #[error("no more inodes can be watched")]
+    Full = 6,
+    /// The address space was locked too long.
+    #[error("the address space is locked")]
+    Locked = 7,
+    /// The monitor is gone, or the process is not the one that opened it.
+    #[error("the monitor does not answer for this process")]
+    Gone = 8,
+}
+
+macro_rules! from_number {
+    ($kind:ident, $fallback:ident: $($name:ident),*) => {
+        impl $kind {
+            pub(super) fn from_number(number: u64) -> Self {
+                match number {
+                    $(n if n == Self::$name as u64 => Self::$name,)*
+                    _ => Self::$fallback,
+                }
+            }
+        }
+    };
+}
+
+from_number!(Denial, Protocol: Version, Protocol, NoPidfd, NoAddressSpace, NotTheUsers, Challenge, TooManyClients,
+    NeverQuiet, Kernel);
+from_number!(Unwatchable, Gone: Unmapped, SeveralMappings, ReadOnlyShared, FileSystem, PrivateHuge, Full, Locked, Gone);

@@ -1,0 +1,153 @@
+//! bpf(2), as far as the loader's library does not offer it: maps that clients share, iterators over one process,
+//! test runs, attaching by descriptor.
+#![expect(unsafe_code, reason = "bpf(2) has no safe wrapper; each block states its own reason")]
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP: libc::c_int = 1;
+const MAP_UPDATE: libc::c_int = 2;
+const MAP_DELETE: libc::c_int = 3;
+const PROG_TEST_RUN: libc::c_int = 10;
+const OBJECT_INFO: libc::c_int = 15;
+const ATTACH: libc::c_int = 17;
+const MAP_FREEZE: libc::c_int = 22;
+const LINK_CREATE: libc::c_int = 28;
+const ITER_CREATE: libc::c_int = 33;
+
+const MAP_TYPE_ARRAY: u32 = 2;
+const MMAPABLE: u32 = 1 << 10;
+const ATTACH_ITER: u32 = 28;
+/// Where `struct bpf_prog_info` has `recursion_misses`, and how long the kernel's must be to have it.
+const RECURSION_MISSES: usize = 208;
+
+/// Room for any attribute that is used here; the kernel wants what it does not know to be zero.
+#[repr(C, align(8))]
+struct Attribute([u8; 128]);
+
+impl Attribute {
+    fn new() -> Self {
+        Self([0; 128])
+    }
+
+    fn u32(mut self, at: usize, value: u32) -> Self {
+        self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn u64(mut self, at: usize, value: u64) -> Self {
+        self.0[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    fn fd(self, at: usize, fd: BorrowedFd<'_>) -> Self {
+        self.u32(at, fd.as_raw_fd().cast_unsigned())
+    }
+}
+
+/// # Safety
+/// Every address in `attribute` must point to as much memory as the command and the sizes beside it say.
+unsafe fn bpf(command: libc::c_int, attribute: &mut Attribute, len: usize) -> io::Result<libc::c_int> {
+    // SAFETY: the attribute is longer than `len`; what it points to is the caller's promise.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.0.as_mut_ptr(), len) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as libc::c_int) }
+}
+
+fn owned(fd: libc::c_int) -> OwnedFd {
+    // SAFETY: the kernel has just made it, for this call alone.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// An array of one value, which can be mapped.
+pub(super) fn create_page(bytes: usize) -> io::Result<OwnedFd> {
+    let mut a = Attribute::new().u32(0, MAP_TYPE_ARRAY).u32(4, 4).u32(8, bytes as u32).u32(12, 1).u32(16, MMAPABLE);
+    // SAFETY: no addresses.
+    unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
+}
+
+/// From now on no process can write to the map, whoever it is.
+pub(super) fn freeze(map: BorrowedFd<'_>) -> io::Result<()> {
+    let mut a = Attribute::new().fd(0, map);
+    // SAFETY: no addresses.
+    unsafe { bpf(MAP_FREEZE, &mut a, 4) }.map(drop)
+}
+
+fn element(map: BorrowedFd<'_>, key: *const u8, value: u64, flags: u64) -> Attribute {
+    Attribute::new().fd(0, map).u64(8, key as u64).u64(16, value).u64(24, flags)
+}
+
+/// Writes an element. The caller gives keys and values of the sizes that the map has.
+pub(super) fn update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], only_new: bool) -> io::Result<()> {
+    let mut a = element(map, key.as_ptr(), value.as_ptr() as u64, u64::from(only_new));
+    // SAFETY: key and value live through the call and have the map's sizes (kernel.rs: each map's are checked there).
+    unsafe { bpf(MAP_UPDATE, &mut a, 32) }.map(drop)
+}
+
+/// Reads an element into `value`.
+pub(super) fn lookup(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<()> {
+    let mut a = element(map, key.as_ptr(), value.as_mut_ptr() as u64, 0);
+    // SAFETY: as for update; the kernel writes as many bytes as the map's value has.
+    unsafe { bpf(MAP_LOOKUP, &mut a, 32) }.map(drop)
+}
+
+/// Removes an element.
+pub(super) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
+    let mut a = element(map, key.as_ptr(), 0, 0);
+    // SAFETY: as for update.
+    unsafe { bpf(MAP_DELETE, &mut a, 32) }.map(drop)
+}
+
+/// Key and value sizes of a map, in bytes.
+pub(super) fn sizes(map: BorrowedFd<'_>) -> io::Result<(usize, usize)> {
+    let mut info = [0_u8; 24];
+    object_info(map, &mut info)?;
+    Ok((word(&info, 8) as usize, word(&info, 12) as usize))
+}
+
+/// How often the kernel skipped a program because it was running already on that processor.
+pub(super) fn misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = [0_u8; RECURSION_MISSES + 8];
+    object_info(program, &mut info)?;
+    Ok(u64::from(word(&info, RECURSION_MISSES)) | u64::from(word(&info, RECURSION_MISSES + 4)) << 32)
+}
+
+fn object_info(object: BorrowedFd<'_>, info: &mut [u8]) -> io::Result<()> {
+    let mut a = Attribute::new().fd(0, object).u32(4, info.len() as u32).u64(8, info.as_mut_ptr() as u64);
+    // SAFETY: `info` is as long as the attribute says; a zeroed one asks for no further arrays.
+    unsafe { bpf(OBJECT_INFO, &mut a, 16) }?;
+    if word(&a.0, 4) as usize == info.len() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Attaches a program to the tracepoint that it was loaded for. It stays attached while any copy of the descriptor is.
+pub(super) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut a = Attribute::new().fd(8, program);
+    // SAFETY: a null name, which says that the program knows its tracepoint.
+    unsafe { bpf(ATTACH, &mut a, 16) }.map(owned)
+}
+
+/// Runs a raw tracepoint program here and now, with these arguments; what it returned.
+pub(super) fn run(program: BorrowedFd<'_>, arguments: &[u64]) -> io::Result<u32> {
+    let bytes = size_of_val(arguments) as u32;
+    let mut a = Attribute::new().fd(0, program).u32(40, bytes).u64(48, arguments.as_ptr() as u64);
+    // SAFETY: the arguments live through the call and are as long as the attribute says.
+    unsafe { bpf(PROG_TEST_RUN, &mut a, 80) }?;
+    Ok(word(&a.0, 4))
+}
+
+/// Runs an iterator program over the threads of the process that `pidfd` names.
+pub(super) fn iterate(program: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    let info: [u32; 4] = [0, 0, pidfd.as_raw_fd().cast_unsigned(), 0];
+    let mut a = Attribute::new().fd(0, program).u32(8, ATTACH_ITER).u64(16, info.as_ptr() as u64).u32(24, 12);
+    // SAFETY: `info` lives through the call and has the 12 bytes that the attribute says.
+    let link = unsafe { bpf(LINK_CREATE, &mut a, 28) }.map(owned)?;
+    let mut a = Attribute::new().u32(0, link.as_raw_fd().cast_unsigned());
+    // SAFETY: no addresses.
+    let iterator = unsafe { bpf(ITER_CREATE, &mut a, 8) }.map(owned)?;
+    let mut said = Vec::new();
+    std::fs::File::from(iterator).read_to_end(&mut said).map(drop)
+}

@@ -1,0 +1,200 @@
+//! The programs against the running kernel. Without privilege each test says why it does nothing.
+#![expect(unsafe_code, reason = "the tests make the memory changes that are to be reported")]
+
+mod quiet;
+mod reported;
+mod stress;
+
+use std::ffi::c_long;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::{Change, Monitor, Source, page, sys};
+
+/// Bytes of a page of memory.
+const PAGE: u64 = 4096;
+
+/// One at a time: the address space is everybody's.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The process's monitor, or the reason why there is none, printed.
+fn monitor() -> Option<&'static Monitor> {
+    static MONITOR: OnceLock<Option<Monitor>> = OnceLock::new();
+    let made = || Monitor::in_process().map_err(|why| eprintln!("skipped: {why}")).ok();
+    MONITOR.get_or_init(made).as_ref()
+}
+
+/// A system call as it is, past the C library; what it returned, or the error.
+fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the tests pass memory that they made for this, and calls that the program survives.
+    let answer = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if answer == -1 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(answer as u64) }
+}
+
+/// As [`call`], which must succeed.
+fn must(number: c_long, arguments: [u64; 6]) -> u64 {
+    call(number, arguments).unwrap_or_else(|error| panic!("system call {number} failed with {error}"))
+}
+
+/// As [`must`], for what it does.
+fn done(number: c_long, arguments: [u64; 6]) {
+    must(number, arguments);
+}
+
+/// A system call that some kernels refuse: then nothing happened, either.
+fn attempt(number: c_long, arguments: [u64; 6]) {
+    call(number, arguments).ok();
+}
+
+/// A mapping of some pages, surrounded by nothing that the tests use, and unmapped at the end.
+struct Memory {
+    start: u64,
+    pages: u64,
+}
+
+const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+impl Memory {
+    fn new(pages: u64, flags: i32, fd: i64) -> Self {
+        // A page of nothing before and after, so that no two tests' mappings grow together.
+        let hole = must(libc::SYS_mmap, [0, (pages + 2) * PAGE, 0, ANONYMOUS as u64, u64::MAX, 0]);
+        let start = hole + PAGE;
+        let flags = (flags | libc::MAP_FIXED) as u64;
+        must(libc::SYS_mmap, [start, pages * PAGE, READ_WRITE, flags, fd as u64, 0]);
+        let memory = Self { start, pages };
+        memory.touch();
+        memory
+    }
+
+    fn anonymous(pages: u64) -> Self {
+        Self::new(pages, ANONYMOUS, -1)
+    }
+
+    fn shared(pages: u64) -> (Self, i64) {
+        let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
+        must(libc::SYS_ftruncate, [fd, pages * PAGE, 0, 0, 0, 0]);
+        (Self::new(pages, libc::MAP_SHARED, fd as i64), fd as i64)
+    }
+
+    fn touch(&self) {
+        for page in 0..self.pages {
+            // SAFETY: within the mapping, which nobody else uses.
+            unsafe { std::ptr::with_exposed_provenance_mut::<u64>(self.at(page) as usize).write_volatile(page + 1) };
+        }
+    }
+
+    fn at(&self, page: u64) -> u64 {
+        self.start + page * PAGE
+    }
+
+    fn part(&self, pages: Range<u64>) -> Range<u64> {
+        self.at(pages.start)..self.at(pages.end)
+    }
+
+    fn all(&self) -> Range<u64> {
+        self.part(0..self.pages)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        call(libc::SYS_munmap, [self.start - PAGE, (self.pages + 2) * PAGE, 0, 0, 0, 0]).ok();
+    }
+}
+
+/// What was reported while `work` ran.
+fn during(monitor: &Monitor, work: impl FnOnce()) -> Vec<Change> {
+    let seen = monitor.page().head();
+    work();
+    let changes: Vec<Change> = monitor.page().drain(seen).collect();
+    monitor.check().expect("no program was skipped");
+    changes
+}
+
+/// Whether `range` may have changed.
+fn touched(changes: &[Change], range: &Range<u64>) -> bool {
+    changes.iter().any(|change| match change {
+        Change::Everything => true,
+        Change::Range(changed) => changed.start < range.end && range.start < changed.end,
+    })
+}
+
+#[test]
+fn mon_034_nobody_writes_to_a_page_but_the_kernel() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let source = monitor.source();
+    let Source::Here { kernel, mm, .. } = &*source else { panic!("it was loaded here") };
+    let (_, map) = kernel.page(*mm).expect("this process has one");
+    let fd = map.as_raw_fd() as u64;
+    let shared = libc::MAP_SHARED as u64;
+    // Not even root, through the descriptor that clients get.
+    assert_eq!(call(libc::SYS_mmap, [0, PAGE, READ_WRITE, shared, fd, 0]), Err(libc::EPERM));
+    let value = vec![0; page::SIZE];
+    let error = sys::update(map, &0_u32.to_ne_bytes(), &value, false).expect_err("it is frozen");
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    let at = must(libc::SYS_mmap, [0, PAGE, libc::PROT_READ as u64, shared, fd, 0]);
+    assert_eq!(call(libc::SYS_mprotect, [at, PAGE, READ_WRITE, 0, 0, 0]), Err(libc::EACCES));
+    done(libc::SYS_munmap, [at, PAGE, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_043_nothing_happened_nothing_is_reported() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let head = monitor.page().head();
+    let mut drain = monitor.page().drain(head);
+    assert_eq!(drain.next(), None);
+    assert_eq!(drain.head(), head);
+}
+
+#[test]
+fn mon_045_a_monitor_opens_while_memory_changes() {
+    let _alone = alone();
+    if monitor().is_none() {
+        return;
+    }
+    let memory = Memory::anonymous(64);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                done(libc::SYS_madvise, [memory.start, 64 * PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
+                memory.touch();
+            }
+        });
+        let opened = Monitor::in_process();
+        stop.store(true, Ordering::Relaxed);
+        let opened = opened.expect("between two calls there is a moment without one");
+        let changes = during(&opened, || {
+            done(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
+        });
+        assert!(touched(&changes, &memory.part(0..1)), "{changes:x?}");
+    });
+}
+
+#[test]
+fn mon_047_a_burst_beyond_the_ring_is_reported_as_everything() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let memory = Memory::anonymous(1);
+    let burst = |times: usize| {
+        during(monitor, || {
+            for _ in 0..times {
+                must(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
+                memory.touch();
+            }
+        })
+    };
+    let few = burst(10);
+    let ours = few.iter().filter(|&change| *change == Change::Range(memory.all())).count();
+    assert!(ours >= 10 && !few.contains(&Change::Everything), "{few:?}");
+    assert_eq!(burst(super::RECORDS + 1), [Change::Everything]);
+}

@@ -1,0 +1,131 @@
+//! What leaves pinned pages where they are is not reported: an ordinary program must not empty its cache.
+
+use std::hint::black_box;
+use std::process::Command;
+
+use super::super::Change;
+use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
+
+/// Runs `work` and expects that `memory` was not said to have changed.
+fn quiet(what: &str, memory: &Memory, work: impl FnOnce()) {
+    let Some(monitor) = monitor() else { return };
+    let changes = during(monitor, work);
+    assert!(!touched(&changes, &memory.all()), "{what}: {changes:x?}");
+}
+
+#[test]
+fn mon_006_007_neighbours_of_what_was_unmapped() {
+    let _alone = alone();
+    let memory = Memory::anonymous(8);
+    let other = Memory { start: memory.at(3), pages: 1 };
+    quiet("munmap around it", &other, || {
+        must(libc::SYS_munmap, [memory.start, 3 * PAGE, 0, 0, 0, 0]);
+        must(libc::SYS_munmap, [memory.at(4), 4 * PAGE, 0, 0, 0, 0]);
+    });
+    std::mem::forget(other);
+}
+
+#[test]
+fn mon_008_growth_in_place() {
+    let _alone = alone();
+    let memory = Memory::anonymous(2);
+    must(libc::SYS_munmap, [memory.at(2), PAGE, 0, 0, 0, 0]);
+    quiet("mremap", &memory, || {
+        assert_eq!(must(libc::SYS_mremap, [memory.start, 2 * PAGE, 3 * PAGE, 0, 0, 0]), memory.start)
+    });
+}
+
+#[test]
+fn mon_012_advice_that_leaves_pages() {
+    let _alone = alone();
+    let memory = Memory::anonymous(512);
+    // NORMAL RANDOM SEQUENTIAL WILLNEED FREE DONTFORK DOFORK MERGEABLE UNMERGEABLE HUGEPAGE NOHUGEPAGE DONTDUMP
+    // DODUMP WIPEONFORK KEEPONFORK COLD PAGEOUT POPULATE_READ POPULATE_WRITE COLLAPSE GUARD_REMOVE
+    for advice in [0, 1, 2, 3, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 103] {
+        memory.touch();
+        // Some kernels refuse some: then nothing happened, either.
+        quiet(&format!("advice {advice}"), &memory, || {
+            call(libc::SYS_madvise, [memory.start, 512 * PAGE, advice, 0, 0, 0]).ok();
+        });
+    }
+}
+
+#[test]
+fn mon_014_017_permissions_given_and_locking() {
+    let _alone = alone();
+    let memory = Memory::anonymous(4);
+    quiet("mprotect", &memory, || done(libc::SYS_mprotect, [memory.start, 4 * PAGE, READ_WRITE, 0, 0, 0]));
+    quiet("mlock", &memory, || done(libc::SYS_mlock, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
+    quiet("munlock", &memory, || done(libc::SYS_munlock, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
+    quiet("mlock2", &memory, || done(libc::SYS_mlock2, [memory.start, 4 * PAGE, 1, 0, 0, 0]));
+    quiet("mbind", &memory, || attempt(libc::SYS_mbind, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
+}
+
+#[test]
+fn mon_021_024_025_an_ordinary_programs_life() {
+    let _alone = alone();
+    let memory = Memory::anonymous(16);
+    quiet("new mapping", &memory, || {
+        let new = must(libc::SYS_mmap, [0, 16 * PAGE, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+        must(libc::SYS_munmap, [new, 16 * PAGE, 0, 0, 0, 0]);
+    });
+    quiet("a mapping where there is one", &memory, || {
+        let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        assert_eq!(call(libc::SYS_mmap, [memory.start, PAGE, READ_WRITE, flags, u64::MAX, 0]), Err(libc::EEXIST));
+    });
+    quiet("malloc and free, small and large", &memory, || {
+        for round in 0..64_usize {
+            drop(black_box(vec![1_u8; 100 + round]));
+            drop(black_box(vec![1_u8; (round + 1) << 14]));
+        }
+    });
+    quiet("heap growth", &memory, || {
+        let kept: Vec<Vec<u8>> = (0..1000).map(|i| vec![0; 100 + i]).collect();
+        drop(black_box(kept));
+    });
+    quiet("threads", &memory, || {
+        for _ in 0..16 {
+            std::thread::spawn(|| drop(black_box(vec![1_u8; 100_000]))).join().expect("it ends");
+        }
+    });
+    quiet("its own pages", &memory, || memory.touch());
+}
+
+#[test]
+fn mon_019_020_fork_and_exec() {
+    let _alone = alone();
+    let memory = Memory::anonymous(4);
+    quiet("vfork and exec", &memory, || assert!(Command::new("true").status().expect("it runs").success()));
+    quiet("fork", &memory, || {
+        let child = must(libc::SYS_fork, [0; 6]);
+        if child == 0 {
+            call(libc::SYS_exit_group, [0; 6]).ok();
+        }
+        assert_eq!(must(libc::SYS_wait4, [child, 0, 0, 0, 0, 0]), child);
+        memory.touch();
+    });
+}
+
+#[test]
+fn mon_022_the_stack_grows() {
+    fn deep(left: usize) -> u8 {
+        let room = black_box([1_u8; 4096]);
+        if left == 0 { room[0] } else { deep(left - 1).wrapping_add(black_box(room)[1]) }
+    }
+    let _alone = alone();
+    let memory = Memory::anonymous(4);
+    quiet("stack", &memory, || {
+        black_box(deep(200));
+    });
+}
+
+#[test]
+fn mon_034_another_processs_changes_are_not_reported() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let mut child =
+        Command::new("sh").args(["-c", "for i in 1 2 3 4 5 6 7 8 9; do $(true); done"]).spawn().expect("sh runs");
+    let changes = during(monitor, || assert!(child.wait().expect("it ends").success()));
+    assert!(changes.iter().all(|change| matches!(change, Change::Range(_))), "{changes:x?}");
+    assert!(changes.len() < 9, "the child's own are many more: {changes:x?}");
+}

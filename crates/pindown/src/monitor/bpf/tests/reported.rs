@@ -1,0 +1,288 @@
+//! What takes pages away is reported, with its range where the call names one.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::super::{Change, Monitor, Unwatchable, Watch};
+use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, call, done, during, monitor, must, touched};
+
+const MAYMOVE: u64 = libc::MREMAP_MAYMOVE as u64;
+const FIXED: u64 = libc::MREMAP_FIXED as u64;
+const DONTUNMAP: u64 = libc::MREMAP_DONTUNMAP as u64;
+
+/// Exactly these ranges, each at least once, and nothing else around them. (Elsewhere the test harness's threads live.)
+fn exactly(changes: &[Change], expected: &[std::ops::Range<u64>]) {
+    for range in expected {
+        assert!(changes.contains(&Change::Range(range.clone())), "{range:x?} is missing in {changes:x?}");
+        let around = range.start - 16 * PAGE..range.end + 16 * PAGE;
+        for change in changes.iter().filter(|&change| touched(std::slice::from_ref(change), &around)) {
+            assert!(expected.iter().any(|range| *change == Change::Range(range.clone())), "{change:x?} is too much");
+        }
+    }
+}
+
+#[test]
+fn mon_001_002_003_004_munmap_of_a_whole_or_a_part() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    for (len, part) in [(4, 0..4), (4, 0..1), (4, 3..4), (3, 1..2)] {
+        let memory = Memory::anonymous(len);
+        let (start, bytes) = (memory.at(part.start), (part.end - part.start) * PAGE);
+        let changes = during(monitor, || done(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]));
+        exactly(&changes, &[memory.part(part)]);
+    }
+}
+
+#[test]
+fn mon_011_mmap_over_existing_memory() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let memory = Memory::anonymous(4);
+    let flags = (ANONYMOUS | libc::MAP_FIXED) as u64;
+    let over = [memory.at(1), 2 * PAGE, READ_WRITE, flags, u64::MAX, 0];
+    let changes = during(monitor, || done(libc::SYS_mmap, over));
+    exactly(&changes, &[memory.part(1..3)]);
+}
+
+#[test]
+fn mon_009_010_mremap_in_all_its_forms() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let remap = |from: u64, old: u64, new: u64, flags: u64, to: u64| {
+        during(monitor, || done(libc::SYS_mremap, [from, old * PAGE, new * PAGE, flags, to, 0]))
+    };
+    // Shrink: only the tail.
+    let memory = Memory::anonymous(4);
+    exactly(&remap(memory.start, 4, 2, 0, 0), &[memory.part(2..4)]);
+    // Away, onto another mapping.
+    let (memory, other) = (Memory::anonymous(2), Memory::anonymous(2));
+    exactly(&remap(memory.start, 2, 2, MAYMOVE | FIXED, other.start), &[memory.all(), other.all()]);
+    // Away, leaving the addresses mapped.
+    let memory = Memory::anonymous(2);
+    let other = Memory::anonymous(2);
+    exactly(&remap(memory.start, 2, 2, MAYMOVE | FIXED | DONTUNMAP, other.start), &[memory.all(), other.all()]);
+    // Growth that has to move: the next page is taken.
+    let memory = Memory::anonymous(2);
+    let seen = monitor.page().head();
+    let moved = must(libc::SYS_mremap, [memory.at(1), PAGE, 3 * PAGE, MAYMOVE, 0, 0]);
+    let changes: Vec<Change> = monitor.page().drain(seen).collect();
+    assert_ne!(moved, memory.at(1));
+    exactly(&changes, &[memory.part(1..2)]);
+    must(libc::SYS_munmap, [moved, 3 * PAGE, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_015_the_break_is_lowered() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let now = must(libc::SYS_brk, [0; 6]).next_multiple_of(PAGE);
+    // The heap is the C library's: grow above it, and go back to where it was.
+    let before = must(libc::SYS_brk, [0; 6]);
+    assert_eq!(must(libc::SYS_brk, [now + 4 * PAGE, 0, 0, 0, 0, 0]), now + 4 * PAGE);
+    let changes = during(monitor, || done(libc::SYS_brk, [before, 0, 0, 0, 0, 0]));
+    assert!(touched(&changes, &(now..now + 4 * PAGE)), "{changes:x?}");
+    assert!(!changes.contains(&Change::Everything), "{changes:x?}");
+}
+
+#[test]
+fn mon_012_advice_that_takes_pages() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    const GUARD_INSTALL: i32 = 102;
+    const DONTNEED_LOCKED: i32 = 24;
+    for advice in [libc::MADV_DONTNEED, DONTNEED_LOCKED, GUARD_INSTALL] {
+        let memory = Memory::anonymous(4);
+        let arguments = [memory.at(1), 2 * PAGE, advice as u64, 0, 0, 0];
+        let mut answer = Ok(0);
+        let changes = during(monitor, || answer = call(libc::SYS_madvise, arguments));
+        if answer == Err(libc::EINVAL) {
+            eprintln!("skipped: this kernel does not know advice {advice}");
+            continue;
+        }
+        exactly(&changes, &[memory.part(1..3)]);
+        assert!(!monitor.page().busy(), "the call has ended");
+    }
+    // The same for oneself by descriptor: the ranges lie in memory that may change, so anything may have.
+    let memory = Memory::anonymous(4);
+    let me = must(libc::SYS_pidfd_open, [u64::from(std::process::id()), 0, 0, 0, 0, 0]);
+    let vector = [memory.at(1), 2 * PAGE];
+    let arguments = [me, vector.as_ptr() as u64, 1, libc::MADV_DONTNEED as u64, 0, 0];
+    let mut answer = Ok(0);
+    let changes = during(monitor, || answer = call(libc::SYS_process_madvise, arguments));
+    must(libc::SYS_close, [me, 0, 0, 0, 0, 0]);
+    match answer {
+        Ok(_) => assert!(changes.contains(&Change::Everything), "{changes:x?}"),
+        Err(error) => eprintln!("skipped: process_madvise(MADV_DONTNEED) answers {error} here"),
+    }
+}
+
+/// The slot that watches `memory`, and its number before and after `work`.
+fn watched(monitor: &Monitor, memory: &Memory, work: impl FnOnce()) -> (u64, u64) {
+    let Ok(Watch::Inode(slot)) = monitor.watch(memory.all()) else { panic!("a shared mapping has an inode") };
+    let before = monitor.page().inode(slot);
+    work();
+    let after = monitor.page().inode(slot);
+    monitor.unwatch(slot);
+    (before, after)
+}
+
+#[test]
+fn mon_012_018_023_pages_leave_a_shared_file() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    const PUNCH: u64 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
+    let (memory, fd) = Memory::shared(4);
+    let path = format!("/proc/{}/fd/{fd}", std::process::id());
+    let (before, after) = watched(monitor, &memory, || done(libc::SYS_ftruncate, [fd as u64, 0, 0, 0, 0, 0]));
+    assert_eq!(after, before + 4, "four pages left");
+    must(libc::SYS_ftruncate, [fd as u64, 4 * PAGE, 0, 0, 0, 0]);
+    memory.touch();
+    let punch = [fd as u64, PUNCH, PAGE, PAGE, 0, 0];
+    let (before, after) = watched(monitor, &memory, || done(libc::SYS_fallocate, punch));
+    assert_eq!(after, before + 1, "one page left");
+    memory.touch();
+    let remove = [memory.at(1), 2 * PAGE, libc::MADV_REMOVE as u64, 0, 0, 0];
+    let (before, after) = watched(monitor, &memory, || done(libc::SYS_madvise, remove));
+    assert_eq!(after, before + 2, "two pages left");
+    memory.touch();
+    // Another process.
+    let shorten = || {
+        let status = Command::new("truncate").args(["-s", "0", &path]).status().expect("truncate runs");
+        assert!(status.success());
+    };
+    let (before, after) = watched(monitor, &memory, shorten);
+    assert_eq!(after, before + 4, "four pages left");
+    must(libc::SYS_ftruncate, [fd as u64, 4 * PAGE, 0, 0, 0, 0]);
+    memory.touch();
+    let open = || drop(std::fs::File::create(&path).expect("the file can be opened again"));
+    let (before, after) = watched(monitor, &memory, open);
+    assert_eq!(after, before + 4, "O_TRUNC: four pages left");
+    must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_012_018_a_private_mapping_of_a_file_that_is_truncated() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
+    must(libc::SYS_ftruncate, [fd, 4 * PAGE, 0, 0, 0, 0]);
+    let memory = Memory::new(4, libc::MAP_PRIVATE, fd as i64);
+    assert_eq!(monitor.watch(memory.all()), Ok(Watch::Records));
+    let changes = during(monitor, || done(libc::SYS_ftruncate, [fd, PAGE, 0, 0, 0, 0]));
+    assert!(touched(&changes, &memory.part(1..4)), "by this process: {changes:x?}");
+    must(libc::SYS_ftruncate, [fd, 4 * PAGE, 0, 0, 0, 0]);
+    memory.touch();
+    let path = format!("/proc/{}/fd/{fd}", std::process::id());
+    let changes = during(monitor, || {
+        let status = Command::new("truncate").args(["-s", "0", &path]).status().expect("truncate runs");
+        assert!(status.success());
+    });
+    assert!(touched(&changes, &memory.all()), "by another: {changes:x?}");
+    must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_016_system_v_segments() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let id = must(libc::SYS_shmget, [0, 4 * PAGE, 0o600, 0, 0, 0]);
+    let at = must(libc::SYS_shmat, [id, 0, 0, 0, 0, 0]);
+    assert!(matches!(monitor.watch(at..at + 4 * PAGE), Ok(Watch::Inode(slot)) if { monitor.unwatch(slot); true }));
+    let changes = during(monitor, || done(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]));
+    assert!(touched(&changes, &(at..at + 4 * PAGE)), "{changes:x?}");
+    let memory = Memory::anonymous(4);
+    let changes = during(monitor, || {
+        must(libc::SYS_shmat, [id, memory.start, libc::SHM_REMAP as u64, 0, 0, 0]);
+    });
+    assert!(touched(&changes, &memory.all()), "{changes:x?}");
+    must(libc::SYS_shmctl, [id, libc::IPC_RMID as u64, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_012_remap_file_pages() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let (memory, fd) = Memory::shared(4);
+    let changes = during(monitor, || {
+        must(libc::SYS_remap_file_pages, [memory.start, PAGE, 0, 2, 0, 0]);
+    });
+    assert!(touched(&changes, &memory.part(0..1)), "{changes:x?}");
+    must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_014_a_permission_is_taken_away() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    for protection in [libc::PROT_READ, libc::PROT_NONE, libc::PROT_WRITE] {
+        let memory = Memory::anonymous(4);
+        for number in [libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
+            let arguments = [memory.at(1), PAGE, protection as u64, u64::MAX, 0, 0];
+            let changes = during(monitor, || done(number, arguments));
+            exactly(&changes, &[memory.part(1..2)]);
+        }
+    }
+}
+
+#[test]
+fn mon_012_029_a_hole_made_by_io_urings_worker() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let mut ring = IoUring::new(8).expect("io_uring is there");
+    let mut submit = |entry: io_uring::squeue::Entry| {
+        // SAFETY: what the entry points to lives until the completion, which is waited for.
+        unsafe { ring.submission().push(&entry) }.expect("there is room");
+        ring.submit_and_wait(1).expect("it is submitted");
+        ring.completion().next().expect("one completion").result()
+    };
+    let (memory, fd) = Memory::shared(4);
+    let hole = opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(PAGE).mode(3).build();
+    let (before, after) = watched(monitor, &memory, || assert_eq!(submit(hole), 0));
+    assert_eq!(after, before + 1, "one page left");
+    assert!(!monitor.page().busy());
+    must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_012_what_cannot_be_watched_is_refused_by_name() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let memory = Memory::anonymous(2);
+    assert_eq!(monitor.watch(memory.all()), Ok(Watch::Records));
+    assert_eq!(monitor.watch(memory.start..memory.at(2) + 1), Err(Unwatchable::SeveralMappings));
+    must(libc::SYS_munmap, [memory.at(1), PAGE, 0, 0, 0, 0]);
+    assert_eq!(monitor.watch(memory.at(1)..memory.at(2)), Err(Unwatchable::Unmapped));
+    assert_eq!(monitor.watch(memory.all()), Err(Unwatchable::SeveralMappings));
+    let (shared, fd) = Memory::shared(2);
+    must(libc::SYS_munmap, [shared.start, PAGE, 0, 0, 0, 0]);
+    let path = format!("/proc/self/fd/{fd}\0");
+    let again = must(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
+    // SAFETY: opened above, for this alone.
+    let again = unsafe { OwnedFd::from_raw_fd(again as i32) };
+    let read_only = [shared.start, PAGE, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, again.as_raw_fd() as u64, 0];
+    must(libc::SYS_mmap, read_only);
+    assert_eq!(monitor.watch(shared.part(0..1)), Err(Unwatchable::ReadOnlyShared));
+    must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn mon_012_more_files_than_slots_are_refused() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let files: Vec<(Memory, i64)> = (0..=super::super::SLOTS).map(|_| Memory::shared(1)).collect();
+    let slots: Vec<_> = files.iter().map(|(memory, _)| monitor.watch(memory.all())).collect();
+    let (last, first) = slots.split_last().expect("there are some");
+    assert_eq!(*last, Err(Unwatchable::Full));
+    for slot in first {
+        let Ok(Watch::Inode(slot)) = slot else { panic!("{slot:?}") };
+        monitor.unwatch(*slot);
+    }
+    let (memory, fd) = &files[super::super::SLOTS];
+    let (before, after) = watched(monitor, memory, || done(libc::SYS_ftruncate, [*fd as u64, 0, 0, 0, 0, 0]));
+    assert_eq!(after, before + 1, "a slot that was given back serves another");
+    for (_, fd) in &files {
+        must(libc::SYS_close, [*fd as u64, 0, 0, 0, 0, 0]);
+    }
+}

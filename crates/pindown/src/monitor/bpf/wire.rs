@@ -1,0 +1,176 @@
+//! What helper and client say to each other: messages of eight words over a Unix socket that keeps them apart.
+#![expect(unsafe_code, reason = "two socket options that rustix lacks; each block states its own reason")]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// Raised when a message changes.
+pub(super) const VERSION: u64 = 1;
+/// Descriptors that one message may carry.
+pub(super) const DESCRIPTORS: usize = 12;
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// Client: may I have a page?
+    Hello { version: u64 },
+    /// Helper: then take these bytes' permissions away, at addresses where nobody has memory.
+    Challenge { start: u64, len: u64 },
+    /// Client: done.
+    Done,
+    /// Helper: here it is. With descriptors: the page, then what keeps the programs attached.
+    Grant,
+    /// Client: have the pages of these addresses watched.
+    Watch { start: u64, end: u64 },
+    /// Helper: the slot, or none needed.
+    Watched { slot: Option<u64> },
+    /// Helper: a number of [`super::Unwatchable`].
+    Unwatchable { why: u64 },
+    /// Client: a slot is no longer needed.
+    Unwatch { slot: u64 },
+    /// Helper: it is gone.
+    Unwatched,
+    /// Helper: a number of [`super::Denial`]; the connection ends.
+    Denied { why: u64 },
+}
+
+const LEN: usize = 32;
+const NONE: u64 = u64::MAX;
+
+impl Message {
+    fn words(self) -> [u64; 4] {
+        match self {
+            Self::Hello { version } => [1, version, 0, 0],
+            Self::Challenge { start, len } => [2, start, len, 0],
+            Self::Done => [3, 0, 0, 0],
+            Self::Grant => [4, 0, 0, 0],
+            Self::Watch { start, end } => [5, start, end, 0],
+            Self::Watched { slot } => [6, slot.unwrap_or(NONE), 0, 0],
+            Self::Unwatchable { why } => [7, why, 0, 0],
+            Self::Unwatch { slot } => [8, slot, 0, 0],
+            Self::Unwatched => [9, 0, 0, 0],
+            Self::Denied { why } => [10, why, 0, 0],
+        }
+    }
+
+    fn from_words([kind, a, b, c]: [u64; 4]) -> Option<Self> {
+        let message = match kind {
+            1 => Self::Hello { version: a },
+            2 => Self::Challenge { start: a, len: b },
+            3 => Self::Done,
+            4 => Self::Grant,
+            5 => Self::Watch { start: a, end: b },
+            6 => Self::Watched { slot: (a != NONE).then_some(a) },
+            7 => Self::Unwatchable { why: a },
+            8 => Self::Unwatch { slot: a },
+            9 => Self::Unwatched,
+            10 => Self::Denied { why: a },
+            _ => return None,
+        };
+        // What is not used is zero.
+        (message.words() == [kind, a, b, c]).then_some(message)
+    }
+}
+
+/// Sends a message, with descriptors; `flags` say whether it may wait.
+pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
+    let mut bytes = [0; LEN];
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(message.words()) {
+        *chunk = word.to_le_bytes();
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    sendmsg(to, &[IoSlice::new(&bytes)], &mut control, flags | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a message, and the descriptors that came with it. `InvalidData`: it is none.
+pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Message, Vec<OwnedFd>)> {
+    let mut bytes = [0; LEN];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    let mut words = [0; 4];
+    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*chunk);
+    }
+    match Message::from_words(words) {
+        Some(message) if got.bytes == LEN && !cut => Ok((message, fds)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The effective user of the process at the other end, when it connected or began to listen.
+pub(super) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `found` is valid for `len` bytes and every bit pattern is a ucred.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast(), &raw mut len)
+    };
+    if result == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The process that connected. An error before Linux 6.5, which has no name for it that cannot come to mean another.
+pub(super) fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `fd` is valid for `len` bytes.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut len)
+    };
+    if result != 0 || fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for this call alone.
+    let process = unsafe { OwnedFd::from_raw_fd(fd) };
+    rustix::io::fcntl_setfd(&process, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mon_034_messages_come_back_as_sent() {
+        let all = [
+            Message::Hello { version: 1 },
+            Message::Challenge { start: 1 << 56, len: 4096 },
+            Message::Done,
+            Message::Grant,
+            Message::Watch { start: 1, end: 2 },
+            Message::Watched { slot: None },
+            Message::Watched { slot: Some(63) },
+            Message::Unwatchable { why: 3 },
+            Message::Unwatch { slot: 5 },
+            Message::Unwatched,
+            Message::Denied { why: 4 },
+        ];
+        for message in all {
+            assert_eq!(Message::from_words(message.words()), Some(message));
+        }
+        assert_eq!(Message::from_words([0, 0, 0, 0]), None);
+        assert_eq!(Message::from_words([3, 1, 0, 0]), None, "words that mean nothing are zero");
+        assert_eq!(Message::from_words([11, 0, 0, 0]), None);
+    }
+}

@@ -1,0 +1,23 @@
+/* Every function of pindown.h, its refusals, two threads and a fork. Prints a line for each thing that is well, ends with 1
+ * at the first that is not. */
+#include "check.h"
+
+/* Longer than it takes under valgrind on a busy machine. */
+#define LIMIT_SECONDS 300
+
+int main(void)
+{
+	alarm(LIMIT_SECONDS);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	forks();
+	opening();
+	uses();
+	limits();
+	own_registrations();
+	waiting();
+	imported();
+	sealed();
+	userfaultfd();
+	threads();
+	return 0;
+}

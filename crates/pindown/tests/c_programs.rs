@@ -1,0 +1,156 @@
+//! libpindown.so under C programs: `tests/c` uses every function of pindown.h, and is run under valgrind as well, where
+//! that is installed; `examples/verbs.c` is what a program of one's own looks like.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than the programs give themselves.
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// What is compiled, once.
+struct Made {
+    every: PathBuf,
+    verbs: PathBuf,
+    library: PathBuf,
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The library that cargo built with this test: beside the test or one directory up, whichever is newer.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a file");
+    let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpindown.so"));
+    let modified = |file: &PathBuf| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+    near.filter(|file| file.exists()).max_by_key(modified).expect("cargo builds the dynamic library with its tests")
+}
+
+fn sources() -> impl Iterator<Item = PathBuf> {
+    let files =
+        fs::read_dir(package().join("tests/c")).expect("the sources").map(|entry| entry.expect("a file").path());
+    files.filter(|file| file.extension() == Some(OsStr::new("c")))
+}
+
+fn compile(sources: impl Iterator<Item = PathBuf>, library: &Path, program: &Path) {
+    let directory = library.parent().expect("it lies in a directory");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+    compiler.arg("-I").arg(package().join("include")).arg("-o").arg(program).args(sources);
+    compiler.arg("-L").arg(directory).args(["-lpindown", "-lpthread"]);
+    compiler.arg(format!("-Wl,-rpath,{}", directory.display()));
+    let compiled = compiler.output().expect("cc is there, since Rust links with it");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}
+
+fn made() -> &'static Made {
+    static MADE: OnceLock<Made> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory");
+        let [every, verbs, library] = ["every", "verbs", "libpindown.so"].map(|name| directory.join(name));
+        fs::copy(built(), &library).expect("copied");
+        compile(sources(), &library, &every);
+        compile(std::iter::once(package().join("examples/verbs.c")), &library, &verbs);
+        Made { every, verbs, library }
+    })
+}
+
+/// Runs a program to its good end; what it printed.
+fn run(mut command: Command) -> String {
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    command.stdin(Stdio::null()).stdout(writer.try_clone().expect("a descriptor")).stderr(writer);
+    let mut child = command.spawn().expect("it starts");
+    // The command holds the pipe's writing end as well.
+    drop(command);
+    let printed = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is what there is to show.
+        reader.read_to_end(&mut bytes).ok();
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+        if start.elapsed() > LIMIT {
+            child.kill().expect("a child");
+            break child.wait().expect("a child");
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    let printed = printed.join().expect("no panic");
+    for line in printed.lines().filter(|line| line.starts_with("SKIPPED ")) {
+        eprintln!("{line}");
+    }
+    let findings: Vec<_> = printed.lines().filter(|line| !line.starts_with("ok ")).take(200).collect();
+    assert!(status.success(), "{status}:\n{}", findings.join("\n"));
+    printed
+}
+
+/// Checks that went well.
+fn well(printed: &str) -> usize {
+    printed.lines().filter(|line| line.starts_with("ok ")).count()
+}
+
+/// Functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = fs::read_to_string(package().join("include/pindown.h")).expect("the header");
+    let code: String = header.split("/*").filter_map(|part| Some(part.split_once("*/")?.1)).collect();
+    let name = |line: &str| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        let is_function = name.starts_with("pindown_") && !line.starts_with("typedef");
+        is_function.then(|| name.to_owned())
+    };
+    code.lines().filter_map(name).collect()
+}
+
+#[test]
+fn mon_019_mon_036_mon_037_mon_051_rcache_021_every_function_from_c() {
+    let printed = run(Command::new(&made().every));
+    assert!(well(&printed) > 300, "too little was done:\n{printed}");
+}
+
+#[test]
+fn mon_041_valgrind_finds_nothing_and_nothing_is_lost() {
+    if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("SKIPPED every function from C, under valgrind: valgrind is not installed");
+        return;
+    }
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["-q", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"]);
+    valgrind.args(["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"]);
+    valgrind.arg(&made().every);
+    // It knows neither userfaultfd(2) nor mseal(2), so those parts are skipped under it.
+    let printed = run(valgrind);
+    assert!(well(&printed) > 300, "too little was done:\n{printed}");
+}
+
+#[test]
+fn the_example_in_c_registers_once_for_many_transfers() {
+    let printed = run(Command::new(&made().verbs));
+    assert!(printed.contains("ibv_reg_mr was called 1 times for 1000 sends"), "{printed}");
+}
+
+#[test]
+fn every_function_of_the_header_is_exported_and_used() {
+    let declared = declared();
+    assert!(declared.len() >= 23, "{declared:?}");
+    let symbols = Command::new("nm").args(["-D", "--defined-only"]).arg(&made().library).output().expect("nm is there");
+    let symbols = String::from_utf8(symbols.stdout).expect("names");
+    let names = symbols.lines().filter_map(|line| line.rsplit(' ').next());
+    let exported: BTreeSet<_> = names.filter(|name| name.starts_with("pindown_")).map(str::to_owned).collect();
+    assert_eq!(exported, declared);
+    let sources: String = sources().map(|file| fs::read_to_string(file).expect("a source")).collect();
+    let unused: Vec<_> = declared.iter().filter(|name| !sources.contains(&format!("{name}("))).collect();
+    assert!(unused.is_empty(), "not tested: {unused:?}");
+}

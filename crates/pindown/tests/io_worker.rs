@@ -1,0 +1,50 @@
+//! io_uring's workers take pages away. A process of its own: nobody says when a worker has ended, so nothing may be kept in
+//! this process from then on.
+#![expect(unsafe_code, reason = "io_uring and mappings; each block states its own reason")]
+
+use io_uring::{IoUring, opcode};
+use pindown::monitor::bpf::{Change, Monitor};
+
+const PAGE: usize = 4096;
+
+#[test]
+fn mon_012_029_advice_that_a_worker_follows() {
+    let monitor = match Monitor::in_process() {
+        Ok(monitor) => monitor,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE, 3, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: within the mapping.
+    let second = unsafe { start.cast::<u8>().add(PAGE) };
+    let store = |value: u8| {
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe { second.write_volatile(value) }
+    };
+    // SAFETY: within the mapping.
+    let load = || unsafe { second.read_volatile() };
+    let range = second as u64..second as u64 + PAGE as u64;
+    let mut ring = IoUring::new(8).expect("io_uring is there");
+    let mut advise = |advice: i32| {
+        let seen = monitor.page().head();
+        let entry = opcode::Madvise::new(second.cast(), PAGE as i64, advice).build();
+        // SAFETY: the mapping stays.
+        unsafe { ring.submission().push(&entry) }.expect("there is room");
+        ring.submit_and_wait(1).expect("it is submitted");
+        assert_eq!(ring.completion().next().expect("it has completed").result(), 0);
+        monitor.page().drain(seen).any(|change| match change {
+            Change::Everything => true,
+            Change::Range(changed) => changed.start < range.end && range.start < changed.end,
+        })
+    };
+    store(7);
+    assert!(!advise(libc::MADV_COLD));
+    assert!(!monitor.page().busy());
+    assert_eq!(load(), 7);
+    assert!(advise(libc::MADV_DONTNEED));
+    assert_eq!(load(), 0, "the page is a new one");
+    assert!(monitor.page().busy());
+    monitor.check().expect("no program was skipped");
+}

@@ -1,0 +1,246 @@
+//! A cache is not emptied by ordinary life: hits are counted while other threads map, unmap and allocate and while the
+//! kernel drops pages of files. And no monitor's thread allocates. Skipped with the reason where the programs cannot be
+//! loaded.
+#![expect(unsafe_code, reason = "an allocator that counts, and system calls; each block states its own reason")]
+
+mod oracle;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use oracle::{ANONYMOUS, Memory, PAGE, READ_WRITE, World, advise, must, pattern, store, unmap};
+use pindown::monitor::{Choice, Refusal, userfaultfd};
+use pindown::{Access, Cache, Range};
+
+/// The C library's allocator, which counts calls of one thread.
+struct Counting;
+
+/// The thread, as the kernel numbers it; 0 for none.
+static WATCHED: AtomicU64 = AtomicU64::new(0);
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    let watched = WATCHED.load(Ordering::Relaxed);
+    if watched != 0 && thread_id() == watched {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn thread_id() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as u64 }
+}
+
+// SAFETY: all is done by the C library's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BUFFERS: u64 = 1000;
+
+/// Hits of at least `rounds` rounds over a thousand buffers, while `life` goes on in another thread until it has done as
+/// much as it is told. At least 99 of 100 look-ups are hits, and every one is right.
+fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
+    let memory = Memory::new(2 * BUFFERS);
+    let buffers = Vec::from_iter((0..BUFFERS).map(|number| memory.page(2 * number)));
+    for (number, at) in buffers.iter().enumerate() {
+        store(*at, &number.to_ne_bytes());
+        world.lane.end(world.kept(*at, PAGE));
+    }
+    let (stop, lived) = (AtomicBool::new(false), AtomicU64::new(0));
+    let before = world.cache.stats();
+    let mut rounds = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Ten at a time, and ten thousand a second.
+            let begin = Instant::now();
+            for number in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                life(number);
+                lived.store(number + 1, Ordering::Relaxed);
+                if number % 10 == 9 {
+                    let due = Duration::from_micros(100) * number as u32;
+                    std::thread::sleep(due.saturating_sub(begin.elapsed()));
+                }
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while lived.load(Ordering::Relaxed) < least || rounds < 50 {
+            assert!(Instant::now() < deadline, "{} of {least} in a minute", lived.load(Ordering::Relaxed));
+            for (number, at) in buffers.iter().enumerate() {
+                let used = world.get(*at, PAGE);
+                if number as u64 % 64 == rounds % 64 {
+                    assert_eq!(world.oracle.carry(used.local_key(), *at, 8), number.to_ne_bytes());
+                }
+                world.lane.end(used);
+            }
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let after = world.cache.stats();
+    let (all, changes) = (rounds * BUFFERS, lived.load(Ordering::Relaxed));
+    let hits = after.hits + after.slow_hits - before.hits - before.slow_hits;
+    let quick = after.hits - before.hits;
+    println!("beside {changes} changes {all} look-ups, {quick} hits without a lock, {} with; {after:?}", hits - quick);
+    assert!(hits * 100 >= all * 99, "{hits} hits of {all} look-ups: {after:?}");
+    // Few look-ups for each change would not hide what is lost: hardly any registration is.
+    let lost = after.misses + after.single_uses_for(Refusal::Changed)
+        - before.misses
+        - before.single_uses_for(Refusal::Changed);
+    assert!(lost * 5 <= changes, "{lost} registered anew for {changes} changes: {after:?}");
+}
+
+#[test]
+fn rcache_004_hits_while_unrelated_memory_is_unmapped() {
+    let Some(world) = World::open() else { return };
+    hits_during(&world, 20_000, |_| {
+        let at = must(libc::SYS_mmap, [0, 4 * PAGE, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+        store(at, &[1]);
+        unmap(at, 4 * PAGE);
+    });
+}
+
+#[test]
+fn rcache_004_hits_beside_a_thread_that_allocates() {
+    let Some(world) = World::open() else { return };
+    hits_during(&world, 20_000, |number| {
+        let mut blocks = Vec::from_iter((1..8).map(|n| vec![1_u8; (number * n % 40 + 1) as usize * 8000]));
+        blocks.reverse();
+        std::hint::black_box(blocks);
+        if number % 64 == 0 {
+            // SAFETY: the C library may give back what it likes.
+            unsafe { libc::malloc_trim(0) };
+        }
+    });
+}
+
+#[test]
+fn rcache_004_hits_while_a_files_pages_are_dropped() {
+    let Some(world) = World::open() else { return };
+    let path = std::env::temp_dir().join(format!("pindown-quiet-{}", std::process::id()));
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");
+    std::fs::remove_file(&path).expect("its name is not needed");
+    std::os::unix::fs::FileExt::write_all_at(&file, &pattern(256 * PAGE, 1), 0).expect("written");
+    file.sync_all().expect("on the disk");
+    let fd = file.as_raw_fd();
+    let mapped = Memory::of(256, libc::MAP_SHARED, fd as u64);
+    hits_during(&world, 2_000, |number| {
+        let mut bytes = [0; 4096];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, number % 256 * PAGE).expect("read");
+        if number % 16 == 0 {
+            // Mapped pages stay until the mapping lets them go.
+            advise(mapped.start, mapped.len, libc::MADV_PAGEOUT);
+            // SAFETY: no pointers.
+            assert_eq!(unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
+        }
+    });
+}
+
+#[test]
+fn rcache_004_hits_while_threads_come_and_go() {
+    let Some(world) = World::open() else { return };
+    hits_during(&world, 10_000, |number| {
+        std::thread::spawn(move || std::hint::black_box(vec![1_u8; 1000 * (1 + number as usize % 50)]).len());
+    });
+}
+
+/// The thread of this process that the kernel lists and that was not there before.
+fn threads() -> Vec<u64> {
+    let entries = std::fs::read_dir("/proc/self/task").expect("/proc");
+    Vec::from_iter(
+        entries.map(|entry| entry.expect("a thread").file_name().to_string_lossy().parse().expect("a number")),
+    )
+}
+
+#[test]
+#[ignore = "started by another test, alone: it tells threads apart by when they came"]
+fn monitor_thread_process() {
+    let before = threads();
+    let monitor = Choice::Userfaultfd(userfaultfd::GuardPages::NeverInstalled);
+    let cache = match Cache::builder(oracle::Oracle::new()).monitor(monitor).open() {
+        Ok(cache) => cache,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let after = threads();
+    let [watching] = Vec::from_iter(after.into_iter().filter(|id| !before.contains(id)))[..] else {
+        panic!("there is one thread more")
+    };
+    WATCHED.store(watching, Ordering::Relaxed);
+    let status = |field: &str| {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{watching}/status")).expect("it lives");
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("it is told");
+        line.trim().parse::<u64>().expect("a number")
+    };
+    let (lane, woken) = (cache.lane(), status("voluntary_ctxt_switches:"));
+    let memory = Memory::new(64);
+    for round in 0..500_u64 {
+        let range = Range::new(memory.start, memory.len).expect("a range");
+        let used = lane.get(range, Access::LOCAL_WRITE).expect("registered");
+        lane.end(used);
+        match round % 4 {
+            // Last: what was dropped once is not kept by this monitor.
+            0 if round > 400 => advise(memory.page(round % 64), PAGE, libc::MADV_DONTNEED),
+            0 | 1 => oracle::map_anew(memory.start, memory.len),
+            2 => {
+                unmap(memory.page(1), PAGE);
+                oracle::map_anew(memory.page(1), PAGE);
+            }
+            _ => {
+                let moved = [memory.start, memory.len, memory.len, (libc::MREMAP_MAYMOVE | 4) as u64, 0, 0];
+                let to = must(libc::SYS_mremap, moved);
+                unmap(to, memory.len);
+            }
+        }
+        // Its blocks come and go in registered arenas, too.
+        std::hint::black_box(vec![0_u8; 300_000]);
+    }
+    assert!(status("voluntary_ctxt_switches:") > woken, "it was woken by what happened");
+    assert!(cache.stats().invalidations > 200, "{:?}", cache.stats());
+    assert_eq!(CALLS.load(Ordering::Relaxed), 0, "calls of the allocator by the monitor's thread");
+    // The count counts.
+    WATCHED.store(thread_id(), Ordering::Relaxed);
+    std::hint::black_box(Box::new(1_u8));
+    assert_ne!(CALLS.load(Ordering::Relaxed), 0);
+    println!("{:?}", cache.stats());
+}
+
+#[test]
+fn mon_050_the_monitors_thread_allocates_nothing() {
+    println!("{}", oracle::in_child("monitor_thread_process", &[]));
+}
+
+#[test]
+fn mon_050_the_kernel_tier_has_no_thread() {
+    let before = threads();
+    let Some(world) = World::open() else { return };
+    let memory = Memory::new(1);
+    world.transfers(memory.start, PAGE, 1);
+    // The harness's own come and go.
+    let named = |id: &u64| std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
+    let new = Vec::from_iter(threads().into_iter().filter(|id| !before.contains(id)).map(|id| named(&id)));
+    assert!(!new.iter().any(|name| name.contains("pindown")), "{new:?}");
+}

@@ -1,0 +1,208 @@
+//! Which cases there are, and how the programs of each are called.
+
+/// How the programs of a case are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One program.
+    Alone,
+    /// One program, told a wrong word, which is to find nothing.
+    Refused,
+    /// A server and a client, which tell each other their addresses over a socket.
+    Datagrams,
+    /// A server that listens and a client that connects.
+    Connected,
+    /// The same, both bound to ports.
+    Bound,
+    /// The same, with a socket besides.
+    Beside,
+    /// A server that serves until it is ended, and a client told what to ask by this file.
+    Served(&'static str),
+    /// A server, and a client with a list of tests, in which `PROVIDER` stands for the provider's name.
+    Listed(&'static str),
+    /// So many processes, told the same.
+    Ranks(usize),
+}
+
+/// A case. Where a program or an option is of one generation, so is the case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    /// The program's name without its prefix, and what it is told; `%` was replaced.
+    pub(super) line: String,
+    pub(super) shape: Shape,
+}
+
+/// Which fabtests there are: programs were renamed and options added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Generation {
+    /// Of libfabric 1.
+    Older,
+    /// Of libfabric 2.
+    Newer,
+}
+
+/// Cases of a shape; `%` stands for each of the ways behind it.
+type List = (Shape, &'static [(&'static str, &'static [&'static str])]);
+
+const COMMON: [List; 13] = [
+    (
+        Shape::Alone,
+        &[
+            ("getinfo_test -s 127.0.0.1 127.0.0.1", &[]),
+            ("av_test -g 127.0.0.1 -n 1 -s 127.0.0.1 -e rdm", &[]),
+            ("dom_test -n 2", &[]),
+            ("eq_test", &[]),
+            ("cq_test", &[]),
+            ("mr_test", &[]),
+            ("cntr_test", &[]),
+            ("mr_cache_evict", &[]),
+            ("loopback", &[]),
+        ],
+    ),
+    (Shape::Refused, &[("% g00n13s", &["rdm", "msg", "dgram"])]),
+    (
+        Shape::Datagrams,
+        &[
+            ("av_xfer -e rdm", &[]),
+            ("rdm%", &["", " -U"]),
+            ("rdm_rma_event", &[]),
+            ("rdm_rma_trigger", &[]),
+            ("rdm_deferred_wq -T %", &["msg", "tagged", "rma", "atomic", "f_atomic", "c_atomic"]),
+            ("shared_ctx%", &["", " --no-tx-shared-ctx", " --no-rx-shared-ctx"]),
+            ("rdm_tagged_peek", &[]),
+            ("scalable_ep", &[]),
+            ("rdm_shared_av", &[]),
+            ("multi_mr -e rdm -V", &[]),
+            ("recv_cancel -e rdm -V", &[]),
+            ("unexpected_msg -e rdm -I 10", &[]),
+            ("rdm_multi_client -C 10 -I 5%", &["", " -U"]),
+            ("rdm_multi_domain -V", &[]),
+            ("resmgmt_test%", &["", " -t", " -j"]),
+            ("rma_bw -e rdm -o % -I 5", &["write", "read", "writedata", "write -U", "read -U", "writedata -U"]),
+            ("rdm_atomic -I 5 -o all%", &["", " -U"]),
+            ("rdm_cntr_pingpong -I 5", &[]),
+            ("multi_recv -e rdm -I 5", &[]),
+            ("rdm_pingpong -I 5%", &["", " -U", " -v", " -v -U", " -k -v"]),
+            ("rdm_tagged_pingpong -I 5%", &["", " -U", " -v", " -v -U"]),
+            ("rdm_tagged_bw -I 5%", &["", " -U", " -v", " -v -U"]),
+            ("dgram", &[]),
+            ("dgram_pingpong -I 5", &[]),
+        ],
+    ),
+    (
+        Shape::Connected,
+        &[
+            ("cm_data", &[]),
+            ("msg", &[]),
+            ("msg_epoll", &[]),
+            ("shared_ctx -e msg%", &["", " --no-tx-shared-ctx", " --no-rx-shared-ctx"]),
+            ("multi_mr -e msg -V", &[]),
+            ("unexpected_msg -e msg -I 10", &[]),
+            ("msg_pingpong -I 5%", &["", " -v", " -k"]),
+            ("msg_bw -I 5%", &["", " -v"]),
+            ("rma_bw -e msg -o % -I 5", &["write", "read", "writedata"]),
+            ("multi_recv -e msg -I 5", &[]),
+        ],
+    ),
+    (Shape::Bound, &[("msg_sockets", &[])]),
+    (Shape::Served(STRESS), &[("rdm_stress -C %", &["1", "8"])]),
+    (Shape::Ranks(3), &[("multinode -x %", &["msg", "rma"]), ("multinode_coll", &[])]),
+    (Shape::Listed(MESSAGES), &[("ubertest messages", &[])]),
+    (Shape::Listed(CONNECTED), &[("ubertest connected", &[])]),
+    (Shape::Listed(SELECTIVE), &[("ubertest selective completion", &[])]),
+    (Shape::Listed(WAITS), &[("ubertest waits", &[])]),
+    (Shape::Listed(REMOTE), &[("ubertest remote access", &[])]),
+    (Shape::Listed(ATOMICS), &[("ubertest atomics", &[])]),
+];
+
+const OLDER: [List; 3] = [
+    (
+        Shape::Datagrams,
+        &[
+            ("cq_data -e rdm", &[]),
+            ("poll -t %", &["queue", "counter"]),
+            ("multi_ep -e rdm -v", &[]),
+            ("msg_inject% -v", &INJECT),
+            ("bw -e rdm -v -T 1%", &["", " -U"]),
+        ],
+    ),
+    (Shape::Connected, &[("cq_data -e msg", &[]), ("bw -e msg -v -T 1", &[])]),
+    (Shape::Beside, &[("multi_ep -e msg -v", &[])]),
+];
+
+const NEWER: [List; 4] = [
+    (Shape::Alone, &[("setopt_test", &[])]),
+    (
+        Shape::Datagrams,
+        &[
+            ("cq_data -e rdm -o %", &["senddata", "writedata"]),
+            ("multi_ep -e rdm -v%", &WAYS),
+            ("inject_test% -v", &INJECT),
+            ("flood -e rdm -v -T 1%", &["", " -U"]),
+            ("rma_pingpong -e rdm -o % -I 5", &["write", "writedata"]),
+            ("rma_tx_completion -e rdm -o % -I 5", &["write", "writedata"]),
+            ("rdm_atomic -I 5 -o all -v%", &["", " -U"]),
+            ("rdm_bw -I 5%", &["", " -v -U"]),
+            ("rdm_bw_mt -n %", &["2", "8", "8 -g"]),
+            ("unmap_mem -e rdm", &[]),
+            // Of EFA, not of all builds. What it expects of a target that closes its regions are EFA's own error numbers.
+            ("mr_abort -T abort -o % -S 65536 -W 64 -N 4", &["write", "read", "writedata"]),
+            ("mr_abort -T partial -o write -S 65536 -W 64", &[]),
+        ],
+    ),
+    (Shape::Connected, &[("cq_data -e msg -o %", &["senddata", "writedata"]), ("flood -e msg -v -T 1", &[])]),
+    (Shape::Beside, &[("multi_ep -e msg -O 127.0.0.1 -v%", &WAYS)]),
+];
+
+/// Of multi_ep: a shared address vector, shared queues, the threading without locks.
+const WAYS: [&str; 5] = ["", " -A", " -Q", " -A -Q", " -A -Q --threading completion"];
+
+/// Of inject_test: by the endpoint's flags and by a call's.
+const INJECT: [&str; 4] = [" -A inject", " -N -A inject", " -A inj_complete", " -N -A inj_complete"];
+
+const STRESS: &str = include_str!("configs/stress.json");
+const MESSAGES: &str = include_str!("configs/messages.test");
+const CONNECTED: &str = include_str!("configs/connected.test");
+const SELECTIVE: &str = include_str!("configs/selective.test");
+const WAITS: &str = include_str!("configs/waits.test");
+const REMOTE: &str = include_str!("configs/remote.test");
+const ATOMICS: &str = include_str!("configs/atomics.test");
+
+impl Generation {
+    /// All cases, those of one shape together.
+    pub(super) fn cases(self) -> Vec<Case> {
+        let own: &[List] = match self {
+            Self::Older => &OLDER,
+            Self::Newer => &NEWER,
+        };
+        let every = COMMON.iter().chain(own).flat_map(|(shape, lines)| lines.iter().map(move |line| (*shape, line)));
+        every.flat_map(|(shape, (line, ways))| each_way(line, ways).map(move |line| Case { line, shape })).collect()
+    }
+}
+
+/// A line in each of its ways.
+fn each_way<'a>(line: &'a str, ways: &'a [&str]) -> impl Iterator<Item = String> {
+    let ways = if ways.is_empty() { &[""] } else { ways };
+    ways.iter().map(|way| line.replace('%', way))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Generation, each_way};
+
+    #[test]
+    fn ways_replace_their_mark() {
+        assert!(each_way("rdm%", &["", " -U"]).eq(["rdm", "rdm -U"]));
+        assert!(each_way("flood", &[]).eq(["flood"]));
+    }
+
+    #[test]
+    fn no_case_is_named_twice() {
+        for generation in [Generation::Older, Generation::Newer] {
+            let mut lines: Vec<String> = generation.cases().into_iter().map(|case| case.line).collect();
+            let count = lines.len();
+            lines.sort();
+            lines.dedup();
+            assert_eq!(lines.len(), count, "{generation:?}");
+        }
+    }
+}

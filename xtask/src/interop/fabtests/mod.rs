@@ -1,0 +1,115 @@
+//! libfabric's own test programs (fabtests), which somebody built, run over the provider beside libfabric's shm and tcp providers.
+//!
+//! * [`cases`]: which cases there are
+//! * [`run`]: running one over one provider, and judging how it ended
+//!
+//! Their stock runner ends every process on the machine whose name begins like theirs; here each case is run by itself, and ended
+//! by its own ids.
+
+mod cases;
+mod run;
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::table::table;
+use cases::{Case, Generation};
+
+use run::Ending;
+pub(super) use run::{Over, Site};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(Serialize)]
+struct Row {
+    case: String,
+    /// Over each provider.
+    endings: BTreeMap<&'static str, Ending>,
+    /// Why it did not pass over percale; or what is not excluded, but failed, elsewhere.
+    why: String,
+    /// Of all runs.
+    seconds: f64,
+}
+
+/// Finds the programs in `directory`, and the libfabric that goes with them.
+pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric: Option<&Path>) -> Outcome<Site> {
+    // Clients run in another directory.
+    let absolute = |path: &Path| path.canonicalize().map_err(Failure::during(path.display()));
+    let programs = absolute(directory)?;
+    let beside = programs.join("../lib");
+    let found = libfabric.or_else(|| beside.join("libfabric.so.1").exists().then_some(&*beside));
+    let libfabric = found.map(absolute).transpose()?;
+    let said = place.target.join("interop/fabtests");
+    fs::create_dir_all(&said)?;
+    Ok(Site { programs, libfabric, provider, said })
+}
+
+/// Runs the cases with `only` in them over these providers, or over all.
+pub(super) fn run(site: &Site, over: &[Over], only: Option<&str>, json: bool) -> Outcome<bool> {
+    let over = if over.is_empty() { &Over::ALL } else { over };
+    let is_newer = site.programs.join("fi_flood").exists();
+    let generation = if is_newer { Generation::Newer } else { Generation::Older };
+    let wanted = |case: &Case| only.is_none_or(|part| case.line.contains(part));
+    let cases = generation.cases().into_iter().filter(wanted);
+    let (cases, missing): (Vec<Case>, Vec<Case>) = cases.partition(|case| site.program(case).exists());
+    for case in missing {
+        eprintln!("  {} was not built", case.line);
+    }
+    if cases.is_empty() {
+        return Err(Failure::new(format!("no such program of fabtests is in {}", site.programs.display())));
+    }
+    let mut rows = Vec::with_capacity(cases.len());
+    for (number, case) in cases.iter().enumerate() {
+        eprint!("  [{}/{}] {} ...", number + 1, cases.len(), case.line);
+        let start = Instant::now();
+        let mut endings = BTreeMap::new();
+        for &provider in over {
+            let ending = site.run(case, provider)?;
+            eprint!(" {}: {ending},", provider.name());
+            endings.insert(provider.name(), ending);
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let why = why(over, &endings);
+        eprintln!(" {seconds:.1} s {why}");
+        rows.push(Row { case: case.line.clone(), endings, why, seconds });
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        show(&rows, over);
+    }
+    let failed = |row: &Row| {
+        over.iter().any(|one| one.transport().is_some() && matches!(row.endings[one.name()], Ending::Failed(_)))
+    };
+    Ok(!rows.iter().any(failed))
+}
+
+/// Why a case did not pass, over the first provider that says so.
+fn why(over: &[Over], endings: &BTreeMap<&'static str, Ending>) -> String {
+    let said = over.iter().map(|one| (one, &endings[one.name()])).find(|(_, ending)| !ending.why().is_empty());
+    said.map(|(one, ending)| format!("{}: {}", one.name(), ending.why())).unwrap_or_default()
+}
+
+fn show(rows: &[Row], over: &[Over]) {
+    let heads = ["case"].into_iter().chain(over.iter().map(|one| one.name())).chain(["why"]);
+    let mut shown = table(heads, 1);
+    for row in rows {
+        let endings = over.iter().map(|one| row.endings[one.name()].to_string());
+        let why: String = row.why.chars().take(100).collect();
+        shown.add_row([row.case.clone()].into_iter().chain(endings).chain([why]));
+    }
+    println!("{shown}");
+    for one in over {
+        let mut counts = [0; 3];
+        for row in rows {
+            counts[match row.endings[one.name()] {
+                Ending::Passed => 0,
+                Ending::Failed(_) => 1,
+                Ending::Excluded(_) => 2,
+            }] += 1;
+        }
+        println!("{}: {} passed, {} failed, {} excluded", one.name(), counts[0], counts[1], counts[2]);
+    }
+}

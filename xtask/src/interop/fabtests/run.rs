@@ -1,0 +1,356 @@
+//! Running one case over one provider, and judging how it ended.
+
+use super::cases::{Case, Shape};
+use crate::client::Client;
+use crate::failure::Outcome;
+use crate::interop::cases::Transport;
+use crate::interop::libfabric::listening;
+use crate::processes;
+use crate::program::Program;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than any case takes that does not hang.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The same of a list of tests.
+const LIST_LIMIT: Duration = Duration::from_secs(240);
+/// Longer than the others take to notice that one has ended badly.
+const AFTER_FAILURE: Duration = Duration::from_secs(3);
+/// multinode's first rank listens here, and nowhere else: 8228 in the wrong byte order.
+const RANKS_PORT: u16 = 8228_u16.swap_bytes();
+const HERE: &str = "127.0.0.1";
+
+/// Which provider a case runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Over {
+    /// percale, which takes shared memory
+    PercaleShm,
+    /// percale, told to use TCP
+    PercaleTcp,
+    /// libfabric's shm
+    Shm,
+    /// libfabric's tcp; with ofi_rxm above it where tcp alone lacks what a case wants
+    Tcp,
+}
+
+impl Over {
+    pub(super) const ALL: [Self; 4] = [Self::PercaleShm, Self::PercaleTcp, Self::Shm, Self::Tcp];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::PercaleShm => "percale shm",
+            Self::PercaleTcp => "percale tcp",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// percale's transport.
+    pub(super) fn transport(self) -> Option<Transport> {
+        match self {
+            Self::PercaleShm => Some(Transport::Shm),
+            Self::PercaleTcp => Some(Transport::Tcp),
+            Self::Shm | Self::Tcp => None,
+        }
+    }
+
+    /// What it is called when asked for; the next is asked where one lacks what is wanted.
+    fn asked(self) -> &'static [&'static str] {
+        match self {
+            Self::PercaleShm | Self::PercaleTcp => &["percale"],
+            Self::Shm => &["shm"],
+            Self::Tcp => &["tcp", "tcp;ofi_rxm"],
+        }
+    }
+}
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Passed,
+    /// With what was seen last.
+    Failed(String),
+    /// The program says that the provider lacks what it wants; with percale's own words for it.
+    Excluded(String),
+}
+
+impl Ending {
+    /// Why it did not pass.
+    pub(super) fn why(&self) -> &str {
+        match self {
+            Self::Passed => "",
+            Self::Failed(why) | Self::Excluded(why) => why,
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Passed => "pass",
+            Self::Failed(_) => "FAIL",
+            Self::Excluded(_) => "excluded",
+        })
+    }
+}
+
+impl Serialize for Ending {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// Where the programs are, and what they run with.
+pub(crate) struct Site {
+    pub(super) programs: PathBuf,
+    /// The directory of the libfabric, if it is not the system's.
+    pub(super) libfabric: Option<PathBuf>,
+    pub(super) provider: PathBuf,
+    /// What was said lies here.
+    pub(super) said: PathBuf,
+}
+
+impl Site {
+    /// The program of a case.
+    pub(super) fn program(&self, case: &Case) -> PathBuf {
+        self.programs.join(format!("fi_{}", case.line.split(' ').next().unwrap_or_default()))
+    }
+
+    /// One case over one provider.
+    pub(super) fn run(&self, case: &Case, over: Over) -> Outcome<Ending> {
+        let mut ending = Ending::Excluded(String::new());
+        for asked in over.asked() {
+            ending = Run::prepare(self, case, over, asked)?.end()?;
+            // Somebody else was given a port meanwhile.
+            if matches!(&ending, Ending::Failed(why) if why.contains("Address already in use")) {
+                ending = Run::prepare(self, case, over, asked)?.end()?;
+            }
+            if !matches!(ending, Ending::Excluded(_)) {
+                break;
+            }
+        }
+        Ok(ending)
+    }
+}
+
+/// A case over a provider, under the name that is asked for.
+struct Run<'a> {
+    site: &'a Site,
+    case: &'a Case,
+    over: Over,
+    asked: &'a str,
+    /// Begins the names of files of this run.
+    said: PathBuf,
+    deadline: Instant,
+}
+
+impl<'a> Run<'a> {
+    fn prepare(site: &'a Site, case: &'a Case, over: Over, asked: &'a str) -> Outcome<Self> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let said = site.said.join(over.name().replace(' ', "-"));
+        fs::create_dir_all(&said)?;
+        let said = said.join(case.line.chars().map(plain).collect::<String>());
+        let limit = if matches!(case.shape, Shape::Listed(_)) { LIST_LIMIT } else { LIMIT };
+        Ok(Self { site, case, over, asked, said, deadline: Instant::now() + limit })
+    }
+
+    /// Starts the program of this case, told the case's words and these.
+    fn start(&self, which: &str, words: &[&str]) -> Outcome<Client> {
+        let mut program = Program::new(self.site.program(self.case)).without("FI_PROVIDER");
+        if !matches!(self.case.shape, Shape::Listed(_)) {
+            let own = self.case.line.split(' ').skip(1);
+            program = program.args(["-p", self.asked]).args(own);
+        }
+        program = program.args(words);
+        if let Some(transport) = self.over.transport() {
+            program = transport.tell(program).env("FI_PROVIDER_PATH", &self.site.provider).env("FI_LOG_LEVEL", "warn");
+        }
+        if let Some(libfabric) = &self.site.libfabric {
+            program = program.env("LD_LIBRARY_PATH", libfabric);
+        }
+        Client::start(program, &self.said.with_extension(which))
+    }
+
+    /// Runs it to its end.
+    fn end(self) -> Outcome<Ending> {
+        let [port, other, third] = ports()?;
+        let exchange = format!("-E={port}");
+        let [number, its, another] = [port, other, third].map(|port| port.to_string());
+        match self.case.shape {
+            Shape::Alone => self.judge(vec![self.start("alone", &[])?], |_| true),
+            Shape::Refused => {
+                let mut alone = self.start("alone", &[])?;
+                let status = alone.wait_until(self.deadline);
+                Ok(if status.is_some_and(says_excluded) { Ending::Passed } else { failed(&[alone], &[status]) })
+            }
+            // The older ones bind to a port that is always the same unless they are told another.
+            Shape::Datagrams => self.pair(port, &[&exchange, "-B", &its], &[&exchange, "-B", &another, HERE]),
+            Shape::Connected => self.pair(port, &["-s", HERE, "-B", &number], &["-s", HERE, "-P", &number, HERE]),
+            Shape::Bound => {
+                self.pair(port, &["-s", HERE, "-B", &number], &["-s", HERE, "-B", &its, "-P", &number, HERE])
+            }
+            Shape::Beside => {
+                let exchange = format!("-E={other}");
+                let server = ["-s", HERE, "-B", &number, &exchange];
+                self.pair(other, &server, &["-s", HERE, "-P", &number, &exchange, HERE])
+            }
+            Shape::Served(asks) => {
+                let asks = self.file(asks)?;
+                let mut server = self.start("server", &["-s", HERE, "-B", &number])?;
+                self.pause(&mut server);
+                let client = self.start("client", &["-u", &asks, "-P", &number, HERE])?;
+                // The server serves on.
+                self.judge(vec![client], |_| server.is_running())
+            }
+            Shape::Listed(tests) => {
+                let tests = self.file(&tests.replace("PROVIDER", self.asked))?;
+                let mut server = self.start("server", &["-x", "-q", &number])?;
+                listening(&mut server, port);
+                let client = self.start("client", &["-u", &tests, "-q", &number, "-P", &its, HERE])?;
+                self.judge(vec![server, client], |said| said.contains("Success: ") && !said.contains("Success: 0"))
+            }
+            Shape::Ranks(count) => {
+                let ranks = count.to_string();
+                let words = ["-n", &ranks, "-s", HERE];
+                let mut all = vec![self.start("0", &words)?];
+                listening(&mut all[0], RANKS_PORT);
+                for rank in 1..count {
+                    all.push(self.start(&rank.to_string(), &words)?);
+                }
+                self.judge(all, |_| true)
+            }
+        }
+    }
+
+    /// A server, and once it listens on this port a client.
+    fn pair(self, port: u16, server: &[&str], client: &[&str]) -> Outcome<Ending> {
+        let mut server = self.start("server", server)?;
+        listening(&mut server, port);
+        let client = self.start("client", client)?;
+        self.judge(vec![server, client], |_| true)
+    }
+
+    /// A file with this in it, for a program to read.
+    fn file(&self, text: &str) -> Outcome<String> {
+        let path = self.said.with_extension("asks");
+        fs::write(&path, text)?;
+        Ok(path.to_string_lossy().into_owned())
+    }
+
+    /// Waits until a server that listens nowhere in particular has surely started.
+    fn pause(&self, server: &mut Client) {
+        let enough = Instant::now() + Duration::from_secs(1);
+        while server.is_running() && Instant::now() < enough {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until all have ended; `is_good` looks at what the last one said.
+    fn judge(&self, mut all: Vec<Client>, is_good: impl FnOnce(&str) -> bool) -> Outcome<Ending> {
+        let mut deadline = self.deadline;
+        while all.iter_mut().any(Client::is_running) && Instant::now() < deadline {
+            // Whoever ends badly leaves the others waiting.
+            let is_bad = |one: &mut Client| one.ended().is_some_and(|status| !status.success());
+            if all.iter_mut().any(is_bad) {
+                deadline = deadline.min(Instant::now() + AFTER_FAILURE);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let statuses: Vec<Option<ExitStatus>> = all.iter_mut().map(|one| one.wait_until(deadline)).collect();
+        let said = |one: &Client| one.said();
+        Ok(match verdict(&statuses) {
+            Verdict::Passed if is_good(&all.last().map(said).unwrap_or_default()) => Ending::Passed,
+            Verdict::Excluded => Ending::Excluded(all.iter().find_map(|one| refusal(&one.said())).unwrap_or_default()),
+            Verdict::Passed | Verdict::Failed => failed(&all, &statuses),
+        })
+    }
+}
+
+/// Ports that nobody uses.
+fn ports() -> Outcome<[u16; 3]> {
+    loop {
+        let ports = [processes::free_port()?, processes::free_port()?, processes::free_port()?];
+        if ports[0] != ports[1] && ports[1] != ports[2] && ports[0] != ports[2] {
+            return Ok(ports);
+        }
+    }
+}
+
+/// FI_ENODATA and FI_ENOSYS, as exit codes: negative ones as well.
+fn says_excluded(status: ExitStatus) -> bool {
+    status.code().is_some_and(|code| [61, 38].iter().any(|errno| code == *errno || code == 256 - errno))
+}
+
+/// What exit codes alone say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Excluded,
+}
+
+/// Judges programs that ended so; `None` had to be ended.
+///
+/// A program that lacks something ends; its partner, which may have got further, then loses it.
+fn verdict(statuses: &[Option<ExitStatus>]) -> Verdict {
+    let ended = || statuses.iter().flatten();
+    if statuses.iter().all(|status| status.is_some_and(|status| status.success())) {
+        Verdict::Passed
+    } else if ended().any(|status| says_excluded(*status)) && !ended().any(|status| has_crashed(*status)) {
+        Verdict::Excluded
+    } else {
+        Verdict::Failed
+    }
+}
+
+/// Ended by a signal.
+fn has_crashed(status: ExitStatus) -> bool {
+    status.code().is_none()
+}
+
+/// With how each one ended.
+fn failed(all: &[Client], statuses: &[Option<ExitStatus>]) -> Ending {
+    let last = |said: &str| said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
+    let each = all.iter().zip(statuses).map(|(one, status)| {
+        let how = status.map_or("ran out of time".to_owned(), |status| status.to_string());
+        format!("{how}: {}", last(&one.said()))
+    });
+    Ending::Failed(each.collect::<Vec<_>>().join("; "))
+}
+
+/// What libfabric's log says of why percale refused.
+fn refusal(said: &str) -> Option<String> {
+    let reason = said.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
+    reason.map(|(_, reason)| reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Verdict, refusal, verdict};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn endings_are_told_apart() {
+        let code = |code: i32| Some(ExitStatus::from_raw(code << 8));
+        assert_eq!(verdict(&[code(0), code(0)]), Verdict::Passed);
+        assert_eq!(verdict(&[code(61), code(195)]), Verdict::Excluded);
+        assert_eq!(verdict(&[code(61), code(107)]), Verdict::Excluded);
+        assert_eq!(verdict(&[code(38), None]), Verdict::Excluded);
+        assert_eq!(verdict(&[code(0), code(1)]), Verdict::Failed);
+        assert_eq!(verdict(&[code(0), None]), Verdict::Failed);
+        assert_eq!(verdict(&[code(61), Some(ExitStatus::from_raw(11))]), Verdict::Failed);
+    }
+
+    #[test]
+    fn a_refusal_is_found() {
+        let said = "one\nlibfabric:1:2::percale:fabric:info():3<warn> getinfo: no answer: hints ask for this\n";
+        assert_eq!(refusal(said).as_deref(), Some("hints ask for this"));
+        assert_eq!(refusal("libfabric:1:2::core:core:x<warn> no answer: that"), None);
+    }
+}

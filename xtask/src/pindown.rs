@@ -1,0 +1,51 @@
+//! Builds libpindown.so and places it with its header and pkg-config file.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Where to: DIR/lib, DIR/include and DIR/lib/pkgconfig
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+}
+
+/// What a program that was linked with the library asks for: another number when old programs cannot run with a new one.
+const SONAME: &str = "libpindown.so.0";
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
+    fs::create_dir_all(&arguments.prefix)?;
+    let prefix = fs::canonicalize(&arguments.prefix)?;
+    let soname = format!("link-arg=-Wl,-soname,{SONAME}");
+    let build =
+        ["rustc", "--release", "--quiet", "-p", "pindown", "--lib", "--crate-type", "cdylib", "--", "-C", &soname];
+    place.cargo().args(build).passed()?;
+    let package = place.root.join("crates/pindown");
+    let template = fs::read_to_string(package.join("pindown.pc.in"))?;
+    let described =
+        template.replace("@prefix@", &prefix.display().to_string()).replace("@version@", env!("CARGO_PKG_VERSION"));
+    let library = fs::read(place.target.join("release/libpindown.so"))?;
+    put(&prefix.join("lib").join(SONAME), &library)?;
+    let link = prefix.join("lib/libpindown.so");
+    match fs::remove_file(&link) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => std::os::unix::fs::symlink(SONAME, &link)?,
+    }
+    put(&prefix.join("include/pindown.h"), &fs::read(package.join("include/pindown.h"))?)?;
+    put(&prefix.join("lib/pkgconfig/pindown.pc"), described.as_bytes())?;
+    println!("export PKG_CONFIG_PATH={}", prefix.join("lib/pkgconfig").display());
+    Ok(true)
+}
+
+/// A program that has the old file mapped keeps it: the new one is another file.
+fn put(path: &Path, bytes: &[u8]) -> Outcome<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let fresh = path.with_extension("new");
+    fs::write(&fresh, bytes).map_err(Failure::during(format!("writing {}", fresh.display())))?;
+    fs::rename(&fresh, path)?;
+    Ok(())
+}
