@@ -41,6 +41,7 @@ const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to inst
 pub(super) const ALL: &[Monitor] = &[
     sound("none", || Ok(Choice::None.into()), false, &[]),
     sound("sealed", || Ok(Choice::Sealed.into()), false, &[]),
+    sound("bpf", || Ok(Choice::Bpf.into()), false, &[]),
     sound("userfaultfd", || Ok(Choice::Userfaultfd(GuardPages::Possible).into()), true, &[RIGHTS]),
     sound(
         "userfaultfd-no-guards",
