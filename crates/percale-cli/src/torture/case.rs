@@ -52,7 +52,13 @@ impl Verdict {
 }
 
 /// Runs one pair.
-pub(super) fn run(kind: &Kind, operation: &Operation, subject: &Subject, oracle: &Oracle, tools: &mut Tools) -> Verdict {
+pub(super) fn run(
+    kind: &Kind,
+    operation: &Operation,
+    subject: &Subject,
+    oracle: &Oracle,
+    tools: &mut Tools,
+) -> Verdict {
     let mut memory = match (kind.make)() {
         Ok(memory) => memory,
         Err(error) => return Verdict::because(Outcome::NotApplicable, error),
@@ -109,7 +115,8 @@ impl Case<'_> {
         };
         let hit = again.number == first.number;
         if !again.current? {
-            let what = if hit { "the registration of before was given" } else { "a new registration was of other pages" };
+            let what =
+                if hit { "the registration of before was given" } else { "a new registration was of other pages" };
             return Ok(verdict(Outcome::Stale, Some(what.into())));
         }
         Ok(match (failed, refusal) {

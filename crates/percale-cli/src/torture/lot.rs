@@ -38,7 +38,8 @@ impl Lot {
         let before = pindown::page_size();
         let bytes = before + len + align;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes as usize, libc::PROT_NONE, flags, -1, 0_usize) };
+        let start =
+            unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes as usize, libc::PROT_NONE, flags, -1, 0_usize) };
         let start = result(start)? as u64;
         let range_of_lot = range((start + before).next_multiple_of(align), len)?;
         Ok(Self { range: range_of_lot, reserved: range(start, bytes)? })

@@ -8,8 +8,8 @@ use pindown::mapping::Mappings;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::kinds::{Chunks, Heap, Library, Segment, Stack};
-use super::operations::Fork;
 use super::lot::{Lot, READ_WRITE, range};
+use super::operations::Fork;
 use crate::limits::kernel::Foreign;
 
 /// Some memory. What it is made of goes away with it.

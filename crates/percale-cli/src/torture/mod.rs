@@ -42,7 +42,7 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
         return Err(Failure::Usage("--filter: no memory and no operation has such a name".into()));
     }
     let seed = args.seed.map_or_else(random, Ok)?;
-    let mut report = Report::new(args.json, args.pairs);
+    let mut report = Report::new(args);
     for monitor in plan::monitors(&args.monitor) {
         let mut workers = Workers::new(monitor);
         if let Err(why) = workers.probe() {

@@ -9,6 +9,7 @@ use super::case::{Outcome, Verdict};
 use super::monitors::Monitor;
 use super::plan::Pair;
 use super::race;
+use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::perf::print_line;
 use crate::table::{RULED, left, right};
@@ -77,6 +78,8 @@ impl Line {
 pub(super) struct Report {
     json: bool,
     pairs: bool,
+    /// Monitors that were asked for by name must be there.
+    named: bool,
     lines: Vec<Line>,
 }
 
@@ -97,8 +100,8 @@ fn name(outcome: Outcome) -> &'static str {
 }
 
 impl Report {
-    pub(super) fn new(json: bool, pairs: bool) -> Self {
-        Self { json, pairs, lines: Vec::new() }
+    pub(super) fn new(args: &TortureArgs) -> Self {
+        Self { json: args.json, pairs: args.pairs, named: !args.monitor.is_empty(), lines: Vec::new() }
     }
 
     /// Takes a line, and prints it at once if it goes out as JSON.
@@ -114,17 +117,21 @@ impl Report {
     pub(super) fn wrong(&self) -> Option<String> {
         let mut stale = 0;
         let mut failed = 0;
+        let mut missing = Vec::new();
         for line in &self.lines {
             match line {
                 Line::Pair { result: Outcome::Stale | Outcome::Rights, documented: None, .. } => stale += 1,
                 Line::Pair { result: Outcome::Failed, .. } | Line::Race { failure: Some(_), .. } => failed += 1,
                 Line::Race { tally, .. } => stale += tally.stale,
+                Line::Monitor { monitor, available: false, reason } if self.named => {
+                    missing.push(format!("{monitor} is not available here: {reason}"));
+                }
                 _ => {}
             }
         }
         let stale = (stale > 0).then(|| format!("{} stale registrations were given", units::count(stale)));
         let failed = (failed > 0).then(|| format!("{} trials failed by themselves", units::count(failed)));
-        let parts: Vec<_> = stale.into_iter().chain(failed).collect();
+        let parts: Vec<_> = stale.into_iter().chain(failed).chain(missing).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
@@ -158,9 +165,8 @@ impl Report {
         for operation in order {
             let cell = |monitor: &&str| {
                 let counts = counts.get(&(operation, *monitor));
-                let one = |(outcome, name): &(Outcome, &str)| {
-                    counts?.get(outcome).map(|count| format!("{count} {name}"))
-                };
+                let one =
+                    |(outcome, name): &(Outcome, &str)| counts?.get(outcome).map(|count| format!("{count} {name}"));
                 // What does not apply is left out where something does.
                 let some: Vec<_> = OUTCOMES.iter().filter(|(which, _)| *which != Outcome::NotApplicable).collect();
                 let shown: Vec<_> = some.into_iter().filter_map(one).collect();
@@ -218,9 +224,10 @@ impl Report {
         if any { table.to_string() } else { String::new() }
     }
 
-    /// What must not be overlooked.
+    /// What must not be overlooked: alike for several kinds of memory is one line.
     fn remarks(&self) -> String {
         let mut remarks = Vec::new();
+        let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for line in &self.lines {
             match line {
                 Line::Monitor { monitor, available: false, reason } => {
@@ -233,9 +240,9 @@ impl Report {
                         (Outcome::Failed, _) => "failed",
                         _ => continue,
                     };
-                    let why = documented.or(detail.as_deref()).unwrap_or("");
-                    let result = name(*result);
-                    remarks.push(format!("{what}: {monitor}, {mapping}, {operation}: {result} ({why})"));
+                    let why = documented.or(detail.as_deref()).map_or_else(String::new, |why| format!(" ({why})"));
+                    let remark = format!("{what}: {monitor}, {operation}: {result}{why}", result = name(*result));
+                    alike.entry(remark).or_default().push(mapping);
                 }
                 Line::Race { monitor, tally, seed, failure, .. } => {
                     let wrong = |(after, count)| format!("WRONG: {monitor}, seed {seed}: {count} times after {after}");
@@ -245,6 +252,7 @@ impl Report {
                 Line::Monitor { .. } => {}
             }
         }
+        remarks.extend(alike.iter().map(|(remark, mappings)| format!("{remark}: {}", mappings.join(", "))));
         remarks.join("\n")
     }
 }
@@ -258,4 +266,68 @@ fn table() -> Table {
     let mut table = Table::new();
     table.load_style(RULED);
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Subcommand};
+
+    fn report(arguments: &[&str]) -> Report {
+        let args = Args::try_parse_from([&["percale", "torture"], arguments].concat()).expect("arguments");
+        match args.subcommand {
+            Subcommand::Torture(args) => Report::new(&args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pair(operation: &'static str, result: Outcome, documented: Option<&'static str>) -> Line {
+        let (monitor, mapping, changed) = ("none", "System V", Some(true));
+        Line::Pair { monitor, mapping, operation, result, changed, detail: None, documented }
+    }
+
+    fn available(available: bool) -> Line {
+        Line::Monitor { monitor: "none", available, reason: "no such thing".into() }
+    }
+
+    #[test]
+    fn only_what_is_not_documented_is_wrong() {
+        let mut report = report(&[]);
+        for line in
+            [available(true), pair("shmdt", Outcome::Caught, None), pair("mprotect", Outcome::Rights, Some("so"))]
+        {
+            report.add(line).expect("nothing to print");
+        }
+        assert_eq!(report.wrong(), None);
+        let text = report.text();
+        assert!(
+            text.contains("1 caught") && text.contains("documented: none, mprotect: rights (so): System V"),
+            "{text}"
+        );
+        for (outcome, said) in [(Outcome::Stale, "1 stale registrations"), (Outcome::Failed, "1 trials failed")] {
+            report.add(pair("munmap all", outcome, None)).expect("nothing to print");
+            assert!(report.wrong().expect("wrong").contains(said), "{outcome:?}");
+        }
+        assert!(report.text().contains("WRONG: none, munmap all: stale: System V"), "{}", report.text());
+    }
+
+    #[test]
+    fn threads_and_monitors_asked_for_count_too() {
+        let mut stale = report(&[]);
+        let plan = race::Plan { seconds: 1, threads: 1, seed: 7 };
+        let after = [("System V, shmdt".to_owned(), 3)].into();
+        let tally = race::Tally { stale: 3, after, ..Default::default() };
+        let monitor = Monitor::named("none").expect("a monitor");
+        stale.add(Line::race(monitor, &plan, Ok(tally))).expect("nothing to print");
+        assert!(stale.wrong().expect("wrong").contains("3 stale"));
+        assert!(stale.text().contains("WRONG: none, seed 7: 3 times after System V, shmdt"), "{}", stale.text());
+        for (arguments, wrong) in [([].as_slice(), false), (&["--monitor", "none"], true)] {
+            let mut report = report(arguments);
+            report.add(available(false)).expect("nothing to print");
+            assert_eq!(report.wrong().is_some(), wrong, "{arguments:?}");
+            assert!(report.text().contains("none is not available here: no such thing"), "{}", report.text());
+        }
+    }
 }

@@ -180,8 +180,9 @@ pub(in crate::torture) struct Chunks {
     bytes: usize,
 }
 
-/// A chunk for which malloc asks the kernel apart, and how many of those that it keeps together.
-const BIG: usize = 1 << 20;
+/// A chunk for which malloc asks the kernel apart, since it has not so much left over, and how many of those that it
+/// keeps together.
+const BIG: usize = 64 << 20;
 const SMALL: (usize, usize) = (100 << 10, 64);
 
 impl Chunks {
@@ -233,11 +234,11 @@ impl Chunks {
         if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc gave other addresses")) }
     }
 
-    /// realloc(3) of the one chunk to 64 times its size.
+    /// realloc(3) of the one chunk to twice its size.
     pub(in crate::torture) fn grow(&mut self) {
         for chunk in &mut self.chunks {
             // SAFETY: it is what malloc gave, and nobody else has it.
-            let grown = unsafe { libc::realloc(std::ptr::with_exposed_provenance_mut(*chunk), 64 * self.bytes) };
+            let grown = unsafe { libc::realloc(std::ptr::with_exposed_provenance_mut(*chunk), 2 * self.bytes) };
             if !grown.is_null() {
                 *chunk = grown.expose_provenance();
             }
@@ -255,7 +256,8 @@ impl Drop for Chunks {
 pub(in crate::torture) struct Library(usize);
 
 /// Small ones that a C library brings along and that nobody has loaded.
-const LIBRARIES: [&std::ffi::CStr; 4] = [c"libBrokenLocale.so.1", c"libthread_db.so.1", c"libanl.so.1", c"libutil.so.1"];
+const LIBRARIES: [&std::ffi::CStr; 4] =
+    [c"libBrokenLocale.so.1", c"libthread_db.so.1", c"libanl.so.1", c"libutil.so.1"];
 
 impl Library {
     pub(super) fn make() -> io::Result<Memory> {

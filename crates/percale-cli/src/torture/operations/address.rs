@@ -42,7 +42,9 @@ pub(super) const ALL: &[Operation] = &[
         memory.lot.map(memory.middle()?, READ_WRITE, ANONYMOUS, None)
     }),
     call("mmap the same over all", &[Trait::Mapped], |memory, _| memory.map_same(memory.registered, 0)),
-    once("mmap next to it", &[Trait::Mapped], |memory, _| memory.lot.map(memory.spare()?[0], READ_WRITE, ANONYMOUS, None)),
+    once("mmap next to it", &[Trait::Mapped], |memory, _| {
+        memory.lot.map(memory.spare()?[0], READ_WRITE, ANONYMOUS, None)
+    }),
     call("mremap away", &[Trait::Mapped], |memory, _| {
         let to = range(memory.spare()?[1].start(), memory.registered.len())?;
         memory.lot.remap(memory.registered, to.len(), 0, Some(to)).map(drop)
