@@ -38,6 +38,9 @@ pub(crate) enum Failure {
     /// This machine does not let one process copy another's memory.
     #[error("copying another process' memory is forbidden here: {0}")]
     Forbidden(io::Error),
+    /// A registration cache was wrong, or could not be put to the test.
+    #[error("{0}")]
+    Torture(String),
     /// percale refused something.
     #[error("{what}: {why}")]
     Percale {

@@ -20,6 +20,7 @@ mod serve;
 mod statistics;
 mod subject;
 mod table;
+mod torture;
 mod transfer;
 mod units;
 
@@ -31,10 +32,12 @@ fn main() -> ExitCode {
         Subcommand::Perf(args) => perf::run(args),
         Subcommand::Serve(args) => serve::run(args),
         Subcommand::Cp(args) => cp::run(args),
+        Subcommand::Torture(args) => torture::run(args),
         // Whatever fails here was reported to the process that measures; that one prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
         }
+        Subcommand::TorturePart { part } => return ExitCode::from(u8::from(torture::part(*part).is_err())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

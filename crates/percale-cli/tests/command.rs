@@ -34,6 +34,10 @@ fn bad_usage_exits_with_2_and_says_what_would_be_right() {
         (&["cp", "a:1/b", "c", "--transport", "verbs"], "shm, tcp"),
         (&["serve"], "<DIR>"),
         (&["serve", ".", "--listen", "7471"], "node7:7471"),
+        (&["torture", "--monitor", "hooks"], "userfaultfd"),
+        (&["torture", "--threads", "0"], "1..=64"),
+        (&["torture", "--filter", "nothing like that"], "no memory and no operation"),
+        (&["torture", "--json", "--pairs"], "cannot be used with"),
         (&["perfect"], "perf"),
         (&[], "Usage"),
     ] {

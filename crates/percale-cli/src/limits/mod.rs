@@ -11,7 +11,7 @@
 
 pub(crate) mod access;
 pub(crate) mod copy;
-mod kernel;
+pub(crate) mod kernel;
 pub(crate) mod ring;
 pub(crate) mod shared;
 pub(crate) mod sockets;

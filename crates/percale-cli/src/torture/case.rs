@@ -1,0 +1,176 @@
+//! One pair of memory and operation.
+
+use std::io;
+
+use pindown::monitor::Refusal;
+use pindown::{Cache, Lane, LookupError, Registrar, Stats};
+use serde::{Deserialize, Serialize};
+
+use super::kinds::Kind;
+use super::memory::Memory;
+use super::monitors::Subject;
+use super::operations::{Operation, Tools};
+use super::oracle::{ACCESS, Eye, Oracle, Seen};
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Outcome {
+    /// The cache gave a registration of pages that are no longer the memory's.
+    Stale,
+    /// The cache gave a registration with rights that the process has lost.
+    Rights,
+    /// The pages changed, and the cache made a new registration, or could not.
+    Caught,
+    /// The pages did not change, and the cache gave the registration that it had.
+    Kept,
+    /// The pages did not change, and the cache made a new registration.
+    Needless,
+    /// The cache keeps no registration of such memory, so none can be stale.
+    Refused,
+    /// There is no such memory here, it cannot be pinned, or the operation cannot be done to it.
+    NotApplicable,
+    /// The torture itself failed, or its process ended.
+    Failed,
+}
+
+/// What came of it, and what there is to say about it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Verdict {
+    pub(super) outcome: Outcome,
+    /// Whether the operation left an earlier registration with pages that are no longer the memory's, whatever the cache
+    /// did. Absent if that could not be seen.
+    pub(super) changed: Option<bool>,
+    /// Why.
+    pub(super) detail: Option<String>,
+}
+
+impl Verdict {
+    pub(super) fn because(outcome: Outcome, detail: impl ToString) -> Self {
+        Self { outcome, changed: None, detail: Some(detail.to_string()) }
+    }
+}
+
+/// Runs one pair.
+pub(super) fn run(
+    kind: &Kind,
+    operation: &Operation,
+    subject: &Subject,
+    oracle: &Oracle,
+    tools: &mut Tools,
+) -> Verdict {
+    let mut memory = match (kind.make)() {
+        Ok(memory) => memory,
+        Err(error) => return Verdict::because(Outcome::NotApplicable, error),
+    };
+    // What earlier pairs left cached at the same addresses is not this one's.
+    subject.cache.flush();
+    let verdict = Case { memory: &mut memory, operation, subject, oracle }.run(tools);
+    verdict.unwrap_or_else(|error| Verdict::because(Outcome::Failed, error))
+}
+
+struct Case<'a> {
+    memory: &'a mut Memory,
+    operation: &'a Operation,
+    subject: &'a Subject,
+    oracle: &'a Oracle,
+}
+
+impl Case<'_> {
+    fn run(&mut self, tools: &mut Tools) -> io::Result<Verdict> {
+        self.memory.touch()?;
+        let lane = self.subject.cache.lane();
+        let mut eye = self.oracle.eye()?;
+        let range = self.memory.registered;
+        let before = self.subject.cache.stats();
+        let first = match look_up(&lane, &mut eye, self.memory) {
+            Ok(first) => first,
+            Err(LookupError::Registrar { source, .. }) => {
+                return Ok(Verdict::because(Outcome::NotApplicable, format!("cannot be pinned: {source}")));
+            }
+            Err(error) => return Ok(Verdict::because(Outcome::Failed, error)),
+        };
+        if !first.current? {
+            return Ok(Verdict::because(Outcome::Stale, "already the first registration was of other pages"));
+        }
+        let refusal = refusal(&before, &self.subject.cache);
+        // What the operation does to a registration that nobody takes back.
+        let witness = Witness::new(self.oracle, range)?;
+        self.subject.about_to_change(range);
+        let done = (self.operation.apply)(self.memory, tools);
+        self.memory.fill_holes(&tools.mappings)?;
+        let lost = self.memory.lost_rights;
+        // Before anything else looks at the memory.
+        let second = look_up(&lane, &mut eye, self.memory);
+        self.memory.give_rights_back()?;
+        let changed = !eye.is_current(witness.slot, range)?;
+        let verdict = |outcome, detail| Verdict { outcome, changed: Some(changed), detail };
+        let failed = done.err().map(|error| error.to_string());
+        let again = match second {
+            Ok(again) => again,
+            Err(LookupError::Registrar { source, .. }) if refusal.is_none() => {
+                return Ok(verdict(Outcome::Caught, Some(format!("cannot be pinned any more: {source}"))));
+            }
+            Err(error) => return Ok(verdict(Outcome::Refused, Some(error.to_string()))),
+        };
+        let hit = again.number == first.number;
+        if !again.current? {
+            let what =
+                if hit { "the registration of before was given" } else { "a new registration was of other pages" };
+            return Ok(verdict(Outcome::Stale, Some(what.into())));
+        }
+        Ok(match (failed, refusal) {
+            (Some(why), _) => verdict(Outcome::NotApplicable, Some(why)),
+            (None, Some(refusal)) => verdict(Outcome::Refused, Some(refusal)),
+            (None, None) if hit && lost => verdict(Outcome::Rights, None),
+            (None, None) if hit => verdict(Outcome::Kept, None),
+            (None, None) if changed => verdict(Outcome::Caught, None),
+            (None, None) if lost => verdict(Outcome::Caught, Some("rights were lost".into())),
+            (None, None) => verdict(Outcome::Needless, None),
+        })
+    }
+}
+
+/// What a use of the cache gave.
+struct Look {
+    number: u64,
+    /// Whether it was of the memory's pages; an error if that could not be seen.
+    current: io::Result<bool>,
+}
+
+/// Uses the cache as a program does, and looks whether what it gave is right.
+fn look_up(lane: &Lane<Oracle>, eye: &mut Eye, memory: &mut Memory) -> Result<Look, LookupError> {
+    let used = lane.get(memory.registered, ACCESS)?;
+    let Seen { number, slot } = Seen::of(&used);
+    // With no rights the processor could not look.
+    let current = memory.give_rights_back().and_then(|()| eye.is_current(slot, memory.registered));
+    lane.end(used);
+    Ok(Look { number, current })
+}
+
+/// Why the cache has not kept what it was asked for since.
+fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
+    let after = cache.stats();
+    let all = [Refusal::NotCaching, Refusal::TooLarge, Refusal::NotWatchable, Refusal::InUse, Refusal::Changed];
+    let grown = |refusal: &&Refusal| after.single_uses_for(**refusal) > before.single_uses_for(**refusal);
+    let known = all.iter().find(grown).map(ToString::to_string);
+    known.or_else(|| (after.entries == 0).then(|| "not kept".into()))
+}
+
+/// Pages pinned apart from the cache.
+struct Witness<'a> {
+    oracle: &'a Oracle,
+    slot: u32,
+}
+
+impl<'a> Witness<'a> {
+    fn new(oracle: &'a Oracle, range: pindown::Range) -> io::Result<Self> {
+        Ok(Self { oracle, slot: oracle.pin(range, ACCESS)?.pin })
+    }
+}
+
+impl Drop for Witness<'_> {
+    fn drop(&mut self) {
+        self.oracle.unpin(self.slot);
+    }
+}

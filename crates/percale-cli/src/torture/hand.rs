@@ -1,0 +1,95 @@
+//! Another process, which does to this one's files and memory what others may.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use pindown::Range;
+use rustix::fs::FallocateFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::kernel::Foreign;
+
+/// What it is asked to do.
+#[derive(Debug, Serialize, Deserialize)]
+enum Deed {
+    Truncate { path: String, len: u64 },
+    Allocate { path: String, mode: u32, offset: u64, len: u64 },
+    Write { process: i32, address: u64, len: u64 },
+}
+
+/// The other process. It ends when its input does.
+pub(super) struct Hand {
+    process: Child,
+    asked: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Hand {
+    pub(super) fn start() -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args([super::PART, "hand"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn()?;
+        let asked = process.stdin.take();
+        let answers = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { process, asked, answers: BufReader::new(answers) })
+    }
+
+    /// truncate(2) of the file that is at `path`.
+    pub(super) fn truncate(&mut self, path: &str, len: u64) -> io::Result<()> {
+        self.ask(&Deed::Truncate { path: path.into(), len })
+    }
+
+    /// fallocate(2).
+    pub(super) fn allocate(&mut self, path: &str, mode: u32, offset: u64, len: u64) -> io::Result<()> {
+        self.ask(&Deed::Allocate { path: path.into(), mode, offset, len })
+    }
+
+    /// process_vm_writev(2) to this process.
+    pub(super) fn write(&mut self, range: Range) -> io::Result<()> {
+        let process = rustix::process::getpid().as_raw_pid();
+        self.ask(&Deed::Write { process, address: range.start(), len: range.len() })
+    }
+
+    fn ask(&mut self, deed: &Deed) -> io::Result<()> {
+        let asked = self.asked.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(asked, "{}", serde_json::to_string(deed)?)?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        match answer.trim().parse() {
+            Ok(0) => Ok(()),
+            Ok(code) => Err(io::Error::from_raw_os_error(code)),
+            Err(_) => Err(io::Error::other("the other process has ended")),
+        }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        // Its input ends, and so does it.
+        self.asked = None;
+        self.process.wait().ok();
+    }
+}
+
+/// The other process: does what comes line by line.
+pub(super) fn run() -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let done = serde_json::from_str(&line?).map_err(io::Error::from).and_then(do_it);
+        let code = done.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+        let mut answers = io::stdout().lock();
+        writeln!(answers, "{code}")?;
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+fn do_it(deed: Deed) -> io::Result<()> {
+    let open = |path| std::fs::File::options().read(true).write(true).open(path);
+    match deed {
+        Deed::Truncate { path, len } => open(path)?.set_len(len),
+        Deed::Allocate { path, mode, offset, len } => {
+            Ok(rustix::fs::fallocate(open(path)?, FallocateFlags::from_bits_retain(mode), offset, len)?)
+        }
+        Deed::Write { process, address, len } => Foreign { process, address }.write(0, &vec![5; len as usize]),
+    }
+}

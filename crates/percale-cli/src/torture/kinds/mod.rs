@@ -1,0 +1,203 @@
+//! The kinds of memory, as data.
+
+mod special;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use libc::{MAP_ANONYMOUS, MAP_HUGETLB, MAP_PRIVATE, MAP_SHARED};
+use pindown::monitor::sealed::Sealed;
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+
+use super::memory::{Memory, Origin, Shape};
+pub(super) use special::{Chunks, Heap, Library, Segment, Stack};
+
+/// A kind of memory.
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    /// Which operations it can take.
+    pub(super) traits: &'static [Trait],
+    /// Makes some.
+    ///
+    /// # Errors
+    /// Why there is none here.
+    pub(super) make: fn() -> io::Result<Memory>,
+}
+
+/// What operations ask of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trait {
+    /// Nothing but the torture has the addresses: anything can be mapped there.
+    Own,
+    /// mmap(2) alone makes it, at any address.
+    Mapped,
+    /// There are pages of a file below that others can take away.
+    File,
+    /// More than one mapping of the same pages.
+    Shared,
+    /// A System V segment.
+    Segment,
+    Heap,
+    Stack,
+    /// malloc has mapped it on purpose.
+    BigChunk,
+    /// malloc has it among others.
+    SmallChunk,
+    Library,
+    /// A lock on the mapping keeps most operations off.
+    Sealed,
+}
+
+use Trait::{BigChunk, Heap as IsHeap, Library as IsLibrary, Mapped, Own, SmallChunk};
+use Trait::{File as HasFile, Sealed as IsSealed, Segment as IsSegment, Shared, Stack as IsStack};
+
+/// Every kind.
+pub(super) const ALL: &[Kind] = &[
+    Kind { name: "private anonymous", traits: &[Own, Mapped], make: || plain(MAP_PRIVATE | MAP_ANONYMOUS) },
+    Kind { name: "transparent huge page", traits: &[Own, Mapped], make: transparent },
+    Kind { name: "shared anonymous", traits: &[Own, Mapped, Shared, HasFile], make: shared_anonymous },
+    Kind { name: "heap (brk)", traits: &[Own, IsHeap], make: Heap::make },
+    Kind { name: "stack of a thread", traits: &[Own, IsStack], make: Stack::make },
+    Kind { name: "memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || memfd(MAP_SHARED) },
+    Kind { name: "memfd private", traits: &[Own, Mapped, HasFile], make: || memfd(MAP_PRIVATE) },
+    Kind { name: "memfd sealed", traits: &[Own, Mapped, Shared, HasFile], make: memfd_sealed },
+    Kind { name: "file on tmpfs shared", traits: &[Own, Mapped, Shared, HasFile], make: || tmpfs(MAP_SHARED) },
+    Kind { name: "file on tmpfs private", traits: &[Own, Mapped, HasFile], make: || tmpfs(MAP_PRIVATE) },
+    Kind { name: "file on disk shared", traits: &[Own, Mapped, Shared, HasFile], make: || disk(MAP_SHARED) },
+    Kind { name: "file on disk private", traits: &[Own, Mapped, HasFile], make: || disk(MAP_PRIVATE) },
+    Kind { name: "/dev/zero private", traits: &[Own, Mapped], make: || dev_zero(MAP_PRIVATE) },
+    Kind { name: "/dev/zero shared", traits: &[Own, Mapped, Shared, HasFile], make: || dev_zero(MAP_SHARED) },
+    Kind { name: "System V", traits: &[Own, Mapped, Shared, HasFile, IsSegment], make: Segment::make },
+    Kind { name: "hugetlb private", traits: &[Own, Mapped], make: || huge(MAP_PRIVATE) },
+    Kind { name: "hugetlb shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge(MAP_SHARED) },
+    Kind { name: "hugetlb memfd shared", traits: &[Own, Mapped, Shared, HasFile], make: || huge_memfd(MAP_SHARED) },
+    Kind { name: "hugetlb memfd private", traits: &[Own, Mapped, HasFile], make: || huge_memfd(MAP_PRIVATE) },
+    Kind { name: "sealed by pindown", traits: &[Own, IsSealed], make: sealed },
+    Kind { name: "malloc big", traits: &[BigChunk], make: Chunks::big },
+    Kind { name: "malloc small", traits: &[SmallChunk], make: Chunks::small },
+    Kind { name: "library's data", traits: &[IsLibrary], make: Library::make },
+];
+
+impl Kind {
+    /// The kind of this name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().find(|kind| kind.name == name)
+    }
+}
+
+fn plain(flags: i32) -> io::Result<Memory> {
+    Memory::mapped(Shape::small(), flags, None)
+}
+
+fn shared_anonymous() -> io::Result<Memory> {
+    let mut memory = plain(MAP_SHARED | MAP_ANONYMOUS)?;
+    memory.open_file();
+    Ok(memory)
+}
+
+fn transparent() -> io::Result<Memory> {
+    let memory = Memory::mapped(Shape::huge_aligned(), MAP_PRIVATE | MAP_ANONYMOUS, None)?;
+    memory.lot.advise(memory.whole, libc::MADV_HUGEPAGE)?;
+    memory.touch()?;
+    if !is_huge(memory.whole.start())? {
+        return Err(io::Error::other("no transparent huge page was to be had"));
+    }
+    Ok(memory)
+}
+
+/// Whether the mapping at `start` has huge pages, as /proc/self/smaps tells.
+fn is_huge(start: u64) -> io::Result<bool> {
+    let text = std::fs::read_to_string("/proc/self/smaps")?;
+    let mapping = text.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
+    let huge = mapping.into_iter().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    Ok(huge.is_some_and(|size| !size.trim_start().starts_with("0 ")))
+}
+
+/// Memory of a file that is empty until now.
+fn of_file(shape: Shape, flags: i32, file: OwnedFd) -> io::Result<Memory> {
+    rustix::fs::ftruncate(&file, shape.bytes())?;
+    Memory::mapped(shape, flags, Some(file))
+}
+
+fn memfd(flags: i32) -> io::Result<Memory> {
+    of_file(Shape::small(), flags, rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC)?)
+}
+
+fn memfd_sealed() -> io::Result<Memory> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = of_file(Shape::small(), MAP_SHARED, rustix::fs::memfd_create(c"percale-torture", flags)?)?;
+    rustix::fs::fcntl_add_seals(memory.file()?, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(memory)
+}
+
+/// statfs(2)'s name for tmpfs.
+const TMPFS: i64 = 0x0102_1994;
+
+/// A file without a name, with its pages written, in a directory of the right sort.
+fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+    let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
+    if (i128::from(rustix::fs::fstatfs(&file)?.f_type) == i128::from(TMPFS)) != on_tmpfs {
+        let wrong = if on_tmpfs { "is no tmpfs" } else { "is a tmpfs (set TMPDIR to a directory on a disk)" };
+        return Err(io::Error::other(format!("{} {wrong}", directory.display())));
+    }
+    let bytes = vec![1; Shape::small().bytes() as usize];
+    rustix::io::pwrite(&file, &bytes, 0)?;
+    Ok(file)
+}
+
+fn tmpfs(flags: i32) -> io::Result<Memory> {
+    of_file(Shape::small(), flags, nameless(Path::new("/dev/shm"), true)?)
+}
+
+fn disk(flags: i32) -> io::Result<Memory> {
+    of_file(Shape::small(), flags, nameless(&std::env::temp_dir(), false)?)
+}
+
+fn dev_zero(flags: i32) -> io::Result<Memory> {
+    let zero = File::options().read(true).write(true).open("/dev/zero")?;
+    let mut memory = Memory::mapped(Shape::small(), flags, Some(zero.into()))?;
+    if flags == MAP_SHARED {
+        // The device itself takes no truncation; the memory that the kernel has put in its place does. Mapping it again
+        // maps the same.
+        memory.open_file();
+    }
+    Ok(memory)
+}
+
+/// Checked first, since without huge pages a mapping may be made and its use ends the process.
+fn huge_pages() -> io::Result<()> {
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")?;
+    // Mapped, moved, and mapped again.
+    if free.trim().parse().unwrap_or(0) < 16 {
+        let what = "fewer than 16 free huge pages (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)";
+        return Err(io::Error::other(what));
+    }
+    Ok(())
+}
+
+fn huge(flags: i32) -> io::Result<Memory> {
+    huge_pages()?;
+    let mut memory = Memory::mapped(Shape::huge(), flags | MAP_ANONYMOUS | MAP_HUGETLB, None)?;
+    if flags == MAP_SHARED {
+        memory.open_file();
+    }
+    Ok(memory)
+}
+
+fn huge_memfd(flags: i32) -> io::Result<Memory> {
+    huge_pages()?;
+    let file = rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
+    of_file(Shape::huge(), flags, file)
+}
+
+fn sealed() -> io::Result<Memory> {
+    let shape = Shape::small();
+    let sealed = Sealed::new(shape.bytes() as usize)?;
+    let whole = sealed.range();
+    // Nobody has it again: it is not to be looked into any more.
+    std::mem::forget(sealed);
+    Ok(Memory::adopted(whole, shape.registered(whole.start())?, Origin::Sealed))
+}

@@ -1,0 +1,85 @@
+//! `percale torture`: is the registration cache right, whatever happens to the memory?
+//!
+//! [`kinds`] of memory times [`operations`] on it, for each of the [`monitors`]: a [`case`] each. The [`oracle`] pins
+//! memory as a device does, and sees whether what is pinned is still what the processor sees. [`race`] does the same
+//! with threads. All of that happens in processes of its own ([`part`], started by [`workers`]): operations may end them.
+//! [`report`] says what came of it.
+
+mod case;
+mod hand;
+mod kinds;
+mod lot;
+mod memory;
+mod monitors;
+mod operations;
+mod oracle;
+mod part;
+mod plan;
+mod race;
+mod report;
+mod ring;
+mod workers;
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::TortureArgs;
+use crate::failure::{Failure, Result};
+use crate::perf::print_line;
+pub(crate) use part::{PART, Part, run as part};
+use report::{Line, Report};
+use workers::Workers;
+
+/// The monitors that can be named.
+pub(crate) fn monitor_names() -> PossibleValuesParser {
+    monitors::ALL.iter().map(|monitor| PossibleValue::new(monitor.name).hide(monitor.broken)).into()
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &TortureArgs) -> Result<()> {
+    let pairs = plan::pairs(args.filter.as_deref());
+    if pairs.is_empty() {
+        return Err(Failure::Usage("--filter: no memory and no operation has such a name".into()));
+    }
+    let seed = args.seed.map_or_else(random, Ok)?;
+    let mut report = Report::new(args);
+    for monitor in plan::monitors(&args.monitor) {
+        let mut workers = Workers::new(monitor);
+        if let Err(why) = workers.probe() {
+            report.add(Line::Monitor { monitor: monitor.name, available: false, reason: why })?;
+            continue;
+        }
+        report.add(Line::Monitor { monitor: monitor.name, available: true, reason: String::new() })?;
+        let bar = progress_bar(pairs.len() as u64)?;
+        for pair in &pairs {
+            bar.set_message(format!("{}: {}, {}", monitor.name, pair.kind.name, pair.operation.name));
+            report.add(Line::pair(monitor, pair, workers.pair(pair)))?;
+            bar.inc(1);
+        }
+        if args.seconds > 0 {
+            bar.set_message(format!("{}: {} s of threads, seed {seed}", monitor.name, args.seconds));
+            let race = race::Plan { seconds: args.seconds, threads: args.threads, seed };
+            report.add(Line::race(monitor, &race, workers.race(&race)))?;
+        }
+        bar.finish_and_clear();
+    }
+    if !args.json {
+        print_line(&report.text())?;
+    }
+    report.wrong().map_or(Ok(()), |why| Err(Failure::Torture(why)))
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(Failure::system("a random number"))?;
+    Ok(u64::from_ne_bytes(bytes) >> 32)
+}
+
+/// A bar on standard error, if that is a terminal.
+fn progress_bar(steps: u64) -> Result<ProgressBar> {
+    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
+    let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
+        .map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?;
+    Ok(bar.with_style(style))
+}

@@ -1,0 +1,111 @@
+//! The monitors that are put to the torture, as data. A new one is one line of [`ALL`].
+
+use pindown::monitor::Choice;
+use pindown::monitor::imported::Notifier;
+use pindown::monitor::userfaultfd::GuardPages;
+use pindown::{Cache, Range};
+
+use super::oracle::{Oracle, SLOTS};
+
+/// A monitor.
+pub(super) struct Monitor {
+    pub(super) name: &'static str,
+    /// What to open the cache with.
+    choice: fn() -> std::io::Result<Watching>,
+    /// Whether each pair of memory and operation gets a process of its own: an address that changed once may be
+    /// distrusted for ever.
+    pub(super) alone: bool,
+    /// What its documentation says that it does not do, by operations' names.
+    exceptions: &'static [(&'static str, &'static str)],
+    /// Broken on purpose, to show that the torture notices.
+    pub(super) broken: bool,
+}
+
+/// A monitor that was made.
+struct Watching {
+    choice: Choice,
+    /// Whom to tell before each change.
+    early: Option<Notifier>,
+}
+
+impl From<Choice> for Watching {
+    fn from(choice: Choice) -> Self {
+        Self { choice, early: None }
+    }
+}
+
+const RIGHTS: (&str, &str) = ("mprotect", "rights that the process lost stay with a registration");
+const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
+
+/// Every monitor.
+pub(super) const ALL: &[Monitor] = &[
+    sound("none", || Ok(Choice::None.into()), false, &[]),
+    sound("sealed", || Ok(Choice::Sealed.into()), false, &[]),
+    sound("bpf", || Ok(Choice::Bpf.into()), false, &[]),
+    sound("userfaultfd", || Ok(Choice::Userfaultfd(GuardPages::Possible).into()), true, &[RIGHTS]),
+    sound(
+        "userfaultfd-no-guards",
+        || Ok(Choice::Userfaultfd(GuardPages::NeverInstalled).into()),
+        true,
+        &[RIGHTS, GUARDS],
+    ),
+    // Tells nothing.
+    broken("broken-silent", || Ok(Choice::Imported(Notifier::new(|_, _| true)?.1).into())),
+    // Tells changes when they begin, and not when they are over.
+    broken("broken-early", || {
+        let (notifier, imported) = Notifier::new(|_, _| true)?;
+        Ok(Watching { choice: Choice::Imported(imported), early: Some(notifier) })
+    }),
+];
+
+const fn sound(
+    name: &'static str,
+    choice: fn() -> std::io::Result<Watching>,
+    alone: bool,
+    exceptions: &'static [(&'static str, &'static str)],
+) -> Monitor {
+    Monitor { name, choice, alone, exceptions, broken: false }
+}
+
+const fn broken(name: &'static str, choice: fn() -> std::io::Result<Watching>) -> Monitor {
+    Monitor { name, choice, alone: false, exceptions: &[], broken: true }
+}
+
+/// A cache under torture.
+pub(super) struct Subject {
+    pub(super) cache: Cache<Oracle>,
+    early: Option<Notifier>,
+}
+
+impl Subject {
+    /// Something at these addresses is about to change. Only a monitor that is broken wants to know.
+    pub(super) fn about_to_change(&self, range: Range) {
+        if let Some(notifier) = &self.early {
+            notifier.changed(range);
+        }
+    }
+}
+
+impl Monitor {
+    /// The monitor of this name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().find(|monitor| monitor.name == name)
+    }
+
+    /// A cache with it.
+    ///
+    /// # Errors
+    /// Why it is not to be had here.
+    pub(super) fn open(&self, oracle: Oracle) -> Result<Subject, String> {
+        let Watching { choice, early } = (self.choice)().map_err(|error| error.to_string())?;
+        let builder = Cache::builder(oracle).monitor(choice).max_count(SLOTS / 4);
+        let cache = builder.open().map_err(|error| error.to_string())?;
+        Ok(Subject { cache, early })
+    }
+
+    /// What its documentation says of a failure of this operation.
+    pub(super) fn exception(&self, operation: &str) -> Option<&'static str> {
+        let applies = |(part, _): &&(&str, &str)| operation.contains(part);
+        self.exceptions.iter().find(applies).map(|(_, why)| *why)
+    }
+}

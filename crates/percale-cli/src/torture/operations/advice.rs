@@ -1,0 +1,119 @@
+//! Advice, locks and rights.
+
+use std::io;
+
+use libc::{PROT_NONE, PROT_READ};
+
+use super::{Operation, Tools, Way};
+use crate::torture::kinds::Trait;
+use crate::torture::lot::READ_WRITE;
+use crate::torture::memory::{Memory, Origin};
+
+/// Since Linux 6.13.
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
+
+/// Of <linux/mempolicy.h>: pages that are elsewhere are to move.
+const MPOL_MF_MOVE: usize = 1 << 1;
+
+/// Advice on what is registered.
+macro_rules! advice {
+    ($name:literal, $advice:expr) => {
+        advice!($name, $advice, Way::Call)
+    };
+    ($name:literal, $advice:expr, $way:expr) => {
+        Operation {
+            name: $name,
+            needs: &[Trait::Own],
+            apply: |memory, _| memory.lot.advise(memory.registered, $advice),
+            way: $way,
+        }
+    };
+}
+
+const fn own(name: &'static str, way: Way, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
+    Operation { name, needs: &[Trait::Own], apply, way }
+}
+
+pub(super) const ALL: &[Operation] = &[
+    advice!("madvise DONTNEED", libc::MADV_DONTNEED),
+    own("madvise DONTNEED middle page", Way::Call, |memory, _| {
+        memory.lot.advise(memory.middle()?, libc::MADV_DONTNEED)
+    }),
+    advice!("madvise DONTNEED_LOCKED", libc::MADV_DONTNEED_LOCKED),
+    advice!("madvise FREE", libc::MADV_FREE),
+    advice!("madvise REMOVE", libc::MADV_REMOVE),
+    advice!("madvise PAGEOUT", libc::MADV_PAGEOUT, Way::Once),
+    advice!("madvise COLD", libc::MADV_COLD),
+    advice!("madvise COLLAPSE", libc::MADV_COLLAPSE, Way::Once),
+    advice!("madvise MERGEABLE", libc::MADV_MERGEABLE, Way::Once),
+    advice!("madvise POPULATE_WRITE", libc::MADV_POPULATE_WRITE),
+    advice!("madvise HUGEPAGE", libc::MADV_HUGEPAGE, Way::Once),
+    advice!("madvise NOHUGEPAGE", libc::MADV_NOHUGEPAGE, Way::Once),
+    advice!("madvise WILLNEED", libc::MADV_WILLNEED),
+    advice!("madvise DONTFORK", libc::MADV_DONTFORK, Way::Once),
+    advice!("madvise WIPEONFORK", libc::MADV_WIPEONFORK, Way::Once),
+    own("madvise GUARD_INSTALL", Way::Call, |memory, _| {
+        memory.lot.advise(memory.registered, MADV_GUARD_INSTALL)?;
+        memory.lot.advise(memory.registered, MADV_GUARD_REMOVE)
+    }),
+    own("madvise GUARD_INSTALL middle page", Way::Call, |memory, _| {
+        memory.lot.advise(memory.middle()?, MADV_GUARD_INSTALL)?;
+        memory.lot.advise(memory.middle()?, MADV_GUARD_REMOVE)
+    }),
+    own("process_madvise DONTNEED", Way::Call, |memory, _| {
+        memory.lot.advise_process(memory.registered, libc::MADV_DONTNEED)
+    }),
+    own("process_madvise COLD", Way::Call, |memory, _| memory.lot.advise_process(memory.registered, libc::MADV_COLD)),
+    own("process_madvise GUARD_INSTALL", Way::Call, |memory, _| {
+        memory.lot.advise_process(memory.registered, MADV_GUARD_INSTALL)?;
+        memory.lot.advise(memory.registered, MADV_GUARD_REMOVE)
+    }),
+    own("io_uring madvise DONTNEED", Way::Worker, |memory, tools| {
+        tools.ring.advise(memory.registered, libc::MADV_DONTNEED)
+    }),
+    own("io_uring madvise REMOVE", Way::Worker, |memory, tools| {
+        tools.ring.advise(memory.registered, libc::MADV_REMOVE)
+    }),
+    own("io_uring madvise COLD", Way::Worker, |memory, tools| tools.ring.advise(memory.registered, libc::MADV_COLD)),
+    own("mprotect none", Way::Once, |memory, _| {
+        memory.lot.protect(memory.registered, PROT_NONE)?;
+        memory.lost_rights = true;
+        Ok(())
+    }),
+    own("mprotect read-only", Way::Once, |memory, _| {
+        memory.lot.protect(memory.registered, PROT_READ)?;
+        memory.lost_rights = true;
+        Ok(())
+    }),
+    own("mprotect middle page read-only", Way::Once, |memory, _| {
+        memory.lot.protect(memory.middle()?, PROT_READ)?;
+        memory.lost_rights = true;
+        Ok(())
+    }),
+    own("mprotect none and back", Way::Call, |memory, _| {
+        memory.lot.protect(memory.registered, PROT_NONE)?;
+        memory.lot.protect(memory.registered, READ_WRITE)
+    }),
+    own("mprotect executable", Way::Once, |memory, _| {
+        memory.lot.protect(memory.registered, READ_WRITE | libc::PROT_EXEC)
+    }),
+    own("mlock", Way::Once, |memory, _| memory.lot.call(libc::SYS_mlock, memory.registered, [0; 4]).map(drop)),
+    own("mlock and munlock", Way::Call, |memory, _| {
+        memory.lot.call(libc::SYS_mlock, memory.registered, [0; 4])?;
+        memory.lot.call(libc::SYS_munlock, memory.registered, [0; 4]).map(drop)
+    }),
+    own("mbind MOVE", Way::Once, |memory, _| {
+        let policy = libc::MPOL_PREFERRED as usize;
+        memory.lot.call(libc::SYS_mbind, memory.registered, [policy, 0, 0, MPOL_MF_MOVE]).map(drop)
+    }),
+    own("mseal", Way::Once, |memory, _| {
+        if matches!(memory.origin, Origin::Stack(_)) {
+            return Err(io::Error::other("its thread could not end any more"));
+        }
+        memory.lot.call(libc::SYS_mseal, memory.registered, [0; 4]).map(drop)
+    }),
+    own("msync", Way::Once, |memory, _| {
+        memory.lot.call(libc::SYS_msync, memory.registered, [libc::MS_SYNC as usize, 0, 0, 0]).map(drop)
+    }),
+];

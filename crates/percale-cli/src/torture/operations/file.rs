@@ -1,0 +1,104 @@
+//! What happens to the file below, by whomever.
+
+use std::io;
+
+use rustix::fd::AsFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate};
+
+use super::process::truncate;
+use super::{Operation, Tools, Way};
+use crate::torture::kinds::Trait;
+use crate::torture::memory::Memory;
+
+const fn file(name: &'static str, way: Way, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
+    Operation { name, needs: &[Trait::File], apply, way }
+}
+
+/// What is cut out.
+fn punch() -> FallocateFlags {
+    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
+}
+
+pub(super) const ALL: &[Operation] = &[
+    file("ftruncate", Way::Call, |memory, _| {
+        ftruncate(memory.file()?, memory.offset())?;
+        Ok(ftruncate(memory.file()?, memory.whole.len())?)
+    }),
+    file("ftruncate last page", Way::Call, |memory, _| {
+        ftruncate(memory.file()?, memory.last()?.start() - memory.whole.start())?;
+        Ok(ftruncate(memory.file()?, memory.whole.len())?)
+    }),
+    file("ftruncate grow", Way::Once, |memory, _| Ok(ftruncate(memory.file()?, 2 * memory.whole.len())?)),
+    file("ftruncate by another process", Way::Other, |memory, tools| {
+        let path = memory.path()?;
+        tools.hand()?.truncate(&path, memory.offset())?;
+        tools.hand()?.truncate(&path, memory.whole.len())
+    }),
+    file("fallocate PUNCH_HOLE", Way::Call, |memory, _| {
+        Ok(fallocate(memory.file()?, punch(), memory.offset(), memory.registered.len())?)
+    }),
+    file("fallocate PUNCH_HOLE middle page", Way::Call, |memory, _| {
+        let offset = memory.middle()?.start() - memory.whole.start();
+        Ok(fallocate(memory.file()?, punch(), offset, memory.unit)?)
+    }),
+    file("fallocate PUNCH_HOLE by another process", Way::Other, |memory, tools| {
+        let path = memory.path()?;
+        tools.hand()?.allocate(&path, punch().bits(), memory.offset(), memory.registered.len())
+    }),
+    file("fallocate ZERO_RANGE", Way::Once, |memory, _| {
+        Ok(fallocate(memory.file()?, FallocateFlags::ZERO_RANGE, memory.offset(), memory.registered.len())?)
+    }),
+    file("fallocate COLLAPSE_RANGE", Way::Once, |memory, _| {
+        fallocate(memory.file()?, FallocateFlags::COLLAPSE_RANGE, memory.offset(), memory.unit)?;
+        Ok(ftruncate(memory.file()?, memory.whole.len())?)
+    }),
+    file("fallocate INSERT_RANGE", Way::Once, |memory, _| {
+        Ok(fallocate(memory.file()?, FallocateFlags::INSERT_RANGE, memory.offset(), memory.unit)?)
+    }),
+    file("fallocate COLLAPSE_RANGE by another process", Way::Other, |memory, tools| {
+        let path = memory.path()?;
+        let mode = FallocateFlags::COLLAPSE_RANGE.bits();
+        tools.hand()?.allocate(&path, mode, memory.offset(), memory.unit)?;
+        tools.hand()?.truncate(&path, memory.whole.len())
+    }),
+    file("open O_TRUNC", Way::Once, |memory, _| {
+        drop(rustix::fs::open(memory.path()?, OFlags::RDWR | OFlags::TRUNC | OFlags::CLOEXEC, Mode::empty())?);
+        Ok(ftruncate(memory.file()?, memory.whole.len())?)
+    }),
+    file("truncate by path", Way::Once, |memory, _| {
+        let path = memory.path()?;
+        truncate(&path, memory.offset())?;
+        truncate(&path, memory.whole.len())
+    }),
+    file("page cache dropped, then ftruncate", Way::Once, |memory, tools| {
+        drop_cache(memory, tools)?;
+        ftruncate(memory.file()?, memory.offset())?;
+        Ok(ftruncate(memory.file()?, memory.whole.len())?)
+    }),
+    file("page cache dropped, then ftruncate by another process", Way::Other, |memory, tools| {
+        drop_cache(memory, tools)?;
+        let path = memory.path()?;
+        tools.hand()?.truncate(&path, memory.offset())?;
+        tools.hand()?.truncate(&path, memory.whole.len())
+    }),
+    file("page cache dropped", Way::Once, drop_cache),
+    file("write to the file", Way::Once, |memory, _| {
+        let bytes = vec![0x5a; memory.registered.len() as usize];
+        let written = rustix::io::pwrite(memory.file()?, &bytes, memory.offset())?;
+        if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }),
+    file("io_uring fallocate PUNCH_HOLE", Way::Worker, |memory, tools| {
+        let mode = punch().bits() as i32;
+        tools.ring.allocate(memory.file()?.as_fd(), mode, memory.offset(), memory.registered.len())
+    }),
+    file("io_uring ftruncate", Way::Worker, |memory, tools| {
+        tools.ring.truncate(memory.file()?.as_fd(), memory.offset())?;
+        tools.ring.truncate(memory.file()?.as_fd(), memory.whole.len())
+    }),
+];
+
+fn drop_cache(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
+    let file = memory.file()?;
+    rustix::fs::fsync(file)?;
+    Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
+}

@@ -1,0 +1,80 @@
+//! What can happen to memory, as data.
+
+mod address;
+mod advice;
+mod file;
+mod process;
+
+use std::io;
+
+use pindown::mapping::Mappings;
+
+use super::hand::Hand;
+use super::kinds::{Kind, Trait};
+use super::memory::Memory;
+use super::ring::Ring;
+pub(super) use process::Fork;
+
+/// Something that a program may do.
+pub(super) struct Operation {
+    pub(super) name: &'static str,
+    /// What the memory must be for it.
+    pub(super) needs: &'static [Trait],
+    /// Does it.
+    ///
+    /// # Errors
+    /// The kernel does not do it to this memory, or does not know it.
+    pub(super) apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
+    /// How it is done, where that matters to those who run it.
+    pub(super) way: Way,
+}
+
+/// Which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By a system call of this process, any number of times, also by several threads at once.
+    Call,
+    /// By this process, with more around it.
+    Once,
+    /// By another process.
+    Other,
+    /// By the kernel's own threads on behalf of this process: a monitor may distrust the process from then on.
+    Worker,
+}
+
+/// What operations work with.
+pub(super) struct Tools {
+    pub(super) ring: Ring,
+    pub(super) mappings: Mappings,
+    hand: Option<Hand>,
+}
+
+impl Tools {
+    /// For these operations. Nothing is to be started or mapped later, while memory is registered.
+    pub(super) fn for_way(way: Way) -> io::Result<Self> {
+        let hand = if way == Way::Other { Some(Hand::start()?) } else { None };
+        Ok(Self { ring: Ring::new(0)?, mappings: Mappings::open()?, hand })
+    }
+
+    /// The other process.
+    pub(super) fn hand(&mut self) -> io::Result<&mut Hand> {
+        self.hand.as_mut().ok_or_else(|| io::Error::other("no other process was started"))
+    }
+}
+
+impl Operation {
+    /// The operation of this name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        all().find(|operation| operation.name == name)
+    }
+
+    /// Whether this kind of memory can take it.
+    pub(super) fn suits(&self, kind: &Kind) -> bool {
+        self.needs.iter().all(|needed| kind.traits.contains(needed))
+    }
+}
+
+/// Every operation.
+pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
+    address::ALL.iter().chain(advice::ALL).chain(file::ALL).chain(process::ALL)
+}

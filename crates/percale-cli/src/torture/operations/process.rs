@@ -1,0 +1,117 @@
+//! Other processes and threads, writes by every way, locks on everything.
+
+#![expect(unsafe_code, reason = "forks and locks memory; each block states why it is sound")]
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use super::{Operation, Tools, Way};
+use crate::limits::kernel::Foreign;
+use crate::torture::memory::Memory;
+
+const fn any(name: &'static str, way: Way, apply: fn(&mut Memory, &mut Tools) -> io::Result<()>) -> Operation {
+    Operation { name, needs: &[], apply, way }
+}
+
+pub(super) const ALL: &[Operation] = &[
+    any("fork, child writes", Way::Once, |memory, _| {
+        let child = Fork::of(memory, true)?;
+        child.wait()
+    }),
+    any("fork, parent writes", Way::Once, |memory, _| {
+        // The child lives until the parent has written, which it does to look at the memory.
+        let child = Fork::of(memory, false)?;
+        memory.children.push(child);
+        Ok(())
+    }),
+    any("vfork and exec", Way::Once, |_, _| {
+        let mut command = Command::new("/proc/self/exe");
+        let status = command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("the child: {status}"))) }
+    }),
+    any("thread starts and ends", Way::Once, |_, _| {
+        let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {})?;
+        thread.join().map_err(|_| io::Error::other("the thread panicked"))
+    }),
+    any("write to /proc/self/mem", Way::Call, |memory, _| {
+        let file = std::fs::File::options().write(true).open("/proc/self/mem")?;
+        file.write_all_at(&vec![3; memory.registered.len() as usize], memory.registered.start())
+    }),
+    any("process_vm_writev", Way::Call, |memory, _| {
+        let process = rustix::process::getpid().as_raw_pid();
+        let address = memory.registered.start();
+        Foreign { process, address }.write(0, &vec![4; memory.registered.len() as usize])
+    }),
+    any("process_vm_writev by another process", Way::Other, |memory, tools| tools.hand()?.write(memory.registered)),
+    any("mlockall and munlockall", Way::Once, |_, _| {
+        // SAFETY: locks pages in memory, which changes nothing that a program sees.
+        check(unsafe { libc::mlockall(libc::MCL_CURRENT) })?;
+        // SAFETY: as above.
+        check(unsafe { libc::munlockall() })
+    }),
+];
+
+fn check(answer: libc::c_int) -> io::Result<()> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A fork of this process, which ends with its owner.
+pub(in crate::torture) struct Fork(libc::pid_t);
+
+impl Fork {
+    /// The child writes to the registered pages and ends, or waits.
+    fn of(memory: &Memory, writes: bool) -> io::Result<Self> {
+        let (range, unit) = (memory.registered, memory.unit);
+        // SAFETY: the child makes system calls and writes to memory in which no value lies, and nothing else: it neither
+        // allocates nor takes a lock that a thread of its parent may have held.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                if writes {
+                    for page in (range.start()..range.end()).step_by(unit as usize) {
+                        let word = std::ptr::without_provenance_mut::<u64>(page as usize);
+                        // SAFETY: the word is of a lot: mapped, writable, and no value lies there.
+                        unsafe { word.write_volatile(!0) };
+                    }
+                } else {
+                    // SAFETY: waits for a signal.
+                    unsafe { libc::pause() };
+                }
+                // SAFETY: ends the child and runs nothing of its parent's.
+                unsafe { libc::_exit(0) }
+            }
+            child => Ok(Self(child)),
+        }
+    }
+
+    fn wait(self) -> io::Result<()> {
+        let mut status = 0;
+        // SAFETY: the status is where the kernel may write it.
+        let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
+        let whole = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+        std::mem::forget(self);
+        match (ended, whole) {
+            (-1, _) => Err(io::Error::last_os_error()),
+            (_, true) => Ok(()),
+            (_, false) => Err(io::Error::other(format!("the child ended with status {status:#x}"))),
+        }
+    }
+}
+
+impl Drop for Fork {
+    fn drop(&mut self) {
+        // SAFETY: the child was not waited for yet, so the number is its own.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        // SAFETY: nothing is asked of its status.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// truncate(2).
+pub(super) fn truncate(path: &str, len: u64) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the path is a string that ends with a zero.
+    check(unsafe { libc::truncate(path.as_ptr(), len as libc::off_t) })
+}

@@ -1,0 +1,90 @@
+//! The processes in which it happens: hidden subcommands.
+
+use std::io::{self, BufRead, Write};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::case::{self, Outcome, Verdict};
+use super::kinds::Kind;
+use super::monitors::{Monitor, Subject};
+use super::operations::{Operation, Tools};
+use super::oracle::Oracle;
+use super::{hand, race};
+
+/// The hidden subcommand.
+pub(crate) const PART: &str = "torture-part";
+
+/// The parts that it can play.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Has a cache, and memory that changes.
+    Worker,
+    /// Does what other processes may.
+    Hand,
+}
+
+/// What a worker is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Job {
+    /// To open a cache with this monitor, which must come first. Answered by a `String`, empty or why not.
+    Open { monitor: String },
+    /// One pair; a [`Verdict`].
+    Pair { mapping: String, operation: String },
+    /// Threads; a [`race::Tally`], or a `String` that says why not.
+    Race(race::Plan),
+}
+
+/// Plays a part until standard input ends.
+pub(crate) fn run(part: Part) -> io::Result<()> {
+    match part {
+        Part::Hand => hand::run(),
+        Part::Worker => work(),
+    }
+}
+
+fn work() -> io::Result<()> {
+    let oracle = Oracle::new();
+    let mut subject: Option<(&Monitor, Subject)> = None;
+    for line in io::stdin().lock().lines() {
+        let job: Job = serde_json::from_str(&line?)?;
+        match (job, &subject, &oracle) {
+            (_, _, Err(error)) => answer(&format!("io_uring: {error}"))?,
+            (Job::Open { monitor: name }, _, Ok(oracle)) => {
+                let monitor = Monitor::named(&name).ok_or(io::ErrorKind::NotFound)?;
+                match monitor.open(oracle.clone()) {
+                    Ok(opened) => {
+                        subject = Some((monitor, opened));
+                        answer(&"")?;
+                    }
+                    Err(why) => answer(&why)?,
+                }
+            }
+            (_, None, _) => return Err(io::ErrorKind::InvalidInput.into()),
+            (Job::Pair { mapping, operation }, Some((_, subject)), Ok(oracle)) => {
+                answer(&pair(&mapping, &operation, subject, oracle))?;
+            }
+            (Job::Race(plan), Some((monitor, subject)), Ok(oracle)) => {
+                let tally = race::run(&plan, monitor, subject, oracle);
+                answer(&tally.map_err(|error| error.to_string()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pair(mapping: &str, operation: &str, subject: &Subject, oracle: &Oracle) -> Verdict {
+    let (Some(kind), Some(operation)) = (Kind::named(mapping), Operation::named(operation)) else {
+        return Verdict::because(Outcome::Failed, "no such pair");
+    };
+    match Tools::for_way(operation.way) {
+        Ok(mut tools) => case::run(kind, operation, subject, oracle, &mut tools),
+        Err(error) => Verdict::because(Outcome::Failed, error),
+    }
+}
+
+fn answer(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(value)?)?;
+    out.flush()
+}

@@ -1,0 +1,333 @@
+//! What came of it: lines of JSON, or tables.
+
+use std::collections::BTreeMap;
+
+use comfy_table::Table;
+use serde::Serialize;
+
+use super::case::{Outcome, Verdict};
+use super::monitors::Monitor;
+use super::plan::Pair;
+use super::race;
+use crate::args::TortureArgs;
+use crate::failure::{Failure, Result};
+use crate::perf::print_line;
+use crate::table::{RULED, left, right};
+use crate::units;
+
+/// A line of the result, also that of `--json`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub(super) enum Line {
+    Monitor {
+        monitor: &'static str,
+        available: bool,
+        /// Why not.
+        reason: String,
+    },
+    Pair {
+        monitor: &'static str,
+        mapping: &'static str,
+        operation: &'static str,
+        result: Outcome,
+        /// Whether the operation leaves a registration stale that is not made anew.
+        changed: Option<bool>,
+        /// Why.
+        detail: Option<String>,
+        /// The monitor says so itself, in these words.
+        documented: Option<&'static str>,
+    },
+    Race {
+        monitor: &'static str,
+        seconds: u64,
+        threads: u64,
+        seed: u64,
+        #[serde(flatten)]
+        tally: race::Tally,
+        /// Why there are no figures.
+        failure: Option<String>,
+    },
+}
+
+impl Line {
+    pub(super) fn pair(monitor: &Monitor, pair: &Pair, verdict: Verdict) -> Self {
+        let Verdict { outcome: result, changed, detail } = verdict;
+        let wrong = matches!(result, Outcome::Stale | Outcome::Rights);
+        let documented = monitor.exception(pair.operation.name).filter(|_| wrong);
+        let (mapping, operation) = (pair.kind.name, pair.operation.name);
+        Self::Pair { monitor: monitor.name, mapping, operation, result, changed, detail, documented }
+    }
+
+    pub(super) fn race(monitor: &Monitor, plan: &race::Plan, tally: Result<race::Tally, String>) -> Self {
+        let race::Plan { seconds, threads, seed } = *plan;
+        let (tally, failure) = match tally {
+            Ok(tally) => (tally, None),
+            Err(why) => (race::Tally::default(), Some(why)),
+        };
+        Self::Race { monitor: monitor.name, seconds, threads, seed, tally, failure }
+    }
+
+    fn monitor(&self) -> &'static str {
+        match self {
+            Self::Monitor { monitor, .. } | Self::Pair { monitor, .. } | Self::Race { monitor, .. } => monitor,
+        }
+    }
+}
+
+/// All lines.
+pub(super) struct Report {
+    json: bool,
+    pairs: bool,
+    /// Monitors that were asked for by name must be there.
+    named: bool,
+    lines: Vec<Line>,
+}
+
+/// The results, in the order shown, as they are called in tables.
+const OUTCOMES: [(Outcome, &str); 8] = [
+    (Outcome::Stale, "stale"),
+    (Outcome::Rights, "rights"),
+    (Outcome::Caught, "caught"),
+    (Outcome::Kept, "kept"),
+    (Outcome::Needless, "needless"),
+    (Outcome::Refused, "refused"),
+    (Outcome::NotApplicable, "n/a"),
+    (Outcome::Failed, "failed"),
+];
+
+fn name(outcome: Outcome) -> &'static str {
+    OUTCOMES.iter().find(|(which, _)| *which == outcome).map_or("", |(_, name)| name)
+}
+
+impl Report {
+    pub(super) fn new(args: &TortureArgs) -> Self {
+        Self { json: args.json, pairs: args.pairs, named: !args.monitor.is_empty(), lines: Vec::new() }
+    }
+
+    /// Takes a line, and prints it at once if it goes out as JSON.
+    pub(super) fn add(&mut self, line: Line) -> Result<()> {
+        if self.json {
+            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// What is wrong, if anything is.
+    pub(super) fn wrong(&self) -> Option<String> {
+        let mut stale = 0;
+        let mut failed = 0;
+        let mut missing = Vec::new();
+        for line in &self.lines {
+            match line {
+                Line::Pair { result: Outcome::Stale | Outcome::Rights, documented: None, .. } => stale += 1,
+                Line::Pair { result: Outcome::Failed, .. } | Line::Race { failure: Some(_), .. } => failed += 1,
+                Line::Race { tally, .. } => stale += tally.stale,
+                Line::Monitor { monitor, available: false, reason } if self.named => {
+                    missing.push(format!("{monitor} is not available here: {reason}"));
+                }
+                _ => {}
+            }
+        }
+        let stale = (stale > 0).then(|| format!("{} stale registrations were given", units::count(stale)));
+        let failed = (failed > 0).then(|| format!("{} trials failed by themselves", units::count(failed)));
+        let parts: Vec<_> = stale.into_iter().chain(failed).chain(missing).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// All of it, for people.
+    pub(super) fn text(&self) -> String {
+        let first = if self.pairs { self.every_pair() } else { self.by_operation() };
+        let parts = [first, self.totals(), self.races(), self.remarks()];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
+    }
+
+    fn monitors(&self) -> Vec<&'static str> {
+        let available = |line: &Line| matches!(line, Line::Monitor { available: true, .. });
+        self.lines.iter().filter(|line| available(line)).map(Line::monitor).collect()
+    }
+
+    /// How many kinds of memory had which result.
+    fn by_operation(&self) -> String {
+        let monitors = self.monitors();
+        let mut order = Vec::new();
+        let mut counts: BTreeMap<(&str, &str), BTreeMap<Outcome, u64>> = BTreeMap::new();
+        for line in &self.lines {
+            if let Line::Pair { monitor, operation, result, .. } = line {
+                if !order.contains(operation) {
+                    order.push(operation);
+                }
+                *counts.entry((operation, monitor)).or_default().entry(*result).or_default() += 1;
+            }
+        }
+        let mut table = table();
+        table.set_header(std::iter::once("operation").chain(monitors.iter().copied()).map(left));
+        for operation in order {
+            let cell = |monitor: &&str| {
+                let counts = counts.get(&(operation, *monitor));
+                let one =
+                    |(outcome, name): &(Outcome, &str)| counts?.get(outcome).map(|count| format!("{count} {name}"));
+                // What does not apply is left out where something does.
+                let some: Vec<_> = OUTCOMES.iter().filter(|(which, _)| *which != Outcome::NotApplicable).collect();
+                let shown: Vec<_> = some.into_iter().filter_map(one).collect();
+                if shown.is_empty() { name(Outcome::NotApplicable).into() } else { shown.join(", ") }
+            };
+            table.add_row(std::iter::once(left(operation)).chain(monitors.iter().map(cell).map(left)));
+        }
+        table.to_string()
+    }
+
+    fn every_pair(&self) -> String {
+        let mut table = table();
+        table.set_header(["monitor", "memory", "operation", "result", "because"].map(left));
+        for line in &self.lines {
+            if let Line::Pair { monitor, mapping, operation, result, detail, documented, .. } = line {
+                let because = documented.or(detail.as_deref()).unwrap_or("");
+                table.add_row([monitor, mapping, operation, name(*result), because].map(left));
+            }
+        }
+        table.to_string()
+    }
+
+    fn totals(&self) -> String {
+        let mut table = table();
+        let heads = OUTCOMES.iter().map(|(_, name)| right(name));
+        table.set_header(std::iter::once(left("pairs")).chain(heads).chain([right("changed"), right("tried")]));
+        for monitor in self.monitors() {
+            let of = |wanted: &dyn Fn(Outcome, Option<bool>) -> bool| {
+                let hit = |line: &&Line| match line {
+                    Line::Pair { result, changed, .. } => line.monitor() == monitor && wanted(*result, *changed),
+                    _ => false,
+                };
+                right(units::count(self.lines.iter().filter(hit).count() as u64))
+            };
+            let counts = OUTCOMES.iter().map(|(outcome, _)| of(&|result, _| result == *outcome));
+            let changed = of(&|result, changed| applies(result) && changed == Some(true));
+            let tried = of(&|result, _| applies(result));
+            table.add_row(std::iter::once(left(monitor)).chain(counts).chain([changed, tried]));
+        }
+        format!("{table}\nchanged: of those tried, the pages were others afterwards, whatever the cache did.")
+    }
+
+    fn races(&self) -> String {
+        let mut table = table();
+        let heads = ["changes", "uses", "hits", "checked", "stale"].map(right);
+        table.set_header(std::iter::once(left("threads")).chain(heads));
+        let mut any = false;
+        for line in &self.lines {
+            if let Line::Race { monitor, tally, failure: None, .. } = line {
+                let figures = [tally.changes, tally.uses, tally.hits, tally.checked, tally.stale];
+                table.add_row(std::iter::once(left(monitor)).chain(figures.map(|n| right(units::count(n)))));
+                any = true;
+            }
+        }
+        if any { table.to_string() } else { String::new() }
+    }
+
+    /// What must not be overlooked: alike for several kinds of memory is one line.
+    fn remarks(&self) -> String {
+        let mut remarks = Vec::new();
+        let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for line in &self.lines {
+            match line {
+                Line::Monitor { monitor, available: false, reason } => {
+                    remarks.push(format!("{monitor} is not available here: {reason}"));
+                }
+                Line::Pair { monitor, mapping, operation, result, detail, documented, .. } => {
+                    let what = match (result, documented) {
+                        (Outcome::Stale | Outcome::Rights, Some(_)) => "documented",
+                        (Outcome::Stale | Outcome::Rights, None) => "WRONG",
+                        (Outcome::Failed, _) => "failed",
+                        _ => continue,
+                    };
+                    let why = documented.or(detail.as_deref()).map_or_else(String::new, |why| format!(" ({why})"));
+                    let remark = format!("{what}: {monitor}, {operation}: {result}{why}", result = name(*result));
+                    alike.entry(remark).or_default().push(mapping);
+                }
+                Line::Race { monitor, tally, seed, failure, .. } => {
+                    let wrong = |(after, count)| format!("WRONG: {monitor}, seed {seed}: {count} times after {after}");
+                    remarks.extend(tally.after.iter().map(wrong));
+                    remarks.extend(failure.iter().map(|why| format!("failed: {monitor}, threads: {why}")));
+                }
+                Line::Monitor { .. } => {}
+            }
+        }
+        remarks.extend(alike.iter().map(|(remark, mappings)| format!("{remark}: {}", mappings.join(", "))));
+        remarks.join("\n")
+    }
+}
+
+/// Whether the pair could be tried at all.
+fn applies(outcome: Outcome) -> bool {
+    !matches!(outcome, Outcome::NotApplicable | Outcome::Failed)
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(RULED);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Subcommand};
+
+    fn report(arguments: &[&str]) -> Report {
+        let args = Args::try_parse_from([&["percale", "torture"], arguments].concat()).expect("arguments");
+        match args.subcommand {
+            Subcommand::Torture(args) => Report::new(&args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pair(operation: &'static str, result: Outcome, documented: Option<&'static str>) -> Line {
+        let (monitor, mapping, changed) = ("none", "System V", Some(true));
+        Line::Pair { monitor, mapping, operation, result, changed, detail: None, documented }
+    }
+
+    fn available(available: bool) -> Line {
+        Line::Monitor { monitor: "none", available, reason: "no such thing".into() }
+    }
+
+    #[test]
+    fn only_what_is_not_documented_is_wrong() {
+        let mut report = report(&[]);
+        for line in
+            [available(true), pair("shmdt", Outcome::Caught, None), pair("mprotect", Outcome::Rights, Some("so"))]
+        {
+            report.add(line).expect("nothing to print");
+        }
+        assert_eq!(report.wrong(), None);
+        let text = report.text();
+        assert!(
+            text.contains("1 caught") && text.contains("documented: none, mprotect: rights (so): System V"),
+            "{text}"
+        );
+        for (outcome, said) in [(Outcome::Stale, "1 stale registrations"), (Outcome::Failed, "1 trials failed")] {
+            report.add(pair("munmap all", outcome, None)).expect("nothing to print");
+            assert!(report.wrong().expect("wrong").contains(said), "{outcome:?}");
+        }
+        assert!(report.text().contains("WRONG: none, munmap all: stale: System V"), "{}", report.text());
+    }
+
+    #[test]
+    fn threads_and_monitors_asked_for_count_too() {
+        let mut stale = report(&[]);
+        let plan = race::Plan { seconds: 1, threads: 1, seed: 7 };
+        let after = [("System V, shmdt".to_owned(), 3)].into();
+        let tally = race::Tally { stale: 3, after, ..Default::default() };
+        let monitor = Monitor::named("none").expect("a monitor");
+        stale.add(Line::race(monitor, &plan, Ok(tally))).expect("nothing to print");
+        assert!(stale.wrong().expect("wrong").contains("3 stale"));
+        assert!(stale.text().contains("WRONG: none, seed 7: 3 times after System V, shmdt"), "{}", stale.text());
+        for (arguments, wrong) in [([].as_slice(), false), (&["--monitor", "none"], true)] {
+            let mut report = report(arguments);
+            report.add(available(false)).expect("nothing to print");
+            assert_eq!(report.wrong().is_some(), wrong, "{arguments:?}");
+            assert!(report.text().contains("none is not available here: no such thing"), "{}", report.text());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `percale torture` as a user meets it: the monitors are right, and those that are broken on purpose are found out.
+
+use serde_json::Value;
+
+use crate::common::{percale, text};
+
+#[expect(dead_code, reason = "nothing is waited for here")]
+mod common;
+
+/// Pairs of these kinds and operations, which are different enough.
+const SOME: [&str; 4] = ["private anonymous", "memfd shared", "System V", "sealed by pindown"];
+
+/// The lines of one run, and its exit code.
+fn torture(arguments: &[&str]) -> (Vec<Value>, Option<i32>, String) {
+    let output = percale(&[&["torture", "--json"], arguments].concat());
+    let lines = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (lines, output.status.code(), text(&output.stderr))
+}
+
+/// Why the first line says that the monitor is not to be had; the test then shows nothing.
+fn unavailable(lines: &[Value]) -> bool {
+    let missing = lines[0]["available"] == false;
+    if missing {
+        println!("skipped: {}", lines[0]["reason"]);
+    }
+    missing
+}
+
+/// Pairs of some kinds, and threads: nothing but what the monitor documents may be wrong.
+fn is_right(monitor: &str) {
+    for filter in SOME {
+        let (lines, code, error) = torture(&["--monitor", monitor, "--filter", filter, "--seconds", "0"]);
+        if unavailable(&lines) {
+            return;
+        }
+        let pairs: Vec<_> = lines.iter().filter(|line| line["is"] == "pair").collect();
+        assert!(pairs.len() > 40, "{filter}: {}", pairs.len());
+        assert!(pairs.iter().any(|pair| pair["result"] != "not-applicable"), "{filter}");
+        let wrong = |pair: &&&Value| {
+            ["stale", "rights", "failed"].iter().any(|wrong| pair["result"] == *wrong) && pair["documented"].is_null()
+        };
+        let wrong: Vec<_> = pairs.iter().filter(wrong).collect();
+        assert!(wrong.is_empty() && code == Some(0), "{error}{wrong:#?}");
+    }
+    let (lines, code, error) = torture(&["--monitor", monitor, "--filter", "dlclose", "--seconds", "4"]);
+    let race = &lines[lines.len() - 1];
+    assert!(race["is"] == "race" && race["stale"] == 0 && code == Some(0), "{error}{race:#}");
+    assert!(race["changes"].as_u64().unwrap() > 0 && race["checked"].as_u64().unwrap() > 0, "{race:#}");
+}
+
+#[test]
+fn rcache_021_without_a_monitor_nothing_is_stale() {
+    is_right("none");
+}
+
+#[test]
+fn rcache_021_sealed_memory_is_never_stale() {
+    is_right("sealed");
+}
+
+#[test]
+fn rcache_021_the_kernel_tier_gives_nothing_stale() {
+    is_right("bpf");
+}
+
+#[test]
+fn rcache_021_userfaultfd_gives_nothing_stale() {
+    is_right("userfaultfd");
+}
+
+#[test]
+fn rcache_021_userfaultfd_gives_nothing_stale_to_programs_without_guard_pages() {
+    is_right("userfaultfd-no-guards");
+}
+
+#[test]
+fn a_monitor_that_tells_nothing_is_found_out() {
+    let arguments = ["--monitor", "broken-silent", "--filter", "private anonymous", "--seconds", "0"];
+    let (lines, code, error) = torture(&arguments);
+    if unavailable(&lines) {
+        return;
+    }
+    assert_eq!(code, Some(1), "{error}");
+    let result = |operation: &str| {
+        let is = |line: &&Value| line["operation"] == operation && line["mapping"] == "private anonymous";
+        let line = lines.iter().find(is).unwrap_or_else(|| panic!("no {operation}"));
+        (line["result"].as_str().unwrap().to_owned(), line["changed"].as_bool().unwrap())
+    };
+    for operation in ["munmap all", "munmap middle page", "mremap away", "madvise DONTNEED", "mmap anonymous over all"]
+    {
+        assert_eq!(result(operation), ("stale".into(), true), "{operation}");
+    }
+    for operation in ["munmap next page", "mlock", "fork, child writes", "process_vm_writev", "madvise COLD"] {
+        assert_eq!(result(operation), ("kept".into(), false), "{operation}");
+    }
+    for operation in ["mprotect none", "mprotect read-only"] {
+        assert_eq!(result(operation), ("rights".into(), false), "{operation}");
+    }
+}
+
+#[test]
+fn a_monitor_that_tells_too_early_is_found_out_by_threads() {
+    let mut stale = 0;
+    for seed in 1..=12 {
+        let seed = seed.to_string();
+        let arguments = ["--monitor", "broken-early", "--filter", "dlclose", "--seconds", "4", "--seed", &seed];
+        let (lines, code, error) = torture(&arguments);
+        if unavailable(&lines) {
+            return;
+        }
+        let race = &lines[lines.len() - 1];
+        assert!(race["failure"].is_null(), "{error}{race:#}");
+        stale = race["stale"].as_u64().unwrap();
+        assert_eq!(code, Some(i32::from(stale > 0)), "{error}");
+        if stale > 0 {
+            assert!(!race["after"].as_object().unwrap().is_empty(), "{race:#}");
+            break;
+        }
+    }
+    assert!(stale > 0, "never a stale registration");
+}
+
+#[test]
+fn rows_say_what_was_tried_and_tables_what_came_of_it() {
+    let (lines, code, error) = torture(&["--monitor", "none", "--filter", "munmap"]);
+    if unavailable(&lines) {
+        return;
+    }
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(lines[0]["is"], "monitor");
+    for line in &lines[1..] {
+        assert_eq!((line["is"].as_str(), line["monitor"].as_str()), (Some("pair"), Some("none")), "{line}");
+        assert!(line["operation"].as_str().unwrap().contains("munmap") || line["mapping"] == "munmap", "{line}");
+        assert!(["refused", "not-applicable"].iter().any(|result| line["result"] == *result), "{line}");
+        assert!(line["detail"].is_string() && line["documented"].is_null(), "{line}");
+    }
+    let table = text(&percale(&["torture", "--monitor", "none", "--filter", "munmap"]).stdout);
+    let shown = text(&percale(&["torture", "--monitor", "none", "--filter", "munmap", "--pairs"]).stdout);
+    for part in ["munmap middle page", "refused", "changed"] {
+        assert!(table.contains(part) && shown.contains(part), "no {part} in\n{table}\n{shown}");
+    }
+    assert!(shown.contains("transparent huge page") && !table.contains("transparent huge page"), "{shown}");
+}
