@@ -190,11 +190,16 @@ fn monitor_thread_process() {
         panic!("there is one thread more")
     };
     WATCHED.store(watching, Ordering::Relaxed);
-    let status = |field: &str| {
+    let line = |field: &str| {
         let status = std::fs::read_to_string(format!("/proc/self/task/{watching}/status")).expect("it lives");
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("it is told");
-        line.trim().parse::<u64>().expect("a number")
+        String::from(status.lines().find_map(|line| line.strip_prefix(field)).expect("it is told").trim())
     };
+    let status = |field: &str| line(field).parse::<u64>().expect("a number");
+    // Handlers of the program's may do what they like, elsewhere.
+    let blocked = u64::from_str_radix(&line("SigBlk:"), 16).expect("a number");
+    for signal in [libc::SIGALRM, libc::SIGCHLD, libc::SIGINT, libc::SIGPROF, libc::SIGTERM, libc::SIGUSR1] {
+        assert!(blocked & 1 << (signal - 1) != 0, "signal {signal} runs a handler there: {blocked:#x}");
+    }
     let (lane, woken) = (cache.lane(), status("voluntary_ctxt_switches:"));
     let memory = Memory::new(64);
     for round in 0..500_u64 {

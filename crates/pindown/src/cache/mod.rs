@@ -1,6 +1,6 @@
 //! The cache: registrations by range and rights.
 //!
-//! A *hit* announces itself in its lane ([`grace`]), finds an entry through the [`front`], and compares the monitor's
+//! A *hit* announces itself in its lane (`grace`), finds an entry through the `front`, and compares the monitor's
 //! journal with what the cache has taken in: no lock, no shared count, no store to memory that others read or write.
 //! Everything else takes the table's lock for bookkeeping and none for pinning and unpinning.
 //!

@@ -19,8 +19,8 @@
 //! MON-014: a change of protection is no event. Rights that the process lost may stay with a registration until it goes;
 //! this monitor does not hold that requirement.
 //!
-//! The reading thread allocates, frees and maps nothing, and takes no lock that others hold while they do: whoever
-//! changes a mapping waits for it.
+//! The reading thread allocates, frees and maps nothing, takes no lock that others hold while they do, and runs no signal
+//! handler of the program's: whoever changes a mapping waits for it.
 
 pub(crate) mod sys;
 
@@ -171,7 +171,7 @@ fn start() -> io::Result<&'static Shared> {
         reading: OnceLock::new(),
     }));
     let thread = std::thread::Builder::new().name("pindown-monitor".to_owned());
-    thread.spawn(move || shared.watch_for_ever())?;
+    sys::without_signals(|| thread.spawn(move || shared.watch_for_ever()))?;
     // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
     shared.reading.wait();
     Ok(known.insert(shared))

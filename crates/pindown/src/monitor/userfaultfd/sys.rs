@@ -149,3 +149,18 @@ pub(crate) fn changing(uffd: BorrowedFd<'_>) -> bool {
     let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT, &raw const argument) };
     answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
 }
+
+/// Runs `start` with every signal blocked: a thread that it starts never runs a handler of the program's.
+pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: a set of signals is a number of bits, and none is one.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: it is a set.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both are sets, and live through the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let answer = start();
+    // SAFETY: the set that this thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    answer
+}
