@@ -27,10 +27,14 @@ typedef __s64 s64;
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
+	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_F_MMAPABLE = 1 << 10,
 	BPF_NOEXIST = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+	BPF_RB_AVAIL_DATA = 0,
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

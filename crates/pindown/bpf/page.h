@@ -25,7 +25,8 @@ struct page {
 	u64 last_brk;
 	u64 sticky;
 	u64 salt;
-	u64 unused_too[4];
+	u64 bell; /* its place in `bells` */
+	u64 unused_too[3];
 	u64 ino[SLOTS];
 	u8 fill[4096 - 128 - 8 * SLOTS];
 	struct record ring[RECORDS];
@@ -46,6 +47,19 @@ struct {
 	__type(key, u64);
 	__array(values, struct page_map);
 } pages SEC(".maps");
+
+struct bell_map {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+/* Rings that wake clients. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__array(values, struct bell_map);
+} bells SEC(".maps");
 
 struct inode_key {
 	u64 dev, ino;
@@ -99,6 +113,25 @@ static __always_inline struct page *page_of(u64 mm)
 	return map ? bpf_map_lookup_elem(map, &zero) : 0;
 }
 
+/*
+ * Something was reported. A client that is about to wait empties its ring first: one record wakes it, and until it has
+ * been taken nobody needs another.
+ */
+static __noinline int wake(struct page *page)
+{
+	u64 nothing = 0;
+	void *bell;
+	u32 number;
+
+	if (!page)
+		return 0;
+	number = page->bell;
+	bell = bpf_map_lookup_elem(&bells, &number);
+	if (bell && !bpf_ringbuf_query(bell, BPF_RB_AVAIL_DATA))
+		bpf_ringbuf_output(bell, &nothing, sizeof(nothing), BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
 static __noinline int emit(struct page *page, u64 start, u64 end)
 {
 	if (!page)
@@ -111,7 +144,7 @@ static __noinline int emit(struct page *page, u64 start, u64 end)
 	r->end = end;
 	r->check = start ^ end ^ i ^ SALT;
 	__sync_lock_test_and_set(&r->seq, i + 1);
-	return 0;
+	return wake(page);
 }
 
 static __always_inline void global(struct page *page)

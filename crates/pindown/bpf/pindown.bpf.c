@@ -193,8 +193,10 @@ int cache_deleted(u64 *ctx)
 		u64 mm = *(volatile u64 *)&all->one[i].mm;
 
 		page = mm ? page_of(mm) : 0;
-		if (page)
-			__sync_fetch_and_add(&page->ino[all->one[i].slot & (SLOTS - 1)], 1);
+		if (!page)
+			continue;
+		__sync_fetch_and_add(&page->ino[all->one[i].slot & (SLOTS - 1)], 1);
+		wake(page);
 	}
 	return 0;
 }

@@ -70,8 +70,13 @@ impl Talker {
         }
     }
 
-    fn ask(&mut self, what: &str) -> String {
+    /// Tells it to do something that takes a while.
+    fn tell(&mut self, what: &str) {
         writeln!(self.hears, "{what}").expect("it listens");
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        self.tell(what);
         self.line()
     }
 }
@@ -132,6 +137,11 @@ fn client_process() {
         let answer = match line.expect("a line").as_str() {
             "head" => format!("{}", monitor.page().head()),
             "change" => format!("{}", reports_a_change(&monitor)),
+            "sleep" => {
+                let seen = monitor.page().head();
+                format!("{}", monitor.wait(seen, Duration::from_secs(3)).expect("it can wait"))
+            }
+            "wait" => format!("{}", is_woken(&monitor)),
             "watch" => format!("{:?}", watches_a_file(&monitor)),
             "attack" => format!("{:?}", attacks()),
             "again" => format!("{}", Monitor::from_helper(&socket).is_ok_and(|second| reports_a_change(&second))),
@@ -140,6 +150,17 @@ fn client_process() {
         };
         println!("> {answer}");
     }
+}
+
+/// Whether a thread that waits is woken by a change of another's.
+fn is_woken(monitor: &Monitor) -> bool {
+    let seen = monitor.page().head();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| monitor.wait(seen, Duration::from_secs(20)).expect("it can wait"));
+        // Long enough to be asleep, most of the time; it would find the change either way.
+        std::thread::sleep(Duration::from_millis(100));
+        reports_a_change(monitor) && waiter.join().expect("it ends")
+    })
 }
 
 fn map(flags: i32, fd: i32) -> *mut libc::c_void {
@@ -184,12 +205,26 @@ fn attacks() -> Vec<(&'static str, i32)> {
         if answer < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
     };
     let mut outcomes = Vec::new();
-    let mut links = 0;
+    let (mut links, mut bells) = (0, 0);
     for entry in fs::read_dir("/proc/self/fd").expect("own descriptors").flatten() {
         let is = fs::read_link(entry.path()).map(|path| path.display().to_string()).unwrap_or_default();
         let Ok(fd) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
-        assert!(!is.contains("bpf-map") && !is.contains("bpf-prog"), "{is} was passed or kept");
-        if is.contains("bpf") {
+        assert!(!is.contains("bpf-prog"), "{is} was passed or kept");
+        if is.contains("bpf-map") {
+            bells += 1;
+            // The kernel's position, and the records.
+            for offset in 1..4 {
+                let (rights, offset) = (libc::PROT_READ | libc::PROT_WRITE, offset * PAGE as i64);
+                // SAFETY: a new mapping.
+                let answer =
+                    unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, libc::MAP_SHARED, fd as i32, offset) };
+                let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+                outcomes.push(("write the bell", if answer == libc::MAP_FAILED { error } else { 0 }));
+            }
+            let mut words = [0; 32];
+            words[0] = fd;
+            outcomes.push(("update the bell", bpf(2, &mut words)));
+        } else if is.contains("bpf") {
             links += 1;
             let mut words = [0; 32];
             words[0] = fd;
@@ -198,17 +233,23 @@ fn attacks() -> Vec<(&'static str, i32)> {
         }
     }
     assert!(links >= 3, "the links are held");
+    assert_eq!(bells, 1, "no map but that which wakes is passed or kept");
     for (name, command) in [("next program", 11), ("next map", 12), ("next link", 31)] {
         outcomes.push((name, bpf(command, &mut [0; 32])));
     }
     let maps = fs::read_to_string("/proc/self/maps").expect("own mappings");
-    let page = maps.lines().find(|line| line.contains("bpf-map")).expect("the page is mapped");
-    let start = usize::from_str_radix(page.split('-').next().unwrap_or(""), 16).expect("an address");
-    let at = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: a permission more on the page's mapping breaks nothing, if it were granted.
-    let answer = unsafe { libc::mprotect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
-    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    outcomes.push(("write", if answer == 0 { 0 } else { error }));
+    let mapped = Vec::from_iter(maps.lines().filter(|line| line.contains("bpf-map")));
+    let (ours, theirs): (Vec<&str>, Vec<&str>) = mapped.into_iter().partition(|line| line.contains(" rw-s "));
+    // How far it has read its bell, and: the page, how far the bell was written.
+    assert_eq!((ours.len(), theirs.len()), (1, 2), "{maps}");
+    for page in theirs {
+        let start = usize::from_str_radix(page.split('-').next().unwrap_or(""), 16).expect("an address");
+        let at = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: a permission more on the page's mapping breaks nothing, if it were granted.
+        let answer = unsafe { libc::mprotect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+        let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        outcomes.push(("write", if answer == 0 { 0 } else { error }));
+    }
     outcomes
 }
 
@@ -237,8 +278,27 @@ fn mon_034_a_client_can_write_detach_and_find_nothing() {
     assert_eq!(one.line(), "ready");
     let outcomes = one.ask("attack");
     assert!(!outcomes.contains(", 0)"), "one attack was let through: {outcomes}");
-    assert!(outcomes.contains("(\"write\", 13)"), "{outcomes}");
+    assert_eq!(outcomes.matches("(\"write\", 13)").count(), 2, "{outcomes}");
     assert_eq!(one.ask("change"), "true");
+}
+
+#[test]
+fn mon_048_a_client_that_waits_is_woken_and_no_other() {
+    let place = Place::new();
+    let Some(mut helper) = helper(&place, &[]) else { return };
+    let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
+    assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
+    assert_eq!(one.ask("wait"), "true");
+    // Nothing happens to the one, whatever the other does.
+    one.ask("head");
+    one.tell("sleep");
+    for _ in 0..20 {
+        assert_eq!(other.ask("wait"), "true");
+    }
+    assert_eq!(one.line(), "false");
+    helper.child.kill().expect("it is this test's own child");
+    helper.child.wait().expect("it ends");
+    assert_eq!(one.ask("wait"), "true");
 }
 
 #[test]

@@ -210,7 +210,14 @@ fn monitor_thread_process() {
                 oracle::map_anew(memory.page(1), PAGE);
             }
             _ => {
-                let moved = [memory.start, memory.len, memory.len, (libc::MREMAP_MAYMOVE | 4) as u64, 0, 0];
+                let moved = [
+                    memory.start,
+                    memory.len,
+                    memory.len,
+                    (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64,
+                    0,
+                    0,
+                ];
                 let to = must(libc::SYS_mremap, moved);
                 unmap(to, memory.len);
             }

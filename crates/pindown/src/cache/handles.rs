@@ -14,7 +14,7 @@ use super::table::Out;
 use super::tree::Tree;
 use super::{Cache, LookupError, Shared};
 use crate::access::Access;
-use crate::journal::Journal;
+use crate::journal::{Journal, Waiting};
 use crate::monitor::Refusal;
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
@@ -223,8 +223,8 @@ impl<R: Registrar> Cache<R> {
         table.handles.changed.pop_front()
     }
 
-    /// Waits until there is one (MON-048), for as long as `timeout` says. Of several threads that wait, one is woken at
-    /// once for each ring of the monitor, the others look every 100 ms.
+    /// Waits until there is one (MON-048), for as long as `timeout` says. Of several threads that wait, at
+    /// least one is woken at once for each ring of the monitor, the others look every 100 ms.
     ///
     /// # Errors
     /// What the kernel says of the descriptors that are waited for.
@@ -233,7 +233,7 @@ impl<R: Registrar> Cache<R> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let bell = shared.monitor.bell();
         // From here on changes ring; what was told before is found by the first check.
-        let waiting = bell.map(|bell| bell.listen());
+        let waiting = bell.map(Waiting::on);
         loop {
             if let Some(handle) = self.check() {
                 return Ok(Waited::Changed(handle));

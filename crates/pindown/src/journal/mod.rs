@@ -12,7 +12,7 @@ pub(crate) mod bell;
 pub(crate) mod page;
 mod wiped;
 
-pub(crate) use bell::Bell;
+pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
 
 use std::os::fd::BorrowedFd;

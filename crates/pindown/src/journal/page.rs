@@ -62,7 +62,9 @@ pub(crate) struct Page {
     own: [u64; 2],
     /// [`SALT`].
     layout: AtomicU64,
-    unused_too: [u64; 4],
+    /// The kernel programs' own, again.
+    bell: u64,
+    unused_too: [u64; 3],
     /// For each watched file, how often pages were taken from it.
     pub(crate) inodes: [AtomicU64; INODES],
     fill: [u64; FILL],
@@ -89,7 +91,8 @@ impl Page {
             busy: AtomicU64::new(0),
             own: [0; 2],
             layout: AtomicU64::new(SALT),
-            unused_too: [0; 4],
+            bell: 0,
+            unused_too: [0; 3],
             inodes: std::array::from_fn(zero),
             fill: [0; FILL],
             records: std::array::from_fn(empty),

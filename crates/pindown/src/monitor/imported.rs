@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Change, Page};
+use crate::journal::{Bell, Change, EventBell, Page};
 use crate::range::Range;
 
 /// Tells a cache what changed. Any thread may; no call allocates, locks or waits.
@@ -65,7 +65,7 @@ impl Monitor for Imported {
         Some(self.page.page)
     }
 
-    fn bell(&self) -> Option<&Bell> {
+    fn bell(&self) -> Option<&dyn Bell> {
         Some(&self.page.bell)
     }
 
@@ -79,7 +79,7 @@ impl Monitor for Imported {
 #[derive(Debug)]
 struct Lent {
     page: &'static Page,
-    bell: Bell,
+    bell: EventBell,
 }
 
 /// Pages that nobody uses.
@@ -87,7 +87,7 @@ static FREE: Mutex<Vec<&'static Page>> = Mutex::new(Vec::new());
 
 impl Lent {
     fn new() -> io::Result<Self> {
-        let bell = Bell::new()?;
+        let bell = EventBell::new()?;
         let free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
         Ok(Self { page: free.unwrap_or_else(|| Box::leak(Page::boxed())), bell })
     }

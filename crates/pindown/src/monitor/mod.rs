@@ -178,7 +178,7 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     }
 
     /// What wakes those who wait for changes; `None` if nothing ever changes.
-    fn bell(&self) -> Option<&Bell>;
+    fn bell(&self) -> Option<&dyn Bell>;
 
     /// From when this returns, changes of the range are told.
     ///
@@ -203,7 +203,7 @@ impl Monitor for NoMonitor {
         None
     }
 
-    fn bell(&self) -> Option<&Bell> {
+    fn bell(&self) -> Option<&dyn Bell> {
         None
     }
 

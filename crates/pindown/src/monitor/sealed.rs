@@ -238,7 +238,7 @@ impl Monitor for SealedMonitor {
         None
     }
 
-    fn bell(&self) -> Option<&Bell> {
+    fn bell(&self) -> Option<&dyn Bell> {
         None
     }
 

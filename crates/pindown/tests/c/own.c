@@ -53,7 +53,7 @@ void own_registrations(void)
 	CHECK(one.unwatched == PINDOWN_NOT_CACHING);
 	CHECK(strcmp(pindown_reason_text(one.unwatched), "the cache keeps nothing") == 0);
 	CHECK(pindown_reason_text(PINDOWN_WATCHED) && pindown_reason_text(PINDOWN_CHANGED));
-	CHECK(pindown_reason_text(PINDOWN_CHANGED + 1) == NULL);
+	CHECK(pindown_reason_text(PINDOWN_MONITOR_ENDED + 1) == NULL);
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device_pinned(&device) == 0);
 }

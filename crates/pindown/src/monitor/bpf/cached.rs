@@ -45,8 +45,8 @@ impl Monitor for BpfMonitor {
         Some(self.reports.page().journal())
     }
 
-    fn bell(&self) -> Option<&Bell> {
-        None
+    fn bell(&self) -> Option<&dyn Bell> {
+        Some(self.reports.bell())
     }
 
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use super::bell::RingBell;
 use super::page::{Page, Slot};
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::wire::{self, Message};
@@ -28,7 +29,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn connect(path: &Path) -> Result<(Self, Page), Unavailable> {
+    pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingBell), Unavailable> {
         let nobody =
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -51,10 +52,11 @@ impl Client {
             answer = client.ask(Message::Done);
         }
         match answer.map_err(Unavailable::Helper)? {
-            (Message::Grant, mut fds) if !fds.is_empty() => {
+            (Message::Grant, mut fds) if fds.len() > 1 => {
                 let page = Page::open(fds.remove(0).as_fd()).map_err(Unavailable::Helper)?;
+                let bell = RingBell::open(fds.remove(0)).map_err(Unavailable::Helper)?;
                 client._links = fds;
-                Ok((client, page))
+                Ok((client, page, bell))
             }
             (Message::Denied { why }, _) => Err(Unavailable::Denied(Denial::from_number(why))),
             _ => Err(Unavailable::Denied(Denial::Protocol)),

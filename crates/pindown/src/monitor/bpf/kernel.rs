@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use super::bell;
 use super::load::{self, Loaded};
 use super::page::{self, Page, SLOTS, Slot};
 use super::refusal::{Denial, Unavailable, Unwatchable};
@@ -67,6 +68,9 @@ struct Watched {
 struct Space {
     map: OwnedFd,
     page: Page,
+    /// The ring that wakes who waits, and its place among all.
+    bell: OwnedFd,
+    number: u32,
     /// The process that asked first.
     owner: OwnedFd,
     slots: [Option<Watched>; SLOTS],
@@ -169,15 +173,22 @@ impl Kernel {
         }
         let kernel = |_| Denial::Kernel;
         let map = sys::create_page(page::SIZE).map_err(kernel)?;
+        let bell = sys::create_ring(bell::SIZE).map_err(kernel)?;
+        let taken = |number: &u32| self.spaces.values().any(|space| space.number == *number);
+        let number = (0..).find(|number| !taken(number)).ok_or(Denial::Kernel)?;
+        let bells = self.loaded.bells.as_fd();
+        sys::update(bells, &number.to_ne_bytes(), &bell.as_raw_fd().to_ne_bytes(), false).map_err(kernel)?;
         let mut first = vec![0_u8; page::SIZE];
-        first[8 * page::LAYOUT..8 * page::LAYOUT + 8].copy_from_slice(&page::SALT.to_ne_bytes());
+        for (index, word) in [(page::LAYOUT, page::SALT), (page::BELL, u64::from(number))] {
+            first[8 * index..8 * index + 8].copy_from_slice(&word.to_ne_bytes());
+        }
         sys::update(map.as_fd(), &0_u32.to_ne_bytes(), &first, false).map_err(kernel)?;
         sys::freeze(map.as_fd()).map_err(kernel)?;
         let page = Page::open(map.as_fd()).map_err(kernel)?;
         let owner = process.try_clone_to_owned().map_err(kernel)?;
         let pages = self.loaded.pages.as_fd();
         sys::update(pages, &mm.to_ne_bytes(), &map.as_raw_fd().to_ne_bytes(), false).map_err(kernel)?;
-        self.spaces.insert(mm, Space { map, page, owner, slots: [None; SLOTS] });
+        self.spaces.insert(mm, Space { map, page, bell, number, owner, slots: [None; SLOTS] });
         self.quiet(process, mm).inspect_err(|_| self.end(mm))
     }
 
@@ -204,6 +215,11 @@ impl Kernel {
     /// The page of an address space, and the descriptor of its map.
     pub(super) fn page(&self, mm: u64) -> Option<(&Page, BorrowedFd<'_>)> {
         self.spaces.get(&mm).map(|space| (&space.page, space.map.as_fd()))
+    }
+
+    /// The ring that wakes who waits for reports on an address space.
+    pub(super) fn bell(&self, mm: u64) -> Option<BorrowedFd<'_>> {
+        self.spaces.get(&mm).map(|space| space.bell.as_fd())
     }
 
     /// Has the pages of `range` watched, of which `process` (with address space `mm`) wants to pin some. `None`: the
@@ -316,6 +332,7 @@ impl Kernel {
         let arguments = [END, mm, 0, 0, 0];
         sys::run(self.loaded.control.as_fd(), &arguments).ok();
         sys::delete(self.loaded.pages.as_fd(), &mm.to_ne_bytes()).ok();
+        sys::delete(self.loaded.bells.as_fd(), &space.number.to_ne_bytes()).ok();
         for (index, watched) in space.slots.iter().enumerate() {
             if let (Some(watched), Some(slot)) = (watched, Slot::new(index)) {
                 self.control(UNSUBSCRIBE, mm, watched.inode, slot);

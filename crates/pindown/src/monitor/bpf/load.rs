@@ -30,6 +30,7 @@ pub(super) struct Loaded {
     pub(super) programs: Vec<OwnedFd>,
     pub(super) pages: OwnedFd,
     pub(super) inodes: OwnedFd,
+    pub(super) bells: OwnedFd,
     pub(super) asked: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
@@ -117,10 +118,11 @@ pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavail
 
     let pages = map(&ebpf, "pages", (8, 4))?;
     let inodes = map(&ebpf, "inodes", (16, 512))?;
+    let bells = map(&ebpf, "bells", (4, 4))?;
     let asked = map(&ebpf, "asked", (4, 112))?;
     let attach = |program: &OwnedFd| sys::attach(program.as_fd());
     let links = programs.iter().map(attach).collect::<io::Result<_>>().map_err(refused("attaching"))?;
-    Ok(Loaded { hooks, links, programs, pages, inodes, asked, identify, control })
+    Ok(Loaded { hooks, links, programs, pages, inodes, bells, asked, identify, control })
 }
 
 fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, Unavailable>
@@ -138,7 +140,9 @@ fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
 /// A map by name, with the sizes that this crate will use it with.
 fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
     let fd = match ebpf.map(name) {
-        Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,
+        Some(Map::HashOfMaps(data) | Map::ArrayOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => {
+            copy(data.fd())?
+        }
         _ => return Err(Unavailable::Refused { what: name, why: "it is not in the object".into() }),
     };
     let found = sys::sizes(fd.as_fd()).map_err(refused(name))?;

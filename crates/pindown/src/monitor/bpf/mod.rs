@@ -6,7 +6,7 @@
 //! # Who loads the programs
 //! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads them for itself ([`Monitor::in_process`]);
 //! others ask `pindown-helper` ([`Monitor::from_helper`]), which has loaded them once for everybody. It passes a page
-//! that only the kernel writes, and the descriptors that keep the programs attached: reports go on when the helper dies.
+//! that only the kernel writes, a ring that wakes whoever waits for reports, and the descriptors that keep the programs attached: reports go on when the helper dies.
 //! What is lost then is the watching of further shared mappings, and the check for skipped programs.
 //!
 //! # What a client of the helper may learn and disturb
@@ -29,6 +29,7 @@
 //! inode's number moved, or a change overlapped, the entry goes (its pin serves this use only).
 //! [`Monitor::check`] now and then: an error ends caching. After fork(2) the child must not use its parent's cache.
 
+mod bell;
 mod btf;
 mod cached;
 mod client;
@@ -46,7 +47,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 pub(crate) use cached::BpfMonitor;
@@ -54,6 +57,8 @@ pub use page::{Change, Drain, Page, RECORDS, SLOTS, Slot};
 pub use refusal::{Denial, Unavailable, Unwatchable};
 pub use server::{Helper, Limits};
 
+use crate::journal::Waiting;
+use bell::RingBell;
 use client::Client;
 use kernel::Kernel;
 
@@ -74,6 +79,7 @@ pub enum Watch {
 #[derive(Debug)]
 pub struct Monitor {
     page: Page,
+    bell: RingBell,
     source: Mutex<Source>,
     pid: rustix::process::Pid,
 }
@@ -114,7 +120,10 @@ impl Monitor {
         kernel.admit(process.as_fd(), mm).map_err(denied)?;
         let (_, map) = kernel.page(mm).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
         let page = Page::open(map).map_err(load::refused("the page"))?;
-        Ok(Self::new(page, Source::Here { kernel, process, mm }))
+        let ring = kernel.bell(mm).and_then(|ring| ring.try_clone_to_owned().ok());
+        let ring = ring.ok_or(Unavailable::Denied(Denial::Kernel))?;
+        let bell = RingBell::open(ring).map_err(load::refused("the bell"))?;
+        Ok(Self::new(page, bell, Source::Here { kernel, process, mm }))
     }
 
     /// From a helper, without any privilege.
@@ -122,13 +131,13 @@ impl Monitor {
     /// # Errors
     /// [`Unavailable::NoHelper`] if nobody listens there; others say why the helper cannot be trusted or refused.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
-        let (client, page) = Client::connect(socket)?;
-        Ok(Self::new(page, Source::Helper(client)))
+        let (client, page, bell) = Client::connect(socket)?;
+        Ok(Self::new(page, bell, Source::Helper(client)))
     }
 
-    fn new(page: Page, source: Source) -> Self {
+    fn new(page: Page, bell: RingBell, source: Source) -> Self {
         client::wait_for_older_changes();
-        Self { page, source: Mutex::new(source), pid: getpid() }
+        Self { page, bell, source: Mutex::new(source), pid: getpid() }
     }
 
     /// Whether this is the process that opened it, and not a fork.
@@ -141,6 +150,26 @@ impl Monitor {
     #[must_use]
     pub fn page(&self) -> &Page {
         &self.page
+    }
+
+    /// What wakes those who wait for reports.
+    pub(crate) fn bell(&self) -> &RingBell {
+        &self.bell
+    }
+
+    /// Waits until something is reported after `seen`, a [`Page::head`] of earlier, or the time is up: whether something
+    /// was, or a watched inode lost pages. Of several threads that wait at least one is woken.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn wait(&self, seen: u64, timeout: Duration) -> std::io::Result<bool> {
+        let waiting = Waiting::on(&self.bell);
+        if self.page.head() != seen {
+            return Ok(true);
+        }
+        let timeout = Timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: timeout.subsec_nanos().into() };
+        let mut fds = [PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN)];
+        Ok(poll(&mut fds, Some(&timeout))? != 0)
     }
 
     /// Has everything watched that can change under the addresses `range`: to be called before each pinning.

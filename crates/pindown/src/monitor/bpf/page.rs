@@ -22,6 +22,8 @@ pub const SLOTS: usize = journal::page::INODES;
 pub(super) const SIZE: usize = size_of::<journal::Page>();
 /// Index of the word that says the layout.
 pub(super) const LAYOUT: usize = 11;
+/// Index of the word that says which ring wakes those who wait.
+pub(super) const BELL: usize = 12;
 
 /// A change of the address space, as a cache has to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]

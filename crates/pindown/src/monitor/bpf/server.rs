@@ -190,7 +190,8 @@ impl Helper {
                 if !page.drain(head).any(|change| change == wanted) {
                     return Err(Some(Denial::Challenge));
                 }
-                let fds: Vec<BorrowedFd<'_>> = std::iter::once(map).chain(self.kernel.links()).collect();
+                let bell = self.kernel.bell(mm).ok_or(Some(Denial::NoAddressSpace))?;
+                let fds: Vec<BorrowedFd<'_>> = [map, bell].into_iter().chain(self.kernel.links()).collect();
                 client.send(Message::Grant, &fds)?;
                 client.state = State::Served { mm };
                 let owner = client.process.try_clone().map_err(|_| Some(Denial::Kernel))?;

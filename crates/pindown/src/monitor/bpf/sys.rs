@@ -17,6 +17,7 @@ const LINK_CREATE: libc::c_int = 28;
 const ITER_CREATE: libc::c_int = 33;
 
 const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_RINGBUF: u32 = 27;
 const MMAPABLE: u32 = 1 << 10;
 const ATTACH_ITER: u32 = 28;
 /// Where `struct bpf_prog_info` has `recursion_misses`, and how long the kernel's must be to have it.
@@ -62,6 +63,13 @@ fn owned(fd: libc::c_int) -> OwnedFd {
 /// An array of one value, which can be mapped.
 pub(super) fn create_page(bytes: usize) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().u32(0, MAP_TYPE_ARRAY).u32(4, 4).u32(8, bytes as u32).u32(12, 1).u32(16, MMAPABLE);
+    // SAFETY: no addresses.
+    unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
+}
+
+/// A ring of so many bytes, a power of two and a multiple of a page.
+pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
+    let mut a = Attribute::new().u32(0, MAP_TYPE_RINGBUF).u32(12, bytes as u32);
     // SAFETY: no addresses.
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 /// Raised when a message changes.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// Descriptors that one message may carry.
 pub(super) const DESCRIPTORS: usize = 12;
 
@@ -24,7 +24,7 @@ pub(super) enum Message {
     Challenge { start: u64, len: u64 },
     /// Client: done.
     Done,
-    /// Helper: here it is. With descriptors: the page, then what keeps the programs attached.
+    /// Helper: here it is. With descriptors: the page, the bell, then what keeps the programs attached.
     Grant,
     /// Client: have the pages of these addresses watched.
     Watch { start: u64, end: u64 },

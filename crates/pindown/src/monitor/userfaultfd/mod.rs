@@ -35,7 +35,7 @@ use rustix::process::{Pid, getpid};
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Change, Page};
+use crate::journal::{Bell, Change, EventBell, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use sys::{Event, Message, Userfaultfd};
@@ -58,7 +58,7 @@ struct Shared {
     uffd: Userfaultfd,
     process: Pid,
     page: &'static Page,
-    bell: Bell,
+    bell: EventBell,
     mappings: Mappings,
     removed: Removed,
     /// The thread reads. What the system's library allocates when a thread begins is behind it.
@@ -165,7 +165,7 @@ fn start() -> io::Result<&'static Shared> {
         uffd: Userfaultfd::new()?,
         process: getpid(),
         page: Box::leak(Page::boxed()),
-        bell: Bell::new()?,
+        bell: EventBell::new()?,
         mappings: Mappings::open()?,
         removed: Removed::new(),
         reading: OnceLock::new(),
@@ -256,7 +256,7 @@ impl Monitor for UserfaultfdMonitor {
         Some(self.shared.page)
     }
 
-    fn bell(&self) -> Option<&Bell> {
+    fn bell(&self) -> Option<&dyn Bell> {
         Some(&self.shared.bell)
     }
 

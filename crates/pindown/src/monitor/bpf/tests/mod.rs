@@ -4,6 +4,7 @@
 mod quiet;
 mod reported;
 mod stress;
+mod woken;
 
 use std::ffi::c_long;
 use std::ops::Range;
@@ -73,8 +74,16 @@ impl Memory {
         memory
     }
 
+    /// A few pages lie where no huge page can begin: the kernel rounds ranges of calls that name one up to its end.
     fn anonymous(pages: u64) -> Self {
-        Self::new(pages, ANONYMOUS, -1)
+        let mut elsewhere = Vec::new();
+        loop {
+            let memory = Self::new(pages, ANONYMOUS, -1);
+            if pages > 16 || (0..pages).all(|page| !memory.at(page).is_multiple_of(2 << 20)) {
+                return memory;
+            }
+            elsewhere.push(memory);
+        }
     }
 
     fn shared(pages: u64) -> (Self, i64) {

@@ -1,19 +1,14 @@
-//! Every kind of change, made under a cache over the kernel tier by system calls of this process: no transfer uses the
-//! old pages. Skipped with the reason where the programs cannot be loaded.
-
-mod oracle;
+//! Mappings are unmapped, moved, replaced, protected, advised.
 
 use std::ffi::c_long;
 
-use oracle::{
-    ANONYMOUS, Memory, Outcome, PAGE, READ_WRITE, World, advise, call, done, load, map_anew, map_at, must, pattern,
-    store, unmap,
-};
-use pindown::{Access, Range};
+use pindown::Access;
 
-fn range(at: u64, len: u64) -> Range {
-    Range::new(at, len).expect("a range")
-}
+use crate::oracle::{
+    ANONYMOUS, Memory, Outcome, PAGE, READ_WRITE, World, advise, call, done, load, map_anew, must, pattern, store,
+    unmap,
+};
+use crate::range;
 
 #[test]
 fn mon_001_002_013_rcache_021_munmap_of_the_range_or_more() {
@@ -39,43 +34,6 @@ fn mon_003_munmap_of_a_part() {
             map_anew(memory.page(page), PAGE);
         });
         assert_eq!(outcome, Outcome::Renewed, "page {page}");
-    }
-}
-
-#[test]
-fn mon_004_of_three_registrations_those_on_the_page_go() {
-    let Some(world) = World::open() else { return };
-    // Pages A, B, C; A+B and B+C overlap B.
-    let memory = Memory::new(3);
-    let [ab, bc, c] = [(0, 2), (1, 2), (2, 1)].map(|(page, pages)| range(memory.page(page), pages * PAGE));
-    let [first, second, third] = [ab, bc, c].map(|part| world.cache.register(part, Access::LOCAL_WRITE));
-    let [first, second, third] = [first, second, third].map(|made| made.expect("registered"));
-    assert_eq!([first, second, third].map(|made| made.unwatched), [None; 3]);
-    assert_eq!(world.cache.check(), None);
-    unmap(memory.page(1), PAGE);
-    let mut told = Vec::from_iter(std::iter::from_fn(|| world.cache.check()));
-    told.sort_by_key(|handle| [first.handle, second.handle].iter().position(|one| one == handle));
-    assert_eq!(told, [first.handle, second.handle]);
-    store(memory.page(2), &pattern(PAGE, 4));
-    assert!(world.oracle.carry(third.local_key, memory.page(2), PAGE) == pattern(PAGE, 4));
-    for made in [first, second, third] {
-        world.cache.deregister(made.handle).expect("it is there");
-    }
-    assert_eq!(world.oracle.registered(), 0);
-}
-
-#[test]
-fn mon_005_two_registrations_of_one_page_are_both_told() {
-    let Some(world) = World::open() else { return };
-    let memory = Memory::new(1);
-    let [low, high] = [range(memory.start, 100), range(memory.start + 2000, 100)]
-        .map(|part| world.cache.register(part, Access::empty()).expect("registered"));
-    unmap(memory.start, PAGE);
-    let told = [world.cache.check(), world.cache.check()];
-    assert!(told.contains(&Some(low.handle)) && told.contains(&Some(high.handle)), "{told:?}");
-    assert_eq!(world.cache.check(), None);
-    for made in [low, high] {
-        world.cache.deregister(made.handle).expect("it is there");
     }
 }
 
@@ -177,72 +135,6 @@ fn mon_012_advice_that_drops_pages() {
 }
 
 #[test]
-fn mon_012_018_023_files_are_truncated_and_punched() {
-    let Some(world) = World::open() else { return };
-    let name = c"/pindown-changes";
-    // Any name will do for a shared memory object; an old one of a killed test is as good.
-    let path = std::path::Path::new("/dev/shm").join(name.to_str().expect("a name").trim_start_matches('/'));
-    let object = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
-    let object = object.expect("a shared memory object");
-    std::fs::remove_file(&path).expect("its name is not needed");
-    object.set_len(4 * PAGE).expect("it grows");
-    let object_fd = std::os::fd::AsRawFd::as_raw_fd(&object) as u64;
-    for fd in [oracle::memfd(4 * PAGE), object_fd] {
-        let memory = Memory::of(4, libc::MAP_SHARED, fd);
-        let calls: [&[(c_long, [u64; 3])]; 3] = [
-            &[(libc::SYS_ftruncate, [PAGE, 0, 0]), (libc::SYS_ftruncate, [4 * PAGE, 0, 0])],
-            // FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-            &[(libc::SYS_fallocate, [3, PAGE, PAGE])],
-            &[(libc::SYS_ftruncate, [0, 0, 0]), (libc::SYS_ftruncate, [4 * PAGE, 0, 0])],
-        ];
-        for calls in calls {
-            let outcome = world.across(memory.start, memory.len, || {
-                for (number, [a, b, c]) in calls {
-                    done(*number, [fd, *a, *b, *c, 0, 0]);
-                }
-            });
-            assert_eq!(outcome, Outcome::Renewed, "{calls:?}");
-        }
-        let again = world.across(memory.start, memory.len, || {
-            unmap(memory.start, memory.len);
-            map_at(memory.start, memory.len, libc::MAP_SHARED, fd, 0);
-        });
-        assert_eq!(again, Outcome::Needlessly, "the same pages of the same object");
-        let else_ = world.across(memory.start, memory.len, || {
-            unmap(memory.start, memory.len);
-            map_anew(memory.start, memory.len);
-        });
-        assert_eq!(else_, Outcome::Renewed);
-    }
-}
-
-#[test]
-fn mon_018_private_mappings_of_a_file() {
-    let Some(world) = World::open() else { return };
-    let path = std::env::temp_dir().join(format!("pindown-changes-{}", std::process::id()));
-    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");
-    std::fs::remove_file(&path).expect("its name is not needed");
-    file.set_len(4 * PAGE).expect("it grows");
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&file) as u64;
-    let memory = Memory::of(4, libc::MAP_PRIVATE, fd);
-    let used = world.get(memory.start, memory.len);
-    let kept = !used.is_single();
-    world.lane.end(used);
-    if !kept {
-        return eprintln!("skipped: files of {} are not watched", path.display());
-    }
-    let cut = world.across(memory.start, memory.len, || {
-        file.set_len(0).expect("it shrinks");
-        file.set_len(4 * PAGE).expect("it grows");
-    });
-    assert_eq!(cut, Outcome::Renewed);
-    let again = world.across(memory.start, memory.len, || map_at(memory.start, memory.len, libc::MAP_PRIVATE, fd, 0));
-    assert_eq!(again, Outcome::Renewed);
-    let dropped = world.across(memory.start, memory.len, || advise(memory.start, PAGE, libc::MADV_DONTNEED));
-    assert_eq!(dropped, Outcome::Renewed);
-}
-
-#[test]
 fn mon_014_055_protection() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
@@ -271,37 +163,6 @@ fn mon_014_055_protection() {
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(0, 1, 0)), Outcome::Kept);
     // No right is lost.
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(2, 1, READ_WRITE)), Outcome::Kept);
-}
-
-#[test]
-fn mon_016_057_system_v_segments() {
-    let Some(world) = World::open() else { return };
-    let segment = || must(libc::SYS_shmget, [libc::IPC_PRIVATE as u64, 4 * PAGE, 0o1600, 0, 0, 0]);
-    let (first, second) = (segment(), segment());
-    let attach = |id: u64, at: u64, flags: i32| must(libc::SYS_shmat, [id, at, flags as u64, 0, 0, 0]);
-    let at = attach(first, 0, 0);
-    let replaced = world.across(at, 4 * PAGE, || {
-        done(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]);
-        assert_eq!(attach(second, at, 0), at);
-    });
-    assert_eq!(replaced, Outcome::Renewed);
-    let replaced = world.across(at, 4 * PAGE, || assert_eq!(attach(first, at, libc::SHM_REMAP), at));
-    assert_eq!(replaced, Outcome::Renewed, "SHM_REMAP");
-    let holed = world.across(at, 4 * PAGE, || advise(at + PAGE, PAGE, libc::MADV_REMOVE));
-    assert_eq!(holed, Outcome::Renewed);
-    done(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]);
-    for id in [first, second] {
-        done(libc::SYS_shmctl, [id, libc::IPC_RMID as u64, 0, 0, 0, 0]);
-    }
-}
-
-#[test]
-fn mon_012_remap_file_pages() {
-    let Some(world) = World::open() else { return };
-    let (memory, _) = Memory::shared(4);
-    // Its first page shows what the second does from then on.
-    let first = world.across(memory.start, PAGE, || done(libc::SYS_remap_file_pages, [memory.start, PAGE, 0, 1, 0, 0]));
-    assert_eq!(first, Outcome::Renewed);
 }
 
 #[test]
@@ -380,70 +241,4 @@ fn mon_031_calls_answer_as_without_a_cache() {
     assert_eq!(with.0, without.0);
     assert!(with.1 == without.1);
     assert!(with.0.iter().any(Result::is_err) && with.0[0] == Ok(0));
-}
-
-#[test]
-fn mon_035_two_caches_are_both_told() {
-    let Some(world) = World::open() else { return };
-    let other_oracle = oracle::Oracle::new();
-    let builder = pindown::Cache::builder(other_oracle.clone()).monitor(pindown::monitor::Choice::Bpf);
-    let other = builder.open().expect("the first one opened");
-    let lane = other.lane();
-    let memory = Memory::new(2);
-    let send = || {
-        let used = lane.get(range(memory.start, memory.len), Access::empty()).expect("registered");
-        let sent = other_oracle.carry(used.local_key(), memory.start, memory.len);
-        lane.end(used);
-        sent
-    };
-    store(memory.start, &pattern(memory.len, 1));
-    assert!(send() == pattern(memory.len, 1) && world.send(memory.start, memory.len) == pattern(memory.len, 1));
-    // What one has taken in is still news to the other.
-    advise(memory.start, PAGE, libc::MADV_DONTNEED);
-    world.transfers(memory.start, memory.len, 2);
-    world.cache.sweep();
-    store(memory.start, &pattern(memory.len, 3));
-    assert!(send() == pattern(memory.len, 3));
-    assert_eq!((world.cache.stats().invalidations, other.stats().invalidations), (1, 1));
-}
-
-#[test]
-fn mon_045_046_047_a_check_sees_what_happened_before_it() {
-    let Some(world) = World::open() else { return };
-    let memory = Memory::new(64);
-    let registered = Vec::from_iter((0..64).map(|page| {
-        let made = world.cache.register(range(memory.page(page), PAGE), Access::empty()).expect("registered");
-        assert_eq!(made.unwatched, None);
-        made.handle
-    }));
-    assert_eq!(world.cache.check(), None);
-    for (page, handle) in registered.iter().enumerate().take(8) {
-        unmap(memory.page(page as u64), PAGE);
-        assert_eq!(world.cache.check(), Some(*handle));
-        assert_eq!(world.cache.check(), None);
-    }
-    // More than the ring of records holds.
-    let burst = Memory::new(1);
-    for _ in 0..5000 {
-        map_anew(burst.start, PAGE);
-    }
-    for page in 8..64 {
-        unmap(memory.page(page), PAGE);
-    }
-    let mut told = Vec::from_iter(std::iter::from_fn(|| world.cache.check()));
-    told.sort_by_key(|handle| registered.iter().position(|one| one == handle));
-    assert_eq!(told, registered[8..]);
-    registered.iter().for_each(|handle| world.cache.deregister(*handle).expect("it is there"));
-}
-
-#[test]
-fn mon_054_pages_are_unpinned_when_a_change_was_taken_in() {
-    let Some(world) = World::open() else { return };
-    let memory = Memory::new(256);
-    let before = oracle::pinned_kilobytes();
-    world.lane.end(world.kept(memory.start, memory.len));
-    assert_eq!(oracle::pinned_kilobytes(), before + 1024);
-    unmap(memory.start, PAGE);
-    world.cache.sweep();
-    assert_eq!(oracle::pinned_kilobytes(), before);
 }

@@ -1,0 +1,95 @@
+//! How the kernel's programs wake those who wait: a ring buffer in which one record says that something changed.
+//!
+//! *An emptied ring says that somebody waits.* The ring's reader, a client, writes how far it has read; whoever is about to
+//! wait says "all". A program that reports a change puts a record into the ring if it is empty, which wakes everybody who
+//! polls its descriptor, and does nothing if it is not. So after one record that nobody takes, a change costs a look at
+//! two numbers, and a client that dies or sleeps is no matter. A client can write nothing but its own place in its own
+//! ring.
+#![expect(unsafe_code, reason = "maps two words that the kernel shares; each block states its own reason")]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::journal::Bell;
+
+/// Bytes of the ring, and of each page before it: the reader's word, and the kernel's.
+pub(super) const SIZE: usize = 4096;
+
+/// One client's ring.
+#[derive(Debug)]
+pub(crate) struct RingBell {
+    ring: OwnedFd,
+    /// How far the reader has read.
+    read: NonNull<AtomicU64>,
+    /// How far the programs have written.
+    written: NonNull<AtomicU64>,
+}
+
+// SAFETY: both words are atomics, mapped until the value is dropped.
+unsafe impl Send for RingBell {}
+// SAFETY: as for Send.
+unsafe impl Sync for RingBell {}
+
+impl RingBell {
+    /// Maps the positions of the ring that `ring` (a descriptor of the kernel's map) holds.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub(super) fn open(ring: OwnedFd) -> io::Result<Self> {
+        let read = map(ring.as_fd(), ProtFlags::READ | ProtFlags::WRITE, 0)?;
+        let written = map(ring.as_fd(), ProtFlags::READ, SIZE as u64).inspect_err(|_| unmap(read))?;
+        Ok(Self { ring, read, written })
+    }
+
+    /// Bytes ever written: a multiple of how often it was rung.
+    pub(super) fn rung(&self) -> u64 {
+        // SAFETY: mapped and aligned while `self` is; the kernel writes it atomically.
+        unsafe { self.written.as_ref() }.load(Ordering::Acquire)
+    }
+}
+
+fn map(ring: BorrowedFd<'_>, rights: ProtFlags, offset: u64) -> io::Result<NonNull<AtomicU64>> {
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let base = unsafe { mmap(ptr::null_mut(), SIZE, rights, MapFlags::SHARED, ring, offset) }?;
+    NonNull::new(base.cast()).ok_or(io::ErrorKind::AddrNotAvailable.into())
+}
+
+fn unmap(word: NonNull<AtomicU64>) {
+    // SAFETY: a mapping that `map` made, to which no reference is left.
+    let unmapped = unsafe { munmap(word.as_ptr().cast(), SIZE) };
+    debug_assert_eq!(unmapped, Ok(()));
+}
+
+impl Drop for RingBell {
+    fn drop(&mut self) {
+        unmap(self.read);
+        unmap(self.written);
+    }
+}
+
+impl Bell for RingBell {
+    fn join(&self) {
+        self.silence();
+    }
+
+    fn leave(&self) {
+        // The next change rings once, for nobody.
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+
+    fn silence(&self) {
+        // SAFETY: mapped and aligned while `self` is; the kernel reads it atomically.
+        let read = unsafe { self.read.as_ref() };
+        // Never back behind what another waiter has read: the ring would seem to be rung, and not wake it.
+        read.fetch_max(self.rung(), Ordering::SeqCst);
+        // A program moves the journal's head before it looks here.
+        fence(Ordering::SeqCst);
+    }
+}

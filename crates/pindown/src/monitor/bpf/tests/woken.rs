@@ -1,0 +1,75 @@
+//! Those who wait are woken by a change, and nobody pays while nobody waits.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Memory, PAGE, alone, done, monitor};
+use crate::journal::{Bell, Waiting};
+
+/// Whether the bell rings within so many seconds; other threads' changes make it ring as well.
+fn rings(waiting: &Waiting<'_>, seconds: i64) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("it can be polled") == 1
+}
+
+#[test]
+fn mon_048_a_change_wakes_who_waits() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let memory = Memory::anonymous(8);
+    for page in 0..8 {
+        let waiting = Waiting::on(monitor.bell());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| rings(&waiting, 20));
+            done(libc::SYS_munmap, [memory.at(page), PAGE, 0, 0, 0, 0]);
+            assert!(waiter.join().expect("it ends"), "page {page}");
+        });
+        waiting.silence();
+        drop(waiting);
+    }
+}
+
+#[test]
+fn mon_048_pages_that_leave_a_file_wake_too() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let (memory, fd) = Memory::shared(2);
+    let slot = match monitor.watch(memory.all()).expect("it can be watched") {
+        super::super::Watch::Inode(slot) => slot,
+        super::super::Watch::Records => panic!("a shared mapping"),
+    };
+    // Not mapped here any more, so that only the file tells.
+    done(libc::SYS_munmap, [memory.start, 2 * PAGE, 0, 0, 0, 0]);
+    let waiting = Waiting::on(monitor.bell());
+    let before = monitor.page().inode(slot);
+    done(libc::SYS_ftruncate, [fd as u64, 0, 0, 0, 0, 0]);
+    assert!(monitor.page().inode(slot) > before);
+    assert!(rings(&waiting, 20));
+    drop(waiting);
+    monitor.unwatch(slot);
+}
+
+#[test]
+fn mon_049_nobody_waits_nothing_is_rung() {
+    let _alone = alone();
+    let Some(monitor) = monitor() else { return };
+    let memory = Memory::anonymous(1);
+    let change = || {
+        done(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
+        memory.touch();
+    };
+    // Once for the last who waited, at most.
+    change();
+    let rung = monitor.bell().rung();
+    for _ in 0..1000 {
+        change();
+    }
+    assert_eq!(monitor.bell().rung(), rung);
+    // And nothing is lost for those who come.
+    monitor.bell().silence();
+    for _ in 0..1000 {
+        change();
+    }
+    assert!(monitor.bell().rung() > rung);
+    let mut fds = [PollFd::from_borrowed_fd(monitor.bell().descriptor(), PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
+}

@@ -1,0 +1,66 @@
+//! Transfers race with changes.
+#![expect(unsafe_code, reason = "one word in memory that is replaced; each block states its own reason")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::oracle::{Memory, PAGE, World, advise, done, map_anew, map_at};
+
+/// A page that one thread replaces again and again, while another transfers through the cache: what is carried is never
+/// older than what was in the page before the look-up.
+#[test]
+fn mon_046_050_rcache_021_026_transfers_race_with_changes() {
+    let Some(world) = World::open() else { return };
+    let (private, (shared, fd)) = (Memory::new(4), Memory::shared(4));
+    let replace: [(&Memory, &(dyn Fn() + Sync)); 4] = [
+        (&private, &|| map_anew(private.start, private.len)),
+        (&private, &|| advise(private.page(1), PAGE, libc::MADV_DONTNEED)),
+        (&shared, &|| done(libc::SYS_fallocate, [fd, 3, PAGE, PAGE, 0, 0])),
+        (&shared, &|| map_at(shared.start, shared.len, libc::MAP_SHARED, fd, 0)),
+    ];
+    for (way, (memory, replace)) in replace.into_iter().enumerate() {
+        let (at, before) = (memory.page(1), world.cache.stats());
+        // SAFETY: the page is mapped for as long as the test runs, and only accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at as usize)) };
+        let (published, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let mut right = 0_u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    if number % 8 == 0 {
+                        replace();
+                    }
+                    word.store(number, Ordering::SeqCst);
+                    published.store(number, Ordering::SeqCst);
+                    (0..number % 64).for_each(|_| std::hint::spin_loop());
+                }
+            });
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while right < 4000 {
+                assert!(Instant::now() < deadline, "{right} transfers in a minute");
+                let least = published.load(Ordering::SeqCst);
+                let sent = world.send(at, 8);
+                let carried = sent.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+                // A new page holds 0, unless it shows what the object held.
+                if carried < least && carried != 0 {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!(
+                        "stale: carried {carried} after {least} had been stored, way {way}: {:?}",
+                        world.cache.stats()
+                    );
+                }
+                right += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let after = world.cache.stats();
+        assert!(after.invalidations > before.invalidations, "way {way}: nothing raced: {after:?}");
+        println!("way {way}: {after:?}");
+    }
+    world.cache.flush();
+    world.cache.sweep();
+    assert_eq!(world.oracle.registered(), 0);
+}

@@ -1,0 +1,156 @@
+//! Memory that an allocator gives, takes back, moves and gives again.
+#![expect(unsafe_code, reason = "the allocators; each block states its own reason")]
+
+use std::alloc::{Layout, alloc, dealloc, realloc};
+use std::path::Path;
+
+use crate::oracle::{
+    ANONYMOUS, Outcome, PAGE, READ_WRITE, World, call, in_child, must, pattern, pinned_kilobytes, store, unmap,
+};
+
+#[test]
+fn mon_024_053_rcache_022_fresh_memory_in_each_of_many_iterations() {
+    let Some(world) = World::open() else { return };
+    let before = pinned_kilobytes();
+    let mut most = 0;
+    for round in 0..10_000_u64 {
+        let len = (1 + round % 16) * PAGE;
+        let at = must(libc::SYS_mmap, [0, len, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+        store(at, &round.to_ne_bytes());
+        assert_eq!(world.send(at, len)[..8], round.to_ne_bytes(), "round {round}");
+        unmap(at, len);
+        if round % 100 == 99 {
+            most = most.max(pinned_kilobytes() - before);
+        }
+    }
+    let stats = world.cache.stats();
+    // A fence of all threads is paid for 64 that have gone together. All of them would have been 340,000 kB.
+    assert!(most <= 66 * 64, "up to {most} kB were pinned, of buffers of at most 64: {stats:?}");
+    assert!(stats.misses >= 9_900, "each was registered and kept: {stats:?}");
+    world.cache.sweep();
+    assert_eq!((pinned_kilobytes(), world.oracle.registered()), (before, 0));
+}
+
+/// Sends from blocks of all sizes that the allocator gives, gives back and gives again; returns addresses that came twice.
+fn allocate_and_send(world: &World) -> usize {
+    let mut known = std::collections::HashSet::new();
+    let mut again = 0;
+    for round in 0..40_u64 {
+        for len in [3_000, 40 << 10, 200 << 10, 3 << 20, 40 << 20] {
+            let layout = Layout::from_size_align(len as usize, 64).expect("a layout");
+            // SAFETY: the layout has a size.
+            let block = unsafe { alloc(layout) };
+            assert!(!block.is_null());
+            let at = block.expose_provenance() as u64;
+            again += usize::from(!known.insert(at));
+            let seed = (round * 5 + len % 7) as u8;
+            // Of the largest, the end, where an allocator cuts first.
+            let (from, part) = if len > 1 << 20 { (at + len - (256 << 10), 256 << 10) } else { (at, len) };
+            world.transfers(from, part, seed);
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(block, layout) };
+            if round % 3 == 0 {
+                // SAFETY: the C library may give back what it likes.
+                unsafe { libc::malloc_trim(0) };
+            }
+        }
+    }
+    again
+}
+
+#[test]
+fn mon_025_030_056_rcache_024_memory_of_the_allocator() {
+    let Some(world) = World::open() else { return };
+    let again = allocate_and_send(&world);
+    assert!(again > 50, "addresses were used again {again} times");
+    assert!(world.cache.stats().invalidations > 0, "memory was given back: {:?}", world.cache.stats());
+}
+
+#[test]
+fn mon_015_025_the_allocator_lowers_the_break() {
+    let Some(world) = World::open() else { return };
+    let now = must(libc::SYS_brk, [0; 6]);
+    let start = now.next_multiple_of(PAGE);
+    let set = |to: u64| assert_eq!(must(libc::SYS_brk, [to, 0, 0, 0, 0, 0]), to);
+    // Above what the C library has, and back before it looks again.
+    set(start + 8 * PAGE);
+    let outcome = world.across(start, 8 * PAGE, || {
+        set(start + 2 * PAGE);
+        set(start + 8 * PAGE);
+    });
+    assert_eq!(outcome, Outcome::Renewed);
+    let outcome = world.across(start, 2 * PAGE, || {
+        set(start + 4 * PAGE);
+        set(start + 8 * PAGE);
+    });
+    assert_eq!(outcome, Outcome::Kept);
+    set(now);
+}
+
+#[test]
+fn mon_026_realloc_moves_by_mremap() {
+    let Some(world) = World::open() else { return };
+    let layout = |pages: u64| Layout::from_size_align((pages * PAGE) as usize, 16).expect("a layout");
+    // SAFETY: the layout has a size.
+    let mut block = unsafe { alloc(layout(1024)) };
+    let (mut len, mut moved) = (1024, 0);
+    for _ in 0..12 {
+        let at = block.expose_provenance() as u64;
+        world.transfers(at, len * PAGE, 3);
+        // What follows it is taken, so that it cannot grow where it is.
+        let next = (at + len * PAGE).next_multiple_of(PAGE);
+        let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        let taken = call(libc::SYS_mmap, [next, PAGE, 0, flags, u64::MAX, 0]);
+        // SAFETY: allocated with this layout.
+        block = unsafe { realloc(block, layout(len), ((len + 512) * PAGE) as usize) };
+        let now = block.expose_provenance() as u64;
+        moved += u32::from(now != at);
+        assert!(world.send(now, len * PAGE) == pattern(len * PAGE, 3 ^ 0x55), "what it held moved with it");
+        if now != at {
+            // Somebody else's memory at the old address.
+            let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+            let old = at.next_multiple_of(PAGE);
+            if call(libc::SYS_mmap, [old, 16 * PAGE, READ_WRITE, flags, u64::MAX, 0]).is_ok() {
+                world.transfers(old, 16 * PAGE, 4);
+                unmap(old, 16 * PAGE);
+            }
+        }
+        taken.into_iter().for_each(|page| unmap(page, PAGE));
+        len += 512;
+    }
+    // SAFETY: as above.
+    unsafe { dealloc(block, layout(len)) };
+    assert!(moved > 0, "it never moved");
+}
+
+#[test]
+#[ignore = "started by another test, with another allocator"]
+fn allocator_process() {
+    let Some(world) = World::open() else { return };
+    let again = allocate_and_send(&world);
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+    let library = std::env::var("LD_PRELOAD").expect("the test sets it");
+    let name = Path::new(&library).file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(maps.contains(name.split(".so").next().expect("a name")), "{library} is not loaded");
+    println!("{library}: {again} addresses again, {:?}", world.cache.stats());
+    assert!(again > 0);
+}
+
+#[test]
+fn mon_027_other_allocators() {
+    let mut tried = 0;
+    for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+        let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
+        let Some(library) = found else {
+            eprintln!("skipped: {name} is not installed");
+            continue;
+        };
+        let library = library.to_str().expect("a path").to_owned();
+        // Give memory back at once, as far as they can be asked to.
+        let at_once = [("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"), ("MIMALLOC_RESET_DELAY", "0")];
+        println!("{}", in_child("allocators::allocator_process", &[("LD_PRELOAD", &library), at_once[0], at_once[1]]));
+        tried += 1;
+    }
+    println!("{tried} allocators");
+}

@@ -1,0 +1,65 @@
+//! Others change the memory: another process, and io_uring.
+#![expect(unsafe_code, reason = "io_uring; each block states its own reason")]
+
+use crate::forked;
+use crate::oracle::{Memory, Outcome, PAGE, World, call, in_child};
+
+#[test]
+fn mon_012_028_another_process_truncates_the_file() {
+    let Some(world) = World::open() else { return };
+    let (memory, fd) = Memory::shared(4);
+    let in_other = |number: libc::c_long, arguments: [u64; 3]| {
+        let [a, b, c] = arguments;
+        assert_eq!(forked(|| u8::from(call(number, [fd, a, b, c, 0, 0]).is_ok())), 1);
+    };
+    let cut = world.across(memory.start, memory.len, || {
+        in_other(libc::SYS_ftruncate, [PAGE, 0, 0]);
+        in_other(libc::SYS_ftruncate, [4 * PAGE, 0, 0]);
+    });
+    assert_eq!(cut, Outcome::Renewed);
+    let punched = world.across(memory.start, memory.len, || in_other(libc::SYS_fallocate, [3, PAGE, PAGE]));
+    assert_eq!(punched, Outcome::Renewed);
+    let written = world.across(memory.start, memory.len, || in_other(libc::SYS_pwrite64, [memory.start, 1, 0]));
+    assert_eq!(written, Outcome::Kept, "writing replaces no page");
+}
+
+#[test]
+#[ignore = "started by another test: it ends caching in its process"]
+fn io_uring_process() {
+    use io_uring::{IoUring, opcode, types};
+    let Some(world) = World::open() else { return };
+    let mut ring = IoUring::new(4).expect("io_uring is there");
+    let mut submit = |entry: io_uring::squeue::Entry| {
+        // SAFETY: the memory that entries name is the test's own.
+        unsafe { ring.submission().push(&entry) }.expect("there is room");
+        ring.submit_and_wait(1).expect("it is submitted");
+        assert_eq!(ring.completion().next().expect("it has completed").result(), 0);
+    };
+    // By a worker: the hole is seen, and caching goes on.
+    let (shared, fd) = Memory::shared(4);
+    let hole = || opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(PAGE).mode(3).build();
+    let outcome = world.across(shared.start, shared.len, || submit(hole()));
+    assert_eq!(outcome, Outcome::Renewed);
+    assert_eq!(world.across(shared.start, shared.len, || submit(hole())), Outcome::Renewed);
+    // Nobody says when a worker has ended: nothing is kept any more, and every transfer is right.
+    let memory = Memory::new(4);
+    let advice = || opcode::Madvise::new(address(memory.page(1)), PAGE as i64, libc::MADV_DONTNEED).build();
+    assert_eq!(world.across(memory.start, memory.len, || submit(advice())), Outcome::Renewed);
+    for seed in 0..20 {
+        submit(advice());
+        world.transfers(memory.start, memory.len, seed);
+        let used = world.get(memory.start, memory.len);
+        assert!(used.is_single());
+        world.lane.end(used);
+    }
+    assert_eq!((world.cache.stats().entries, world.oracle.registered()), (0, 0));
+}
+
+fn address(at: u64) -> *mut libc::c_void {
+    std::ptr::with_exposed_provenance_mut(at as usize)
+}
+
+#[test]
+fn mon_012_029_io_uring_changes_memory() {
+    println!("{}", in_child("others::io_uring_process", &[]));
+}

@@ -1,0 +1,143 @@
+//! Threads and forks.
+#![expect(unsafe_code, reason = "forks; each block states its own reason")]
+
+use pindown::{Access, Lane, LookupError};
+
+use crate::oracle::{Memory, Oracle, Outcome, PAGE, World, advise, call, done, map_anew, pattern, store, unmap};
+use crate::{forked, inner_pages, range};
+
+#[test]
+fn mon_019_034_fork_leaves_the_parent_its_registrations() {
+    let Some(world) = World::open() else { return };
+    let memory = Memory::new(4);
+    let child = |lane: &Lane<Oracle>| {
+        let answer = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE);
+        let refused = matches!(answer, Err(LookupError::Forked));
+        let same = load_byte(memory.start) == pattern(1, 1)[0];
+        // What the child does to its own copy is not the parent's business.
+        call(libc::SYS_munmap, [memory.start, memory.len, 0, 0, 0, 0]).ok();
+        u8::from(refused) | u8::from(same) << 1
+    };
+    let outcome = world.across(memory.start, memory.len, || assert_eq!(forked(|| child(&world.lane)), 3));
+    assert_eq!(outcome, Outcome::Kept);
+    // The parent writes while the child lives: the copy is the child's.
+    let used = world.kept(memory.start, memory.len);
+    let (gate, other) = pipe();
+    // SAFETY: the child only reads a byte from the pipe.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut byte = 0_u8;
+        call(libc::SYS_read, [gate, (&raw mut byte) as u64, 1, 0, 0, 0]).ok();
+        // SAFETY: as in `forked`.
+        unsafe { libc::_exit(0) };
+    }
+    store(memory.start, &pattern(memory.len, 9));
+    assert!(world.oracle.carry(used.local_key(), memory.start, memory.len) == pattern(memory.len, 9));
+    world.transfers(memory.start, memory.len, 10);
+    done(libc::SYS_write, [other, c"x".as_ptr() as u64, 1, 0, 0, 0]);
+    // SAFETY: the child is this test's own.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    world.lane.end(used);
+    for fd in [gate, other] {
+        done(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Without an allocation.
+fn load_byte(at: u64) -> u8 {
+    // SAFETY: the tests name memory of their own.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(at as usize).read_volatile() }
+}
+
+fn pipe() -> (u64, u64) {
+    let mut ends = [0_i32; 2];
+    done(libc::SYS_pipe2, [ends.as_mut_ptr() as u64, libc::O_CLOEXEC as u64, 0, 0, 0, 0]);
+    (ends[0] as u64, ends[1] as u64)
+}
+
+#[test]
+fn mon_020_vfork_and_exec() {
+    let Some(world) = World::open() else { return };
+    let memory = Memory::new(4);
+    let outcome = world.across(memory.start, memory.len, || {
+        // The library starts it by clone(CLONE_VM | CLONE_VFORK): vfork(2) under another name.
+        let (program, mut child) = (c"/bin/true".as_ptr(), 0);
+        let arguments = [program.cast_mut(), std::ptr::null_mut()];
+        let (actions, attributes) = (std::ptr::null(), std::ptr::null());
+        // SAFETY: the path and both lists end with zeros and live through the call.
+        let answer = unsafe {
+            let environment = arguments[1..].as_ptr();
+            libc::posix_spawn(&raw mut child, program, actions, attributes, arguments.as_ptr(), environment)
+        };
+        assert_eq!(answer, 0);
+        let mut status = 0;
+        // SAFETY: the child is this test's own.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "it ended well");
+    });
+    assert_eq!(outcome, Outcome::Kept);
+    assert_eq!(world.cache.stats().flushes, 0);
+}
+
+#[test]
+fn mon_021_029_a_thread_ends_and_its_stack_goes() {
+    let Some(world) = World::open() else { return };
+    // More than the C library keeps for the next thread (40 MiB): these are unmapped.
+    const LARGE: usize = 64 << 20;
+    let mut places = std::collections::HashMap::new();
+    for round in 0..16_u8 {
+        let (ready, told) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::Builder::new().stack_size(if round < 8 { LARGE } else { 256 << 10 });
+        let thread = thread.spawn(move || {
+            let mut here = [0_u8; 4 * PAGE as usize];
+            store(here.as_mut_ptr().expose_provenance() as u64, &pattern(4 * PAGE, round));
+            ready.send(here.as_ptr() as u64).expect("the test listens");
+            wait.recv().ok();
+            std::hint::black_box(&here);
+        });
+        let thread = thread.expect("a thread");
+        let at = told.recv().expect("it says where");
+        assert!(world.send(at, 4 * PAGE) == pattern(4 * PAGE, round), "stale: thread {round}");
+        go.send(()).expect("it waits");
+        thread.join().expect("it ends");
+        *places.entry(at).or_insert(0) += 1;
+    }
+    let stats = world.cache.stats();
+    assert!(stats.invalidations >= 7, "large stacks are unmapped: {stats:?}");
+    assert!(places.values().any(|&times| times > 1), "an address was used again: {places:x?}");
+}
+
+#[test]
+fn mon_029_another_thread_unmaps() {
+    let Some(world) = World::open() else { return };
+    let memory = Memory::new(4);
+    let outcome = world.across(memory.start, memory.len, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                unmap(memory.start, memory.len);
+                map_anew(memory.start, memory.len);
+            });
+        });
+    });
+    assert_eq!(outcome, Outcome::Renewed);
+}
+
+#[test]
+fn mon_022_the_stack_is_used_again() {
+    let Some(world) = World::open() else { return };
+    #[inline(never)]
+    fn deeper(world: &World, seed: u8) -> u64 {
+        let mut here = [0_u8; 16 * PAGE as usize];
+        let (at, len) = inner_pages(here.as_mut_ptr().expose_provenance() as u64, 16 * PAGE);
+        world.transfers(at, len, seed);
+        std::hint::black_box(&here);
+        at
+    }
+    let first = deeper(&world, 1);
+    let used = world.cache.stats().misses;
+    // What lies below the stack pointer is given back, but for what the call itself uses.
+    advise(first, 12 * PAGE, libc::MADV_DONTNEED);
+    assert_eq!(deeper(&world, 2), first);
+    assert!(world.cache.stats().misses > used, "registered anew");
+}
