@@ -119,8 +119,9 @@ fn calm_malloc() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30)
     };
     map_from(32 << 20);
+    // The compiler would leave out what is only taken and given back.
     // SAFETY: any size may be asked for.
-    let room = unsafe { libc::malloc(8 << 20) };
+    let room = std::hint::black_box(unsafe { libc::malloc(8 << 20) });
     // SAFETY: it is what malloc gave, or null, and nobody else has it.
     unsafe { libc::free(room) };
     map_from(128 << 10);
