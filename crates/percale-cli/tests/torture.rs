@@ -69,8 +69,8 @@ fn rcache_021_userfaultfd_gives_nothing_stale() {
 }
 
 #[test]
-fn rcache_021_userfaultfd_gives_nothing_stale_to_programs_without_guard_pages() {
-    is_right("userfaultfd-no-guards");
+fn rcache_021_userfaultfd_gives_nothing_stale_to_programs_that_keep_their_promise() {
+    is_right("userfaultfd-promised");
 }
 
 #[test]

@@ -99,10 +99,10 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
 
 /*
  * pindown_attr.flags: no code in this process, its libraries included, ever installs guard pages (MADV_GUARD_INSTALL, Linux
- * 6.13) in memory that is registered. userfaultfd does not report those, so without this promise it keeps sealed memory
- * only, where the kernel has them.
+ * 6.13) in memory that is registered, nor attaches a System V segment over it (shmat with SHM_REMAP). userfaultfd does not
+ * report those, so without this promise it keeps sealed memory only.
  */
-#define PINDOWN_NO_GUARD_PAGES 1u
+#define PINDOWN_NO_UNSEEN_CHANGES 1u
 
 /* How a cache is to be. Begin with PINDOWN_ATTR_INIT and set at least pin and unpin. */
 struct pindown_attr {
@@ -117,7 +117,7 @@ struct pindown_attr {
 	 *
 	 * "best"         the first of these that works here, down to "none"; pindown_monitor_why tells why
 	 * "bpf"          keeps every kind of memory that can be pinned, with few exceptions; root, or pindown-helper
-	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_GUARD_PAGES) and sealed memory; a hit makes a system
+	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_UNSEEN_CHANGES) and sealed memory; a hit makes a system
 	 *                call. Keeps a registration through mprotect(2) (MON-014 is not held)
 	 * "sealed"       keeps memory of pindown_alloc, which cannot change
 	 * "imported"     keeps what the application answers for; it calls pindown_changed. Never chosen by "best"
@@ -128,7 +128,7 @@ struct pindown_attr {
 	uint64_t max_bytes;
 	/* Registrations that are kept at most (RCACHE-007, RCACHE-008); 0: none is, each is for one use (RCACHE-009). */
 	uint32_t max_count;
-	/* PINDOWN_NO_GUARD_PAGES, or 0. */
+	/* PINDOWN_NO_UNSEEN_CHANGES, or 0. */
 	uint32_t flags;
 	/* Null: the application answers for all memory. */
 	pindown_answers_fn answers;

@@ -2,7 +2,7 @@
 
 use pindown::monitor::Choice;
 use pindown::monitor::imported::Notifier;
-use pindown::monitor::userfaultfd::GuardPages;
+use pindown::monitor::userfaultfd::Unseen;
 use pindown::{Cache, Range};
 
 use super::oracle::{Oracle, SLOTS};
@@ -36,18 +36,19 @@ impl From<Choice> for Watching {
 
 const RIGHTS: (&str, &str) = ("mprotect", "rights that the process lost stay with a registration");
 const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
+const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
 
 /// Every monitor.
 pub(super) const ALL: &[Monitor] = &[
     sound("none", || Ok(Choice::None.into()), false, &[]),
     sound("sealed", || Ok(Choice::Sealed.into()), false, &[]),
     sound("bpf", || Ok(Choice::Bpf.into()), false, &[]),
-    sound("userfaultfd", || Ok(Choice::Userfaultfd(GuardPages::Possible).into()), true, &[RIGHTS]),
+    sound("userfaultfd", || Ok(Choice::Userfaultfd(Unseen::Possible).into()), true, &[RIGHTS]),
     sound(
-        "userfaultfd-no-guards",
-        || Ok(Choice::Userfaultfd(GuardPages::NeverInstalled).into()),
+        "userfaultfd-promised",
+        || Ok(Choice::Userfaultfd(Unseen::NeverMade).into()),
         true,
-        &[RIGHTS, GUARDS],
+        &[RIGHTS, GUARDS, SEGMENTS],
     ),
     // Tells nothing.
     broken("broken-silent", || Ok(Choice::Imported(Notifier::new(|_, _| true)?.1).into())),

@@ -105,7 +105,7 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
 
 #[cfg(not(loom))]
 fn best() -> Choice {
-    Choice::Best(crate::monitor::userfaultfd::GuardPages::Possible)
+    Choice::Best(crate::monitor::userfaultfd::Unseen::Possible)
 }
 
 #[cfg(loom)]

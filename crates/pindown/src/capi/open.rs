@@ -9,7 +9,7 @@ use super::{OpenCache, opened, own, place};
 use crate::cache::Cache;
 use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
-use crate::monitor::userfaultfd::GuardPages;
+use crate::monitor::userfaultfd::Unseen;
 use crate::range::Range;
 
 /// `struct pindown_attr`.
@@ -31,8 +31,8 @@ pub(crate) struct Attr {
 pub(super) const NO_LIMIT: u64 = u64::MAX;
 /// `PINDOWN_DEFAULT_COUNT`.
 pub(super) const DEFAULT_COUNT: u32 = u32::MAX;
-/// `PINDOWN_NO_GUARD_PAGES`.
-pub(super) const NO_GUARD_PAGES: u32 = 1;
+/// `PINDOWN_NO_UNSEEN_CHANGES`.
+pub(super) const NO_UNSEEN_CHANGES: u32 = 1;
 
 /// Longer than any version of the structure.
 const LONGEST: usize = 4096;
@@ -102,9 +102,9 @@ impl Attr {
         Ok(builder.open()?)
     }
 
-    fn guard_pages(&self) -> GuardPages {
-        let promised = self.flags & NO_GUARD_PAGES != 0;
-        if promised { GuardPages::NeverInstalled } else { GuardPages::Possible }
+    fn unseen(&self) -> Unseen {
+        let promised = self.flags & NO_UNSEEN_CHANGES != 0;
+        if promised { Unseen::NeverMade } else { Unseen::Possible }
     }
 }
 
@@ -124,9 +124,9 @@ struct Opened {
 
 fn choose(attr: &Attr, callbacks: Callbacks, wanted: &str) -> Result<Opened, Failure> {
     let (choice, notifier) = match wanted {
-        "best" => (Choice::Best(attr.guard_pages()), None),
+        "best" => (Choice::Best(attr.unseen()), None),
         "bpf" => (Choice::Bpf, None),
-        "userfaultfd" => (Choice::Userfaultfd(attr.guard_pages()), None),
+        "userfaultfd" => (Choice::Userfaultfd(attr.unseen()), None),
         "sealed" => (Choice::Sealed, None),
         "none" => (Choice::None, None),
         "imported" => {
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut
         let (Some(pin), Some(unpin)) = (attr.pin, attr.unpin) else {
             return Err(Failure::invalid("attr->pin and attr->unpin must both be set"));
         };
-        if attr.flags & !NO_GUARD_PAGES != 0 {
+        if attr.flags & !NO_UNSEEN_CHANGES != 0 {
             return Err(Failure::invalid(format!("attr->flags has unknown bits: {:#x}", attr.flags)));
         }
         // SAFETY: the caller's promise is the same.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::handles::{OwnRegistration, reason};
 use super::lane::UseOfLane;
-use super::open::{Attr, DEFAULT_COUNT, NO_GUARD_PAGES, NO_LIMIT};
+use super::open::{Attr, DEFAULT_COUNT, NO_LIMIT, NO_UNSEEN_CHANGES};
 use super::pindown_version;
 use super::registrar::PinnedKeys;
 use super::stats::Counts;
@@ -52,7 +52,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("PINDOWN_VERSION", pindown_version().into()),
         ("PINDOWN_NO_LIMIT", NO_LIMIT),
         ("PINDOWN_DEFAULT_COUNT", DEFAULT_COUNT.into()),
-        ("PINDOWN_NO_GUARD_PAGES", NO_GUARD_PAGES.into()),
+        ("PINDOWN_NO_UNSEEN_CHANGES", NO_UNSEEN_CHANGES.into()),
         ("PINDOWN_USE_SINGLE", single),
         ("PINDOWN_LOCAL_WRITE", access("LOCAL_WRITE")),
         ("PINDOWN_REMOTE_READ", access("REMOTE_READ")),

@@ -63,13 +63,22 @@ impl Journal {
     /// Before a look-up: where the cache stands; 0, which is nowhere, while a change is under way that nobody has read.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
-        #[cfg(not(loom))]
-        if let Some(uffd) = self.asked
-            && crate::monitor::userfaultfd::sys::changing(uffd)
-        {
+        if self.changing() {
             return 0;
         }
         self.seen.load(Ordering::Acquire)
+    }
+
+    /// Whether a change is under way that nobody has read.
+    #[cfg(not(loom))]
+    #[inline]
+    fn changing(&self) -> bool {
+        self.asked.is_some_and(crate::monitor::userfaultfd::sys::changing)
+    }
+
+    #[cfg(loom)]
+    fn changing(&self) -> bool {
+        self.asked.is_some()
     }
 
     /// After a look-up that found its entry: whether nothing was told since `seen`.
@@ -100,6 +109,10 @@ impl Journal {
     /// Takes in what was told, `apply` each: by one thread at a time.
     pub(crate) fn drain(&self, mut apply: impl FnMut(Change)) -> Drained {
         let Some(page) = self.page else { return Drained::Settled };
+        // A change whose caller still waits to be read may be over for others that map the addresses anew.
+        if self.changing() {
+            return Drained::Unsettled;
+        }
         let seen = self.seen.load(Ordering::Relaxed) - 1;
         let head = page.head.load(Ordering::Acquire);
         if head == seen {

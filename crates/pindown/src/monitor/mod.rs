@@ -3,7 +3,7 @@
 //! | monitor | what it can watch | a hit costs |
 //! |---|---|---|
 //! | [`bpf`] | every kind of memory that can be pinned, with few exceptions; root, or its helper | a comparison |
-//! | [`userfaultfd`] | sealed memory, and private anonymous memory where no guard pages are | a system call |
+//! | [`userfaultfd`] | sealed memory, and upon a promise private anonymous memory | a system call |
 //! | [`imported`] | what its author says | a comparison |
 //! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
@@ -29,17 +29,17 @@ use crate::range::Range;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Choice {
-    /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (unless guard pages leave it sealed memory only) and
+    /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (if a promise lets it keep more than sealed memory) and
     /// [`Choice::Sealed`] that can work here, else [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation)
     /// tells which, and why no better one.
     #[cfg(not(loom))]
-    Best(userfaultfd::GuardPages),
+    Best(userfaultfd::Unseen),
     /// Programs in the kernel: see [`bpf`].
     #[cfg(not(loom))]
     Bpf,
     /// userfaultfd(2), which needs no privileges.
     #[cfg(not(loom))]
-    Userfaultfd(userfaultfd::GuardPages),
+    Userfaultfd(userfaultfd::Unseen),
     /// Only sealed memory is kept, which needs no watching.
     #[cfg(not(loom))]
     Sealed,
@@ -72,16 +72,16 @@ impl Choice {
         let sealed = || sealed::SealedMonitor::probe().map_err(named("sealed"));
         let found: Box<dyn Monitor> = match self {
             Self::Bpf => Box::new(bpf()?),
-            Self::Userfaultfd(guard_pages) => Box::new(userfaultfd(guard_pages)?),
+            Self::Userfaultfd(unseen) => Box::new(userfaultfd(unseen)?),
             Self::Sealed => Box::new(sealed()?),
             Self::None => Box::new(NoMonitor),
             Self::Imported(imported) => Box::new(imported),
-            Self::Best(guard_pages) => {
+            Self::Best(unseen) => {
                 let mut worse = Vec::new();
                 let found = bpf().map(boxed).or_else(|why| {
                     worse.push(why);
-                    userfaultfd::useful(guard_pages).map_err(named("userfaultfd"))?;
-                    userfaultfd(guard_pages).map(boxed)
+                    userfaultfd::useful(unseen).map_err(named("userfaultfd"))?;
+                    userfaultfd(unseen).map(boxed)
                 });
                 let found = found.or_else(|why| {
                     worse.push(why);

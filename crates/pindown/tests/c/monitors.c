@@ -110,7 +110,7 @@ void userfaultfd(void)
 	attr.unpin = device_unpin;
 	attr.context = &device;
 	attr.monitor = "userfaultfd";
-	attr.flags = PINDOWN_NO_GUARD_PAGES;
+	attr.flags = PINDOWN_NO_UNSEEN_CHANGES;
 	if (pindown_open(&attr, &cache) != 0) {
 		CHECK(strstr(pindown_last_error(), "userfaultfd"));
 		skip("userfaultfd", pindown_last_error());

@@ -9,8 +9,9 @@
 //! What it cannot watch it does not answer for, and the cache registers for one use:
 //! * anything but private anonymous memory: files can be truncated by another process, System V segments detached, shared
 //!   memory remapped, without an event;
-//! * where the kernel has guard pages (MADV_GUARD_INSTALL, 6.13), private anonymous memory as well, for they come without
-//!   an event, unless the program promises to use none ([`GuardPages::NeverInstalled`]);
+//! * private anonymous memory as well, unless the program promises that nobody in the process makes the two changes of it
+//!   that come without an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a System V
+//!   segment attached over it (shmat with SHM_REMAP);
 //! * addresses whose pages were dropped once (MADV_DONTNEED): that event comes before the pages go, and nothing comes
 //!   after. Until then the old ones could be pinned again; when that is over cannot be known.
 //!
@@ -40,14 +41,14 @@ use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use sys::{Event, Message, Userfaultfd};
 
-/// What the program says of guard pages, which userfaultfd does not report.
+/// What the program says of changes that userfaultfd does not report: MADV_GUARD_INSTALL, and shmat(2) with SHM_REMAP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GuardPages {
-    /// It may install them, anywhere. Where the kernel has them, only sealed memory is kept.
+pub enum Unseen {
+    /// Anybody may make them, anywhere: only sealed memory is kept.
     #[default]
     Possible,
-    /// It promises that no code in the process, its libraries included, installs them in memory that is registered.
-    NeverInstalled,
+    /// It promises that no code in the process, its libraries included, makes them to memory that is registered.
+    NeverMade,
 }
 
 /// One of the process: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts its own.
@@ -123,10 +124,8 @@ pub(crate) struct UserfaultfdMonitor {
 impl UserfaultfdMonitor {
     /// # Errors
     /// Why it cannot work here.
-    pub(crate) fn open(guard_pages: GuardPages) -> io::Result<Self> {
-        let shared = start()?;
-        let anonymous = guard_pages == GuardPages::NeverInstalled || !kernel_has_guard_pages()?;
-        Ok(Self { shared, anonymous })
+    pub(crate) fn open(unseen: Unseen) -> io::Result<Self> {
+        Ok(Self { shared: start()?, anonymous: unseen == Unseen::NeverMade })
     }
 }
 
@@ -134,24 +133,13 @@ impl UserfaultfdMonitor {
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn useful(guard_pages: GuardPages) -> io::Result<()> {
-    if guard_pages == GuardPages::Possible && kernel_has_guard_pages()? {
-        let why = "it would keep sealed memory only, for this kernel has guard pages and nobody promised to use none";
+pub(crate) fn useful(unseen: Unseen) -> io::Result<()> {
+    if unseen == Unseen::Possible {
+        let why =
+            "it would keep sealed memory only, for nobody promised that there are no changes which it does not see";
         return Err(io::Error::other(why));
     }
     Ok(())
-}
-
-/// Whether MADV_GUARD_INSTALL is known, by the kernel's version.
-pub(crate) fn kernel_has_guard_pages() -> io::Result<bool> {
-    let release = rustix::system::uname();
-    let release = release.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) => Ok((major, minor) >= (6, 13)),
-        // Who knows.
-        _ => Ok(true),
-    }
 }
 
 fn start() -> io::Result<&'static Shared> {
