@@ -60,6 +60,41 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Fabric>() {
     assert_eq!(mesh.done(received).len, 4);
 }
 
+/// Whoever has read that a message was sent need not make progress again: it arrives, however slow the receiver is.
+pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Fabric>() {
+    const LEN: usize = 2_000;
+    let mesh = Mesh::<F>::connected(2);
+    let (source, target) = (Memory::content(1, LEN), Memory::blank(LEN));
+    let mut reported = 0;
+    // Nobody receives, until the way is full.
+    for _ in 0..20_000 {
+        let Ok(sent) = mesh.try_send(0, mesh.peer(1), Send::of(source)) else { break };
+        let mut is_over = false;
+        for _ in 0..200 {
+            mesh.turn_one(0);
+            is_over = mesh.take(sent).is_some();
+            if is_over {
+                break;
+            }
+        }
+        if !is_over {
+            break;
+        }
+        reported += 1;
+    }
+    println!("{}: {reported} messages of {LEN} bytes were sent before the way was full", F::NAME);
+    assert!(reported > 0);
+    for number in 0..reported {
+        let received = mesh.receive(1, Receive::into(target));
+        let mut turns = 0;
+        while mesh.take(received).is_none() {
+            mesh.turn_one(1);
+            turns += 1;
+            assert!(turns < 2_000_000, "of {reported} messages that were sent, number {number} does not arrive");
+        }
+    }
+}
+
 /// A thousand long messages each way before either side posts a receive.
 pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Fabric>() {
     const COUNT: usize = 1000;

@@ -127,6 +127,7 @@ macro_rules! conformance {
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
                 msg_014_both_may_send_long_messages_before_either_receives,
+                msg_019_what_is_reported_as_sent_arrives_without_its_sender,
                 msg_018_posting_without_room_has_no_effect,
                 small_messages_both_ways_before_either_receives;
             tagged:

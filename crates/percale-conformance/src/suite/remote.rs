@@ -225,9 +225,13 @@ pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
         for (number, len) in (1..).zip([8, 3000, 20_000, F::BULK]) {
             let part = region.remote().slice(0..len as u64);
             mesh.finish(a.write(peer, content(number, len), part)).expect("a write");
-            mesh.finish(a.write(peer, content(number, len), part).data(number)).expect("a write that tells");
+            mesh.until(|| (counter.read() > count).then_some(()));
+            let write = a.write(peer, content(number, len), part).data(number).start().expect("a write that tells");
             count += 2;
-            let told = mesh.until(|| mesh.take(0)).expect("news of the write");
+            // Whoever sees it counted finds the news.
+            mesh.until(|| (counter.read() >= count).then_some(()));
+            let told = mesh.take(0).expect("news of the write").expect("no error");
+            mesh.finish(write).expect("a write that tells");
             let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_DATA;
             assert_eq!((told.flags, told.data, told.len, told.source), (flags, number, len as u64, mesh.peer(0)));
             mesh.until(|| (counter.read() >= count).then_some(()));

@@ -268,6 +268,7 @@ impl<'d> EndpointBuilder<'d> {
             tagged: Matching::new(),
             claims: HashMap::new(),
             sends: Slab::new(),
+            unsent: Default::default(),
             arrivals: Slab::new(),
             pulls: Slab::new(),
             accesses: Slab::new(),

@@ -34,6 +34,18 @@ macro_rules! each {
     };
 }
 
+impl AnyLink {
+    /// Where the bytes are that the link took and has yet to send: from there to there, counted from the first that ever waited.
+    /// `None` if there are none: nothing that was sent needs this side to arrive.
+    #[inline]
+    pub(crate) fn unsent(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Tcp(link) => link.unsent(),
+            Self::Loopback(_) | Self::Shm(_) | Self::Sim(_) => None,
+        }
+    }
+}
+
 impl Link for AnyLink {
     #[inline]
     fn frame_limit(&self) -> usize {

@@ -105,7 +105,7 @@ const COMMON: [List; 13] = [
     ),
     (Shape::Bound, &[("msg_sockets", &[])]),
     (Shape::Served(STRESS), &[("rdm_stress -C %", &["1", "8"])]),
-    (Shape::Ranks(3), &[("multinode -x %", &["msg", "rma"]), ("multinode_coll", &[])]),
+    (Shape::Ranks(3), &[("multinode_coll", &[])]),
     (Shape::Listed(MESSAGES), &[("ubertest messages", &[])]),
     (Shape::Listed(CONNECTED), &[("ubertest connected", &[])]),
     (Shape::Listed(SELECTIVE), &[("ubertest selective completion", &[])]),
@@ -114,7 +114,8 @@ const COMMON: [List; 13] = [
     (Shape::Listed(ATOMICS), &[("ubertest atomics", &[])]),
 ];
 
-const OLDER: [List; 3] = [
+const OLDER: [List; 4] = [
+    (Shape::Ranks(3), &[("multinode -C %", &["msg", "rma"])]),
     (
         Shape::Datagrams,
         &[
@@ -129,7 +130,8 @@ const OLDER: [List; 3] = [
     (Shape::Beside, &[("multi_ep -e msg -v", &[])]),
 ];
 
-const NEWER: [List; 4] = [
+const NEWER: [List; 5] = [
+    (Shape::Ranks(3), &[("multinode -x %", &["msg", "rma"])]),
     (Shape::Alone, &[("setopt_test", &[])]),
     (
         Shape::Datagrams,
@@ -142,7 +144,7 @@ const NEWER: [List; 4] = [
             ("rma_tx_completion -e rdm -o % -I 5", &["write", "writedata"]),
             ("rdm_atomic -I 5 -o all -v%", &["", " -U"]),
             ("rdm_bw -I 5%", &["", " -v -U"]),
-            ("rdm_bw_mt -n %", &["2", "8", "8 -g"]),
+            ("rdm_bw_mt -I 20 -n %", &["2", "8", "8 -g"]),
             ("unmap_mem -e rdm", &[]),
             // Of EFA, not of all builds. What it expects of a target that closes its regions are EFA's own error numbers.
             ("mr_abort -T abort -o % -S 65536 -W 64 -N 4", &["write", "read", "writedata"]),

@@ -18,6 +18,7 @@ use super::gate::Gate;
 use super::peers::Peers;
 use super::residue::Left;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
+use super::unsent::Unsent;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::ring::{QueueFull, Ring};
@@ -42,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) claims: HashMap<u64, (bool, Held)>,
     /// Sends that wait for their peer.
     pub(crate) sends: Slab<Send>,
+    /// Sends that have yet to leave.
+    pub(crate) unsent: Unsent,
     /// Payloads arriving over streams.
     pub(crate) arrivals: Slab<Arrival>,
     /// Payloads being fetched.
@@ -333,6 +336,7 @@ impl Core {
             let entry = pending.entry();
             self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
+        self.fail_unsent(from, error, why);
         let gone: Vec<u32> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id as u32).collect();
         for id in gone {
             self.send_failed(from, id, error, why);

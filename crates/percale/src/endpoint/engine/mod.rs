@@ -40,6 +40,7 @@ mod target;
 mod tests;
 mod ticks;
 pub(crate) mod types;
+mod unsent;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -228,7 +229,7 @@ impl Engine {
     fn poll_link(&mut self, slot: Connection) -> bool {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
-            Ok(any) => any,
+            Ok(any) => any | self.core.report_sent(slot, link),
             Err(broken) => self.broke(slot, &broken),
         }
     }

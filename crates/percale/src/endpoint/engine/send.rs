@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::receive::unresolved;
-use super::types::{Notify, Pending, Send, Side, Work};
+use super::types::{Notify, Pending, Send, Work};
 use super::{Engine, PATIENCE};
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
@@ -194,7 +194,7 @@ fn transmit(
         head.kind = if tagged { Kind::Tagged } else { Kind::Message };
         head.len = len as u32;
         link.send(&head, &work.segments, more)?;
-        core.complete(Side::Transmit, notify, sent_entry(work.context, send_flags(tagged), len));
+        core.sent(slot, link, notify, sent_entry(work.context, send_flags(tagged), len));
         return Ok(());
     }
     let eager = len <= link.frame_limit() && !offers_only;

@@ -82,11 +82,11 @@ impl Core {
     /// A request that changed a region has ended.
     fn changed(&mut self, from: Connection, head: &Head, result: Result<&Registered, Refusal>, told: Option<Told>) {
         if let Ok(region) = result {
-            if is_whole(head) {
-                self.count_access(Some(region), Counts::REGION | Counts::WRITES);
-            }
             if let Some(told) = told {
                 self.report_written(from, told);
+            }
+            if is_whole(head) {
+                self.count_access(Some(region), Counts::REGION | Counts::WRITES);
             }
         }
         self.answer(from, head, result.map(drop));
@@ -389,11 +389,11 @@ impl Core {
         if !region.access().contains(right) {
             return; // Another region has the key by now.
         }
-        self.count_access(Some(&region), counts);
         if head.flags.contains(Flags::DATA) {
             let len = payload.read::<U64>(0).map_or(Notice(head.id).bytes(), U64::get);
             self.report_written(from, Told { data: head.data, len });
         }
+        self.count_access(Some(&region), counts);
     }
 
     /// The connection is gone: nobody waits for answers.

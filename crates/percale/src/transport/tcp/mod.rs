@@ -107,6 +107,12 @@ impl TcpLink {
         self.broken.get_or_insert(why).clone()
     }
 
+    /// Bytes of frames that have yet to leave: from there to there in the stream of those that ever waited.
+    #[inline]
+    pub(crate) fn unsent(&self) -> Option<(u64, u64)> {
+        self.outbound.unsent()
+    }
+
     /// Whether there is something to write: whoever sleeps on the socket must also wait for room in it.
     #[must_use]
     pub fn wants_to_write(&self) -> bool {

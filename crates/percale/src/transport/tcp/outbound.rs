@@ -68,6 +68,8 @@ const TURN_BYTES: usize = 1 << 20;
 pub(super) struct Outbound {
     queue: Vec<u8>,
     start: usize,
+    /// Bytes that ever left the queue.
+    left: u64,
     ahead: usize,
     data: Option<DataFrame>,
     pub(super) pushes: Pushes,
@@ -117,6 +119,7 @@ impl Outbound {
         Self {
             queue: Vec::new(),
             start: 0,
+            left: 0,
             ahead: 0,
             data: None,
             pushes: Pushes::default(),
@@ -139,6 +142,13 @@ impl Outbound {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
+    }
+
+    /// What waits in the queue: from there to there, counted from the first byte that ever did.
+    #[inline]
+    pub(super) fn unsent(&self) -> Option<(u64, u64)> {
+        let queued = self.queued() as u64;
+        (queued > 0).then_some((self.left, self.left + queued))
     }
 
     /// Sends a frame, now or later.
@@ -387,6 +397,7 @@ impl Outbound {
     /// Drops the first bytes of the queue.
     fn consume(&mut self, bytes: usize) {
         self.start += bytes;
+        self.left += bytes as u64;
         self.ahead = self.ahead.saturating_sub(bytes);
         if self.start == self.queue.len() {
             give_queue(std::mem::take(&mut self.queue));

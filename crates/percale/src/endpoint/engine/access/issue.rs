@@ -87,6 +87,7 @@ fn send_part(
     let sent = match what {
         What::Write(_) if eager => send_write(link, core, access, head, &local, what, several),
         What::Write(_) => {
+            head.flags.set(Flags::PART, several || what.data().is_some());
             head.kind = Kind::WriteOffer;
             head.len = size_of::<Offer>() as u32;
             long = true;
@@ -112,7 +113,8 @@ fn send_part(
         core.peers.get_mut(slot).long_writes += 1;
     }
     if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
-        access.tell.get_or_insert_with(|| what.tell(Counts::empty()));
+        // What reports a write counts it too: whoever sees it counted finds the report.
+        access.tell.get_or_insert_with(|| what.tell(if long { what.counts() } else { Counts::empty() }));
     }
     Ok(())
 }
@@ -141,8 +143,9 @@ fn send_write(
     match told.flatten() {
         Some(result) => result,
         None => {
+            head.flags |= Flags::PART;
             link.send(&head, local, false)?;
-            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(Counts::empty()));
+            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(what.counts()));
             Ok(())
         }
     }
