@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 
-pub use builder::{Builder, OpenError};
+pub use builder::{Builder, MOST_REGISTRATIONS, OpenError};
 pub use handles::{Handle, Registration, UnknownHandle, Waited};
 #[cfg(not(loom))]
 pub(crate) use lane::TICKET_BITS;
@@ -68,6 +68,28 @@ pub enum LookupError {
         /// What the registrar said.
         source: io::Error,
     },
+}
+
+impl LookupError {
+    /// What stands for it in C: a positive errno.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Range(_) => libc::EINVAL,
+            Self::Forked => libc::ECHILD,
+            Self::Registrar { source, .. } => errno(source),
+        }
+    }
+}
+
+/// The errno that an error stands for.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(code), _) if code > 0 => code,
+        (_, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
+        (_, io::ErrorKind::Unsupported) => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
 }
 
 /// What the clones and lanes of a cache share.
