@@ -364,11 +364,15 @@ impl<R: Registrar> Shared<R> {
             let mut out = Vec::new();
             {
                 let mut table = self.table();
-                // An eighth at a time: one may not be enough, and all would empty the cache.
-                for _ in 0..(table.stats.entries / 8).max(1) {
-                    table.drop_oldest(&self.entries);
-                }
+                // First what is out of the cache and not unpinned yet.
                 table.sweep(&self.epoch, &self.entries, true, &mut out);
+                if out.is_empty() {
+                    // An eighth at a time: one may not be enough, and all would empty the cache.
+                    for _ in 0..(table.stats.entries / 8).max(1) {
+                        table.drop_oldest(&self.entries);
+                    }
+                    table.sweep(&self.epoch, &self.entries, true, &mut out);
+                }
             }
             if out.is_empty() {
                 return Err(error);
