@@ -136,7 +136,8 @@ impl FixedLane {
         unsafe { self.transfer(into.as_mut_ptr(), into.len(), Way::FromFile(offset), file) }
     }
 
-    /// Sends to a connected socket; how many bytes went, which may be fewer.
+    /// Sends to a connected socket; how many bytes went, which may be fewer. Where the bytes are not copied (TCP), the send is
+    /// over when the other end has acknowledged them.
     ///
     /// # Errors
     /// As for [`Self::write`].
