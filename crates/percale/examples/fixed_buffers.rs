@@ -35,14 +35,21 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let domain = Info::discover()?.domain().registration_cache(settings).open()?;
                 let buffers = match domain.fixed_buffers(16) {
                     Ok(buffers) => buffers,
-                    Err(why) => return Ok(println!("{why}")),
+                    Err(why) => {
+                        println!("{why}");
+                        return Ok(());
+                    }
                 };
                 let lane = buffers.lane();
-                let cost = measure(|| Ok(assert_eq!(lane.write(&memory, &target, 0)?, size)))?;
+                let cost = measure(|| {
+                    assert_eq!(lane.write(&memory, &target, 0)?, size);
+                    Ok(())
+                })?;
                 let (made, why) = (buffers.table().made(), buffers.explanation().replace('\n', "; "));
                 println!("  {way:<22}{cost:>8.1}  {made} registrations, {why}");
             }
-            println!("  {:<22}{:>8.1}", "pwrite", measure(|| Ok(target.write_all_at(&memory, 0)?))?);
+            let cost = measure(|| target.write_all_at(&memory, 0).map_err(Into::into))?;
+            println!("  {:<22}{cost:>8.1}", "pwrite");
         }
     }
     Ok(())
