@@ -2,7 +2,9 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+
+use percale::pindown::monitor::imported::Notifier;
 
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_LOG_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT,
@@ -13,7 +15,7 @@ use crate::endpoint::port::Port;
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
 use crate::params::Params;
-use crate::{counter, endpoint, log, poll_set, queue, region, vector};
+use crate::{cache, counter, endpoint, log, poll_set, queue, region, vector};
 
 /// What the objects of a domain know of it.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) ipv6: bool,
     /// FI_AV_ of vectors whose client does not care.
     pub(crate) av_type: u32,
+    /// By which the client tells registration caches what changed, if it imported a monitor.
+    pub(crate) notifier: OnceLock<Notifier>,
     /// The endpoints that are enabled.
     ports: RwLock<Vec<Weak<Port>>>,
 }
@@ -94,8 +98,13 @@ impl Domain {
     }
 }
 
-static FI: fi_ops =
-    fi_ops { close: Some(close), bind: Some(bind), control: Some(region::domain_control), ..fi_ops::REFUSING };
+static FI: fi_ops = fi_ops {
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(region::domain_control),
+    ops_open: Some(cache::open_ops),
+    ..fi_ops::REFUSING
+};
 static OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
     av_open: Some(vector::open),
@@ -121,7 +130,7 @@ pub(crate) unsafe fn configure(attr: &fi_domain_attr) -> Result<percale::DomainB
         log::warning!(FI_LOG_DOMAIN, "{error}");
         libc::EIO
     })?;
-    let mut builder = params.apply(here.domain());
+    let mut builder = params.apply(here.domain()).registration_cache(cache::settings());
     if params.interface.is_none() && !attr.name.is_null() {
         // Endpoints bound to any address advertise that of the interface that the domain is named after.
         // SAFETY: a domain's name ends with a zero byte.
@@ -175,6 +184,7 @@ pub(crate) unsafe fn open(
         regions: RegionMode::of(attr.mr_mode),
         ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
         av_type: attr.av_type,
+        notifier: OnceLock::new(),
         ports: RwLock::default(),
     });
     let fid = fid_domain {

@@ -25,6 +25,7 @@
 
 pub mod abi;
 mod address;
+mod cache;
 mod counter;
 mod domain;
 mod endpoint;

@@ -201,20 +201,30 @@ impl Params {
 /// What a parameter is set to, as text, so that one rule holds whether libfabric reads it or we do.
 fn text(parameter: &Parameter) -> Option<String> {
     if let Some(get) = libfabric().param_get {
-        return from_libfabric(get, parameter);
+        return from_libfabric(get, provider::pointer(), parameter.name, parameter.kind);
     }
     let name = parameter.name.to_string_lossy().to_uppercase();
     std::env::var(format!("FI_PERCALE_{name}")).ok()
 }
 
+/// What a parameter of libfabric's own is set to: `FI_` and this name in the environment. libfabric knows them without a
+/// provider, unless it is a version without this one.
+pub(crate) fn core(name: &str, kind: u32) -> Option<String> {
+    let found = libfabric().param_get.and_then(|get| {
+        let name = CString::new(name.to_lowercase()).ok()?;
+        from_libfabric(get, std::ptr::null_mut(), &name, kind)
+    });
+    found.or_else(|| std::env::var(format!("FI_{name}")).ok())
+}
+
 /// Asks libfabric. It logs by itself what is no value of the type, and then there is none.
 fn from_libfabric(
     get: unsafe extern "C" fn(*mut crate::abi::fi_provider, *const c_char, *mut std::ffi::c_void) -> c_int,
-    parameter: &Parameter,
+    provider: *mut crate::abi::fi_provider,
+    name: &CStr,
+    kind: u32,
 ) -> Option<String> {
-    let name = CString::from(parameter.name);
-    let provider = provider::pointer();
-    match parameter.kind {
+    match kind {
         FI_PARAM_STRING => {
             let mut value: *mut c_char = std::ptr::null_mut();
             // SAFETY: a string parameter writes one pointer.

@@ -52,6 +52,9 @@ fn make() -> Made {
     let program = directory.join("every");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    // percale_fi_ext.h, and pindown.h, which it needs.
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    compiler.arg("-I").arg(package.join("include")).arg("-I").arg(package.join("../pindown/include"));
     let compiled = compiler.args(files).args(["-lfabric", "-lpthread"]).output().unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     Made { program, provider }
@@ -59,6 +62,11 @@ fn make() -> Made {
 
 /// Runs the program to its end; what it printed is shown if it failed.
 fn run(what: &str, transport: Option<&str>, before: &[&str]) {
+    run_part(what, None, 300, transport, before);
+}
+
+/// As [`run`], of the scenarios with this in their names, and so many groups at least.
+fn run_part(what: &str, part: Option<&str>, least: usize, transport: Option<&str>, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
         return skipped(what, "libfabric's headers are not here (libfabric-dev)");
@@ -72,6 +80,9 @@ fn run(what: &str, transport: Option<&str>, before: &[&str]) {
             command
         }
     };
+    if let Some(part) = part {
+        command.args(["-o", part]);
+    }
     command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
     if let Some(transport) = transport {
         command.env("FI_PERCALE_TRANSPORT", transport);
@@ -111,7 +122,8 @@ fn run(what: &str, transport: Option<&str>, before: &[&str]) {
     let printed = printed.join().unwrap();
     let good = status.is_some_and(|status| status.success());
     assert!(good, "{what} ended with {status:?}:\n{}", findings(&printed));
-    assert!(printed.lines().filter(|line| line.starts_with("ok ")).count() > 300, "too little was done:\n{printed}");
+    let well = printed.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(well >= least, "too little was done:\n{printed}");
 }
 
 /// What the program printed, without what is well.
@@ -131,6 +143,17 @@ mod tcp {
     #[test]
     fn ofi_001_every_entry_of_every_table() {
         super::run("every entry of libfabric, tcp", Some("tcp"), &[]);
+    }
+}
+
+/// The registration cache as a C program has it: `tests/c/cache.c`, whose groups' names say the requirements.
+mod cache {
+    use super::run_part;
+
+    #[test]
+    fn rcache_001_rcache_003_rcache_004_rcache_005_rcache_006_rcache_007_rcache_008_rcache_009_rcache_010_rcache_011_rcache_012_rcache_013_rcache_014_rcache_020_rcache_021_rcache_022_rcache_023_rcache_027_from_c()
+     {
+        run_part("the registration cache from C", Some("registration cache"), 8, None, &[]);
     }
 }
 

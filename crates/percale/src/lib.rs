@@ -17,6 +17,7 @@
 //! * [`address`]: how peers are named
 //! * [`completion`]: how the outcome of operations is told
 //! * [`memory`]: what operations read and write
+//! * `device`: what reaches pinned memory by itself: fixed buffers of io_uring
 //! * [`transport`]: how two endpoints reach each other
 //! * [`wire`]: what peers say to each other
 
@@ -30,6 +31,8 @@ pub mod refused;
 
 pub mod address;
 pub mod completion;
+#[cfg(not(loom))]
+pub mod device;
 pub mod domain;
 pub mod endpoint;
 pub mod fabric;
@@ -46,6 +49,10 @@ pub use completion::event::{Event, EventQueue};
 pub use completion::poll_set::PollSet;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait_set::WaitSet;
+#[cfg(not(loom))]
+pub use device::FixedBuffers;
+#[cfg(not(loom))]
+pub use domain::{CacheMonitor, CacheSettings};
 pub use domain::{Domain, DomainBuilder, Progress, Trust};
 pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionState, Listener};
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
@@ -57,3 +64,6 @@ pub use memory::buffer::Buffer;
 pub use memory::region::{Access, RawRegion, Region, RemoteMemory};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
+/// The registration cache that domains open ([`Domain::registration_cache`]).
+#[cfg(not(loom))]
+pub use pindown;

@@ -382,6 +382,40 @@ int pindown_alloc(size_t length, void **memory);
  */
 int pindown_free(void *memory);
 
+/* ---- all of them in a table -------------------------------------------------------------------------------------------- */
+
+/*
+ * The functions above, under their names without "pindown_" (`register` is a word of C's). A library that has pindown inside
+ * and exports none of these names gives its callers such a table; members after `size` bytes are not there.
+ */
+struct pindown_functions {
+	size_t size;
+	uint32_t (*version)(void);
+	int (*open)(const struct pindown_attr *attr, struct pindown_cache **cache);
+	int (*close)(struct pindown_cache *cache);
+	const char *(*monitor)(const struct pindown_cache *cache);
+	const char *(*monitor_why)(const struct pindown_cache *cache);
+	const char *(*last_error)(void);
+	int (*lane_open)(struct pindown_cache *cache, struct pindown_lane **lane);
+	int (*lane_close)(struct pindown_lane *lane);
+	int (*get)(struct pindown_lane *lane, const void *address, size_t length, uint32_t access, struct pindown_use *use);
+	int (*end)(struct pindown_lane *lane, struct pindown_use *use);
+	int (*sweep)(struct pindown_cache *cache);
+	int (*flush)(struct pindown_cache *cache);
+	int (*read_stats)(struct pindown_cache *cache, struct pindown_stats *stats);
+	const char *(*reason_text)(uint32_t reason);
+	int (*register_memory)(struct pindown_cache *cache, const void *address, size_t length, uint32_t access,
+	                       struct pindown_registration *registration);
+	int (*deregister)(struct pindown_cache *cache, uint64_t handle);
+	int (*check)(struct pindown_cache *cache, uint64_t *handle);
+	int (*wait)(struct pindown_cache *cache, int timeout_ms, uint64_t *handle);
+	int (*interrupt)(struct pindown_cache *cache);
+	int (*changed)(struct pindown_cache *cache, const void *address, size_t length);
+	int (*changed_everything)(struct pindown_cache *cache);
+	int (*alloc)(size_t length, void **memory);
+	int (*free)(void *memory);
+};
+
 #ifdef __cplusplus
 }
 #endif

@@ -13,7 +13,7 @@
 mod access;
 pub mod cache;
 #[cfg(not(loom))]
-mod capi;
+pub mod capi;
 mod journal;
 #[cfg(not(loom))]
 pub mod mapping;
@@ -24,7 +24,8 @@ mod sync;
 
 pub use access::Access;
 pub use cache::{
-    Builder, Cache, Handle, Lane, LookupError, OpenError, Registration, Stats, UnknownHandle, Use, Waited,
+    Builder, Cache, Handle, Lane, LookupError, MOST_REGISTRATIONS, OpenError, Registration, Stats, UnknownHandle, Use,
+    Waited,
 };
 pub use range::{Range, RangeError, page_size};
 pub use registrar::{Pinned, Registrar};

@@ -5,16 +5,16 @@
 //! read and written by process_vm_readv(2) and process_vm_writev(2), which walk the page tables as a load or store
 //! does, but answer EFAULT where one would end the process.
 
-use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+#![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
 
+use std::io;
+
+use percale::device::{BufferTable, Way};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 
 use super::lot;
-use super::ring::{Ring, Way};
 use crate::limits::kernel::Foreign;
 
 /// Registrations at a time: slots are numbered by 16 bits.
@@ -25,13 +25,8 @@ pub(super) const ACCESS: Access = Access::LOCAL_WRITE;
 
 /// The device. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Oracle(Arc<Shared>);
-
-struct Shared {
-    ring: Mutex<Ring>,
-    free: Mutex<Vec<u32>>,
-    /// Registrations so far: each has its own number, though slots are used again.
-    made: AtomicU64,
+pub(super) struct Oracle {
+    table: BufferTable,
     process: i32,
 }
 
@@ -45,22 +40,24 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// As [`Oracle`] fills in the keys.
+    /// As [`BufferTable`] fills in the keys.
     pub(super) fn of(used: &pindown::Use) -> Self {
-        Self { number: used.local_key(), slot: used.remote_key() as u32 }
+        Self { number: used.remote_key(), slot: used.local_key() as u32 }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Oracle {
     pub(super) fn new() -> io::Result<Self> {
-        let ring = Mutex::new(Ring::new(SLOTS)?);
         let process = rustix::process::getpid().as_raw_pid();
-        let free = Mutex::new((0..SLOTS).rev().collect());
-        Ok(Self(Arc::new(Shared { ring, free, made: AtomicU64::new(0), process })))
+        Ok(Self { table: BufferTable::new(SLOTS)?, process })
+    }
+
+    /// Moves bytes between the start of `file` and the pages that are pinned in `slot`: those that lay at the addresses
+    /// `range` when they were pinned.
+    fn transfer(&self, slot: u32, range: Range, way: Way, file: &OwnedFd) -> io::Result<()> {
+        // SAFETY: no value of this program lies in memory of the torture: the callers are given ranges of lots.
+        let moved = unsafe { self.table.transfer(Some(slot), range, way, file.as_fd()) }?;
+        if moved as u64 == range.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     /// A way to look, for one thread.
@@ -73,22 +70,12 @@ impl Oracle {
 impl Registrar for Oracle {
     type Pin = u32;
 
-    fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u32>> {
-        let slot = locked(&self.0.free).pop().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
-        if let Err(error) = locked(&self.0.ring).set_slot(slot, Some(range)) {
-            locked(&self.0.free).push(slot);
-            return Err(error);
-        }
-        let number = self.0.made.fetch_add(1, Ordering::Relaxed);
-        Ok(Pinned { pin: slot, local_key: number, remote_key: slot.into() })
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u32>> {
+        self.table.pin(range, access)
     }
 
     fn unpin(&self, slot: u32) {
-        match locked(&self.0.ring).set_slot(slot, None) {
-            Ok(()) => locked(&self.0.free).push(slot),
-            // Then the slot is not used again, and the pages stay pinned.
-            Err(error) => eprintln!("percale torture: unpinning slot {slot}: {error}"),
-        }
+        self.table.unpin(slot);
     }
 }
 
@@ -107,7 +94,7 @@ impl Eye {
     /// # Errors
     /// The processor cannot see or write the memory now, or io_uring refuses.
     pub(super) fn is_current(&mut self, slot: u32, range: Range) -> io::Result<bool> {
-        let processor = Foreign { process: self.oracle.0.process, address: range.start() };
+        let processor = Foreign { process: self.oracle.process, address: range.start() };
         let mut before = vec![0; range.len() as usize];
         processor.read(0, &mut before)?;
         let current = self.compare(slot, range, processor);
@@ -118,13 +105,13 @@ impl Eye {
     /// As [`Self::is_current`], of 8 bytes that nobody else uses, and without putting back what was there.
     pub(super) fn is_word_current(&mut self, slot: u32, address: u64) -> io::Result<bool> {
         let word = lot::range(address, 8)?;
-        self.compare(slot, word, Foreign { process: self.oracle.0.process, address })
+        self.compare(slot, word, Foreign { process: self.oracle.process, address })
     }
 
     fn compare(&mut self, slot: u32, range: Range, processor: Foreign) -> io::Result<bool> {
         let mut written = self.pattern(range.len());
         processor.write(0, &written)?;
-        locked(&self.oracle.0.ring).device(slot, range, Way::ToFile, self.file.as_fd())?;
+        self.oracle.transfer(slot, range, Way::ToFile(0), &self.file)?;
         let mut seen = vec![0; written.len()];
         read_all(&self.file, &mut seen)?;
         if seen != written {
@@ -132,7 +119,7 @@ impl Eye {
         }
         written = self.pattern(range.len());
         write_all(&self.file, &written)?;
-        locked(&self.oracle.0.ring).device(slot, range, Way::FromFile, self.file.as_fd())?;
+        self.oracle.transfer(slot, range, Way::FromFile(0), &self.file)?;
         processor.read(0, &mut seen)?;
         Ok(seen == written)
     }

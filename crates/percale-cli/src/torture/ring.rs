@@ -1,4 +1,4 @@
-//! io_uring, one operation at a time.
+//! Changes that io_uring makes, by the kernel's own threads, one at a time.
 
 #![expect(unsafe_code, reason = "submits operations to io_uring; each block states why it is sound")]
 
@@ -9,48 +9,12 @@ use pindown::Range;
 use rustix::fd::AsRawFd;
 use rustix::fd::BorrowedFd;
 
-/// A ring, with a table of fixed buffers.
+/// A ring.
 pub(super) struct Ring(IoUring);
 
-/// Which way a fixed buffer's bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// From the pinned pages to a file (IORING_OP_WRITE_FIXED).
-    ToFile,
-    /// From a file to the pinned pages (IORING_OP_READ_FIXED).
-    FromFile,
-}
-
 impl Ring {
-    /// A ring with so many empty slots for fixed buffers.
-    pub(super) fn new(slots: u32) -> io::Result<Self> {
-        let ring = IoUring::new(8)?;
-        if slots > 0 {
-            ring.submitter().register_buffers_sparse(slots)?;
-        }
-        Ok(Self(ring))
-    }
-
-    /// Pins memory in a slot, or lets it go.
-    pub(super) fn set_slot(&self, slot: u32, range: Option<Range>) -> io::Result<()> {
-        let base = range.map_or(0, |range| range.start() as usize);
-        let len = range.map_or(0, |range| range.len() as usize);
-        let vector = [libc::iovec { iov_base: std::ptr::without_provenance_mut(base), iov_len: len }];
-        // SAFETY: only `device` uses the slots, and only on memory that no value of this program lies in.
-        unsafe { self.0.submitter().register_buffers_update(slot, &vector, None) }
-    }
-
-    /// Moves bytes between the start of `file` and the pages that are pinned in `slot`: those that lay at the addresses
-    /// `range` when they were pinned.
-    pub(super) fn device(&mut self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
-        let fd = types::Fd(file.as_raw_fd());
-        let address = std::ptr::without_provenance_mut(range.start() as usize);
-        let (len, slot) = (range.len() as u32, slot as u16);
-        let moved = self.submit(&match way {
-            Way::ToFile => opcode::WriteFixed::new(fd, address, len, slot).build(),
-            Way::FromFile => opcode::ReadFixed::new(fd, address, len, slot).build(),
-        })?;
-        if moved == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(IoUring::new(8)?))
     }
 
     /// madvise(2) by the kernel's own worker thread.

@@ -286,6 +286,7 @@ void endpoint_groups(void);
 void set_groups(void);
 void connection_groups(void);
 void refused_groups(void);
+void cache_groups(void);
 void collective_groups(void);
 
 /* Whether the table of what is not there says that this is there (refused.c). */

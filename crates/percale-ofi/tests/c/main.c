@@ -113,6 +113,7 @@ static const struct area {
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
 	{ "collectives", collective_groups },
+	{ "registration cache", cache_groups },
 	{ "refused", refused_groups },
 };
 

@@ -66,6 +66,8 @@ impl DomainBuilder {
             sim: None,
             trust: Trust::SameUser,
             revoke_timeout: Duration::from_secs(1),
+            #[cfg(not(loom))]
+            cache: super::CacheSettings::default(),
         };
         Self { settings, missing, chosen: Vec::new() }
     }
@@ -138,6 +140,15 @@ impl DomainBuilder {
         self
     }
 
+    /// How the domain's registration caches are to be; as [`CacheSettings::default`](super::CacheSettings::default) unless
+    /// told otherwise. The environment counts only if it is asked, by
+    /// [`CacheSettings::from_environment`](super::CacheSettings::from_environment).
+    #[cfg(not(loom))]
+    pub const fn registration_cache(mut self, settings: super::CacheSettings) -> Self {
+        self.settings.cache = settings;
+        self
+    }
+
     /// A domain of a simulated network, for tests.
     pub fn simulated(mut self, network: &Network) -> Self {
         self.settings.sim = Some(network.clone());
@@ -151,7 +162,7 @@ impl DomainBuilder {
     pub fn open(mut self) -> Result<Domain, OpenError> {
         let keys = Arc::new(Keys::new(self.settings.revoke_timeout));
         if self.settings.sim.is_some() {
-            return Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: None, keys }) });
+            return Ok(Inner::domain(self.settings, None, keys));
         }
         if self.chosen.is_empty()
             && let Ok(names) = std::env::var("PERCALE_TRANSPORT")
@@ -175,6 +186,6 @@ impl DomainBuilder {
             return Err(OpenError::NoTransport(self.missing));
         }
         let service = Service::start()?;
-        Ok(Domain { inner: Arc::new(Inner { settings: self.settings, service: Some(service), keys }) })
+        Ok(Inner::domain(self.settings, Some(service), keys))
     }
 }

@@ -5,12 +5,16 @@
 //! endpoints are open.
 
 mod builder;
+#[cfg(not(loom))]
+mod cache;
 mod key;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::builder::{DomainBuilder, OpenError};
+#[cfg(not(loom))]
+pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
@@ -60,6 +64,8 @@ pub(crate) struct Settings {
     pub(crate) sim: Option<Network>,
     pub(crate) trust: Trust,
     pub(crate) revoke_timeout: Duration,
+    #[cfg(not(loom))]
+    pub(crate) cache: CacheSettings,
 }
 
 #[derive(Debug)]
@@ -69,6 +75,19 @@ pub(crate) struct Inner {
     pub(crate) service: Option<Arc<Service>>,
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
+    /// The application's own monitor, for the registration caches that are opened from then on.
+    #[cfg(not(loom))]
+    imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
+}
+
+impl Inner {
+    fn domain(settings: Settings, service: Option<Arc<Service>>, keys: Arc<Keys>) -> Domain {
+        #[cfg(not(loom))]
+        let inner = Self { settings, service, keys, imported: std::sync::OnceLock::new() };
+        #[cfg(loom)]
+        let inner = Self { settings, service, keys };
+        Domain { inner: Arc::new(inner) }
+    }
 }
 
 /// A domain; a handle, cheap to clone.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::entry::Entries;
 use super::front::Front;
 use super::table::{Limits, Table};
-use super::{Cache, Shared, barrier};
+use super::{Cache, Shared, barrier, errno};
 use crate::journal::Journal;
 use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
@@ -16,10 +16,15 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex};
 /// Registrations that a cache keeps unless told otherwise.
 const DEFAULT_COUNT: u32 = 1024;
 
+/// The most registrations that a cache can be told to keep.
+pub const MOST_REGISTRATIONS: u32 = Entries::MOST;
+
 /// How a cache is to be.
 pub struct Builder<R: Registrar> {
     registrar: R,
     choice: Choice,
+    /// Whether nothing is kept where the choice cannot work.
+    or_none: bool,
     limits: Limits,
 }
 
@@ -43,9 +48,21 @@ pub enum OpenError {
     TooMany(u32),
 }
 
+impl OpenError {
+    /// What stands for it in C: a positive errno.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Kernel { source, .. } => errno(source),
+            Self::Monitor(unavailable) => errno(&unavailable.source),
+            Self::TooMany(_) => libc::EINVAL,
+        }
+    }
+}
+
 impl<R: Registrar> Builder<R> {
     pub(super) fn new(registrar: R) -> Self {
-        Self { registrar, choice: best(), limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
+        Self { registrar, choice: best(), or_none: false, limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
     }
 
     /// Who tells the cache what changed: the best that can work here, unless told otherwise.
@@ -53,6 +70,13 @@ impl<R: Registrar> Builder<R> {
     pub fn monitor(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
+    }
+
+    /// As [`Self::monitor`]; where that one cannot work, the cache keeps nothing, and [`Cache::explanation`] says so.
+    #[must_use]
+    pub fn monitor_or_none(mut self, choice: Choice) -> Self {
+        self.or_none = true;
+        self.monitor(choice)
     }
 
     /// Registrations that are kept at most (RCACHE-007): 1,024 unless told otherwise, 0 to keep none (RCACHE-009).
@@ -74,12 +98,15 @@ impl<R: Registrar> Builder<R> {
     /// # Errors
     /// [`OpenError`].
     pub fn open(self) -> Result<Cache<R>, OpenError> {
-        let Self { registrar, choice, limits } = self;
+        let Self { registrar, choice, or_none, limits } = self;
         if limits.count > Entries::MOST {
             return Err(OpenError::TooMany(limits.count));
         }
         barrier::register().map_err(|source| OpenError::Kernel { what: "membarrier(2)", source })?;
-        let (monitor, worse) = choice.open()?;
+        let (monitor, worse) = match choice.open() {
+            Err(unavailable) if or_none => Choice::nothing(unavailable),
+            opened => opened?,
+        };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
         let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked());
         Ok(Cache(Arc::new(Shared {

@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 
-pub use builder::{Builder, OpenError};
+pub use builder::{Builder, MOST_REGISTRATIONS, OpenError};
 pub use handles::{Handle, Registration, UnknownHandle, Waited};
 #[cfg(not(loom))]
 pub(crate) use lane::TICKET_BITS;
@@ -68,6 +68,28 @@ pub enum LookupError {
         /// What the registrar said.
         source: io::Error,
     },
+}
+
+impl LookupError {
+    /// What stands for it in C: a positive errno.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Range(_) => libc::EINVAL,
+            Self::Forked => libc::ECHILD,
+            Self::Registrar { source, .. } => errno(source),
+        }
+    }
+}
+
+/// The errno that an error stands for.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(code), _) if code > 0 => code,
+        (_, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
+        (_, io::ErrorKind::Unsupported) => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
 }
 
 /// What the clones and lanes of a cache share.
@@ -342,11 +364,15 @@ impl<R: Registrar> Shared<R> {
             let mut out = Vec::new();
             {
                 let mut table = self.table();
-                // An eighth at a time: one may not be enough, and all would empty the cache.
-                for _ in 0..(table.stats.entries / 8).max(1) {
-                    table.drop_oldest(&self.entries);
-                }
+                // First what is out of the cache and not unpinned yet.
                 table.sweep(&self.epoch, &self.entries, true, &mut out);
+                if out.is_empty() {
+                    // An eighth at a time: one may not be enough, and all would empty the cache.
+                    for _ in 0..(table.stats.entries / 8).max(1) {
+                        table.drop_oldest(&self.entries);
+                    }
+                    table.sweep(&self.epoch, &self.entries, true, &mut out);
+                }
             }
             if out.is_empty() {
                 return Err(error);

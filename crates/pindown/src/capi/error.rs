@@ -6,11 +6,11 @@ use std::fmt;
 use std::io;
 
 use crate::access::Access;
-use crate::cache::{LookupError, OpenError, UnknownHandle};
+use crate::cache::{LookupError, OpenError, UnknownHandle, errno};
 
-/// A refusal.
+/// A refusal: an errno, and why in words (`pindown_last_error`).
 #[derive(Debug)]
-pub(super) struct Failure {
+pub struct Failure {
     /// An errno, positive.
     code: c_int,
     why: String,
@@ -21,7 +21,9 @@ thread_local! {
 }
 
 impl Failure {
-    pub(super) fn new(code: c_int, why: impl Into<String>) -> Self {
+    /// A refusal with this (positive) errno.
+    #[must_use]
+    pub fn new(code: c_int, why: impl Into<String>) -> Self {
         Self { code, why: why.into() }
     }
 
@@ -47,9 +49,9 @@ impl Failure {
         LookupError::Forked.into()
     }
 
-    /// Keeps the reason for this thread; the code that the call returns.
+    /// Keeps the reason for this thread; the (negative) code that the call returns.
     #[cold]
-    pub(super) fn answer(self) -> c_int {
+    pub fn answer(self) -> c_int {
         let why = CString::new(self.why.replace('\0', "\\0")).unwrap_or_default();
         // A thread that is ending keeps none.
         LAST.try_with(|last| last.replace(why)).ok();
@@ -57,46 +59,26 @@ impl Failure {
     }
 }
 
-/// What a call returns.
-pub(super) fn answer(result: Result<c_int, Failure>) -> c_int {
+/// What a call returns: 0 or more, or a negative errno, with the reason kept for this thread.
+pub fn answer(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(Failure::answer)
-}
-
-/// The errno that an error stands for.
-fn code(error: &io::Error) -> c_int {
-    match (error.raw_os_error(), error.kind()) {
-        (Some(code), _) if code > 0 => code,
-        (_, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
-        (_, io::ErrorKind::Unsupported) => libc::EOPNOTSUPP,
-        _ => libc::EIO,
-    }
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::new(code(&error), error.to_string())
+        Self::new(errno(&error), error.to_string())
     }
 }
 
 impl From<LookupError> for Failure {
     fn from(error: LookupError) -> Self {
-        let code = match &error {
-            LookupError::Range(_) => libc::EINVAL,
-            LookupError::Forked => libc::ECHILD,
-            LookupError::Registrar { source, .. } => code(source),
-        };
-        Self::new(code, error.to_string())
+        Self::new(error.errno(), error.to_string())
     }
 }
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        let code = match &error {
-            OpenError::Kernel { source, .. } => code(source),
-            OpenError::Monitor(unavailable) => code(&unavailable.source),
-            OpenError::TooMany(_) => libc::EINVAL,
-        };
-        Self::new(code, error.to_string())
+        Self::new(error.errno(), error.to_string())
     }
 }
 
@@ -107,7 +89,7 @@ impl From<UnknownHandle> for Failure {
 }
 
 /// Why the last call of this thread that failed did so, in words; "" if none has.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

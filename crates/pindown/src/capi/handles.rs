@@ -15,7 +15,7 @@ use crate::range::Range;
 /// `struct pindown_registration`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnRegistration {
+pub struct OwnRegistration {
     pub(super) handle: u64,
     pub(super) local_key: u64,
     pub(super) remote_key: u64,
@@ -29,7 +29,7 @@ pub(super) fn reason(refusal: Refusal) -> u32 {
 }
 
 /// Pins until `pindown_deregister`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_register(
     cache: *const OpenCache,
     address: *const c_void,
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn pindown_register(
 }
 
 /// Unpins what `pindown_register` pinned.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_deregister(cache: *const OpenCache, handle: u64) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.and_then(|own| {
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn pindown_deregister(cache: *const OpenCache, hand
 }
 
 /// A registration whose memory has changed, without waiting.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *mut u64) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.and_then(|own| {
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *
 }
 
 /// Waits for one.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms: c_int, handle: *mut u64) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.and_then(|own| {
@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms
 }
 
 /// Ends one wait.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_interrupt(cache: *const OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.map(|own| {
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn pindown_interrupt(cache: *const OpenCache) -> c_
 }
 
 /// A reason in words; null for an unknown one.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_reason_text(reason: u32) -> *const c_char {
     static TEXTS: OnceLock<Vec<CString>> = OnceLock::new();
     let texts = TEXTS.get_or_init(|| {

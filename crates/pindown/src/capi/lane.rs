@@ -15,7 +15,7 @@ use crate::range::Range;
 /// `struct pindown_use`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UseOfLane {
+pub struct UseOfLane {
     pub(super) local_key: u64,
     pub(super) remote_key: u64,
     /// What ends it and which lane began it; 0 once it has ended.
@@ -23,7 +23,8 @@ pub(crate) struct UseOfLane {
 }
 
 /// `struct pindown_lane`.
-pub(crate) struct OpenLane {
+#[derive(Debug)]
+pub struct OpenLane {
     lane: Lane<Callbacks>,
     /// The upper bits of its tickets, never 0: one that another lane gave is not ended here.
     name: u64,
@@ -51,7 +52,7 @@ fn name() -> u64 {
 }
 
 /// Opens a lane.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_lane_open(cache: *const OpenCache, lane: *mut *mut OpenLane) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.and_then(|own| {
@@ -64,7 +65,7 @@ pub(crate) unsafe extern "C" fn pindown_lane_open(cache: *const OpenCache, lane:
 }
 
 /// Closes it, unless uses are under way.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane.
     let opened = unsafe { lane.as_ref() };
@@ -79,7 +80,7 @@ pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int
 }
 
 /// A registration of these bytes with at least these rights.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_get(
     lane: *const OpenLane,
     address: *const c_void,
@@ -138,7 +139,7 @@ fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
 }
 
 /// The operation has completed.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
     // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
     let lane = unsafe { lane.as_ref() };

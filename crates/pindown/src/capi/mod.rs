@@ -3,6 +3,10 @@
 //!
 //! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the hot path
 //! * `handles`: registrations of the application's own · `sealed`: memory that cannot change · `stats` · `error`
+//! * `table`: all functions in one structure
+//!
+//! What is public here is for a library that has pindown inside and gives its C callers this interface in a table:
+//! [`open_by`], [`FUNCTIONS`].
 //!
 //! A panic in one of these functions ends the process; it never unwinds into C. Every refusal is a negative errno, and
 //! its reason in words is the calling thread's until its next one.
@@ -19,24 +23,34 @@ mod open;
 mod registrar;
 mod sealed;
 mod stats;
+mod table;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+pub use self::error::{Failure, answer};
+pub use self::handles::OwnRegistration;
+pub use self::lane::{OpenLane, UseOfLane};
+pub use self::open::{Attr, Opened, Wishes, open_by};
+pub use self::registrar::{Answering, Answers, Callbacks, Opaque};
+pub use self::stats::Counts;
+pub use self::table::{FUNCTIONS, Functions};
 use crate::cache::Cache;
 use crate::monitor::imported::Notifier;
-use error::Failure;
-use registrar::Callbacks;
 
 /// `struct pindown_cache`.
-pub(crate) struct OpenCache {
+#[derive(Debug)]
+pub struct OpenCache {
     cache: Cache<Callbacks>,
     /// Held by every open lane too.
     lanes: Arc<()>,
     notifier: Option<Notifier>,
+    /// What must last as long.
+    _kept: Option<Arc<dyn Any + Send + Sync>>,
     name: CString,
     why: CString,
 }
@@ -66,7 +80,7 @@ fn place<T>(at: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
 }
 
 /// The library's version: major, minor and patch of 8 bits each, from the top.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_version() -> u32 {
     let number = |text: &str| text.parse::<u32>().unwrap_or(0);
     number(env!("CARGO_PKG_VERSION_MAJOR")) << 16

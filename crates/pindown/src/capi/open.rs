@@ -1,5 +1,6 @@
 //! Opening a cache, and the choice of its monitor.
 
+use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::range::Range;
 /// `struct pindown_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attr {
+pub struct Attr {
     pub(super) size: usize,
     pub(super) pin: Option<Pin>,
     pub(super) unpin: Option<Unpin>,
@@ -87,19 +88,13 @@ impl Attr {
     ///
     /// # Safety
     /// The name is null, or ends with a zero.
-    unsafe fn wanted(&self) -> Result<&str, Failure> {
+    unsafe fn wanted(&self) -> Result<Option<&str>, Failure> {
         if self.monitor.is_null() {
-            return Ok("best");
+            return Ok(None);
         }
         // SAFETY: the caller's promise.
         let name = unsafe { CStr::from_ptr(self.monitor) };
-        name.to_str().map_err(|_| unknown(&name.to_string_lossy()))
-    }
-
-    fn open(&self, callbacks: Callbacks, choice: Choice) -> Result<Cache<Callbacks>, Failure> {
-        let builder = Cache::builder(callbacks).monitor(choice).max_bytes(self.max_bytes);
-        let builder = if self.max_count == DEFAULT_COUNT { builder } else { builder.max_count(self.max_count) };
-        Ok(builder.open()?)
+        name.to_str().map(Some).map_err(|_| unknown(&name.to_string_lossy()))
     }
 
     fn unseen(&self) -> Unseen {
@@ -115,35 +110,64 @@ fn unknown(name: &str) -> Failure {
     Failure::invalid(format!("there is no monitor \"{name}\": known are {NAMES}"))
 }
 
-/// A cache, and why it has its monitor.
-struct Opened {
-    cache: Cache<Callbacks>,
-    notifier: Option<Notifier>,
-    why: String,
+/// What a caller wants of a cache, besides callbacks.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes<'a> {
+    /// A monitor by its name.
+    pub monitor: Option<&'a str>,
+    /// Bytes at most.
+    pub max_bytes: Option<u64>,
+    /// Registrations at most.
+    pub max_count: Option<u32>,
+    /// The caller's promise.
+    pub unseen: Unseen,
+    /// What decides which memory the caller answers for.
+    pub answering: Answering,
 }
 
-fn choose(attr: &Attr, callbacks: Callbacks, wanted: &str) -> Result<Opened, Failure> {
-    let (choice, notifier) = match wanted {
-        "best" => (Choice::Best(attr.unseen()), None),
+/// A cache that was opened for a caller in C.
+#[derive(Debug)]
+pub struct Opened {
+    /// The cache.
+    pub cache: Cache<Callbacks>,
+    /// What `pindown_changed` tells by; only of an imported monitor.
+    pub notifier: Option<Notifier>,
+    /// What is to last as long as the cache.
+    pub kept: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
+    let (choice, notifier) = match wishes.monitor.unwrap_or("best") {
+        "best" => (Choice::Best(wishes.unseen), None),
         "bpf" => (Choice::Bpf, None),
-        "userfaultfd" => (Choice::Userfaultfd(attr.unseen()), None),
+        "userfaultfd" => (Choice::Userfaultfd(wishes.unseen), None),
         "sealed" => (Choice::Sealed, None),
         "none" => (Choice::None, None),
         "imported" => {
-            let answering = Answering { answers: attr.answers, context: callbacks.context };
-            let (notifier, imported) = Notifier::new(move |range, access| answering.ask(range, access))?;
+            let (notifier, imported) = Notifier::new(move |range, access| wishes.answering.ask(range, access))?;
             (Choice::Imported(imported), Some(notifier))
         }
         name => return Err(unknown(name)),
     };
-    let cache = attr.open(callbacks, choice)?;
-    let why = cache.explanation();
-    Ok(Opened { cache, notifier, why })
+    let mut builder = Cache::builder(callbacks).monitor(choice);
+    if let Some(bytes) = wishes.max_bytes {
+        builder = builder.max_bytes(bytes);
+    }
+    if let Some(count) = wishes.max_count {
+        builder = builder.max_count(count);
+    }
+    Ok(Opened { cache: builder.open()?, notifier, kept: None })
 }
 
-/// Opens a cache.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
+/// As `pindown_open`, with a cache that `open` opens.
+///
+/// # Safety
+/// As pindown.h says of `pindown_open`.
+pub unsafe fn open_by(
+    attr: *const Attr,
+    cache: *mut *mut OpenCache,
+    open: impl FnOnce(Callbacks, Wishes<'_>) -> Result<Opened, Failure>,
+) -> c_int {
     answer((|| {
         let place = place(cache, "cache")?;
         // SAFETY: the caller's promise is the same.
@@ -154,21 +178,34 @@ pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut
         if attr.flags & !NO_UNSEEN_CHANGES != 0 {
             return Err(Failure::invalid(format!("attr->flags has unknown bits: {:#x}", attr.flags)));
         }
-        // SAFETY: the caller's promise is the same.
-        let wanted = unsafe { attr.wanted() }?;
-        let callbacks = Callbacks { pin, unpin, context: Opaque(attr.context) };
-        let Opened { cache, notifier, why } = choose(&attr, callbacks, wanted)?;
+        let context = Opaque(attr.context);
+        let wishes = Wishes {
+            // SAFETY: the caller's promise is the same.
+            monitor: unsafe { attr.wanted() }?,
+            max_bytes: (attr.max_bytes != NO_LIMIT).then_some(attr.max_bytes),
+            max_count: (attr.max_count != DEFAULT_COUNT).then_some(attr.max_count),
+            unseen: attr.unseen(),
+            answering: Answering::new(attr.answers, context),
+        };
+        let Opened { cache, notifier, kept } = open(Callbacks { pin, unpin, context }, wishes)?;
         let name = CString::new(cache.monitor()).unwrap_or_default();
-        let why = CString::new(why).unwrap_or_default();
-        let opened = Box::new(OpenCache { cache, lanes: Arc::new(()), notifier, name, why });
+        let why = CString::new(cache.explanation()).unwrap_or_default();
+        let opened = Box::new(OpenCache { cache, lanes: Arc::new(()), notifier, _kept: kept, name, why });
         // SAFETY: not null, and the caller's promise that a pointer may be written there.
         unsafe { place.write(Box::into_raw(opened)) };
         Ok(0)
     })())
 }
 
+/// Opens a cache.
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    unsafe { open_by(attr, cache, choose) }
+}
+
 /// Closes it; nothing remains pinned.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { opened(cache) }.and_then(|opened| {
@@ -183,7 +220,7 @@ pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
 }
 
 /// The name of the monitor that watches; null for no cache.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *const c_char {
     // SAFETY: the caller's promise is the same.
     match unsafe { opened(cache) } {
@@ -196,7 +233,7 @@ pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *con
 }
 
 /// Why it is that one; null for no cache.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> *const c_char {
     // SAFETY: the caller's promise is the same.
     match unsafe { opened(cache) } {
@@ -209,7 +246,7 @@ pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> 
 }
 
 /// Takes in what the monitor told and unpins what nobody uses any more.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_sweep(cache: *const OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.map(|own| {
@@ -219,7 +256,7 @@ pub(crate) unsafe extern "C" fn pindown_sweep(cache: *const OpenCache) -> c_int 
 }
 
 /// Drops every registration.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_flush(cache: *const OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.map(|own| {
@@ -239,7 +276,7 @@ unsafe fn notifier<'a>(cache: *const OpenCache) -> Result<&'a Notifier, Failure>
 }
 
 /// The memory of these addresses is no longer what it was.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_changed(
     cache: *const OpenCache,
     address: *const c_void,
@@ -254,7 +291,7 @@ pub(crate) unsafe extern "C" fn pindown_changed(
 }
 
 /// Nothing is known to be what it was.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_changed_everything(cache: *const OpenCache) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { notifier(cache) }.map(|notifier| {

@@ -24,11 +24,11 @@ pub(super) type Pin = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, u32,
 pub(super) type Unpin = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
 /// `pindown_answers_fn`.
-pub(super) type Answers = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32) -> c_int;
+pub type Answers = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32) -> c_int;
 
 /// A pointer of the caller's, which is nobody's business here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opaque(pub(super) *mut c_void);
+pub struct Opaque(pub *mut c_void);
 
 // SAFETY: never followed here, only handed back to its owner, who promises (pindown.h) that any thread may have it.
 unsafe impl Send for Opaque {}
@@ -38,7 +38,7 @@ unsafe impl Sync for Opaque {}
 
 /// What pins and unpins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Callbacks {
+pub struct Callbacks {
     pub(super) pin: Pin,
     pub(super) unpin: Unpin,
     pub(super) context: Opaque,
@@ -73,13 +73,21 @@ impl Registrar for Callbacks {
 
 /// Asks the application whether it tells changes of a range.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answering {
-    pub(super) answers: Option<Answers>,
-    pub(super) context: Opaque,
+pub struct Answering {
+    answers: Option<Answers>,
+    context: Opaque,
 }
 
 impl Answering {
-    pub(super) fn ask(&self, range: Range, access: Access) -> bool {
+    /// By this callback, with this first argument. Without one the application answers for all memory.
+    #[must_use]
+    pub fn new(answers: Option<Answers>, context: Opaque) -> Self {
+        Self { answers, context }
+    }
+
+    /// What the application says of a range.
+    #[must_use]
+    pub fn ask(&self, range: Range, access: Access) -> bool {
         let Some(answers) = self.answers else { return true };
         let (start, len) = (with_exposed_provenance_mut::<c_void>(range.start() as usize), range.len() as usize);
         // SAFETY: the callback and its context are the caller's of `pindown_open`, who promises that it may be called so

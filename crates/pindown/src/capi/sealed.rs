@@ -28,7 +28,7 @@ fn blocks() -> Result<MutexGuard<'static, BTreeMap<usize, Sealed>>, Failure> {
 }
 
 /// Sealed memory.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c_void) -> c_int {
     answer((|| {
         let place = place(memory, "memory")?;
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c
 }
 
 /// Gives it back, for the next `pindown_alloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
     answer((|| {
         if memory.is_null() {

@@ -9,7 +9,7 @@ use crate::cache::Stats;
 /// `struct pindown_stats`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub(super) size: usize,
     pub(super) hits: u64,
     pub(super) slow_hits: u64,
@@ -65,7 +65,7 @@ impl Counts {
 const LONGEST: usize = 4096;
 
 /// Fills in as many of the counts as the caller knows.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_read_stats(cache: *const OpenCache, stats: *mut Counts) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { own(cache) }.and_then(|own| {

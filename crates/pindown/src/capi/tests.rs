@@ -11,6 +11,7 @@ use super::open::{Attr, DEFAULT_COUNT, NO_LIMIT, NO_UNSEEN_CHANGES};
 use super::pindown_version;
 use super::registrar::PinnedKeys;
 use super::stats::Counts;
+use super::table::Functions;
 use crate::access::Access;
 use crate::cache::{TICKET_BITS, Use};
 use crate::monitor::Refusal;
@@ -28,7 +29,7 @@ macro_rules! structure {
     }};
 }
 
-fn structures() -> [Structure; 5] {
+fn structures() -> [Structure; 6] {
     [
         structure!("pindown_attr", Attr: size, pin, unpin, context, monitor, max_bytes, max_count, flags, answers),
         structure!("pindown_pinned", PinnedKeys: local_key, remote_key, pin),
@@ -39,6 +40,12 @@ fn structures() -> [Structure; 5] {
             size, hits, slow_hits, misses, failures, evictions, invalidations, flushes, own, entries, bytes, retired,
             retired_bytes, single_not_caching, single_too_large, single_not_watchable, single_in_use, single_changed,
             single_monitor_ended,
+        ),
+        structure!(
+            "pindown_functions", Functions:
+            size, version, open, close, monitor, monitor_why, last_error, lane_open, lane_close, get, end, sweep, flush,
+            read_stats, reason_text, register_memory, deregister, check, wait, interrupt, changed, changed_everything,
+            alloc, free,
         ),
     ]
 }

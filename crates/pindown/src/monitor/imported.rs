@@ -13,17 +13,18 @@ use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, Page};
 use crate::range::Range;
 
-/// Tells a cache what changed. Any thread may; no call allocates, locks or waits.
+/// Tells caches what changed. Any thread may; no call allocates, locks or waits.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Lent>);
 
 /// Decides which memory the application answers for.
 type Answers = dyn Fn(Range, Access) -> bool + Send + Sync;
 
-/// The cache's end of a [`Notifier`].
+/// The caches' end of a [`Notifier`]: each clone is for another cache, and all are told.
+#[derive(Clone)]
 pub struct Imported {
     page: Arc<Lent>,
-    answers: Box<Answers>,
+    answers: Arc<Answers>,
 }
 
 impl fmt::Debug for Imported {
@@ -40,7 +41,7 @@ impl Notifier {
     /// No descriptor for those who wait.
     pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> io::Result<(Self, Imported)> {
         let page = Arc::new(Lent::new()?);
-        Ok((Self(Arc::clone(&page)), Imported { page, answers: Box::new(answers) }))
+        Ok((Self(Arc::clone(&page)), Imported { page, answers: Arc::new(answers) }))
     }
 
     /// The memory of these addresses is no longer what it was.

@@ -97,6 +97,11 @@ impl Choice {
         Ok((found, Vec::new()))
     }
 
+    /// No monitor, for want of this one.
+    pub(crate) fn nothing(unavailable: Unavailable) -> (Box<dyn Monitor>, Vec<Unavailable>) {
+        (Box::new(NoMonitor), vec![unavailable])
+    }
+
     #[cfg(loom)]
     pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
         match self {

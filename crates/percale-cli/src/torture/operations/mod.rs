@@ -53,7 +53,7 @@ impl Tools {
     /// For these operations. Nothing is to be started or mapped later, while memory is registered.
     pub(super) fn for_way(way: Way) -> io::Result<Self> {
         let hand = if way == Way::Other { Some(Hand::start()?) } else { None };
-        Ok(Self { ring: Ring::new(0)?, mappings: Mappings::open()?, hand })
+        Ok(Self { ring: Ring::new()?, mappings: Mappings::open()?, hand })
     }
 
     /// The other process.

@@ -1,0 +1,172 @@
+//! The registration cache: libfabric's parameters of it, and what C programs get by fi_open_ops(3) on a domain
+//! (`include/percale_fi_ext.h`).
+//!
+//! A stock `fi_open("mr_cache")` gives libfabric's own cache, which does not reach providers; so programs import their monitor
+//! and open caches here.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+use percale::domain::{CacheNote, OpenedCache};
+use percale::pindown::capi::{
+    Answering, Answers, Attr, Callbacks, FUNCTIONS, Failure, Functions, Opaque, OpenCache, Opened, Wishes, answer,
+    open_by,
+};
+use percale::pindown::monitor::imported::Notifier;
+use percale::pindown::monitor::userfaultfd::Unseen;
+use percale::pindown::{LookupError, Range};
+use percale::{CacheSettings, Domain as PercaleDomain};
+
+use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, FI_PARAM_SIZE_T, FI_PARAM_STRING, fid, fid_domain};
+use crate::domain::{Domain, Shared};
+use crate::log;
+use crate::object::Object;
+use crate::params;
+
+/// What fi_open_ops knows it by.
+const NAME: &CStr = c"percale_registration_cache";
+
+/// The settings that the environment, or whatever libfabric reads, asks for. The parameters are libfabric's own.
+pub(crate) fn settings() -> CacheSettings {
+    let (settings, notes) = CacheSettings::read(|name| {
+        let kind = if name == "FI_MR_CACHE_MONITOR" { FI_PARAM_STRING } else { FI_PARAM_SIZE_T };
+        params::core(name.strip_prefix("FI_").unwrap_or(name), kind)
+    });
+    tell(&notes);
+    settings
+}
+
+/// Into libfabric's log.
+fn tell(notes: &[CacheNote]) {
+    for note in notes {
+        if note.warning {
+            log::warning!(FI_LOG_MR, "{note}");
+        } else {
+            log::note!(FI_LOG_MR, "{note}");
+        }
+    }
+}
+
+/// `struct percale_cache_ops`.
+#[repr(C)]
+struct Ops {
+    size: usize,
+    import_monitor: unsafe extern "C" fn(*mut fid_domain, Option<Answers>, *mut c_void) -> c_int,
+    changed: unsafe extern "C" fn(*mut fid_domain, *const c_void, usize) -> c_int,
+    changed_everything: unsafe extern "C" fn(*mut fid_domain) -> c_int,
+    open: unsafe extern "C" fn(*mut fid_domain, *const Attr, *mut *mut OpenCache) -> c_int,
+    pindown: &'static Functions,
+}
+
+static OPS: Ops =
+    Ops { size: size_of::<Ops>(), import_monitor, changed, changed_everything, open, pindown: &FUNCTIONS };
+
+/// fi_open_ops(3) on a domain.
+pub(crate) unsafe extern "C" fn open_ops(
+    _domain: *mut fid,
+    name: *const c_char,
+    flags: u64,
+    ops: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    if name.is_null() || ops.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: a name ends with a zero byte.
+    if unsafe { CStr::from_ptr(name) } != NAME {
+        return -libc::ENOSYS;
+    }
+    if flags != 0 {
+        log::warning!(FI_LOG_MR, "fi_open_ops: flags {flags:#x} are not known");
+        return -FI_EBADFLAGS;
+    }
+    // SAFETY: the client wants the table there.
+    unsafe { ops.write(std::ptr::from_ref(&OPS).cast_mut().cast()) };
+    0
+}
+
+/// What a call returns; a refusal is told in the log as well.
+fn told(call: &str, result: Result<(), Failure>) -> c_int {
+    if let Err(failure) = &result {
+        log::warning!(FI_LOG_MR, "registration cache: {call}: {failure}");
+    }
+    answer(result.map(|()| 0))
+}
+
+/// # Safety
+/// Null, or a domain that is open.
+unsafe fn shared<'a>(domain: *mut fid_domain) -> Result<&'a Arc<Shared>, Failure> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { Domain::of_class(domain.cast()) };
+    domain.map(Domain::shared).ok_or_else(|| Failure::new(libc::EINVAL, "that is no domain"))
+}
+
+unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Answers>, context: *mut c_void) -> c_int {
+    // SAFETY: the client's domain.
+    let result = unsafe { shared(domain) }.and_then(|shared| {
+        let answering = Answering::new(answers, Opaque(context));
+        let (notifier, imported) = Notifier::new(move |range, access| answering.ask(range, access))?;
+        // SAFETY: percale_fi_ext.h says what the client promises.
+        let taken = unsafe { shared.percale.import_monitor(imported) };
+        taken.map_err(|already| Failure::new(libc::EBUSY, already.to_string()))?;
+        // Whoever was first has set none yet, and is the only one.
+        shared.notifier.set(notifier).ok();
+        Ok(())
+    });
+    told("import_monitor", result)
+}
+
+/// # Safety
+/// As for [`shared`].
+unsafe fn notifier<'a>(domain: *mut fid_domain) -> Result<&'a Notifier, Failure> {
+    // SAFETY: the caller's promise.
+    let shared = unsafe { shared(domain) }?;
+    shared.notifier.get().ok_or_else(|| Failure::new(libc::EINVAL, "no monitor was imported into the domain"))
+}
+
+unsafe extern "C" fn changed(domain: *mut fid_domain, address: *const c_void, length: usize) -> c_int {
+    // SAFETY: the client's domain.
+    let result = unsafe { notifier(domain) }.and_then(|notifier| {
+        let range = Range::new(address.addr() as u64, length as u64).map_err(LookupError::from)?;
+        notifier.changed(range);
+        Ok(())
+    });
+    told("changed", result)
+}
+
+unsafe extern "C" fn changed_everything(domain: *mut fid_domain) -> c_int {
+    // SAFETY: the client's domain.
+    told("changed_everything", unsafe { notifier(domain) }.map(Notifier::changed_everything))
+}
+
+unsafe extern "C" fn open(domain: *mut fid_domain, attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
+    // SAFETY: the client's domain.
+    let shared = match unsafe { shared(domain) } {
+        Ok(shared) => shared,
+        Err(failure) => return told("open", Err(failure)),
+    };
+    // SAFETY: the client's attributes and place, as pindown.h has them.
+    unsafe { open_by(attr, cache, |callbacks, wishes| open_as_set(shared, callbacks, wishes)) }
+}
+
+/// A cache as the domain is set, but for what the caller says.
+fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
+    if wishes.monitor.is_some() {
+        return Err(Failure::new(libc::EINVAL, "attr->monitor is set: FI_MR_CACHE_MONITOR says which there is"));
+    }
+    let domain: &PercaleDomain = &shared.percale;
+    let mut settings = domain.cache_settings().clone();
+    if let Some(bytes) = wishes.max_bytes {
+        settings = settings.max_bytes(bytes);
+    }
+    if let Some(count) = wishes.max_count {
+        settings = settings.max_count(count);
+    }
+    if wishes.unseen == Unseen::NeverMade {
+        settings = settings.no_unseen_changes();
+    }
+    let OpenedCache { cache, notes } = domain.open_cache(&settings, callbacks)?;
+    tell(&notes);
+    let kept: Arc<Shared> = Arc::clone(shared);
+    Ok(Opened { cache, notifier: shared.notifier.get().cloned(), kept: Some(kept) })
+}

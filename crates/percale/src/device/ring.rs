@@ -1,0 +1,175 @@
+//! io_uring for any number of threads, each with one operation at a time that it waits for.
+//!
+//! Operations are pushed and given to the kernel under one lock, which nobody holds while he waits. Of those who wait, one
+//! (who *leads*) sleeps in the kernel, takes in everybody's answers, and wakes the others. So an operation that lasts, such as
+//! reading from a silent socket, keeps nobody else from working.
+
+#![expect(unsafe_code, reason = "the queues that are shared with the kernel; each block states its own reason")]
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use io_uring::{IoUring, cqueue, squeue};
+
+/// Operations that are pushed and not yet given to the kernel: one, since that is done under one lock.
+const PUSHED: u32 = 4;
+
+/// Answers that fit before the kernel keeps them for itself for a while.
+const ANSWERS: u32 = 256;
+
+/// How long a thread sleeps between two looks for its answer, where it cannot wait in the kernel.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// What is known of an operation that the kernel has.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    UnderWay,
+    /// Its result; the kernel still reads the memory.
+    Answered(i32),
+    Over(i32),
+}
+
+#[derive(Debug, Default)]
+struct Operations {
+    all: HashMap<u64, State>,
+    next: u64,
+    /// Somebody waits in the kernel.
+    led: bool,
+}
+
+pub(super) struct Ring {
+    ring: IoUring,
+    /// Whether the ring can still be used.
+    pushing: Mutex<bool>,
+    operations: Mutex<Operations>,
+    told: Condvar,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ring {
+    /// # Errors
+    /// What the kernel says: io_uring may be forbidden.
+    pub(super) fn new() -> io::Result<Self> {
+        let ring = IoUring::builder().setup_cqsize(ANSWERS).build(PUSHED)?;
+        Ok(Self { ring, pushing: Mutex::new(true), operations: Mutex::default(), told: Condvar::new() })
+    }
+
+    /// For registering, which is a system call of its own.
+    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
+        self.ring.submitter()
+    }
+
+    /// Does one operation, and returns when the kernel is done with its memory.
+    ///
+    /// # Errors
+    /// What the operation answered.
+    ///
+    /// # Safety
+    /// The operation may do to its memory what it does until this returns.
+    pub(super) unsafe fn run(&self, operation: squeue::Entry) -> io::Result<u32> {
+        let name = {
+            let mut operations = locked(&self.operations);
+            operations.next += 1;
+            let name = operations.next;
+            operations.all.insert(name, State::UnderWay);
+            name
+        };
+        // SAFETY: the caller's promise is the same.
+        if let Err(error) = unsafe { self.push(&operation.user_data(name)) } {
+            locked(&self.operations).all.remove(&name);
+            return Err(error);
+        }
+        let result = self.wait(name);
+        u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+    }
+
+    /// Gives an operation to the kernel.
+    ///
+    /// # Errors
+    /// The kernel has not taken it, and will not.
+    ///
+    /// # Safety
+    /// The operation may do to its memory what it does until it has answered.
+    unsafe fn push(&self, operation: &squeue::Entry) -> io::Result<()> {
+        let mut usable = locked(&self.pushing);
+        if !*usable {
+            return Err(io::Error::other("the ring failed before"));
+        }
+        // SAFETY: there is one of these queues at a time, under the lock.
+        let mut queue = unsafe { self.ring.submission_shared() };
+        // SAFETY: the caller's promise.
+        unsafe { queue.push(operation) }.map_err(io::Error::other)?;
+        drop(queue);
+        loop {
+            let error = match self.ring.submit() {
+                Err(error) => error,
+                Ok(_) => io::ErrorKind::Interrupted.into(),
+            };
+            // SAFETY: as above.
+            if unsafe { self.ring.submission_shared() }.is_empty() {
+                return Ok(());
+            }
+            if error.kind() != io::ErrorKind::Interrupted {
+                // What was pushed would be taken with the next operation, when its memory may be somebody else's.
+                *usable = false;
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits for the last answer to an operation that the kernel has; its result.
+    fn wait(&self, name: u64) -> i32 {
+        let mut operations = locked(&self.operations);
+        loop {
+            if let Some(State::Over(result)) = operations.all.get(&name) {
+                let result = *result;
+                operations.all.remove(&name);
+                return result;
+            }
+            if operations.led {
+                operations = self.told.wait(operations).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            operations.led = true;
+            drop(operations);
+            if let Err(error) = self.sleep()
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                // The operation is the kernel's all the same, and so is its memory until the answer is there.
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            operations = locked(&self.operations);
+            self.take_in(&mut operations);
+            operations.led = false;
+            self.told.notify_all();
+        }
+    }
+
+    /// Waits in the kernel for an answer.
+    fn sleep(&self) -> io::Result<()> {
+        const WAIT: u32 = 1;
+        // SAFETY: gives the kernel nothing but the wish to wait for one answer.
+        unsafe { self.submitter().enter::<libc::sigset_t>(0, 1, WAIT, None) }.map(drop)
+    }
+
+    /// Takes in all answers that are there. By the one who leads.
+    fn take_in(&self, operations: &mut Operations) {
+        // SAFETY: there is one of these queues at a time, under the lock of the operations.
+        let answers = unsafe { self.ring.completion_shared() };
+        for answer in answers {
+            if let Some(state) = operations.all.get_mut(&answer.user_data()) {
+                *state = match *state {
+                    // It was sent before, from the memory itself.
+                    State::Answered(result) => State::Over(result),
+                    _ if cqueue::more(answer.flags()) => State::Answered(answer.result()),
+                    _ => State::Over(answer.result()),
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The registration cache of a domain: settings, the application's own monitor, and opening.
+//!
+//! A domain has no cache of its own: each registrar (a device) gets one, and all of a domain's are set alike. Transports that
+//! pin nothing, shared memory and TCP, never come here.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pindown::monitor::Choice;
+use pindown::monitor::imported::Imported;
+use pindown::monitor::userfaultfd::Unseen;
+use pindown::{Cache, MOST_REGISTRATIONS, OpenError, Registrar};
+
+use super::Domain;
+use crate::device::{BufferTable, FixedBuffers, FixedError};
+
+/// Registrations that are kept unless told otherwise (RCACHE-008).
+const DEFAULT_COUNT: u32 = 1024;
+
+/// How the registration caches of a domain are to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// `None`: no limit.
+    max_bytes: Option<u64>,
+    max_count: u32,
+    monitor: CacheMonitor,
+    unseen: Unseen,
+}
+
+/// Who tells a registration cache that memory changed, as FI_MR_CACHE_MONITOR names them. An imported monitor
+/// ([`Domain::import_monitor`]) takes the place of all but [`Self::Disabled`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CacheMonitor {
+    /// `best`: the best that can work here and is always right (AMB-14).
+    #[default]
+    Best,
+    /// `memhooks`: as [`Self::Best`]. Interception of library calls misses changes that are made past the library, so it is
+    /// not what is done (AMB-15).
+    Memhooks,
+    /// `bpf`: programs in the kernel.
+    Bpf,
+    /// `userfaultfd`: keeps sealed memory, and upon [`CacheSettings::no_unseen_changes`] private anonymous memory.
+    Userfaultfd,
+    /// `sealed`: keeps only memory that cannot change.
+    Sealed,
+    /// `disabled` or `none`: nothing is kept; each transfer registers and deregisters (RCACHE-013).
+    Disabled,
+}
+
+/// There is no monitor of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no monitor {0:?}: known are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
+)]
+pub struct UnknownMonitor(String);
+
+/// The domain has an imported monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a monitor was imported into this domain before: it has one for its life")]
+pub struct AlreadyImported;
+
+/// Something to tell the user of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheNote {
+    /// Something is not as it was asked for.
+    pub warning: bool,
+    /// What.
+    pub text: String,
+}
+
+/// A cache that was opened, and what is to be told of it.
+#[derive(Debug)]
+pub struct OpenedCache<R: Registrar> {
+    /// The cache.
+    pub cache: Cache<R>,
+    /// Which monitor it has and why, and what is not as asked for.
+    pub notes: Vec<CacheNote>,
+}
+
+impl CacheNote {
+    fn warning(text: String) -> Self {
+        Self { warning: true, text }
+    }
+
+    fn tell(&self) {
+        if self.warning {
+            tracing::warn!("{self}");
+        } else {
+            tracing::info!("{self}");
+        }
+    }
+}
+
+impl fmt::Display for CacheNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "registration cache: {}", self.text)
+    }
+}
+
+impl Default for CacheSettings {
+    fn default() -> Self {
+        Self { max_bytes: None, max_count: DEFAULT_COUNT, monitor: CacheMonitor::Best, unseen: Unseen::Possible }
+    }
+}
+
+impl CacheSettings {
+    /// Bytes that a cache keeps registered at most (RCACHE-005). 0 is no limit, as is no call (RCACHE-006, AMB-13).
+    #[must_use]
+    pub const fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = if bytes == 0 { None } else { Some(bytes) };
+        self
+    }
+
+    /// Registrations that a cache keeps at most (RCACHE-007); 1,024 unless told otherwise, and 0 to keep none (RCACHE-009).
+    #[must_use]
+    pub const fn max_count(mut self, count: u32) -> Self {
+        self.max_count = if count > MOST_REGISTRATIONS { MOST_REGISTRATIONS } else { count };
+        self
+    }
+
+    /// Who tells what changed. One that is not available here turns caching off, with a warning (RCACHE-011, AMB-16).
+    #[must_use]
+    pub const fn monitor(mut self, monitor: CacheMonitor) -> Self {
+        self.monitor = monitor;
+        self
+    }
+
+    /// Promises that no code in the process, its libraries included, installs guard pages (MADV_GUARD_INSTALL) in registered
+    /// memory, nor attaches a System V segment over it. userfaultfd does not tell of those.
+    #[must_use]
+    pub const fn no_unseen_changes(mut self) -> Self {
+        self.unseen = Unseen::NeverMade;
+        self
+    }
+
+    /// As libfabric's environment variables say: FI_MR_CACHE_MAX_SIZE (bytes), FI_MR_CACHE_MAX_COUNT, FI_MR_CACHE_MONITOR (a
+    /// name of [`CacheMonitor`]'s, or `userfaultfd-promised`, which is [`CacheMonitor::Userfaultfd`] with
+    /// [`Self::no_unseen_changes`]). What is not set, or no value, is as by default; the latter is warned of (RCACHE-014).
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let (settings, notes) = Self::read(|name| std::env::var(name).ok());
+        notes.iter().for_each(CacheNote::tell);
+        settings
+    }
+
+    /// As [`Self::from_environment`], of variables that `text` gives; with what is to be told.
+    #[must_use]
+    pub fn read(text: impl Fn(&str) -> Option<String>) -> (Self, Vec<CacheNote>) {
+        let mut settings = Self::default();
+        let mut notes = Vec::new();
+        let mut set = |name: &str, apply: &mut dyn FnMut(&str) -> Result<(), String>| {
+            if let Some(value) = text(name)
+                && let Err(why) = apply(value.trim())
+            {
+                notes.push(CacheNote::warning(format!("{name} is as by default: {why}")));
+            }
+        };
+        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is no number"));
+        set("FI_MR_CACHE_MAX_SIZE", &mut |value| {
+            settings = settings.clone().max_bytes(number(value)?);
+            Ok(())
+        });
+        set("FI_MR_CACHE_MAX_COUNT", &mut |value| {
+            settings = settings.clone().max_count(number(value)?.try_into().unwrap_or(u32::MAX));
+            Ok(())
+        });
+        set("FI_MR_CACHE_MONITOR", &mut |value| {
+            let promised = value.strip_suffix("-promised").filter(|name| *name == "userfaultfd");
+            let monitor = promised.unwrap_or(value).parse().map_err(|error: UnknownMonitor| error.to_string())?;
+            settings = settings.clone().monitor(monitor);
+            if promised.is_some() {
+                settings = settings.clone().no_unseen_changes();
+            }
+            Ok(())
+        });
+        (settings, notes)
+    }
+
+    fn open<R: Registrar>(&self, registrar: R, imported: Option<&Imported>) -> Result<OpenedCache<R>, OpenError> {
+        let choice = match (self.monitor, imported) {
+            (CacheMonitor::Disabled, _) => Choice::None,
+            (_, Some(imported)) => Choice::Imported(imported.clone()),
+            (CacheMonitor::Best | CacheMonitor::Memhooks, None) => Choice::Best(self.unseen),
+            (CacheMonitor::Bpf, None) => Choice::Bpf,
+            (CacheMonitor::Userfaultfd, None) => Choice::Userfaultfd(self.unseen),
+            (CacheMonitor::Sealed, None) => Choice::Sealed,
+        };
+        let builder = Cache::builder(registrar).monitor_or_none(choice).max_count(self.max_count);
+        let cache = builder.max_bytes(self.max_bytes.unwrap_or(u64::MAX)).open()?;
+        let found = cache.explanation().replace('\n', "; ");
+        let named = !matches!(self.monitor, CacheMonitor::Best | CacheMonitor::Memhooks | CacheMonitor::Disabled);
+        let replaced = named && imported.is_none() && cache.monitor() == "none";
+        let text = match self.monitor {
+            _ if replaced => format!("nothing is kept, for want of the monitor that was asked for: {found}"),
+            CacheMonitor::Memhooks => format!(
+                "memhooks would miss changes that are made past the C library's functions, so the best monitor that \
+                 misses none takes its place: {found}"
+            ),
+            _ => found,
+        };
+        Ok(OpenedCache { cache, notes: vec![CacheNote { warning: replaced, text }] })
+    }
+}
+
+impl FromStr for CacheMonitor {
+    type Err = UnknownMonitor;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMonitor> {
+        Ok(match name {
+            "best" => Self::Best,
+            "memhooks" => Self::Memhooks,
+            "bpf" => Self::Bpf,
+            "userfaultfd" => Self::Userfaultfd,
+            "sealed" => Self::Sealed,
+            "disabled" | "none" => Self::Disabled,
+            other => return Err(UnknownMonitor(other.to_owned())),
+        })
+    }
+}
+
+impl Domain {
+    /// A cache of registrations that this registrar makes, set as the domain says.
+    ///
+    /// ```
+    /// use std::io;
+    /// use percale::pindown::{Access, Pinned, Range, Registrar};
+    ///
+    /// /// A device that wants to know memory before it reads it.
+    /// struct Device;
+    ///
+    /// impl Registrar for Device {
+    ///     type Pin = u64;
+    ///
+    ///     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u64>> {
+    ///         // A real device pins the pages here, and says by which key it knows them.
+    ///         Ok(Pinned { pin: range.start(), local_key: range.start() >> 12, remote_key: 0 })
+    ///     }
+    ///
+    ///     fn unpin(&self, _start: u64) {}
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let settings = percale::CacheSettings::default().max_bytes(1 << 30).max_count(256);
+    /// let domain = percale::Info::discover()?.domain().registration_cache(settings).open()?;
+    /// let cache = domain.registration_cache(Device)?;
+    /// let lane = cache.lane();
+    /// let buffer = vec![0_u8; 1 << 16];
+    /// for _ in 0..10 {
+    ///     let used = lane.get(Range::of(&buffer)?, Access::empty())?;
+    ///     println!("send by key {}", used.local_key());
+    ///     lane.end(used);
+    /// }
+    /// println!("{:?}", cache.stats());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// What a cache needs of the kernel: memory, membarrier(2). A monitor that cannot work is no error: nothing is kept then,
+    /// which is warned of.
+    pub fn registration_cache<R: Registrar>(&self, registrar: R) -> Result<Cache<R>, OpenError> {
+        let OpenedCache { cache, notes } = self.open_cache(self.cache_settings(), registrar)?;
+        notes.iter().for_each(CacheNote::tell);
+        Ok(cache)
+    }
+
+    /// As [`Self::registration_cache`], with other settings, and with what is to be told instead of telling it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_cache<R: Registrar>(
+        &self,
+        settings: &CacheSettings,
+        registrar: R,
+    ) -> Result<OpenedCache<R>, OpenError> {
+        settings.open(registrar, self.inner.imported.get())
+    }
+
+    /// How this domain's caches are set.
+    #[must_use]
+    pub fn cache_settings(&self) -> &CacheSettings {
+        &self.inner.settings.cache
+    }
+
+    /// Gives the registration caches that are opened from now on the application's own monitor, made by
+    /// [`Notifier::new`](pindown::monitor::imported::Notifier::new). Before anything else is mapped at addresses that change,
+    /// the application must tell the notifier; all these caches are told. (RCACHE-020)
+    ///
+    /// # Errors
+    /// The domain has one already.
+    ///
+    /// # Safety
+    /// The application tells every change of the memory that it answers for, in time, as [`pindown::monitor::imported`] says.
+    /// If it does not, devices reach other memory than they were told to: [`FixedBuffers`] then writes
+    /// where it must not.
+    #[expect(unsafe_code, reason = "devices write to the addresses that a monitor vouches for")]
+    pub unsafe fn import_monitor(&self, imported: Imported) -> Result<(), AlreadyImported> {
+        self.inner.imported.set(imported).map_err(|_| AlreadyImported)
+    }
+
+    /// io_uring with so many fixed buffers (16,384 at most): transfers between any memory and files or sockets, through a
+    /// registration cache.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::fs::File;
+    ///
+    /// let domain = percale::Info::discover()?.best()?.open()?;
+    /// let Ok(buffers) = domain.fixed_buffers(64) else { return Ok(()) }; // io_uring may be forbidden
+    /// let lane = buffers.lane();
+    /// let page = vec![7_u8; 1 << 16];
+    /// let path = std::env::temp_dir().join(format!("percale-fixed-{}", std::process::id()));
+    /// let file = File::create(&path)?;
+    /// for offset in (0..10).map(|n| n << 16) {
+    ///     assert_eq!(lane.write(&page, &file, offset)?, page.len()); // pinned once, where that is safe
+    /// }
+    /// println!("{} registrations", buffers.table().made());
+    /// std::fs::remove_file(path)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// No io_uring, or no cache.
+    pub fn fixed_buffers(&self, slots: u32) -> Result<FixedBuffers, FixedError> {
+        let table = BufferTable::new(slots).map_err(FixedError::NoRing)?;
+        let cache = self.registration_cache(table.clone())?;
+        Ok(FixedBuffers::new(table, cache))
+    }
+}

@@ -1,0 +1,147 @@
+//! How much is kept.
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use percale::CacheSettings;
+use percale::pindown::monitor;
+
+use crate::memory::{Memory, filled, page};
+use crate::world::World;
+
+fn memories(count: usize, pages: usize) -> Vec<Memory> {
+    (0..count).map(|_| Memory::new(pages)).collect()
+}
+
+#[test]
+fn rcache_005_bytes_stay_within_their_limit() {
+    let limit = 8 * page() as u64;
+    let Some(world) = World::open(CacheSettings::default().max_bytes(limit), 64) else { return };
+    let memories = memories(6, 3);
+    for memory in memories.iter().chain(&memories) {
+        world.save(memory.bytes());
+        assert!(world.stats().bytes <= limit && world.pinned() <= 8, "{:?}", world.stats());
+    }
+    assert_eq!(world.pinned(), 6, "two of them fit");
+    assert_eq!(world.made(), 12, "older ones make room");
+    let kept = world.made();
+    world.save(memories[5].bytes());
+    assert_eq!(world.made(), kept, "the latest is kept");
+    let large = Memory::new(9);
+    world.save(large.bytes());
+    world.save(large.bytes());
+    assert_eq!(world.made(), kept + 2, "what does not fit is registered for its transfer only");
+    assert_eq!(world.pinned(), 6, "nothing was dropped for it");
+    assert_eq!(world.stats().single_uses_for(monitor::Refusal::TooLarge), 2);
+}
+
+#[test]
+fn rcache_006_without_a_limit_of_bytes_all_are_kept() {
+    for settings in [CacheSettings::default(), CacheSettings::default().max_bytes(page() as u64).max_bytes(0)] {
+        let Some(world) = World::open(settings, 64) else { return };
+        let memories = memories(40, 24);
+        for memory in memories.iter().chain(&memories) {
+            world.save(memory.bytes());
+        }
+        assert_eq!((world.made(), world.pinned()), (40, 40 * 24));
+    }
+}
+
+#[test]
+fn rcache_007_rcache_022_registrations_stay_within_their_limit_for_ever() {
+    let Some(world) = World::open(CacheSettings::default().max_count(4), 64) else { return };
+    for round in 0..500 {
+        let mut memory = Memory::new(1 + round % 5);
+        memory.fill(round as u8);
+        world.save(memory.bytes());
+        assert!(world.stats().entries <= 4 && world.registered() <= 4, "{:?}", world.stats());
+        assert!(world.pinned() <= 4 * 5);
+        // Memory that the program gives back.
+        world.notifier.changed(memory.range());
+    }
+    let memories = memories(10, 2);
+    for memory in memories.iter().cycle().take(100) {
+        world.save(memory.bytes());
+        assert!(world.registered() <= 4);
+    }
+    assert_eq!((world.registered(), world.pinned()), (4, 8));
+}
+
+#[test]
+fn rcache_008_there_is_a_limit_by_default() {
+    let Some(world) = World::open(CacheSettings::default(), 2048) else { return };
+    let memory = Memory::new(1100);
+    for (number, bytes) in memory.bytes().chunks(page()).enumerate() {
+        assert_eq!(world.lane.write(bytes, &world.file, 0).expect("written"), bytes.len());
+        if number == 1023 {
+            assert_eq!((world.stats().entries, world.pinned()), (1024, 1024), "as many as libfabric keeps");
+        }
+    }
+    assert_eq!(world.made(), 1100);
+    let entries = world.stats().entries;
+    assert!((512..=1024).contains(&entries), "{:?}", world.stats());
+    assert_eq!(world.pinned() as u64, entries);
+}
+
+#[test]
+fn rcache_009_a_limit_of_none_registers_and_deregisters_each_time() {
+    let Some(world) = World::open(CacheSettings::default().max_count(0), 16) else { return };
+    let mut memory = Memory::new(4);
+    for round in 1..=20 {
+        memory.fill(round);
+        world.save(memory.bytes());
+        assert_eq!(world.made(), u64::from(round));
+        assert_eq!((world.registered(), world.pinned()), (0, 0));
+    }
+    assert_eq!(world.buffers.ordinary_transfers(), 0);
+}
+
+/// Waits until it is so.
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn rcache_010_what_a_transfer_uses_is_not_evicted() {
+    for settings in [CacheSettings::default().max_count(2), CacheSettings::default().max_bytes(8 * page() as u64)] {
+        let Some(world) = World::open(settings, 64) else { return };
+        let (near, far) = UnixStream::pair().expect("a pair");
+        let mut into = Memory::new(7);
+        let lane = world.buffers.lane();
+        thread::scope(|scope| {
+            let (into, far) = (&mut into, &far);
+            let receiver = scope.spawn(move || lane.receive(into.bytes_mut(), far).expect("received"));
+            until("the receive is registered", || world.made() == 1);
+            let memories = memories(20, 2);
+            for memory in memories.iter().cycle().take(60) {
+                world.save(memory.bytes());
+                assert!(world.pinned() >= 7, "the receive's pages went");
+            }
+            assert!(!receiver.is_finished());
+            // From elsewhere, lest the limits count it.
+            rustix::io::write(&near, &filled(5 * page(), 77)).expect("room");
+            assert_eq!(receiver.join().expect("no panic"), 5 * page());
+        });
+        assert!(into.bytes()[..5 * page()] == filled(5 * page(), 77), "the bytes are in the memory");
+        world.save(Memory::new(1).bytes());
+        world.buffers.flush();
+        assert_eq!((world.registered(), world.pinned()), (0, 0));
+    }
+}
+
+#[test]
+fn rcache_023_at_the_devices_limit_idle_registrations_go() {
+    let Some(world) = World::open(CacheSettings::default(), 4) else { return };
+    let memories = memories(20, 3);
+    for memory in memories.iter().chain(&memories) {
+        world.save(memory.bytes());
+        assert!(world.registered() <= 4);
+    }
+    assert_eq!(world.buffers.ordinary_transfers(), 0, "each was registered in the end");
+    assert!(world.stats().evictions >= 30, "{:?}", world.stats());
+}

@@ -1,0 +1,92 @@
+//! Memory that tests map, replace and give back.
+
+use std::ptr::NonNull;
+
+use percale::pindown::{Range, page_size};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// Bytes of a page.
+pub(crate) fn page() -> usize {
+    page_size() as usize
+}
+
+/// Private anonymous pages.
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to this value alone.
+unsafe impl Send for Memory {}
+
+fn map(at: *mut u8, len: usize, protection: ProtFlags, flags: MapFlags) -> NonNull<u8> {
+    // SAFETY: new pages where there were none, or where those of a `Memory` were, which nobody borrows.
+    let mapped = unsafe { mmap_anonymous(at.cast(), len, protection, MapFlags::PRIVATE | flags) };
+    NonNull::new(mapped.expect("memory").cast()).expect("not null")
+}
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+impl Memory {
+    pub(crate) fn new(pages: usize) -> Self {
+        let len = pages * page();
+        Self { start: map(std::ptr::null_mut(), len, READ_WRITE, MapFlags::empty()), len }
+    }
+
+    pub(crate) fn range(&self) -> Range {
+        Range::of(self.bytes()).expect("not empty")
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped, initialised by the kernel, and borrowed as this value is.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Bytes that differ from word to word and from seed to seed.
+    pub(crate) fn fill(&mut self, seed: u8) {
+        fill(self.bytes_mut(), seed);
+    }
+
+    /// Other pages at the same addresses. `gone` is called when the old ones are no more and the new ones not yet.
+    pub(crate) fn replace(&mut self, gone: impl FnOnce(Range)) {
+        map(self.start.as_ptr(), self.len, ProtFlags::empty(), MapFlags::FIXED);
+        gone(self.range_of_nothing());
+        map(self.start.as_ptr(), self.len, READ_WRITE, MapFlags::FIXED);
+    }
+
+    fn range_of_nothing(&self) -> Range {
+        Range::new(self.start.as_ptr().addr() as u64, self.len as u64).expect("not empty")
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: its own pages, which nobody borrows any more.
+        unsafe { munmap(self.start.as_ptr().cast(), self.len) }.expect("they were mapped");
+    }
+}
+
+pub(crate) fn fill(bytes: &mut [u8], seed: u8) {
+    for (n, byte) in bytes.iter_mut().enumerate() {
+        *byte = (n % 251) as u8 ^ (n / 4096) as u8 ^ seed.wrapping_mul(37);
+    }
+}
+
+pub(crate) fn filled(len: usize, seed: u8) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(&mut bytes, seed);
+    bytes
+}
+
+/// Pages that the kernel counts as pinned for this process.
+pub(crate) fn pinned() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("it is told");
+    let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kilobytes * 1024 / page()
+}

@@ -1,0 +1,107 @@
+//! Monitors by name.
+
+use percale::domain::OpenedCache;
+use percale::pindown::{Access, Cache};
+use percale::{CacheMonitor, CacheSettings, device::BufferTable};
+
+use crate::memory::{Memory, pinned};
+use crate::world::{World, alone, domain};
+
+fn with(monitor: &str) -> CacheSettings {
+    let (settings, notes) = CacheSettings::read(|name| (name == "FI_MR_CACHE_MONITOR").then(|| monitor.to_owned()));
+    assert_eq!(notes, [], "{monitor}");
+    settings
+}
+
+fn open(settings: &CacheSettings) -> Option<OpenedCache<BufferTable>> {
+    match BufferTable::new(8) {
+        Ok(table) => Some(domain(CacheSettings::default()).open_cache(settings, table).expect("a cache")),
+        Err(why) => {
+            eprintln!("SKIPPED: io_uring: {why}");
+            None
+        }
+    }
+}
+
+/// Looks up memory so many times, and says how many pages that left pinned.
+fn left_pinned(cache: &Cache<BufferTable>, memory: &Memory) -> usize {
+    let before = pinned();
+    let lane = cache.lane();
+    for _ in 0..3 {
+        lane.end(lane.get(memory.range(), Access::LOCAL_WRITE).expect("registered"));
+    }
+    pinned() - before
+}
+
+#[test]
+fn rcache_013_disabled_turns_caching_off() {
+    let disabled = CacheSettings::default().monitor(CacheMonitor::Disabled);
+    assert_eq!(with("disabled"), disabled);
+    // Also where the application has a monitor.
+    let Some(world) = World::open(disabled, 8) else { return };
+    let memory = Memory::new(3);
+    for round in 1..10 {
+        world.save(memory.bytes());
+        assert_eq!((world.made(), world.registered(), world.pinned()), (round, 0, 0));
+    }
+}
+
+#[test]
+fn rcache_011_userfaultfd_is_taken_if_named_or_nothing_is_kept() {
+    let _alone = alone();
+    let Some(OpenedCache { cache, notes }) = open(&with("userfaultfd")) else { return };
+    assert_eq!(notes.len(), 1);
+    assert_eq!(notes[0].warning, cache.monitor() == "none", "{notes:?}");
+    assert!(["userfaultfd", "none"].contains(&cache.monitor()), "{notes:?}");
+    assert!(notes[0].to_string().contains("userfaultfd"), "{notes:?}");
+    let memory = Memory::new(3);
+    assert_eq!(left_pinned(&cache, &memory), 0, "without a promise it cannot answer for ordinary memory");
+    let Some(OpenedCache { cache, .. }) = open(&with("userfaultfd-promised")) else { return };
+    if cache.monitor() == "none" {
+        return eprintln!("SKIPPED: {}", cache.explanation());
+    }
+    assert_eq!(left_pinned(&cache, &memory), 3, "{}", cache.explanation());
+}
+
+#[test]
+fn rcache_012_memhooks_is_accepted_and_the_best_sound_monitor_serves() {
+    let _alone = alone();
+    let Some(best) = open(&CacheSettings::default()) else { return };
+    let Some(OpenedCache { cache, notes }) = open(&with("memhooks")) else { return };
+    assert_eq!(cache.monitor(), best.cache.monitor());
+    assert!(notes.len() == 1 && !notes[0].warning && notes[0].to_string().contains("memhooks"), "{notes:?}");
+    assert!(notes[0].to_string().contains(cache.monitor()), "{notes:?}");
+}
+
+#[test]
+fn rcache_014_an_unknown_monitor_is_warned_of_and_the_default_kept() {
+    for value in ["kdreg2", "", "Userfaultfd", "disabled-promised"] {
+        let (settings, notes) = CacheSettings::read(|name| (name == "FI_MR_CACHE_MONITOR").then(|| value.to_owned()));
+        assert_eq!(settings, CacheSettings::default(), "{value}");
+        assert!(notes.len() == 1 && notes[0].warning, "{notes:?}");
+        assert!(notes[0].to_string().contains("FI_MR_CACHE_MONITOR is as by default"), "{notes:?}");
+    }
+}
+
+#[test]
+fn rcache_005_rcache_006_rcache_007_rcache_008_rcache_009_the_environment_says_the_limits() {
+    let read = |size: Option<&str>, count: Option<&str>| {
+        CacheSettings::read(|name| match name {
+            "FI_MR_CACHE_MAX_SIZE" => size.map(str::to_owned),
+            "FI_MR_CACHE_MAX_COUNT" => count.map(str::to_owned),
+            _ => None,
+        })
+    };
+    let set = CacheSettings::default();
+    assert_eq!(read(None, None), (set.clone(), Vec::new()));
+    assert_eq!(read(None, Some("1024")), (set.clone(), Vec::new()), "the default");
+    assert_eq!(read(Some("0"), None), (set.clone(), Vec::new()), "as if unset");
+    assert_eq!(read(Some(" 4096 "), Some("7")), (set.clone().max_bytes(4096).max_count(7), Vec::new()));
+    assert_eq!(read(None, Some("0")), (set.clone().max_count(0), Vec::new()));
+    assert_eq!(read(None, Some("99999999999")).0, set.clone().max_count(u32::MAX), "as many as can be");
+    for (size, count) in [(Some("much"), None), (None, Some("-1")), (Some("4k"), None)] {
+        let (settings, notes) = read(size, count);
+        assert_eq!(settings, set);
+        assert!(notes.len() == 1 && notes[0].warning, "{notes:?}");
+    }
+}

@@ -1,0 +1,110 @@
+//! A domain with an imported monitor, its fixed buffers, and a file at the other end.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use percale::device::{FixedError, FixedLane};
+use percale::pindown::Stats;
+use percale::pindown::monitor::imported::Notifier;
+use percale::{CacheSettings, Domain, FixedBuffers, Info};
+use rustix::fs::MemfdFlags;
+
+use crate::memory::{Memory, filled, pinned};
+
+/// One test at a time: pinned pages are the process's.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn domain(settings: CacheSettings) -> Domain {
+    Info::discover().expect("found").domain().registration_cache(settings).open().expect("a domain")
+}
+
+pub(crate) fn file() -> OwnedFd {
+    rustix::fs::memfd_create(c"percale", MemfdFlags::CLOEXEC).expect("a file")
+}
+
+/// Fixed buffers; `None`, with the reason printed, where there is no io_uring.
+pub(crate) fn buffers(domain: &Domain, slots: u32) -> Option<FixedBuffers> {
+    match domain.fixed_buffers(slots) {
+        Ok(buffers) => Some(buffers),
+        Err(FixedError::NoRing(why)) => {
+            eprintln!("SKIPPED: io_uring: {why}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A monitor of the program's own for this domain. It answers for all memory.
+pub(crate) fn import(domain: &Domain) -> Notifier {
+    let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    // SAFETY: the tests tell of every change of memory that they transfer from and to, or unpin it before.
+    unsafe { domain.import_monitor(imported) }.expect("the first");
+    notifier
+}
+
+pub(crate) struct World {
+    pub(crate) notifier: Notifier,
+    pub(crate) buffers: FixedBuffers,
+    pub(crate) lane: FixedLane,
+    pub(crate) domain: Domain,
+    pub(crate) file: OwnedFd,
+    /// Pages that were pinned before.
+    before: usize,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl World {
+    pub(crate) fn open(settings: CacheSettings, slots: u32) -> Option<Self> {
+        let alone = alone();
+        let domain = domain(settings);
+        let notifier = import(&domain);
+        let buffers = buffers(&domain, slots)?;
+        let (lane, before) = (buffers.lane(), pinned());
+        Some(Self { notifier, buffers, lane, domain, file: file(), before, _alone: alone })
+    }
+
+    /// Writes these bytes to the file, and sees them there.
+    pub(crate) fn save(&self, bytes: &[u8]) {
+        assert_eq!(self.lane.write(bytes, &self.file, 0).expect("written"), bytes.len());
+        let mut seen = vec![0; bytes.len()];
+        assert_eq!(rustix::io::pread(&self.file, &mut seen[..], 0).expect("read"), bytes.len());
+        assert!(seen == bytes, "another {} bytes are in the file", bytes.len());
+    }
+
+    /// Reads bytes of this seed from the file.
+    pub(crate) fn fetch(&self, into: &mut [u8], seed: u8) {
+        let wanted = filled(into.len(), seed);
+        assert_eq!(rustix::io::pwrite(&self.file, &wanted, 0).expect("written"), wanted.len());
+        assert_eq!(self.lane.read(into, &self.file, 0).expect("read"), wanted.len());
+        assert!(into == wanted, "other bytes came");
+    }
+
+    /// Other pages at the addresses, as is told.
+    pub(crate) fn replace(&self, memory: &mut Memory) {
+        memory.replace(|range| self.notifier.changed(range));
+    }
+
+    /// Registrations made.
+    pub(crate) fn made(&self) -> u64 {
+        self.buffers.table().made()
+    }
+
+    /// Registrations now, of which none that could go remains.
+    pub(crate) fn registered(&self) -> u32 {
+        self.buffers.sweep();
+        self.buffers.table().registered()
+    }
+
+    /// Pages pinned now.
+    pub(crate) fn pinned(&self) -> usize {
+        self.buffers.sweep();
+        pinned() - self.before
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.buffers.stats()
+    }
+}

@@ -1,0 +1,22 @@
+//! The environment's settings reach a domain that asks for them. A program of its own: it sets variables.
+
+#![expect(unsafe_code, reason = "sets environment variables; the block states its reason")]
+
+use percale::{CacheMonitor, CacheSettings, Info};
+
+#[test]
+fn rcache_005_rcache_007_rcache_013_the_environment_counts_when_it_is_asked() {
+    for (name, value) in
+        [("FI_MR_CACHE_MAX_SIZE", "65536"), ("FI_MR_CACHE_MAX_COUNT", "3"), ("FI_MR_CACHE_MONITOR", "disabled")]
+    {
+        // SAFETY: no other thread is running yet that reads the environment.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let builder = || Info::discover().expect("found").domain();
+    let unasked = builder().open().expect("opens");
+    assert_eq!(unasked.cache_settings(), &CacheSettings::default());
+    let asked = builder().registration_cache(CacheSettings::from_environment()).open().expect("opens");
+    let wanted = CacheSettings::default().max_bytes(65536).max_count(3).monitor(CacheMonitor::Disabled);
+    assert_eq!(asked.cache_settings(), &wanted);
+    assert_eq!(CacheSettings::from_environment().max_count(9), wanted.max_count(9), "the program has the last word");
+}
