@@ -8,7 +8,6 @@
 mod case;
 mod hand;
 mod kinds;
-mod lot;
 mod memory;
 mod monitors;
 mod operations;
@@ -17,7 +16,6 @@ mod part;
 mod plan;
 mod race;
 mod report;
-mod ring;
 mod workers;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -26,6 +24,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::perf::print_line;
+pub(crate) use monitors::choice;
 pub(crate) use part::{PART, Part, run as part};
 use report::{Line, Report};
 use workers::Workers;

@@ -23,11 +23,12 @@ use pindown::{Lane, Registrar};
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{self, Kind, Trait};
-use super::lot::{Lot, range};
 use super::memory::{Memory, Origin, Shape};
 use super::monitors::{Monitor, Subject};
 use super::operations::{self, Operation, Tools, Way};
-use super::oracle::{ACCESS, Eye, Oracle, Seen};
+use super::oracle::{Eye, Oracle, Seen};
+use crate::fixed_buffers::ACCESS;
+use crate::lot::{Lot, range};
 
 /// How long, how many, and which.
 #[derive(Clone, Debug, Serialize, Deserialize)]

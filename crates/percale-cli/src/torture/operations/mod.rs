@@ -12,7 +12,7 @@ use pindown::mapping::Mappings;
 use super::hand::Hand;
 use super::kinds::{Kind, Trait};
 use super::memory::Memory;
-use super::ring::Ring;
+use crate::fixed_buffers::Ring;
 pub(super) use process::Fork;
 
 /// Something that a program may do.

@@ -10,11 +10,11 @@ use rustix::fd::AsRawFd;
 use rustix::fd::BorrowedFd;
 
 /// A ring, with a table of fixed buffers.
-pub(super) struct Ring(IoUring);
+pub(crate) struct Ring(IoUring);
 
 /// Which way a fixed buffer's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// From the pinned pages to a file (IORING_OP_WRITE_FIXED).
     ToFile,
     /// From a file to the pinned pages (IORING_OP_READ_FIXED).
@@ -23,7 +23,7 @@ pub(super) enum Way {
 
 impl Ring {
     /// A ring with so many empty slots for fixed buffers.
-    pub(super) fn new(slots: u32) -> io::Result<Self> {
+    pub(crate) fn new(slots: u32) -> io::Result<Self> {
         let ring = IoUring::new(8)?;
         if slots > 0 {
             ring.submitter().register_buffers_sparse(slots)?;
@@ -32,41 +32,50 @@ impl Ring {
     }
 
     /// Pins memory in a slot, or lets it go.
-    pub(super) fn set_slot(&self, slot: u32, range: Option<Range>) -> io::Result<()> {
+    pub(crate) fn set_slot(&self, slot: u32, range: Option<Range>) -> io::Result<()> {
         let base = range.map_or(0, |range| range.start() as usize);
         let len = range.map_or(0, |range| range.len() as usize);
         let vector = [libc::iovec { iov_base: std::ptr::without_provenance_mut(base), iov_len: len }];
-        // SAFETY: only `device` uses the slots, and only on memory that no value of this program lies in.
+        // SAFETY: only `transfer` uses the slots, and only on memory that no value of this program lies in.
         unsafe { self.0.submitter().register_buffers_update(slot, &vector, None) }
     }
 
     /// Moves bytes between the start of `file` and the pages that are pinned in `slot`: those that lay at the addresses
     /// `range` when they were pinned.
-    pub(super) fn device(&mut self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn transfer(&mut self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
         let fd = types::Fd(file.as_raw_fd());
-        let address = std::ptr::without_provenance_mut(range.start() as usize);
-        let (len, slot) = (range.len() as u32, slot as u16);
-        let moved = self.submit(&match way {
-            Way::ToFile => opcode::WriteFixed::new(fd, address, len, slot).build(),
-            Way::FromFile => opcode::ReadFixed::new(fd, address, len, slot).build(),
-        })?;
-        if moved == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        let len = range.len() as u32;
+        let mut moved = 0;
+        // The kernel moves less at a time if somebody else wants the processor.
+        while moved < len {
+            let address = std::ptr::without_provenance_mut(range.start() as usize + moved as usize);
+            let (at, left) = (u64::from(moved), len - moved);
+            let now = self.submit(&match way {
+                Way::ToFile => opcode::WriteFixed::new(fd, address, left, slot as u16).offset(at).build(),
+                Way::FromFile => opcode::ReadFixed::new(fd, address, left, slot as u16).offset(at).build(),
+            })?;
+            if now == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            moved += now;
+        }
+        Ok(())
     }
 
     /// madvise(2) by the kernel's own worker thread.
-    pub(super) fn advise(&mut self, at: Range, advice: i32) -> io::Result<()> {
+    pub(crate) fn advise(&mut self, at: Range, advice: i32) -> io::Result<()> {
         let address = std::ptr::without_provenance(at.start() as usize);
         self.submit(&opcode::Madvise::new(address, at.len() as libc::off_t, advice).build()).map(drop)
     }
 
     /// fallocate(2) likewise.
-    pub(super) fn allocate(&mut self, file: BorrowedFd<'_>, mode: i32, offset: u64, len: u64) -> io::Result<()> {
+    pub(crate) fn allocate(&mut self, file: BorrowedFd<'_>, mode: i32, offset: u64, len: u64) -> io::Result<()> {
         let fd = types::Fd(file.as_raw_fd());
         self.submit(&opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()).map(drop)
     }
 
     /// ftruncate(2) likewise.
-    pub(super) fn truncate(&mut self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+    pub(crate) fn truncate(&mut self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
         self.submit(&opcode::Ftruncate::new(types::Fd(file.as_raw_fd()), len).build()).map(drop)
     }
 
