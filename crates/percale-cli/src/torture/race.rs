@@ -174,6 +174,9 @@ fn races(kind: &Kind, oracle: &Oracle) -> bool {
     let pinned = || -> io::Result<bool> {
         let memory = (kind.make)()?;
         let small = memory.registered.len() == Shape::small().registered * memory.unit;
+        // Without privileges the file behind some memory cannot be had.
+        memory.establish(0)?;
+        memory.touch()?;
         oracle.unpin(oracle.pin(memory.registered, ACCESS)?.pin);
         Ok(small)
     };

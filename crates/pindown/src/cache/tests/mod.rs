@@ -211,6 +211,39 @@ fn rcache_005_007_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_g
 }
 
 #[test]
+fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
+    let memory = Arc::new(Memory::default());
+    let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let builder = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported));
+    let cache = builder.open().expect("opens");
+    let lane = cache.lane();
+    // A terabyte each.
+    let len = (1 << 40) / page_size();
+    for n in 0..100 {
+        let _ = key(&lane, pages(n * len, len), READ);
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.bytes, stats.evictions), (100, 100 << 40, 0));
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
+    // Whoever answers for all memory and then tells nothing has the mode that never deregisters. Nobody gets it unasked.
+    let (memory, cache, _notifier) = cache();
+    let lane = cache.lane();
+    let keys = Vec::from_iter((0..50).map(|n| key(&lane, pages(10 * n, 2), READ)));
+    for _ in 0..3 {
+        assert_eq!(Vec::from_iter((0..50).map(|n| key(&lane, pages(10 * n, 2), READ))), keys);
+        assert_eq!(cache.check(), None);
+        cache.sweep();
+    }
+    assert_eq!((memory.pinned.load(Ordering::Relaxed), memory.unpinned.load(Ordering::Relaxed)), (50, 0));
+    let unasked = Cache::builder(Arc::new(Memory::default())).open().expect("opens");
+    assert_ne!(unasked.monitor(), cache.monitor());
+}
+
+#[test]
 fn rcache_008_009_a_limit_of_none_registers_each_time() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 0, u64::MAX);
