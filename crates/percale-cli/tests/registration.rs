@@ -67,12 +67,12 @@ fn rcache_028_the_caches_own_doing_is_measured() {
 }
 
 #[test]
-fn rcache_028_mon_059_060_061_062_063_the_kernel_tier_is_measured() {
+fn rcache_028_mon_059_mon_060_mon_061_mon_062_mon_063_the_kernel_tier_is_measured() {
     shows("bpf", true);
 }
 
 #[test]
-fn rcache_028_mon_059_060_061_062_063_userfaultfd_is_measured() {
+fn rcache_028_mon_059_mon_060_mon_061_mon_062_mon_063_userfaultfd_is_measured() {
     shows("userfaultfd-promised", true);
 }
 

@@ -47,13 +47,13 @@ impl Program {
         command.args(["limited_process", "--exact", "--ignored", "--nocapture"]).env("PINDOWN_ROLE", role);
         command.uid(user).gid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
         let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
-        // SAFETY: between fork and exec only a system call is made.
-        unsafe {
-            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            })
+        // SAFETY: the limit lives through the call.
+        let set = move || match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
         };
+        // SAFETY: between fork and exec only that system call is made.
+        unsafe { command.pre_exec(set) };
         let mut child = command.spawn().expect("it starts");
         let says = BufReader::new(child.stdout.take().expect("piped"));
         Talker { child, says }
@@ -182,7 +182,7 @@ fn fresh() -> String {
 }
 
 #[test]
-fn mon_040_042_054_what_a_killed_process_had_pinned_is_given_back() {
+fn mon_040_mon_042_mon_054_what_a_killed_process_had_pinned_is_given_back() {
     let Some(program) = Program::new("hoard") else { return };
     let user = user(0);
     let mut first = program.start("hoard", user);
@@ -201,13 +201,13 @@ fn mon_040_042_054_what_a_killed_process_had_pinned_is_given_back() {
 }
 
 #[test]
-fn rcache_022_023_more_buffers_than_may_be_pinned_are_sent_from() {
+fn rcache_022_rcache_023_more_buffers_than_may_be_pinned_are_sent_from() {
     let Some(program) = Program::new("kept") else { return };
     assert_eq!(program.start("kept", user(1)).line(), "done");
 }
 
 #[test]
-fn mon_024_053_rcache_022_fresh_memory_without_privileges_stays_within_the_limit() {
+fn mon_024_mon_053_rcache_022_fresh_memory_without_privileges_stays_within_the_limit() {
     let Some(program) = Program::new("fresh") else { return };
     let said = program.start("fresh", user(2)).line();
     println!("{said}");

@@ -103,7 +103,7 @@ fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
 }
 
 #[test]
-fn rcache_001_003_004_two_transfers_are_one_registration_and_parts_are_served_too() {
+fn rcache_001_rcache_003_rcache_004_two_transfers_are_one_registration_and_parts_are_served_too() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let whole = key(&lane, bytes(0x1_0010, 3 * page_size()), READ);
@@ -188,7 +188,7 @@ fn a_lane_that_is_never_idle_does_not_hold_up_unpinning() {
 }
 
 #[test]
-fn rcache_005_007_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
+fn rcache_005_rcache_007_rcache_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 16, 40 * page_size());
     let lane = cache.lane();
@@ -244,7 +244,7 @@ fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped
 }
 
 #[test]
-fn rcache_008_009_a_limit_of_none_registers_each_time() {
+fn rcache_008_rcache_009_a_limit_of_none_registers_each_time() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 0, u64::MAX);
     let lane = cache.lane();
@@ -257,7 +257,7 @@ fn rcache_008_009_a_limit_of_none_registers_each_time() {
 }
 
 #[test]
-fn rcache_010_023_at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
+fn rcache_010_rcache_023_at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
     let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
