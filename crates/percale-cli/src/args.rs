@@ -25,7 +25,7 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best
+    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best; or what registering memory costs
     Perf(PerfArgs),
     /// Let others copy files from, or to, a directory
     Serve(ServeArgs),
@@ -39,6 +39,9 @@ pub(crate) enum Subcommand {
         /// Which part it plays
         part: crate::torture::Part,
     },
+    /// A process with a registration cache that is measured
+    #[command(name = crate::perf::registration::PART, hide = true)]
+    RegistrationPart,
     /// The second process of a measurement
     #[command(name = crate::perf::session::SECOND_PROCESS, hide = true)]
     SecondProcess {
@@ -68,6 +71,18 @@ Without HOST:PORT, a second process is started here, and both stay on one proces
 and the ends of all are checked. Latencies are half a round trip; put, get, fetch-add and compare-swap are one operation \
 on the other side's memory until it has completed (below 4 KiB timed 32 at a time). The limit is a program of a few plain \
 lines that moves the same bytes with nothing around them, run in turn with percale in the same two processes.
+
+With --registration it is not messages that are measured, but what it costs to have memory registered with a device \
+(pinned), and what a registration cache saves: transfers into memory that was registered in advance, that is registered \
+and deregistered for each, and that is looked up in the cache, in turn; what misses, hits and changes cost; and what each \
+of the cache's monitors costs programs that map and unmap memory. The device is io_uring's fixed buffers, into which it \
+reads zeroes: the shortest transfer that there is. SIZES are those \
+of the memory [default: 4K,16K,64K,256K,1M,4M,16M,64M]; --seconds is for each comparison [default: 0.4].
+
+Examples:
+  percale perf --op tagged-latency --svg latency.svg
+  percale perf --registration --monitor bpf --svg registration.svg
+  percale perf --registration --size 4K,1M --json > lines.json
 
 Exit codes: 0 measured, 1 failed, 2 bad usage.")]
 pub(crate) struct PerfArgs {
@@ -104,7 +119,13 @@ pub(crate) struct PerfArgs {
     /// Measure only what the machine could do
     #[arg(long, conflicts_with = "host")]
     pub(crate) limits_only: bool,
-    /// Plot the latencies to this file
+    /// Measure what it costs to have memory registered, with a registration cache and without
+    #[arg(long, conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) registration: bool,
+    /// Monitors of the registration cache [default: all that are available here]
+    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", value_parser = crate::perf::registration::monitor_names())]
+    pub(crate) monitor: Vec<String>,
+    /// Plot the latencies, or with --registration bandwidths and costs, to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Print one JSON object for each row

@@ -41,6 +41,9 @@ pub(crate) enum Failure {
     /// A registration cache was wrong, or could not be put to the test.
     #[error("{0}")]
     Torture(String),
+    /// What a registration costs could not be measured.
+    #[error("{0}")]
+    Registration(String),
     /// percale refused something.
     #[error("{what}: {why}")]
     Percale {

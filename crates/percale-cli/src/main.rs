@@ -10,8 +10,10 @@ mod args;
 mod clock;
 mod cp;
 mod failure;
+mod fixed_buffers;
 mod info;
 mod limits;
+mod lot;
 mod pattern;
 mod perf;
 mod plot;
@@ -23,6 +25,7 @@ mod table;
 mod torture;
 mod transfer;
 mod units;
+mod worker;
 
 fn main() -> ExitCode {
     // Bad usage ends here, with clap's message and exit code 2.
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
         }
+        Subcommand::RegistrationPart => return ExitCode::from(u8::from(perf::registration::part().is_err())),
         Subcommand::TorturePart { part } => return ExitCode::from(u8::from(torture::part(*part).is_err())),
     };
     match done {

@@ -1,4 +1,5 @@
-//! The latencies as a picture (SVG): one panel a transport, size against time, both logarithmic.
+//! Pictures (SVG): panels of lines, a size against something, both logarithmic; and the latencies as one of them, a panel
+//! a transport.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
@@ -13,14 +14,48 @@ const HEAD: u32 = 60;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(110, 110, 110);
 
+pub(crate) const BLUE: RGBColor = RGBColor(31, 119, 180);
+pub(crate) const ORANGE: RGBColor = RGBColor(214, 96, 20);
+pub(crate) const GREEN: RGBColor = RGBColor(44, 140, 60);
+
 /// One line of a panel.
 #[derive(Debug, PartialEq)]
-struct Series {
-    name: String,
-    color: RGBColor,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) color: RGBColor,
     /// Limits are drawn in grey and dashed, what is compared with them in color.
-    limit: bool,
-    points: Vec<(f64, f64)>,
+    pub(crate) limit: bool,
+    /// Sizes in bytes, and what is shown of them.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// One of the coordinate systems of a picture.
+pub(crate) struct Panel {
+    pub(crate) title: &'static str,
+    /// What the vertical axis shows, and how.
+    pub(crate) axis: &'static str,
+    pub(crate) show: fn(f64) -> String,
+    pub(crate) series: Vec<Series>,
+}
+
+/// A time at a tick: few digits.
+pub(crate) fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        t if t >= 0.9e9 => format!("{:.0} s", t / 1e9),
+        t if t >= 0.9e6 => format!("{:.0} ms", t / 1e6),
+        t if t >= 0.9e3 => format!("{:.0} µs", t / 1e3),
+        t => format!("{t:.0} ns"),
+    }
+}
+
+/// A picture of these panels, side by side.
+pub(crate) fn picture(title: &str, panels: &[Panel]) -> Result<String> {
+    let mut picture = String::new();
+    draw(&mut picture, title, panels).map_err(|error| Failure::System {
+        what: "drawing the plot".into(),
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    Ok(picture)
 }
 
 /// The picture of all latencies among the rows.
@@ -28,20 +63,19 @@ struct Series {
 /// # Errors
 /// If there is none.
 pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
-    let panels: Vec<(Transport, Vec<Series>)> = [Transport::Shm, Transport::Tcp]
-        .into_iter()
-        .map(|transport| (transport, series(rows, transport)))
-        .filter(|(_, series)| !series.is_empty())
-        .collect();
+    let panel = |transport| {
+        let title = match transport {
+            Transport::Shm => "shared memory",
+            Transport::Tcp => "TCP",
+        };
+        Panel { title, axis: "time", show: time, series: series(rows, transport) }
+    };
+    let panels: Vec<Panel> =
+        [Transport::Shm, Transport::Tcp].map(panel).into_iter().filter(|panel| !panel.series.is_empty()).collect();
     if panels.is_empty() {
         return Err(Failure::Usage("there is no latency to plot".into()));
     }
-    let mut picture = String::new();
-    draw(&mut picture, &panels).map_err(|error| Failure::System {
-        what: "drawing the plot".into(),
-        source: std::io::Error::other(error.to_string()),
-    })?;
-    Ok(picture)
+    picture("Latency of a message, one way (p50, half a round trip)", &panels)
 }
 
 fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
@@ -58,9 +92,9 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
     let point = |row: &Row| (row.bytes as f64, row.p50_ns);
     let limit = |row: &Row| (row.bytes as f64, row.limit_p50_ns);
     let latencies = [
-        (Operation::TaggedLatency, "tagged", RGBColor(31, 119, 180), RGBColor(148, 199, 232)),
-        (Operation::MessageLatency, "message", RGBColor(214, 96, 20), RGBColor(244, 178, 124)),
-        (Operation::PutLatency, "put", RGBColor(44, 140, 60), RGBColor(152, 214, 160)),
+        (Operation::TaggedLatency, "tagged", BLUE, RGBColor(148, 199, 232)),
+        (Operation::MessageLatency, "message", ORANGE, RGBColor(244, 178, 124)),
+        (Operation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
     ];
     for (op, name, color, light) in latencies {
         // Where both memories were measured there are two lines; else all sizes are one.
@@ -125,50 +159,40 @@ impl ValueFormatter<f64> for Powers {
     }
 }
 
-fn draw(picture: &mut String, panels: &[(Transport, Vec<Series>)]) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(picture: &mut String, title: &str, panels: &[Panel]) -> Result<(), Box<dyn std::error::Error>> {
     let width = PANEL.0 * panels.len() as u32;
     let area = SVGBackend::with_string(picture, (width, PANEL.1 + HEAD)).into_drawing_area();
     area.fill(&WHITE)?;
     let area = area.margin(10, 0, 0, 0);
-    let area = area.titled("Latency of a message, one way (p50, half a round trip)", (FONT, 24))?;
-    for (area, (transport, series)) in area.split_evenly((1, panels.len())).iter().zip(panels) {
-        panel(area, *transport, series)?;
+    let area = area.titled(title, (FONT, 24))?;
+    for (area, panel) in area.split_evenly((1, panels.len())).iter().zip(panels) {
+        draw_panel(area, panel)?;
     }
     area.present()?;
     Ok(())
 }
 
-fn panel<DB: DrawingBackend>(
+fn draw_panel<DB: DrawingBackend>(
     area: &DrawingArea<DB, plotters::coord::Shift>,
-    transport: Transport,
-    series: &[Series],
+    Panel { title, axis, show, series }: &Panel,
 ) -> Result<(), Box<dyn std::error::Error>>
 where
     DB::ErrorType: 'static,
 {
     let points = || series.iter().flat_map(|series| &series.points);
     let sizes = Powers::around(points().map(|point| point.0), 8.0, |size| units::size(size.round() as usize));
-    let times = Powers::around(points().map(|point| point.1), 10.0, |time| match time {
-        t if t >= 0.9e9 => format!("{:.0} s", t / 1e9),
-        t if t >= 0.9e6 => format!("{:.0} ms", t / 1e6),
-        t if t >= 0.9e3 => format!("{:.0} µs", t / 1e3),
-        t => format!("{t:.0} ns"),
-    });
-    let title = match transport {
-        Transport::Shm => "shared memory",
-        Transport::Tcp => "TCP",
-    };
+    let values = Powers::around(points().map(|point| point.1), 10.0, *show);
     let mut chart = ChartBuilder::on(area)
-        .caption(title, (FONT, 18))
+        .caption(*title, (FONT, 18))
         .margin(14)
         .margin_right(32)
         .x_label_area_size(44)
         .y_label_area_size(64)
-        .build_cartesian_2d(sizes, times)?;
+        .build_cartesian_2d(sizes, values)?;
     chart
         .configure_mesh()
-        .x_desc("message size")
-        .y_desc("time")
+        .x_desc("size")
+        .y_desc(*axis)
         .label_style((FONT, 13))
         .axis_desc_style((FONT, 14))
         .light_line_style(TRANSPARENT)
@@ -230,7 +254,7 @@ mod tests {
             "limit of the machine",
             "shared memory",
             "TCP",
-            "message size",
+            "size",
             "time",
             "1 µs",
             "64 B",

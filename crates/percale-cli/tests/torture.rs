@@ -73,6 +73,40 @@ fn rcache_021_userfaultfd_gives_nothing_stale_to_programs_that_keep_their_promis
     is_right("userfaultfd-promised");
 }
 
+/// Runs a copy of the command as a user without privileges: all pairs of some kinds, and threads over all kinds.
+fn is_right_for_nobody(monitor: &str) {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can run a process as another user");
+        return;
+    }
+    let place = std::env::temp_dir().join(format!("percale-torture-{}-{monitor}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_percale"), &place).unwrap();
+    let user = 65534;
+    let mut command = std::process::Command::new(&place);
+    command.args(["torture", "--json", "--monitor", monitor, "--filter", "private anonymous", "--seconds", "4"]);
+    let output = command.uid(user).gid(user).output().unwrap();
+    std::fs::remove_file(&place).unwrap();
+    let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    if unavailable(&lines) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let race = &lines[lines.len() - 1];
+    assert!(race["is"] == "race" && race["stale"] == 0 && race["failure"].is_null(), "{race:#}");
+    assert!(race["changes"].as_u64().unwrap() > 0 && race["checked"].as_u64().unwrap() > 0, "{race:#}");
+}
+
+#[test]
+fn rcache_021_userfaultfd_gives_nothing_stale_without_privileges() {
+    is_right_for_nobody("userfaultfd-promised");
+}
+
+#[test]
+fn rcache_021_sealed_memory_is_never_stale_without_privileges() {
+    is_right_for_nobody("sealed");
+}
+
 #[test]
 fn a_monitor_that_tells_nothing_is_found_out() {
     let arguments = ["--monitor", "broken-silent", "--filter", "private anonymous", "--seconds", "0"];

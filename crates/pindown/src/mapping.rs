@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
-use crate::range::Range;
+use crate::range::{Range, page_size};
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,28 @@ impl Mappings {
             }
         }
         self.read_all(range)
+    }
+
+    /// The one mapping in which the range lies, if that is, by one question to the kernel, known to be private anonymous
+    /// memory of ordinary pages. `None` if it is anything else, or the kernel cannot be asked so (before 6.11).
+    pub(crate) fn plain(&self, range: Range) -> Option<Range> {
+        if !self.query.load(Ordering::Relaxed) {
+            return None;
+        }
+        let asked =
+            ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: range.start(), ..Default::default() };
+        let fields = match query_fields(&self.file, Query { fields: asked, name: Vec::new() }) {
+            Ok(Query { fields, .. }) => fields,
+            Err(error) => {
+                if is_unknown(&error.into()) {
+                    self.query.store(false, Ordering::Relaxed);
+                }
+                return None;
+            }
+        };
+        let no_file = fields.inode == 0 && fields.dev_major == 0 && fields.dev_minor == 0;
+        let plain = no_file && fields.vma_flags & VMA_SHARED == 0 && fields.vma_page_size == page_size();
+        Range::between(fields.vma_start, fields.vma_end).filter(|mapping| plain && mapping.contains(range))
     }
 
     fn query_all(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
@@ -196,16 +218,19 @@ unsafe impl Ioctl for &mut Query {
     }
 }
 
+/// Asks once.
+fn query_fields(maps: &File, mut query: Query) -> rustix::io::Result<Query> {
+    // SAFETY: the ioctl is made on /proc/self/maps, where this opcode means PROCMAP_QUERY or is unknown.
+    unsafe { rustix::ioctl::ioctl(maps.as_fd(), &mut query) }?;
+    Ok(query)
+}
+
 /// The mapping at `address`. Its name is asked for only where there is one.
 fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
     let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
-    let mut query = Query { fields: asked, name: Vec::new() };
-    // SAFETY: the ioctl is made on /proc/self/maps, where this opcode means PROCMAP_QUERY or is unknown.
-    unsafe { rustix::ioctl::ioctl(maps.as_fd(), &mut query) }?;
+    let mut query = query_fields(maps, Query { fields: asked, name: Vec::new() })?;
     if query.fields.inode != 0 {
-        query = Query { fields: asked, name: vec![0; NAME] };
-        // SAFETY: as above.
-        unsafe { rustix::ioctl::ioctl(maps.as_fd(), &mut query) }?;
+        query = query_fields(maps, Query { fields: asked, name: vec![0; NAME] })?;
     }
     let Query { fields, mut name } = query;
     // The kernel counts the final zero.
@@ -226,7 +251,6 @@ fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::range::page_size;
 
     #[test]
     fn both_ways_tell_the_same_of_heap_stack_and_code() {
@@ -257,6 +281,43 @@ mod tests {
                 Err(error) => assert!(is_unknown(&error), "{error}"),
             }
         }
+    }
+
+    #[test]
+    fn private_anonymous_memory_is_plain_and_nothing_else_is() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+        let mappings = Mappings::open().expect("/proc");
+        let page = page_size() as usize;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let none = std::ptr::null_mut();
+        // SAFETY: new mappings at addresses of the kernel's choice.
+        let plain = unsafe { mmap_anonymous(none, 4 * page, both, MapFlags::PRIVATE) }.expect("memory");
+        // SAFETY: as above.
+        let shared = unsafe { mmap_anonymous(none, page, both, MapFlags::SHARED) }.expect("memory");
+        let file = File::open("/proc/self/exe").expect("this program");
+        // SAFETY: as above.
+        let of_file = unsafe { mmap(none, page, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.expect("mapped");
+        let zero = File::open("/dev/zero").expect("always there");
+        // SAFETY: as above.
+        let of_zero = unsafe { mmap(none, page, both, MapFlags::PRIVATE, &zero, 0) }.expect("mapped");
+        let at =
+            |start: *mut c_void, pages: u64| Range::new(start.addr() as u64, pages * page_size()).expect("a range");
+        // The kernel may lack the question: then nothing is known to be plain.
+        let is_known = mappings.query_all(at(plain, 4)).is_ok();
+        assert_eq!(mappings.plain(at(plain, 4)).is_some_and(|all| all.contains(at(plain, 4))), is_known);
+        for other in [shared, of_file, of_zero] {
+            assert_eq!(mappings.plain(at(other, 1)), None);
+        }
+        // SAFETY: of the first mapping, which nothing lies in.
+        unsafe { mprotect(plain.wrapping_byte_add(2 * page), page, rustix::mm::MprotectFlags::READ) }
+            .expect("protected");
+        assert_eq!(mappings.plain(at(plain, 4)), None, "several mappings");
+        assert_eq!(mappings.plain(at(plain, 2)).is_some(), is_known);
+        for (start, pages) in [(plain, 4), (shared, 1), (of_file, 1), (of_zero, 1)] {
+            // SAFETY: mapped above, for this test alone.
+            unsafe { munmap(start, pages * page) }.expect("unmapped");
+        }
+        assert_eq!(mappings.plain(at(plain, 2)), None, "nothing");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use pindown::monitor::bpf::{Change, Monitor};
 const PAGE: usize = 4096;
 
 #[test]
-fn mon_012_029_advice_that_a_worker_follows() {
+fn mon_012_mon_029_advice_that_a_worker_follows() {
     let monitor = match Monitor::in_process() {
         Ok(monitor) => monitor,
         Err(why) => return eprintln!("skipped: {why}"),

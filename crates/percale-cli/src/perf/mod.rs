@@ -2,7 +2,8 @@
 //!
 //! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
 //! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
-//! which rows there are, [`measure`] makes one of them.
+//! which rows there are, [`measure`] makes one of them. What it costs to have memory registered is measured apart:
+//! [`registration`].
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ pub(crate) mod far;
 mod measure;
 mod plan;
 mod processors;
+pub(crate) mod registration;
 pub(crate) mod round;
 pub(crate) mod session;
 pub(crate) mod watch;
@@ -30,6 +32,9 @@ const SECONDS: f64 = 0.8;
 pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     if let Some(address) = &args.listen {
         return far::listen(address);
+    }
+    if args.registration {
+        return registration::run(args);
     }
     let rows = plan::plan(args)?;
     let options = measure::Options {

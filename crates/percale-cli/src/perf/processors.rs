@@ -15,7 +15,12 @@ pub(crate) fn pin(processor: usize) -> Result<()> {
     if processor >= CpuSet::MAX_CPU {
         return Err(Failure::Usage(format!("there is no processor {processor}")));
     }
+    allow(&[processor])
+}
+
+/// Runs on any of these (this thread, and those that it starts).
+pub(crate) fn allow(processors: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(processor);
-    sched_setaffinity(None, &set).map_err(Failure::system(format!("staying on processor {processor}")))
+    processors.iter().for_each(|&processor| set.set(processor));
+    sched_setaffinity(None, &set).map_err(Failure::system(format!("staying on processors {processors:?}")))
 }

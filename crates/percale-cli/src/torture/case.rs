@@ -10,7 +10,8 @@ use super::kinds::Kind;
 use super::memory::Memory;
 use super::monitors::Subject;
 use super::operations::{Operation, Tools};
-use super::oracle::{ACCESS, Eye, Oracle, Seen};
+use super::oracle::{Eye, Oracle, Seen};
+use crate::fixed_buffers::ACCESS;
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

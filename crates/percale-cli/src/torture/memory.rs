@@ -8,9 +8,9 @@ use pindown::mapping::Mappings;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::kinds::{Chunks, Heap, Library, Segment, Stack};
-use super::lot::{Lot, READ_WRITE, range};
 use super::operations::Fork;
 use crate::limits::kernel::Foreign;
+use crate::lot::{Lot, READ_WRITE, range};
 
 /// Some memory. What it is made of goes away with it.
 pub(super) struct Memory {

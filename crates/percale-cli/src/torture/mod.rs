@@ -8,7 +8,6 @@
 mod case;
 mod hand;
 mod kinds;
-mod lot;
 mod memory;
 mod monitors;
 mod operations;
@@ -26,6 +25,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::perf::print_line;
+pub(crate) use monitors::choice;
 pub(crate) use part::{PART, Part, run as part};
 use report::{Line, Report};
 use workers::Workers;

@@ -5,7 +5,8 @@ use pindown::monitor::imported::Notifier;
 use pindown::monitor::userfaultfd::Unseen;
 use pindown::{Cache, Range};
 
-use super::oracle::{Oracle, SLOTS};
+use super::oracle::Oracle;
+use crate::fixed_buffers::SLOTS;
 
 /// A monitor.
 pub(super) struct Monitor {
@@ -85,6 +86,11 @@ impl Subject {
             notifier.changed(range);
         }
     }
+}
+
+/// What opens a cache with the monitor of this name.
+pub(crate) fn choice(name: &str) -> Option<std::io::Result<Choice>> {
+    Monitor::named(name).map(|monitor| (monitor.choice)().map(|watching| watching.choice))
 }
 
 impl Monitor {

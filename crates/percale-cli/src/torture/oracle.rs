@@ -1,32 +1,23 @@
 //! The oracle: memory pinned for a device, and whether the device still sees what the processor sees.
 //!
-//! The device is io_uring: its fixed buffers hold pages exactly as an adapter's memory region does (FOLL_LONGTERM), and
-//! operations on a slot reach those pages whatever has meanwhile been mapped at their addresses. The processor's side is
-//! read and written by process_vm_readv(2) and process_vm_writev(2), which walk the page tables as a load or store
-//! does, but answer EFAULT where one would end the process.
-
-#![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
+//! The device's side are [`FixedBuffers`]. The processor's side is read and written by process_vm_readv(2) and
+//! process_vm_writev(2), which walk the page tables as a load or store does, but answer EFAULT where one would end the
+//! process.
 
 use std::io;
 
-use percale::device::{BufferTable, Way};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 
-use super::lot;
+use crate::fixed_buffers::{FixedBuffers, Way};
 use crate::limits::kernel::Foreign;
+use crate::lot;
 
-/// Registrations at a time: slots are numbered by 16 bits.
-pub(super) const SLOTS: u32 = 4096;
-
-/// Rights that every registration of the torture has: pages are pinned for writing.
-pub(super) const ACCESS: Access = Access::LOCAL_WRITE;
-
-/// The device. Clones are the same.
+/// The device, and the process whose memory it holds. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Oracle {
-    table: BufferTable,
+    device: FixedBuffers,
     process: i32,
 }
 
@@ -40,7 +31,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// As [`BufferTable`] fills in the keys.
+    /// As [`FixedBuffers`] fills in the keys.
     pub(super) fn of(used: &pindown::Use) -> Self {
         Self { number: used.remote_key(), slot: used.local_key() as u32 }
     }
@@ -48,16 +39,7 @@ impl Seen {
 
 impl Oracle {
     pub(super) fn new() -> io::Result<Self> {
-        let process = rustix::process::getpid().as_raw_pid();
-        Ok(Self { table: BufferTable::new(SLOTS)?, process })
-    }
-
-    /// Moves bytes between the start of `file` and the pages that are pinned in `slot`: those that lay at the addresses
-    /// `range` when they were pinned.
-    fn transfer(&self, slot: u32, range: Range, way: Way, file: &OwnedFd) -> io::Result<()> {
-        // SAFETY: no value of this program lies in memory of the torture: the callers are given ranges of lots.
-        let moved = unsafe { self.table.transfer(Some(slot), range, way, file.as_fd()) }?;
-        if moved as u64 == range.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        Ok(Self { device: FixedBuffers::new()?, process: rustix::process::getpid().as_raw_pid() })
     }
 
     /// A way to look, for one thread.
@@ -71,11 +53,11 @@ impl Registrar for Oracle {
     type Pin = u32;
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u32>> {
-        self.table.pin(range, access)
+        self.device.pin(range, access)
     }
 
     fn unpin(&self, slot: u32) {
-        self.table.unpin(slot);
+        self.device.unpin(slot);
     }
 }
 
@@ -111,7 +93,7 @@ impl Eye {
     fn compare(&mut self, slot: u32, range: Range, processor: Foreign) -> io::Result<bool> {
         let mut written = self.pattern(range.len());
         processor.write(0, &written)?;
-        self.oracle.transfer(slot, range, Way::ToFile(0), &self.file)?;
+        self.oracle.device.transfer(slot, range, Way::ToFile, self.file.as_fd())?;
         let mut seen = vec![0; written.len()];
         read_all(&self.file, &mut seen)?;
         if seen != written {
@@ -119,7 +101,7 @@ impl Eye {
         }
         written = self.pattern(range.len());
         write_all(&self.file, &written)?;
-        self.oracle.transfer(slot, range, Way::FromFile(0), &self.file)?;
+        self.oracle.device.transfer(slot, range, Way::FromFile, self.file.as_fd())?;
         processor.read(0, &mut seen)?;
         Ok(seen == written)
     }

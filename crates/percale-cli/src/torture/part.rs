@@ -1,6 +1,6 @@
 //! The processes in which it happens: hidden subcommands.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use super::monitors::{Monitor, Subject};
 use super::operations::{Operation, Tools};
 use super::oracle::Oracle;
 use super::{hand, race};
+use crate::worker::answer;
 
 /// The hidden subcommand.
 pub(crate) const PART: &str = "torture-part";
@@ -81,10 +82,4 @@ fn pair(mapping: &str, operation: &str, subject: &Subject, oracle: &Oracle) -> V
         Ok(mut tools) => case::run(kind, operation, subject, oracle, &mut tools),
         Err(error) => Verdict::because(Outcome::Failed, error),
     }
-}
-
-fn answer(value: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(value)?)?;
-    out.flush()
 }

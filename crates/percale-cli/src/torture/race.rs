@@ -23,11 +23,12 @@ use pindown::{Lane, Registrar};
 use serde::{Deserialize, Serialize};
 
 use super::kinds::{self, Kind, Trait};
-use super::lot::{Lot, range};
 use super::memory::{Memory, Origin, Shape};
 use super::monitors::{Monitor, Subject};
 use super::operations::{self, Operation, Tools, Way};
-use super::oracle::{ACCESS, Eye, Oracle, Seen};
+use super::oracle::{Eye, Oracle, Seen};
+use crate::fixed_buffers::ACCESS;
+use crate::lot::{Lot, range};
 
 /// How long, how many, and which.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -173,6 +174,9 @@ fn races(kind: &Kind, oracle: &Oracle) -> bool {
     let pinned = || -> io::Result<bool> {
         let memory = (kind.make)()?;
         let small = memory.registered.len() == Shape::small().registered * memory.unit;
+        // Without privileges the file behind some memory cannot be had.
+        memory.establish(0)?;
+        memory.touch()?;
         oracle.unpin(oracle.pin(memory.registered, ACCESS)?.pin);
         Ok(small)
     };

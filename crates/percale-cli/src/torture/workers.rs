@@ -1,8 +1,5 @@
 //! The processes in which it happens, as the command sees them: started, asked, waited for, ended.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -13,69 +10,16 @@ use super::operations::Way;
 use super::part::{Job, PART};
 use super::plan::Pair;
 use super::race;
+use crate::worker::Worker;
 
 /// How long a worker may take for one pair.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A worker, and why it will answer nothing more.
-struct Worker {
-    process: Child,
-    asked: Option<ChildStdin>,
-    answers: Receiver<String>,
-}
-
-impl Worker {
-    fn start(monitor: &Monitor) -> Result<Self, String> {
-        let mut command = Command::new("/proc/self/exe");
-        command.args([PART, "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut process = command.spawn().map_err(|error| error.to_string())?;
-        let asked = process.stdin.take();
-        let (send, answers) = channel();
-        if let Some(out) = process.stdout.take() {
-            // Ends when the worker does, or nobody listens.
-            std::thread::spawn(move || {
-                BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
-            });
-        }
-        let mut worker = Self { process, asked, answers };
-        let why: String = worker.ask(&Job::Open { monitor: monitor.name.into() }, PATIENCE)?;
-        if why.is_empty() { Ok(worker) } else { Err(why) }
-    }
-
-    /// The answer to a job.
-    ///
-    /// # Errors
-    /// There is none: the worker must not be asked again.
-    fn ask<T: DeserializeOwned>(&mut self, job: &Job, patience: Duration) -> Result<T, String> {
-        let job = serde_json::to_string(job).map_err(|error| error.to_string())?;
-        let asked = self.asked.as_mut().map(|asked| writeln!(asked, "{job}"));
-        if !matches!(asked, Some(Ok(()))) {
-            return Err(self.end());
-        }
-        match self.answers.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).map_err(|error| format!("{error} in: {line}")),
-            Err(RecvTimeoutError::Disconnected) => Err(self.end()),
-            Err(RecvTimeoutError::Timeout) => Err(format!("no answer for {} s", patience.as_secs())),
-        }
-    }
-
-    /// How it ended.
-    fn end(&mut self) -> String {
-        self.asked = None;
-        match self.process.wait() {
-            Ok(status) => format!("its process ended: {status}"),
-            Err(error) => error.to_string(),
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.asked = None;
-        // Nothing is lost by ending it: it is ours, and has answered or does not.
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
+/// A worker with a cache.
+fn start(monitor: &Monitor) -> Result<Worker, String> {
+    let mut worker = Worker::start(&[PART, "worker"])?;
+    let why: String = worker.ask(&Job::Open { monitor: monitor.name.into() }, PATIENCE)?;
+    if why.is_empty() { Ok(worker) } else { Err(why) }
 }
 
 /// The workers of one monitor: one at a time, for as many pairs as it may have.
@@ -125,7 +69,7 @@ impl Workers {
     fn worker(&mut self) -> Result<&mut Worker, String> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
-            None => Worker::start(self.monitor)?,
+            None => start(self.monitor)?,
         };
         Ok(self.worker.insert(worker))
     }

@@ -37,6 +37,8 @@ struct Operations {
     next: u64,
     /// Somebody waits in the kernel.
     led: bool,
+    /// How many wait for that one.
+    led_on: usize,
 }
 
 pub(super) struct Ring {
@@ -126,13 +128,20 @@ impl Ring {
     fn wait(&self, name: u64) -> i32 {
         let mut operations = locked(&self.operations);
         loop {
+            // Most operations answer in the call that gives them to the kernel. But an answer that somebody took away from
+            // under him who leads would not wake him.
+            if !operations.led {
+                self.take_in(&mut operations);
+            }
             if let Some(State::Over(result)) = operations.all.get(&name) {
                 let result = *result;
                 operations.all.remove(&name);
                 return result;
             }
             if operations.led {
+                operations.led_on += 1;
                 operations = self.told.wait(operations).unwrap_or_else(PoisonError::into_inner);
+                operations.led_on -= 1;
                 continue;
             }
             operations.led = true;
@@ -144,9 +153,11 @@ impl Ring {
                 std::thread::sleep(LOOK_AGAIN);
             }
             operations = locked(&self.operations);
-            self.take_in(&mut operations);
             operations.led = false;
-            self.told.notify_all();
+            if operations.led_on > 0 {
+                self.take_in(&mut operations);
+                self.told.notify_all();
+            }
         }
     }
 
@@ -157,7 +168,7 @@ impl Ring {
         unsafe { self.submitter().enter::<libc::sigset_t>(0, 1, WAIT, None) }.map(drop)
     }
 
-    /// Takes in all answers that are there. By the one who leads.
+    /// Takes in all answers that are there; only while nobody else leads.
     fn take_in(&self, operations: &mut Operations) {
         // SAFETY: there is one of these queues at a time, under the lock of the operations.
         let answers = unsafe { self.ring.completion_shared() };

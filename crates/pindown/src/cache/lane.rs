@@ -23,6 +23,15 @@ pub struct Lane<R: Registrar> {
     alone: PhantomData<Cell<()>>,
 }
 
+/// A look-up that is not over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    /// Under which it was announced.
+    parity: usize,
+    /// Where the cache stood then, which need not be asked again.
+    seen: u64,
+}
+
 /// Bits of a use's ticket.
 #[cfg(not(loom))]
 pub(crate) const TICKET_BITS: u32 = 34;
@@ -98,24 +107,26 @@ impl<R: Registrar> Lane<R> {
     pub fn get(&self, range: Range, access: Access) -> Result<Use, LookupError> {
         match self.hit(range, access) {
             Ok(used) => Ok(used),
-            Err(parity) => self.get_slowly(range, access, parity),
+            Err(begun) => self.get_slowly(range, access, begun),
         }
     }
 
-    /// The straight path of [`Self::get`]; else the parity under which the use was announced, for [`Self::get_slowly`].
+    /// The straight path of [`Self::get`]; else what was begun, for [`Self::get_slowly`].
     #[inline(always)]
-    pub(crate) fn hit(&self, range: Range, access: Access) -> Result<Use, usize> {
+    pub(crate) fn hit(&self, range: Range, access: Access) -> Result<Use, Begun> {
         let parity = self.shared.parity();
         self.counts.begin(parity);
-        match self.shared.hit(range, access) {
+        let seen = self.shared.journal.seen();
+        match self.shared.hit(range, access, seen) {
             Some((number, entry)) => Ok(Use::of(number, entry, parity)),
-            None => Err(parity),
+            None => Err(Begun { parity, seen }),
         }
     }
 
     #[cold]
-    pub(crate) fn get_slowly(&self, range: Range, access: Access, parity: usize) -> Result<Use, LookupError> {
-        if let Some((number, entry)) = self.shared.hit_aside(range, access) {
+    pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
+        let Begun { parity, seen } = begun;
+        if let Some((number, entry)) = self.shared.hit_aside(range, access, seen) {
             return Ok(Use::of(number, entry, parity));
         }
         self.counts.end(parity);

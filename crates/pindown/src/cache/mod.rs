@@ -31,7 +31,7 @@ use std::sync::{Arc, PoisonError};
 pub use builder::{Builder, MOST_REGISTRATIONS, OpenError};
 pub use handles::{Handle, Registration, UnknownHandle, Waited};
 #[cfg(not(loom))]
-pub(crate) use lane::TICKET_BITS;
+pub(crate) use lane::{Begun, TICKET_BITS};
 pub use lane::{Lane, Use};
 pub use stats::Stats;
 
@@ -209,18 +209,17 @@ impl<R: Registrar> Shared<R> {
         entry.inode().is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// A hit where the address is looked for first, by a caller that has announced itself.
+    /// A hit where the address is looked for first, by a caller that has announced itself and then looked where the cache
+    /// stands ([`Journal::seen`]).
     #[inline(always)]
-    fn hit(&self, range: Range, access: Access) -> Option<(u32, &Entry)> {
-        let seen = self.journal.seen();
+    fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(u32, &Entry)> {
         let number = self.front.first(range.start())?;
         let entry = self.entries.get(number)?;
         self.holds(entry, range, access, seen).then_some((number, entry))
     }
 
     /// A hit elsewhere, by the same caller.
-    fn hit_aside(&self, range: Range, access: Access) -> Option<(u32, &Entry)> {
-        let seen = self.journal.seen();
+    fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(u32, &Entry)> {
         let serves = |number| self.entries.get(number).is_some_and(|entry| entry.serves(range, access));
         let number = self.front.find(range.start(), serves)?;
         let entry = self.entries.get(number)?;

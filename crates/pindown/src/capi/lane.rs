@@ -9,7 +9,7 @@ use super::error::{Failure, answer};
 use super::registrar::Callbacks;
 use super::{OpenCache, own, place};
 use crate::access::Access;
-use crate::cache::{Lane, LookupError, TICKET_BITS, Use};
+use crate::cache::{Begun, Lane, LookupError, TICKET_BITS, Use};
 use crate::range::Range;
 
 /// `struct pindown_use`.
@@ -101,9 +101,9 @@ pub(crate) unsafe extern "C" fn pindown_get(
             unsafe { used.write(lane.name(got)) };
             0
         }
-        Err(parity) => {
+        Err(begun) => {
             // SAFETY: as for this function, and the pointer is not null.
-            unsafe { get_slowly(lane, range, rights, parity, used) }
+            unsafe { get_slowly(lane, range, rights, begun, used) }
         }
     }
 }
@@ -114,8 +114,8 @@ pub(crate) unsafe extern "C" fn pindown_get(
 /// A use may be written to `used`.
 #[cold]
 #[inline(never)]
-unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, parity: usize, used: *mut UseOfLane) -> c_int {
-    match lane.lane.get_slowly(range, access, parity) {
+unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, begun: Begun, used: *mut UseOfLane) -> c_int {
+    match lane.lane.get_slowly(range, access, begun) {
         Ok(got) => {
             // SAFETY: the caller's promise is the same.
             unsafe { used.write(lane.name(got)) };

@@ -12,6 +12,8 @@
 pub mod bpf;
 pub mod imported;
 #[cfg(not(loom))]
+mod known;
+#[cfg(not(loom))]
 pub mod sealed;
 #[cfg(not(loom))]
 pub mod userfaultfd;

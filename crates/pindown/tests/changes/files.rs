@@ -5,7 +5,7 @@ use std::ffi::c_long;
 use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, map_anew, map_at, memfd, must, unmap};
 
 #[test]
-fn mon_012_018_023_files_are_truncated_and_punched() {
+fn mon_012_mon_018_mon_023_files_are_truncated_and_punched() {
     let Some(world) = World::open() else { return };
     let name = c"/pindown-changes";
     // Any name will do for a shared memory object; an old one of a killed test is as good.
@@ -71,7 +71,7 @@ fn mon_018_private_mappings_of_a_file() {
 }
 
 #[test]
-fn mon_016_057_system_v_segments() {
+fn mon_016_mon_057_system_v_segments() {
     let Some(world) = World::open() else { return };
     let segment = || must(libc::SYS_shmget, [libc::IPC_PRIVATE as u64, 4 * PAGE, 0o1600, 0, 0, 0]);
     let (first, second) = (segment(), segment());

@@ -11,7 +11,7 @@ use crate::oracle::{
 use crate::range;
 
 #[test]
-fn mon_001_002_013_rcache_021_munmap_of_the_range_or_more() {
+fn mon_001_mon_002_mon_013_rcache_021_munmap_of_the_range_or_more() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
     let (at, len) = (memory.page(2), 4 * PAGE);
@@ -38,7 +38,7 @@ fn mon_003_munmap_of_a_part() {
 }
 
 #[test]
-fn mon_006_007_008_neighbours_are_left_alone() {
+fn mon_006_mon_007_mon_008_neighbours_are_left_alone() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
     // A neighbour in the same mapping; its middle; growth in place. Twice, so that a split mapping is watched as well.
@@ -63,7 +63,7 @@ fn mon_006_007_008_neighbours_are_left_alone() {
 }
 
 #[test]
-fn mon_009_010_mremap_moves_shrinks_and_replaces() {
+fn mon_009_mon_010_mremap_moves_shrinks_and_replaces() {
     let Some(world) = World::open() else { return };
     let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
     let keeping = fixed | libc::MREMAP_DONTUNMAP as u64;
@@ -135,7 +135,7 @@ fn mon_012_advice_that_drops_pages() {
 }
 
 #[test]
-fn mon_014_055_protection() {
+fn mon_014_mon_055_protection() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let protect = |page: u64, pages: u64, rights: u64| {
@@ -166,7 +166,7 @@ fn mon_014_055_protection() {
 }
 
 #[test]
-fn mon_017_052_locking_and_paging_change_nothing() {
+fn mon_017_mon_052_locking_and_paging_change_nothing() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let lock = |number| done(number, [memory.start, memory.len, 0, 0, 0, 0]);

@@ -9,7 +9,7 @@ use crate::oracle::{Memory, PAGE, World, advise, done, map_anew, map_at};
 /// A page that one thread replaces again and again, while another transfers through the cache: what is carried is never
 /// older than what was in the page before the look-up.
 #[test]
-fn mon_046_050_rcache_021_026_transfers_race_with_changes() {
+fn mon_046_mon_050_rcache_021_rcache_026_transfers_race_with_changes() {
     let Some(world) = World::open() else { return };
     let (private, (shared, fd)) = (Memory::new(4), Memory::shared(4));
     let replace: [(&Memory, &(dyn Fn() + Sync)); 4] = [

@@ -70,7 +70,7 @@ fn mon_035_two_caches_are_both_told() {
 }
 
 #[test]
-fn mon_045_046_047_a_check_sees_what_happened_before_it() {
+fn mon_045_mon_046_mon_047_a_check_sees_what_happened_before_it() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(64);
     let registered = Vec::from_iter((0..64).map(|page| {
@@ -99,7 +99,7 @@ fn mon_045_046_047_a_check_sees_what_happened_before_it() {
 }
 
 #[test]
-fn mon_048_051_a_wait_ends_with_a_change_or_an_interruption() {
+fn mon_048_mon_051_a_wait_ends_with_a_change_or_an_interruption() {
     let Some(world) = World::open() else { return };
     let (memory, fd) = Memory::shared(4);
     let private = Memory::new(4);

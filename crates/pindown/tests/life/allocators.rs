@@ -9,7 +9,7 @@ use crate::oracle::{
 };
 
 #[test]
-fn mon_024_053_rcache_022_fresh_memory_in_each_of_many_iterations() {
+fn mon_024_mon_053_rcache_022_fresh_memory_in_each_of_many_iterations() {
     let Some(world) = World::open() else { return };
     let before = pinned_kilobytes();
     let mut most = 0;
@@ -59,7 +59,7 @@ fn allocate_and_send(world: &World) -> usize {
 }
 
 #[test]
-fn mon_025_030_056_rcache_024_memory_of_the_allocator() {
+fn mon_025_mon_030_mon_056_rcache_024_memory_of_the_allocator() {
     let Some(world) = World::open() else { return };
     let again = allocate_and_send(&world);
     assert!(again > 50, "addresses were used again {again} times");
@@ -67,7 +67,7 @@ fn mon_025_030_056_rcache_024_memory_of_the_allocator() {
 }
 
 #[test]
-fn mon_015_025_the_allocator_lowers_the_break() {
+fn mon_015_mon_025_the_allocator_lowers_the_break() {
     let Some(world) = World::open() else { return };
     let now = must(libc::SYS_brk, [0; 6]);
     let start = now.next_multiple_of(PAGE);

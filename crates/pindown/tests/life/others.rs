@@ -5,7 +5,7 @@ use crate::forked;
 use crate::oracle::{Memory, Outcome, PAGE, World, call, in_child};
 
 #[test]
-fn mon_012_028_another_process_truncates_the_file() {
+fn mon_012_mon_028_another_process_truncates_the_file() {
     let Some(world) = World::open() else { return };
     let (memory, fd) = Memory::shared(4);
     let in_other = |number: libc::c_long, arguments: [u64; 3]| {
@@ -60,6 +60,6 @@ fn address(at: u64) -> *mut libc::c_void {
 }
 
 #[test]
-fn mon_012_029_io_uring_changes_memory() {
+fn mon_012_mon_029_io_uring_changes_memory() {
     println!("{}", in_child("others::io_uring_process", &[]));
 }

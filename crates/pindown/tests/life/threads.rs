@@ -7,7 +7,7 @@ use crate::oracle::{Memory, Oracle, Outcome, PAGE, World, advise, call, done, ma
 use crate::{forked, inner_pages, range};
 
 #[test]
-fn mon_019_034_fork_leaves_the_parent_its_registrations() {
+fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let child = |lane: &Lane<Oracle>| {
@@ -80,7 +80,7 @@ fn mon_020_vfork_and_exec() {
 }
 
 #[test]
-fn mon_021_029_a_thread_ends_and_its_stack_goes() {
+fn mon_021_mon_029_a_thread_ends_and_its_stack_goes() {
     let Some(world) = World::open() else { return };
     // More than the C library keeps for the next thread (40 MiB): these are unmapped.
     const LARGE: usize = 64 << 20;

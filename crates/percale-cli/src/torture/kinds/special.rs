@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use libc::c_int;
 use pindown::Range;
 
-use crate::torture::lot::range;
+use crate::lot::range;
 use crate::torture::memory::{Memory, Origin, Shape};
 
 /// The whole of memory that starts at the first page after `address`.

@@ -5,8 +5,8 @@ use std::io;
 use libc::{MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MREMAP_DONTUNMAP, MREMAP_MAYMOVE, SYS_remap_file_pages};
 
 use super::{Operation, Tools, Way};
+use crate::lot::{READ_WRITE, range};
 use crate::torture::kinds::{Segment, Trait};
-use crate::torture::lot::{READ_WRITE, range};
 use crate::torture::memory::{Memory, Origin};
 
 /// Private anonymous memory.

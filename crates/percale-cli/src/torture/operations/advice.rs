@@ -5,8 +5,8 @@ use std::io;
 use libc::{PROT_NONE, PROT_READ};
 
 use super::{Operation, Tools, Way};
+use crate::lot::READ_WRITE;
 use crate::torture::kinds::Trait;
-use crate::torture::lot::READ_WRITE;
 use crate::torture::memory::{Memory, Origin};
 
 /// Since Linux 6.13.

@@ -13,7 +13,7 @@ fn register(cache: &Cache<Arc<Memory>>, range: Range) -> Registration {
 }
 
 #[test]
-fn mon_036_038_039_registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
+fn mon_036_mon_038_mon_039_registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
     let (memory, cache, notifier) = cache();
     let one = register(&cache, bytes(0x1_0000, 100));
     let other = register(&cache, bytes(0x1_0010, 8000));
@@ -31,7 +31,7 @@ fn mon_036_038_039_registering_gives_a_handle_and_keys_and_overlaps_are_apart() 
 }
 
 #[test]
-fn mon_004_005_043_044_each_that_changed_is_told_once() {
+fn mon_004_mon_005_mon_043_mon_044_each_that_changed_is_told_once() {
     let (_memory, cache, notifier) = cache();
     // Figure 4: three registrations of three pages, of which two hold the middle one.
     let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
@@ -66,7 +66,7 @@ fn mon_047_no_burst_loses_a_handle() {
 }
 
 #[test]
-fn mon_048_049_a_wait_is_woken_by_a_change_and_finds_what_was_told_before() {
+fn mon_048_mon_049_a_wait_is_woken_by_a_change_and_finds_what_was_told_before() {
     let (_memory, cache, notifier) = cache();
     let registrations = [pages(1, 1), pages(5, 1)].map(|range| register(&cache, range));
     notifier.changed(pages(1, 1));
@@ -93,7 +93,7 @@ fn mon_051_a_wait_can_be_interrupted() {
 }
 
 #[test]
-fn rcache_027_mon_040_041_they_are_the_applications_to_close() {
+fn rcache_027_mon_040_mon_041_they_are_the_applications_to_close() {
     let memory = Arc::new(Memory { limit: Some(2), ..Memory::default() });
     let (cache, notifier) = open(&memory, 64, u64::MAX);
     let one = register(&cache, pages(1, 1));

@@ -103,7 +103,7 @@ fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
 }
 
 #[test]
-fn rcache_001_003_004_two_transfers_are_one_registration_and_parts_are_served_too() {
+fn rcache_001_rcache_003_rcache_004_two_transfers_are_one_registration_and_parts_are_served_too() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let whole = key(&lane, bytes(0x1_0010, 3 * page_size()), READ);
@@ -188,7 +188,7 @@ fn a_lane_that_is_never_idle_does_not_hold_up_unpinning() {
 }
 
 #[test]
-fn rcache_005_007_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
+fn rcache_005_rcache_007_rcache_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 16, 40 * page_size());
     let lane = cache.lane();
@@ -211,7 +211,40 @@ fn rcache_005_007_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_g
 }
 
 #[test]
-fn rcache_008_009_a_limit_of_none_registers_each_time() {
+fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
+    let memory = Arc::new(Memory::default());
+    let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let builder = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported));
+    let cache = builder.open().expect("opens");
+    let lane = cache.lane();
+    // A terabyte each.
+    let len = (1 << 40) / page_size();
+    for n in 0..100 {
+        let _ = key(&lane, pages(n * len, len), READ);
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.bytes, stats.evictions), (100, 100 << 40, 0));
+    assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
+    // Whoever answers for all memory and then tells nothing has the mode that never deregisters. Nobody gets it unasked.
+    let (memory, cache, _notifier) = cache();
+    let lane = cache.lane();
+    let keys = Vec::from_iter((0..50).map(|n| key(&lane, pages(10 * n, 2), READ)));
+    for _ in 0..3 {
+        assert_eq!(Vec::from_iter((0..50).map(|n| key(&lane, pages(10 * n, 2), READ))), keys);
+        assert_eq!(cache.check(), None);
+        cache.sweep();
+    }
+    assert_eq!((memory.pinned.load(Ordering::Relaxed), memory.unpinned.load(Ordering::Relaxed)), (50, 0));
+    let unasked = Cache::builder(Arc::new(Memory::default())).open().expect("opens");
+    assert_ne!(unasked.monitor(), cache.monitor());
+}
+
+#[test]
+fn rcache_008_rcache_009_a_limit_of_none_registers_each_time() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 0, u64::MAX);
     let lane = cache.lane();
@@ -224,7 +257,7 @@ fn rcache_008_009_a_limit_of_none_registers_each_time() {
 }
 
 #[test]
-fn rcache_010_023_at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
+fn rcache_010_rcache_023_at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
     let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();

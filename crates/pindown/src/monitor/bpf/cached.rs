@@ -7,6 +7,8 @@ use super::{Monitor as Reports, Slot, Unavailable, Watch};
 use crate::access::Access;
 use crate::cache::entry::WatchedInode;
 use crate::journal::{Bell, Page};
+use crate::mapping::Mappings;
+use crate::monitor::known::{Known, Since};
 use crate::monitor::{Monitor, Refusal, Watched};
 use crate::range::Range;
 
@@ -14,12 +16,15 @@ use crate::range::Range;
 static REPORTS: Mutex<Option<&'static Reports>> = Mutex::new(None);
 
 /// Misses between two looks whether programs were skipped.
-const LOOK_EVERY: u32 = 64;
+const LOOK_EVERY: u32 = 256;
 
 /// The monitor.
 #[derive(Debug)]
 pub(crate) struct BpfMonitor {
     reports: &'static Reports,
+    /// Of this process: asked before the programs, which cost a miss a hundred times as much.
+    mappings: Option<Mappings>,
+    known: Known,
     misses: AtomicU32,
 }
 
@@ -32,7 +37,7 @@ impl BpfMonitor {
             Some(reports) if reports.is_here() => reports,
             _ => *known.insert(Box::leak(Box::new(Reports::open()?))),
         };
-        Ok(Self { reports, misses: AtomicU32::new(0) })
+        Ok(Self { reports, mappings: Mappings::open().ok(), known: Known::default(), misses: AtomicU32::new(0) })
     }
 }
 
@@ -52,6 +57,15 @@ impl Monitor for BpfMonitor {
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
         if self.misses.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) && self.reports.check().is_err() {
             return Err(Refusal::MonitorEnded);
+        }
+        // Of private anonymous memory the records tell every change.
+        let now = Since::now(self.reports.page().journal());
+        if self.known.has(range, now) {
+            return Ok(Watched::default());
+        }
+        if let Some(mapping) = self.mappings.as_ref().and_then(|mappings| mappings.plain(range)) {
+            self.known.learn(mapping, now);
+            return Ok(Watched::default());
         }
         match self.reports.watch(range.start()..range.end()) {
             Ok(Watch::Records) => Ok(Watched::default()),

@@ -33,6 +33,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, getpid};
 
+use super::known::{Known, Since};
 use super::sealed::SealedMonitor;
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
@@ -61,6 +62,7 @@ struct Shared {
     page: &'static Page,
     bell: EventBell,
     mappings: Mappings,
+    known: Known,
     removed: Removed,
     /// The thread reads. What the system's library allocates when a thread begins is behind it.
     reading: OnceLock<()>,
@@ -155,6 +157,7 @@ fn start() -> io::Result<&'static Shared> {
         page: Box::leak(Page::boxed()),
         bell: EventBell::new()?,
         mappings: Mappings::open()?,
+        known: Known::default(),
         removed: Removed::new(),
         reading: OnceLock::new(),
     }));
@@ -222,7 +225,24 @@ impl Shared {
 
     /// Registers the mappings of a range, if all of them are memory that can be watched.
     fn watch(&self, range: Range) -> Result<(), Refusal> {
+        // A change that nobody has read yet is not told yet.
+        let now = if sys::changing(self.uffd.as_fd()) { None } else { Some(Since::now(self.page)) };
+        if now.is_some_and(|now| self.known.has(range, now)) {
+            return Ok(());
+        }
+        let mapping = self.register(range)?;
+        // What is there now is watched; what was there before the first look may have been something else.
+        self.register(range)?;
+        if let (Some(mapping), Some(now)) = (mapping, now) {
+            self.known.learn(mapping, now);
+        }
+        Ok(())
+    }
+
+    /// The mapping, if it is one.
+    fn register(&self, range: Range) -> Result<Option<Range>, Refusal> {
         let mappings = self.mappings.of(range).ok().flatten().ok_or(Refusal::NotWatchable)?;
+        let one = if let [mapping] = mappings.as_slice() { Some(mapping.range) } else { None };
         for mapping in mappings {
             let plain = mapping.backing == Backing::Anonymous && !mapping.shared && mapping.writable;
             if !plain || mapping.page_size.is_some_and(|size| size != page_size()) {
@@ -231,7 +251,7 @@ impl Shared {
             // Busy: another library, or a debugger, watches it.
             self.uffd.register(mapping.range).map_err(|_| Refusal::NotWatchable)?;
         }
-        Ok(())
+        Ok(one)
     }
 }
 
@@ -263,8 +283,6 @@ impl Monitor for UserfaultfdMonitor {
         if !self.anonymous {
             return Err(Refusal::NotWatchable);
         }
-        self.shared.watch(range)?;
-        // What is there now is watched; what was there before the first look may have been something else.
         self.shared.watch(range)?;
         if self.shared.removed.overlaps(range) { Err(Refusal::NotWatchable) } else { Ok(Watched::default()) }
     }

@@ -71,7 +71,7 @@ impl Pages {
 }
 
 #[test]
-fn mon_001_013_unmapped_and_mapped_again_is_registered_again() {
+fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
     let Some(cache) = cache(Unseen::NeverMade) else { return };
     let lane = cache.lane();
     let mut pages = Pages::map(4);

@@ -14,7 +14,7 @@ fn quiet(what: &str, memory: &Memory, work: impl FnOnce()) {
 }
 
 #[test]
-fn mon_006_007_neighbours_of_what_was_unmapped() {
+fn mon_006_mon_007_neighbours_of_what_was_unmapped() {
     let _alone = alone();
     let memory = Memory::anonymous(8);
     let other = Memory { start: memory.at(3), pages: 1 };
@@ -51,7 +51,7 @@ fn mon_012_advice_that_leaves_pages() {
 }
 
 #[test]
-fn mon_014_017_permissions_given_and_locking() {
+fn mon_014_mon_017_permissions_given_and_locking() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
     quiet("mprotect", &memory, || done(libc::SYS_mprotect, [memory.start, 4 * PAGE, READ_WRITE, 0, 0, 0]));
@@ -62,7 +62,7 @@ fn mon_014_017_permissions_given_and_locking() {
 }
 
 #[test]
-fn mon_021_024_025_an_ordinary_programs_life() {
+fn mon_021_mon_024_mon_025_an_ordinary_programs_life() {
     let _alone = alone();
     let memory = Memory::anonymous(16);
     quiet("new mapping", &memory, || {
@@ -92,7 +92,7 @@ fn mon_021_024_025_an_ordinary_programs_life() {
 }
 
 #[test]
-fn mon_019_020_fork_and_exec() {
+fn mon_019_mon_020_fork_and_exec() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
     quiet("vfork and exec", &memory, || assert!(Command::new("true").status().expect("it runs").success()));

@@ -24,7 +24,7 @@ fn exactly(changes: &[Change], expected: &[std::ops::Range<u64>]) {
 }
 
 #[test]
-fn mon_001_002_003_004_munmap_of_a_whole_or_a_part() {
+fn mon_001_mon_002_mon_003_mon_004_munmap_of_a_whole_or_a_part() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for (len, part) in [(4, 0..4), (4, 0..1), (4, 3..4), (3, 1..2)] {
@@ -47,7 +47,7 @@ fn mon_011_mmap_over_existing_memory() {
 }
 
 #[test]
-fn mon_009_010_mremap_in_all_its_forms() {
+fn mon_009_mon_010_mremap_in_all_its_forms() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let remap = |from: u64, old: u64, new: u64, flags: u64, to: u64| {
@@ -129,7 +129,7 @@ fn watched(monitor: &Monitor, memory: &Memory, work: impl FnOnce()) -> (u64, u64
 }
 
 #[test]
-fn mon_012_018_023_pages_leave_a_shared_file() {
+fn mon_012_mon_018_mon_023_pages_leave_a_shared_file() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const PUNCH: u64 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
@@ -163,7 +163,7 @@ fn mon_012_018_023_pages_leave_a_shared_file() {
 }
 
 #[test]
-fn mon_012_018_a_private_mapping_of_a_file_that_is_truncated() {
+fn mon_012_mon_018_a_private_mapping_of_a_file_that_is_truncated() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
@@ -227,7 +227,7 @@ fn mon_014_a_permission_is_taken_away() {
 }
 
 #[test]
-fn mon_012_029_a_hole_made_by_io_urings_worker() {
+fn mon_012_mon_029_a_hole_made_by_io_urings_worker() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let mut ring = IoUring::new(8).expect("io_uring is there");

@@ -234,7 +234,7 @@ fn seconds(default: u64) -> Duration {
 }
 
 #[test]
-fn mon_013_046_no_hit_is_stale_while_changes_race() {
+fn mon_013_mon_046_no_hit_is_stale_while_changes_race() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for shared in [false, true] {

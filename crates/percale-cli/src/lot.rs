@@ -1,4 +1,4 @@
-//! Addresses that belong to the torture alone. Every change of a mapping goes through here, by raw system call.
+//! Addresses that belong to one experiment alone. Every change of a mapping goes through here, by raw system call.
 
 #![expect(unsafe_code, reason = "changes mappings of this process; each block states why it is sound")]
 
@@ -11,7 +11,7 @@ use pindown::Range;
 /// Addresses in which no value of this program lies and to which no reference points: whatever becomes of the memory
 /// there, nothing of the program changes with it. It is read and written by system calls only.
 #[derive(Debug)]
-pub(super) struct Lot {
+pub(crate) struct Lot {
     range: Range,
     /// With what lies around it so that a hole in the lot is no larger than the lot: else whoever asks for memory is given
     /// the hole.
@@ -19,7 +19,7 @@ pub(super) struct Lot {
 }
 
 /// What may be done to memory.
-pub(super) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+pub(crate) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// The result of a system call, as the kernel tells it.
 fn result(answer: c_long) -> io::Result<usize> {
@@ -27,13 +27,13 @@ fn result(answer: c_long) -> io::Result<usize> {
 }
 
 /// So many bytes from `start` on, which is known to be no empty range.
-pub(super) fn range(start: u64, len: u64) -> io::Result<Range> {
+pub(crate) fn range(start: u64, len: u64) -> io::Result<Range> {
     Range::new(start, len).map_err(io::Error::other)
 }
 
 impl Lot {
     /// Addresses where nothing was: `len` bytes, aligned, that nobody may touch yet.
-    pub(super) fn reserve(len: u64, align: u64) -> io::Result<Self> {
+    pub(crate) fn reserve(len: u64, align: u64) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let before = pindown::page_size();
         let bytes = before + len + align;
@@ -45,26 +45,35 @@ impl Lot {
         Ok(Self { range: range_of_lot, reserved: range(start, bytes)? })
     }
 
+    /// New memory, readable and writable, of which nobody knows but the caller, with these flags of mmap(2) besides those
+    /// of private anonymous memory.
+    pub(crate) fn memory(len: u64, flags: c_int) -> io::Result<Self> {
+        let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, len as usize, READ_WRITE, flags, -1, 0_usize) };
+        Ok(Self::adopt(range(result(start)? as u64, len)?))
+    }
+
     /// Addresses that something else than a value of this program has: a part of a stack that is not used, memory that
     /// malloc lent, sealed memory that is never looked into.
-    pub(super) fn adopt(range: Range) -> Self {
+    pub(crate) fn adopt(range: Range) -> Self {
         Self { range, reserved: range }
     }
 
     /// All of them.
-    pub(super) fn range(&self) -> Range {
+    pub(crate) fn range(&self) -> Range {
         self.range
     }
 
     /// Gives the addresses back.
-    pub(super) fn release(&self) -> io::Result<()> {
+    pub(crate) fn release(&self) -> io::Result<()> {
         let Self { reserved, .. } = self;
         // SAFETY: the lot, in which no value lies, and what was mapped around it and never touched.
         result(unsafe { libc::syscall(libc::SYS_munmap, reserved.start() as usize, reserved.len() as usize) }).map(drop)
     }
 
     /// System call `number`, which takes an address, a length and `rest`. No argument of `rest` is an address.
-    pub(super) fn call(&self, number: c_long, at: Range, rest: [usize; 4]) -> io::Result<usize> {
+    pub(crate) fn call(&self, number: c_long, at: Range, rest: [usize; 4]) -> io::Result<usize> {
         self.own(at);
         let [a, b, c, d] = rest;
         // SAFETY: the addresses are of the lot, in which no value lies.
@@ -72,7 +81,7 @@ impl Lot {
     }
 
     /// Maps over what is there: flags without MAP_FIXED, or with MAP_FIXED_NOREPLACE only into a hole.
-    pub(super) fn map(
+    pub(crate) fn map(
         &self,
         at: Range,
         protection: c_int,
@@ -86,22 +95,22 @@ impl Lot {
     }
 
     /// madvise(2).
-    pub(super) fn advise(&self, at: Range, advice: c_int) -> io::Result<()> {
+    pub(crate) fn advise(&self, at: Range, advice: c_int) -> io::Result<()> {
         self.call(libc::SYS_madvise, at, [advice as usize, 0, 0, 0]).map(drop)
     }
 
     /// munmap(2).
-    pub(super) fn unmap(&self, at: Range) -> io::Result<()> {
+    pub(crate) fn unmap(&self, at: Range) -> io::Result<()> {
         self.call(libc::SYS_munmap, at, [0; 4]).map(drop)
     }
 
     /// mprotect(2).
-    pub(super) fn protect(&self, at: Range, protection: c_int) -> io::Result<()> {
+    pub(crate) fn protect(&self, at: Range, protection: c_int) -> io::Result<()> {
         self.call(libc::SYS_mprotect, at, [protection as usize, 0, 0, 0]).map(drop)
     }
 
     /// mremap(2): to `to` of this lot, or without it to where the kernel likes, or nowhere else. Where it is now.
-    pub(super) fn remap(&self, at: Range, len: u64, flags: c_int, to: Option<Range>) -> io::Result<u64> {
+    pub(crate) fn remap(&self, at: Range, len: u64, flags: c_int, to: Option<Range>) -> io::Result<u64> {
         let flags = match to {
             Some(to) => {
                 self.own(to);
@@ -114,7 +123,7 @@ impl Lot {
     }
 
     /// process_madvise(2) on this process.
-    pub(super) fn advise_process(&self, at: Range, advice: c_int) -> io::Result<()> {
+    pub(crate) fn advise_process(&self, at: Range, advice: c_int) -> io::Result<()> {
         self.own(at);
         let this = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())?;
         let base = std::ptr::without_provenance_mut(at.start() as usize);
@@ -126,7 +135,7 @@ impl Lot {
     }
 
     /// shmat(2) of a segment at `at`, where it takes as many addresses as it has bytes: those of `at`.
-    pub(super) fn attach(&self, segment: c_int, at: Range, flags: c_int) -> io::Result<()> {
+    pub(crate) fn attach(&self, segment: c_int, at: Range, flags: c_int) -> io::Result<()> {
         self.own(at);
         // SAFETY: the segment is as long as `at`, which is of the lot, in which no value lies.
         result(unsafe { libc::syscall(libc::SYS_shmat, segment, at.start() as usize, flags) }).map(drop)

@@ -1,0 +1,76 @@
+//! io_uring's fixed buffers as a device: memory that is pinned for it, and transfers to and from what was pinned.
+//!
+//! They hold pages exactly as an adapter's memory region does (FOLL_LONGTERM), and transfers through a slot reach those
+//! pages whatever has meanwhile been mapped at their addresses. They are on every machine. The library has them
+//! ([`BufferTable`]); here they move only bytes that no value of this program lies in.
+
+#![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
+
+use std::io;
+
+use percale::device::BufferTable;
+use pindown::{Access, Pinned, Range, Registrar};
+use rustix::fd::BorrowedFd;
+
+/// Registrations at a time.
+pub(crate) const SLOTS: u32 = 4096;
+
+/// Rights that every registration has: pages are pinned for writing.
+pub(crate) const ACCESS: Access = Access::LOCAL_WRITE;
+
+/// The device. Clones are the same. The local key of a registration is its slot, the remote key its number: slots are used
+/// again.
+#[derive(Clone)]
+pub(crate) struct FixedBuffers(BufferTable);
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the pinned pages to a file.
+    ToFile,
+    /// From a file to the pinned pages.
+    FromFile,
+}
+
+impl FixedBuffers {
+    pub(crate) fn new() -> io::Result<Self> {
+        BufferTable::new(SLOTS).map(Self)
+    }
+
+    /// Moves bytes between the start of `file` and the pages that are pinned in `slot`: those that lay at the addresses
+    /// `range` when they were pinned. All memory that is pinned here is [`crate::lot`]'s or percale's, in which no value of
+    /// this program lies.
+    pub(crate) fn transfer(&self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
+        use percale::device::Way as Direction;
+        let (mut rest, mut moved) = (range, 0);
+        // The kernel moves less at a time if somebody else wants the processor.
+        loop {
+            let way = match way {
+                Way::ToFile => Direction::ToFile(moved),
+                Way::FromFile => Direction::FromFile(moved),
+            };
+            // SAFETY: no value of this program lies in what is pinned here.
+            let now = unsafe { self.0.transfer(Some(slot), rest, way, file) }? as u64;
+            moved += now;
+            if moved == range.len() {
+                return Ok(());
+            }
+            if now == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            rest = Range::new(range.start() + moved, range.len() - moved).map_err(io::Error::other)?;
+        }
+    }
+}
+
+impl Registrar for FixedBuffers {
+    type Pin = u32;
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u32>> {
+        self.0.pin(range, access)
+    }
+
+    fn unpin(&self, slot: u32) {
+        self.0.unpin(slot);
+    }
+}

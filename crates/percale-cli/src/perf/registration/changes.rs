@@ -1,0 +1,116 @@
+//! A program that maps, registers, receives into and unmaps fresh memory again and again: what it costs to have the registration
+//! undone by what the monitor tells, beside undoing it by hand (the paper's section VII).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pindown::{Cache, Handle, Waited};
+
+use super::bench::{self, Bench, Memory};
+use super::lines::{Figures, Line, Way};
+use crate::failure::Failure;
+use crate::fixed_buffers::{ACCESS, FixedBuffers, Way as Direction};
+use crate::perf::processors;
+use crate::statistics::Samples;
+
+/// Iterations of one way in its turn.
+const TURN: u32 = 32;
+
+/// All ways in turn. Nothing where memory cannot change.
+pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
+    if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == bench::IMPORTED {
+        return Ok(Vec::new());
+    }
+    let mut samples = Way::ALL.map(|_| Samples::default());
+    bench::rounds(time, 3, |round| {
+        for turn in 0..Way::ALL.len() {
+            let index = (turn + round as usize) % Way::ALL.len();
+            let mut first = Samples::default();
+            run(bench, bytes, Way::ALL[index], if round == 0 { &mut first } else { &mut samples[index] })?;
+        }
+        Ok(())
+    })?;
+    let none = || io::Error::other("nothing was timed");
+    let figures: Vec<_> =
+        samples.into_iter().map(|samples| Figures::of(samples).ok_or_else(none)).collect::<Result<_, _>>()?;
+    Ok(Way::ALL
+        .into_iter()
+        .zip(&figures)
+        .map(|(way, figures_of)| Line::Change {
+            monitor: bench.monitor.clone(),
+            bytes,
+            way,
+            figures: *figures_of,
+            ratio: figures_of.ratio(&figures[0]),
+        })
+        .collect())
+}
+
+fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Result<()> {
+    let before = processors::allowed().map_err(other)?;
+    if way == Way::ThreadOnOneProcessor {
+        processors::pin(before[0]).map_err(other)?;
+    }
+    let (done, source) = (AtomicBool::new(false), bench::source()?);
+    let threaded = matches!(way, Way::Thread | Way::ThreadOnOneProcessor);
+    let cache = &bench.cache;
+    let result = std::thread::scope(|scope| {
+        // It inherits the processor.
+        let waiter = threaded.then(|| scope.spawn(|| deregister_what_changes(cache, &done)));
+        let iterations =
+            (0..TURN).try_for_each(|_| iteration(bench, bytes, way, &source).map(|time| samples.push(time)));
+        done.store(true, Ordering::Release);
+        cache.interrupt();
+        let waited = waiter.map_or(Ok(()), |waiter| waiter.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())));
+        iterations.and(waited)
+    });
+    processors::allow(&before).map_err(other)?;
+    // What the interruption and the thread have left.
+    cache.wait(Some(Duration::ZERO))?;
+    while let Some(handle) = cache.check() {
+        deregister(cache, handle)?;
+    }
+    result
+}
+
+fn iteration(bench: &Bench, bytes: usize, way: Way, source: &File) -> io::Result<f64> {
+    let Bench { cache, device, .. } = bench;
+    let (nanoseconds, done) = bench.time(|| {
+        let memory = bench.memory(bytes)?;
+        memory.fill()?;
+        let range = memory.part(0, bytes)?;
+        let registered = cache.register(range, ACCESS).map_err(io::Error::other)?;
+        device.transfer(registered.local_key as u32, range, Direction::FromFile, source.as_fd())?;
+        if way == Way::Explicit {
+            deregister(cache, registered.handle)?;
+        }
+        drop(memory);
+        if way == Way::Check {
+            let told = cache.check().ok_or_else(|| io::Error::other("a change was not told"))?;
+            deregister(cache, told)?;
+        }
+        Ok(())
+    });
+    done.map(|()| nanoseconds)
+}
+
+fn deregister(cache: &Cache<FixedBuffers>, handle: Handle) -> io::Result<()> {
+    cache.deregister(handle).map_err(io::Error::other)
+}
+
+fn deregister_what_changes(cache: &Cache<FixedBuffers>, done: &AtomicBool) -> io::Result<()> {
+    loop {
+        match cache.wait(None)? {
+            Waited::Changed(handle) => deregister(cache, handle)?,
+            Waited::Interrupted | Waited::TimedOut if done.load(Ordering::Acquire) => return Ok(()),
+            Waited::Interrupted | Waited::TimedOut => {}
+        }
+    }
+}
+
+fn other(failure: Failure) -> io::Error {
+    io::Error::other(failure.to_string())
+}

@@ -1,0 +1,205 @@
+//! `percale perf --registration`: what it costs to have memory registered, and what a registration cache saves.
+//!
+//! The device is io_uring's fixed buffers. Each monitor is measured in a process of its own ([`part`]), which this one
+//! asks: [`transfers`] (the paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss, [`changes`]. What a
+//! monitor costs those who do not use it ([`unmaps`]) this process measures by itself as well, while others have it loaded
+//! and while they have not. Every comparison is of things done in turn. [`text`] and [`picture`] show the [`lines`].
+
+mod asked;
+mod bench;
+mod changes;
+mod hits;
+mod lines;
+mod part;
+mod picture;
+mod pieces;
+mod registrations;
+mod text;
+mod transfers;
+mod unmaps;
+
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use indicatif::ProgressBar;
+use serde::de::DeserializeOwned;
+
+use super::{print_line, progress_bar};
+use crate::args::PerfArgs;
+use crate::clock::Clock;
+use crate::failure::{Failure, Result};
+use crate::units;
+use crate::worker::Worker;
+use lines::{Figures, Line, Whose};
+use part::{Job, Unmapped, What};
+pub(crate) use part::{PART, run as part};
+
+/// Seconds for each line that has a time, unless told.
+const SECONDS: f64 = 0.4;
+
+/// The sizes, unless told.
+const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+/// Of these, those of which programs make new memory again and again.
+const CHANGED: usize = 1 << 20;
+
+/// How often a monitor is loaded to see what that costs others.
+const LOADINGS: u32 = 5;
+
+/// How long a part may take for one job besides the time it was given.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The monitors that can be named.
+pub(crate) fn monitor_names() -> PossibleValuesParser {
+    bench::MONITORS.into()
+}
+
+/// Runs it.
+pub(super) fn run(args: &PerfArgs) -> Result<()> {
+    let sizes = if args.size.is_empty() { &SIZES } else { args.size.as_slice() };
+    let named = |name: &&str| args.monitor.is_empty() || args.monitor.iter().any(|monitor| monitor == name);
+    let monitors: Vec<_> = bench::MONITORS.into_iter().filter(named).collect();
+    let seconds = args.seconds.unwrap_or(SECONDS);
+    let mut report = Report { json: args.json, lines: Vec::new() };
+    let each = 3 + 2 * LOADINGS as usize + sizes.iter().map(|bytes| whats(*bytes).count()).sum::<usize>();
+    let bar = progress_bar((monitors.len() * each) as u64)?;
+    for monitor in monitors {
+        let steps = bar.position() + each as u64;
+        match start(monitor) {
+            Ok(worker) => {
+                report.add(Line::Monitor { monitor: monitor.into(), available: true, reason: String::new() })?;
+                Measured { monitor, bar: &bar, seconds }.all(worker, sizes, &mut report)?;
+            }
+            Err(why) if !args.monitor.is_empty() => {
+                return Err(Failure::Registration(format!("{monitor} is not available here: {why}")));
+            }
+            Err(reason) => report.add(Line::Monitor { monitor: monitor.into(), available: false, reason })?,
+        }
+        bar.set_position(steps);
+    }
+    bar.finish_and_clear();
+    if !args.json {
+        print_line(&text::text(&report.lines))?;
+    }
+    if let Some(file) = &args.svg {
+        let picture = picture::picture(&report.lines)?;
+        std::fs::write(file, picture).map_err(Failure::system(format!("writing {}", file.display())))?;
+    }
+    Ok(())
+}
+
+/// What is measured at one size.
+fn whats(bytes: usize) -> impl Iterator<Item = What> {
+    let change = (bytes <= CHANGED).then_some(What::Change { bytes });
+    [What::Transfer { bytes }, What::Registration { bytes }].into_iter().chain(change)
+}
+
+/// The lines so far.
+struct Report {
+    json: bool,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    /// Takes a line, and prints it at once if it goes out as JSON.
+    fn add(&mut self, line: Line) -> Result<()> {
+        if self.json {
+            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+}
+
+/// A part with a cache.
+fn start(monitor: &str) -> Result<Worker, String> {
+    let mut worker = Worker::start(&[PART])?;
+    open(&mut worker, monitor)?;
+    Ok(worker)
+}
+
+fn open(worker: &mut Worker, monitor: &str) -> Result<(), String> {
+    let why: String = worker.ask(&Job::Open { monitor: monitor.into() }, PATIENCE)?;
+    if why.is_empty() { Ok(()) } else { Err(why) }
+}
+
+/// Whose mappings, whether filled, and what each loading gave: without the monitor and with it.
+type Compared = (Whose, bool, Vec<(Figures, Figures)>);
+
+/// One monitor.
+struct Measured<'a> {
+    monitor: &'a str,
+    bar: &'a ProgressBar,
+    seconds: f64,
+}
+
+impl Measured<'_> {
+    fn all(&self, mut worker: Worker, sizes: &[usize], report: &mut Report) -> Result<()> {
+        let sized = sizes.iter().flat_map(|bytes| whats(*bytes));
+        for what in sized.chain([What::Pieces, What::Hits]) {
+            self.say(&match what {
+                What::Transfer { bytes } => format!("transfers of {}", units::size(bytes)),
+                What::Registration { bytes } => format!("registrations of {}", units::size(bytes)),
+                What::Change { bytes } => format!("fresh memory of {}", units::size(bytes)),
+                What::Pieces => "misses".into(),
+                What::Hits => "hits".into(),
+            });
+            let job = Job::Measure { what, seconds: self.seconds };
+            let lines: Vec<Line> = self.ask::<Result<_, String>>(&mut worker, &job)?.map_err(|why| self.failed(why))?;
+            lines.into_iter().try_for_each(|line| report.add(line))?;
+            self.bar.inc(1);
+        }
+        drop(worker);
+        self.unmaps()?.into_iter().try_for_each(|line| report.add(line))
+    }
+
+    /// Mappings of this process and of another, which opens a cache in between.
+    fn unmaps(&self) -> Result<Vec<Line>> {
+        self.say("mappings of others");
+        let clock = Clock::calibrate();
+        let seconds = self.seconds / f64::from(LOADINGS);
+        let mut measured: Vec<Compared> = Vec::new();
+        for touched in [false, true] {
+            let (mut client, mut other) = (Vec::new(), Vec::new());
+            for _ in 0..LOADINGS {
+                let mut worker = Worker::start(&[PART]).map_err(|why| self.failed(why))?;
+                let there = |worker: &mut Worker| {
+                    let figures = self.ask::<Unmapped>(worker, &Job::Unmap { touched, seconds })?;
+                    figures.map_err(|why| self.failed(why))
+                };
+                let here = || {
+                    let time = Duration::from_secs_f64(seconds);
+                    unmaps::measure(&clock, touched, time).map_err(Failure::system("mapping memory"))
+                };
+                // A cache that costs nobody anything: apart from the monitor nothing is to differ.
+                open(&mut worker, bench::IMPORTED).map_err(|why| self.failed(why))?;
+                let without = (there(&mut worker)?, here()?);
+                open(&mut worker, self.monitor).map_err(|why| self.failed(why))?;
+                let with = (there(&mut worker)?, here()?);
+                client.push((without.0, with.0));
+                other.push((without.1, with.1));
+                self.bar.inc(1);
+            }
+            measured.extend([(Whose::Client, touched, client), (Whose::Other, touched, other)]);
+        }
+        let line = |(process, touched, mut pairs): Compared| {
+            // The loading whose ratio is the median.
+            pairs.sort_by(|a, b| a.1.ratio(&a.0).total_cmp(&b.1.ratio(&b.0)));
+            let (without, with) = pairs[pairs.len() / 2];
+            Line::Unmap { monitor: self.monitor.into(), process, touched, without, with, ratio: with.ratio(&without) }
+        };
+        Ok(measured.into_iter().map(line).collect())
+    }
+
+    fn say(&self, what: &str) {
+        self.bar.set_message(format!("{}: {what}", self.monitor));
+    }
+
+    fn ask<T: DeserializeOwned>(&self, worker: &mut Worker, job: &Job) -> Result<T> {
+        worker.ask(job, PATIENCE + Duration::from_secs_f64(self.seconds)).map_err(|why| self.failed(why))
+    }
+
+    fn failed(&self, why: String) -> Failure {
+        Failure::Registration(format!("{}: {why}", self.monitor))
+    }
+}

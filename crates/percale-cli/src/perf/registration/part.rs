@@ -1,0 +1,77 @@
+//! The process that has the cache: a monitor stays loaded until its process ends, so each has one of its own.
+
+use std::io::{self, BufRead};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::bench::Bench;
+use super::lines::{Figures, Line};
+use super::{changes, hits, pieces, registrations, transfers, unmaps};
+use crate::clock::Clock;
+use crate::worker::answer;
+
+/// The hidden subcommand.
+pub(crate) const PART: &str = "registration-part";
+
+/// What it is asked. Everything but the first two needs the cache.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Job {
+    /// To map and unmap: `Result<Figures, String>`.
+    Unmap { touched: bool, seconds: f64 },
+    /// To open a cache with this monitor, and forget the one before: a `String`, empty or why not.
+    Open { monitor: String },
+    /// To measure: `Result<Vec<Line>, String>`.
+    Measure { what: What, seconds: f64 },
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum What {
+    Transfer { bytes: usize },
+    Registration { bytes: usize },
+    Change { bytes: usize },
+    Pieces,
+    Hits,
+}
+
+/// Answers until standard input ends.
+pub(crate) fn run() -> io::Result<()> {
+    let clock = Clock::calibrate();
+    let mut bench: Option<Bench> = None;
+    for line in io::stdin().lock().lines() {
+        match serde_json::from_str(&line?)? {
+            Job::Unmap { touched, seconds } => {
+                let figures = unmaps::measure(&clock, touched, Duration::from_secs_f64(seconds));
+                answer(&figures.map_err(|error| error.to_string()))?;
+            }
+            Job::Open { monitor } => {
+                let opened = Bench::open(&monitor);
+                answer(&opened.as_ref().map_or_else(io::Error::to_string, |_| String::new()))?;
+                bench = opened.ok();
+            }
+            Job::Measure { what, seconds } => {
+                let bench = bench.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+                let lines = measure(bench, what, Duration::from_secs_f64(seconds));
+                answer(&lines.map_err(|error| error.to_string()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure(bench: &Bench, what: What, time: Duration) -> io::Result<Vec<Line>> {
+    Ok(match what {
+        What::Transfer { bytes } => vec![transfers::measure(bench, bytes, time)?],
+        What::Registration { bytes } => vec![registrations::measure(bench, bytes, time)?],
+        What::Change { bytes } => changes::measure(bench, bytes, time)?,
+        What::Pieces => {
+            let miss = pieces::miss(bench, time)?;
+            std::iter::once(miss).chain(pieces::invalidation(bench, time)?).collect()
+        }
+        What::Hits => hits::measure(bench, time)?,
+    })
+}
+
+/// As [`Job::Unmap`] asks.
+pub(super) type Unmapped = Result<Figures, String>;

@@ -1,0 +1,79 @@
+//! What the cache itself costs, with a registrar that pins nothing: misses, and the dropping of what changed.
+
+use std::hint::black_box;
+use std::io;
+use std::time::Duration;
+
+use pindown::Access;
+use pindown::mapping::Mappings;
+
+use super::bench::{self, Bench, median};
+use super::lines::Line;
+
+/// Misses that are timed together.
+const MISSES: u32 = 1000;
+
+/// Registrations that a change takes.
+const DROPPED: u32 = 1000;
+
+pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
+    let page = pindown::page_size() as usize;
+    let memory = bench.memory(page * MISSES as usize)?;
+    let ranges = (0..MISSES as usize).map(|part| memory.part(part, page)).collect::<io::Result<Vec<_>>>()?;
+    let (cache, _notifier) = bench.unpinned(MISSES)?;
+    let lane = cache.lane();
+    let mappings = Mappings::open()?;
+    let (mut misses, mut queries) = (Vec::new(), Vec::new());
+    bench::rounds(time, 5, |_| {
+        let (nanoseconds, kept) = bench.time(|| {
+            ranges.iter().try_for_each(|range| {
+                let used = lane.get(*range, Access::LOCAL_WRITE).map_err(io::Error::other)?;
+                lane.end(used);
+                Ok::<(), io::Error>(())
+            })
+        });
+        kept?;
+        misses.push(nanoseconds / f64::from(MISSES));
+        cache.flush();
+        let (nanoseconds, found) =
+            bench.time(|| ranges.iter().try_for_each(|range| mappings.of(*range).map(black_box).map(drop)));
+        found?;
+        queries.push(nanoseconds / f64::from(MISSES));
+        Ok(())
+    })?;
+    // The first found no memory for the tables yet.
+    misses.remove(0);
+    Ok(Line::Miss { monitor: bench.monitor.clone(), ns: median(misses), query_ns: median(queries) })
+}
+
+/// `None` where memory cannot change.
+pub(super) fn invalidation(bench: &Bench, time: Duration) -> io::Result<Option<Line>> {
+    let page = pindown::page_size() as usize;
+    let (cache, notifier) = bench.unpinned(DROPPED)?;
+    let lane = cache.lane();
+    let mut each = Vec::new();
+    let mut is_kept = true;
+    bench::rounds(time, 5, |_| {
+        let memory = bench.memory(page * DROPPED as usize)?;
+        let bench::Memory::Anonymous(lot) = &memory else {
+            is_kept = false;
+            return Ok(());
+        };
+        for part in 0..DROPPED as usize {
+            let used = lane.get(memory.part(part, page)?, Access::LOCAL_WRITE).map_err(io::Error::other)?;
+            lane.end(used);
+        }
+        let before = cache.stats();
+        lot.unmap(lot.range())?;
+        if let Some(notifier) = &notifier {
+            notifier.changed(lot.range());
+        }
+        let (nanoseconds, ()) = bench.time(|| cache.sweep());
+        let after = cache.stats();
+        is_kept &= after.invalidations - before.invalidations == u64::from(DROPPED) && after.entries == 0;
+        each.push(nanoseconds / f64::from(DROPPED));
+        Ok(())
+    })?;
+    let line = Line::Invalidation { monitor: bench.monitor.clone(), entries: DROPPED, ns_each: median(each) };
+    Ok(is_kept.then_some(line))
+}

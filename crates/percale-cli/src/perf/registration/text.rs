@@ -1,0 +1,215 @@
+//! The lines as tables.
+
+use comfy_table::{Cell, Table};
+
+use super::lines::{Figures, Line, Whose};
+use crate::table::{RULED, left, right};
+use crate::units;
+
+/// A table: its title, its head, the cells of a line if that belongs to it, and what there is to say about it.
+type Shown = (&'static str, &'static [&'static str], fn(&Line) -> Option<Vec<Cell>>, &'static str);
+
+/// All tables that have lines, one below the other.
+pub(super) fn text(lines: &[Line]) -> String {
+    let tables: [Shown; 6] = [
+        (
+            "Transfers",
+            &[
+                "monitor",
+                "size",
+                "in advance",
+                "each time",
+                "cached",
+                "p99",
+                "p99",
+                "p99",
+                "bandwidth",
+                "bandwidth",
+                "bandwidth",
+                "each/adv",
+                "cached/adv",
+            ],
+            transfer,
+            "Into memory that was registered in advance, that is registered and deregistered for each transfer, and that is\n\
+             looked up in the cache: p50, p99 and bandwidth (of the p50) of each, and the ratios of the p50s.",
+        ),
+        (
+            "Registrations",
+            &["monitor", "size", "register", "missed", "p99", "p99", "ratio", "and deregister", "watched", "ratio"],
+            registration,
+            "By the device alone and by a look-up that misses; with deregistering, by the device alone and by the cache's own\n\
+             calls for registrations of the application's.",
+        ),
+        (
+            "Fresh memory in each iteration",
+            &["monitor", "size", "deregistered", "p50", "p99", "ratio"],
+            change,
+            "Mapped, filled, registered, received into, unmapped. Deregistered by hand, by asking what changed, or by a thread.",
+        ),
+        (
+            "Hits",
+            &["monitor", "entries", "threads", "a hit", "its ioctl", "ratio"],
+            hit,
+            "Random look-ups with their ends. The ioctl is what such a hit asks the kernel, by itself.",
+        ),
+        (
+            "Misses and changes, nothing being pinned",
+            &["monitor", "", "each", "a query"],
+            piece,
+            "The miss of the monitor imported is the cache's own bookkeeping. A query is one PROCMAP_QUERY,\n\
+             which is asked once for a mapping until something changes.",
+        ),
+        (
+            "mmap and munmap of memory that nobody has registered",
+            &["monitor", "process", "pages", "without", "with", "ratio"],
+            unmap,
+            "Of 16 pages, without the monitor and with it: in a process with a cache, and in another.",
+        ),
+    ];
+    let mut parts = Vec::new();
+    for line in lines {
+        if let Line::Monitor { monitor, available: false, reason } = line {
+            parts.push(format!("{monitor} is not available here: {reason}"));
+        }
+    }
+    for (title, head, row, notes) in tables {
+        let mut table = Table::new();
+        table.load_style(RULED);
+        let is_left = |text: &str| matches!(text, "monitor" | "" | "process" | "pages" | "deregistered");
+        table.set_header(head.iter().map(|text| if is_left(text) { left(text) } else { right(text) }));
+        let rows: Vec<_> = lines.iter().filter_map(row).collect();
+        if !rows.is_empty() {
+            rows.into_iter().for_each(|row| {
+                table.add_row(row);
+            });
+            parts.push(format!("{title}\n{table}\n{notes}"));
+        }
+    }
+    parts.join("\n\n")
+}
+
+fn transfer(line: &Line) -> Option<Vec<Cell>> {
+    let Line::Transfer { monitor, bytes, in_advance, each_time, cached, each_time_ratio, cached_ratio, .. } = line
+    else {
+        return None;
+    };
+    let sides = [in_advance, each_time, cached];
+    let mut cells = vec![left(monitor), right(units::size(*bytes))];
+    cells.extend(sides.map(p50));
+    cells.extend(sides.map(p99));
+    cells.extend(sides.map(|side| right(units::bandwidth(*bytes as f64 * 1e9 / side.p50_ns))));
+    cells.extend([ratio(*each_time_ratio), ratio(*cached_ratio)]);
+    Some(cells)
+}
+
+fn registration(line: &Line) -> Option<Vec<Cell>> {
+    let Line::Registration {
+        monitor,
+        bytes,
+        plain,
+        missed,
+        ratio: once,
+        plain_and_back,
+        watched_and_back,
+        and_back_ratio,
+    } = line
+    else {
+        return None;
+    };
+    let mut cells = vec![left(monitor), right(units::size(*bytes)), p50(plain), p50(missed), p99(plain), p99(missed)];
+    cells.extend([ratio(*once), p50(plain_and_back), p50(watched_and_back), ratio(*and_back_ratio)]);
+    Some(cells)
+}
+
+fn change(line: &Line) -> Option<Vec<Cell>> {
+    let Line::Change { monitor, bytes, way, figures, ratio: times } = line else { return None };
+    let cells =
+        [left(monitor), right(units::size(*bytes)), left(way.name()), p50(figures), p99(figures), ratio(*times)];
+    Some(cells.into())
+}
+
+fn hit(line: &Line) -> Option<Vec<Cell>> {
+    let Line::Hit { monitor, entries, threads, ns, ioctl_ns } = line else { return None };
+    let shown = |number: Option<Cell>| number.unwrap_or_else(|| right("–"));
+    Some(vec![
+        left(monitor),
+        right(units::count((*entries).into())),
+        right(threads),
+        right(units::time(*ns)),
+        shown(ioctl_ns.map(|ioctl| right(units::time(ioctl)))),
+        shown(ioctl_ns.map(|ioctl| ratio(ns / ioctl))),
+    ])
+}
+
+fn piece(line: &Line) -> Option<Vec<Cell>> {
+    match line {
+        Line::Miss { monitor, ns, query_ns } => {
+            Some(vec![left(monitor), left("a miss"), right(units::time(*ns)), right(units::time(*query_ns))])
+        }
+        Line::Invalidation { monitor, entries, ns_each } => {
+            let what = format!("a change of {} registrations", units::count((*entries).into()));
+            Some(vec![left(monitor), left(what), right(units::time(*ns_each)), right("–")])
+        }
+        _ => None,
+    }
+}
+
+fn unmap(line: &Line) -> Option<Vec<Cell>> {
+    let Line::Unmap { monitor, process, touched, without, with, ratio: times } = line else { return None };
+    let process = match process {
+        Whose::Client => "client",
+        Whose::Other => "other",
+    };
+    let pages = if *touched { "filled" } else { "untouched" };
+    Some(vec![left(monitor), left(process), left(pages), p50(without), p50(with), ratio(*times)])
+}
+
+fn p50(figures: &Figures) -> Cell {
+    right(units::time(figures.p50_ns))
+}
+
+fn p99(figures: &Figures) -> Cell {
+    right(units::time(figures.p99_ns))
+}
+
+/// Two decimals are not enough for differences of 2 %.
+fn ratio(ratio: f64) -> Cell {
+    right(format!("{ratio:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::Way;
+    use super::super::lines::tests::{figures, transfer};
+    use super::*;
+
+    #[test]
+    fn every_line_has_its_table_and_no_table_is_empty() {
+        let (monitor, bytes) = (String::from("bpf"), 4096);
+        let (without, with) = (figures(1600.0), figures(1760.0));
+        let lines = [
+            Line::Monitor { monitor: "sealed".into(), available: false, reason: "no mseal".into() },
+            transfer("bpf", bytes, 1000.0, 1500.0, 1010.0),
+            Line::Change { monitor: monitor.clone(), bytes, way: Way::Thread, figures: with, ratio: 0.987 },
+            Line::Hit { monitor: monitor.clone(), entries: 65_536, threads: 2, ns: 136.0, ioctl_ns: Some(130.0) },
+            Line::Miss { monitor: monitor.clone(), ns: 240.0, query_ns: 230.0 },
+            Line::Invalidation { monitor: monitor.clone(), entries: 1000, ns_each: 41.0 },
+            Line::Unmap { monitor, process: Whose::Other, touched: true, without, with, ratio: 1.1 },
+        ];
+        let text = text(&lines);
+        for part in [
+            "sealed is not available here: no mseal",
+            "1.500",
+            "1.010",
+            "4.06 GB/s",
+            "0.987",
+            "65,536",
+            "1.046",
+            "a change of 1,000 registrations",
+            "1.76 µs",
+        ] {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+        assert!(!text.contains("Registrations\n"), "{text}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The paper's figure 1: transfers into memory that was registered in advance, that is registered for each, and that is
+//! looked up in the cache. All three in turn, in short rounds, into the same memory.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use pindown::{Range, Registrar};
+
+use super::bench::{self, Bench, Memory};
+use super::lines::{Figures, Line};
+use crate::fixed_buffers::{ACCESS, Way};
+use crate::statistics::Samples;
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    InAdvance,
+    EachTime,
+    Cached,
+}
+
+/// In which order they take turns: each follows each other as often.
+const ORDERS: [[Side; 3]; 6] = {
+    use Side::{Cached, EachTime, InAdvance};
+    [
+        [InAdvance, EachTime, Cached],
+        [InAdvance, Cached, EachTime],
+        [EachTime, InAdvance, Cached],
+        [EachTime, Cached, InAdvance],
+        [Cached, InAdvance, EachTime],
+        [Cached, EachTime, InAdvance],
+    ]
+};
+
+/// Rounds between two that are checked.
+const CHECK_EVERY: u32 = 64;
+
+/// Bytes that one side receives in its turn, about, in at most 16 transfers.
+const TURN: usize = 256 << 10;
+
+struct Transfers<'a> {
+    bench: &'a Bench,
+    memory: Memory,
+    range: Range,
+    source: File,
+    /// The slot that was registered in advance.
+    slot: u32,
+}
+
+pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Line> {
+    let memory = bench.memory(bytes)?;
+    memory.fill()?;
+    let range = memory.part(0, bytes)?;
+    let slot = bench.device.pin(range, ACCESS)?.pin;
+    let transfers = Transfers { bench, memory, range, source: bench::source()?, slot };
+    let line = transfers.measure(bytes, time);
+    bench.device.unpin(slot);
+    bench.cache.flush();
+    line
+}
+
+impl Transfers<'_> {
+    fn measure(&self, bytes: usize, time: Duration) -> io::Result<Line> {
+        let kept = self.bench.lane.get(self.range, ACCESS).map_err(io::Error::other)?;
+        let single = kept.is_single();
+        self.bench.lane.end(kept);
+        if single {
+            return Err(io::Error::other(format!("{} keeps no such memory", self.bench.monitor)));
+        }
+        let before = self.bench.cache.stats();
+        let mut samples = [(); 3].map(|()| Samples::default());
+        let turn = (TURN / bytes).clamp(1, 16);
+        let mut verified = 0;
+        let checked = |round: u32| round.is_multiple_of(CHECK_EVERY);
+        bench::rounds(time, 7, |round| {
+            for side in ORDERS[round as usize % ORDERS.len()] {
+                if checked(round) {
+                    self.check(side, bytes)?;
+                    verified += 1;
+                } else if turn > 1 {
+                    // It follows another's: what that has pushed out of the processor's caches comes back.
+                    self.receive(side)?;
+                }
+                for _ in 0..turn {
+                    let (nanoseconds, moved) = self.bench.time(|| self.receive(side));
+                    moved?;
+                    samples[side as usize].push(nanoseconds);
+                }
+            }
+            Ok(())
+        })?;
+        let after = self.bench.cache.stats();
+        let none = || io::Error::other("nothing was timed");
+        let [in_advance, each_time, cached] = samples.map(|samples| Figures::of(samples).ok_or_else(none));
+        let (in_advance, each_time, cached) = (in_advance?, each_time?, cached?);
+        let missed = |stats: &pindown::Stats| stats.misses + stats.single_uses.iter().sum::<u64>();
+        Ok(Line::Transfer {
+            monitor: self.bench.monitor.clone(),
+            bytes,
+            in_advance,
+            each_time,
+            cached,
+            each_time_ratio: each_time.ratio(&in_advance),
+            cached_ratio: cached.ratio(&in_advance),
+            misses: missed(&after) - missed(&before),
+            verified,
+        })
+    }
+
+    #[inline]
+    fn receive(&self, side: Side) -> io::Result<()> {
+        let Self { bench: Bench { device, lane, .. }, range, .. } = self;
+        let transfer = |slot| device.transfer(slot, *range, Way::FromFile, self.source.as_fd());
+        match side {
+            Side::InAdvance => transfer(self.slot),
+            Side::EachTime => {
+                let pinned = device.pin(*range, ACCESS)?;
+                let moved = transfer(pinned.pin);
+                device.unpin(pinned.pin);
+                moved
+            }
+            Side::Cached => {
+                let used = lane.get(*range, ACCESS).map_err(io::Error::other)?;
+                let moved = transfer(used.local_key() as u32);
+                lane.end(used);
+                moved
+            }
+        }
+    }
+
+    /// Whether the device's bytes come to both ends.
+    fn check(&self, side: Side, bytes: usize) -> io::Result<()> {
+        let len = 8.min(bytes);
+        for at in [0, bytes - len] {
+            self.memory.write(at, &[0x5a; 8][..len])?;
+        }
+        self.receive(side)?;
+        for at in [0, bytes - len] {
+            let mut seen = [0xff; 8];
+            self.memory.read(at, &mut seen[..len])?;
+            if seen[..len] != [0; 8][..len] {
+                return Err(io::Error::other(format!("wrong data at {at} of {bytes}: {side:?}")));
+            }
+        }
+        Ok(())
+    }
+}

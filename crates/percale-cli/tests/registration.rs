@@ -1,0 +1,102 @@
+//! `percale perf --registration` as a user meets it: lines, tables, a picture. That figures are there and agree with each
+//! other is tested, how good they are is not: RCACHE-028 and MON-059 to MON-063 are for people to read off them.
+
+use serde_json::Value;
+
+use crate::common::{percale, text};
+
+#[expect(dead_code, reason = "nothing is waited for here")]
+mod common;
+
+const QUICK: [&str; 6] = ["perf", "--registration", "--seconds", "0.02", "--size", "4K,2M"];
+
+/// The lines of one run; without the one monitor that was asked for there are none.
+fn lines(monitor: &str) -> Option<Vec<Value>> {
+    let output = percale(&[QUICK.as_slice(), &["--json", "--monitor", monitor]].concat());
+    let error = text(&output.stderr);
+    if error.contains("is not available here") {
+        assert_eq!(output.status.code(), Some(1));
+        println!("skipped: {error}");
+        return None;
+    }
+    assert!(output.status.success(), "{error}");
+    Some(text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+fn positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number > 0.0)
+}
+
+/// What each monitor that keeps memory shows. `changes`: of a kind that can change.
+fn shows(monitor: &str, changes: bool) {
+    let Some(lines) = lines(monitor) else { return };
+    let of = |is: &str| Vec::from_iter(lines.iter().filter(|line| line["is"] == is));
+    assert!(lines.iter().all(|line| line["monitor"] == monitor));
+    assert_eq!(of("monitor").len(), 1);
+    let transfers = of("transfer");
+    assert_eq!(Vec::from_iter(transfers.iter().map(|line| line["bytes"].as_u64().unwrap())), [4096, 2 << 20]);
+    for line in transfers {
+        for side in ["in_advance", "each_time", "cached"] {
+            let figures = &line[side];
+            assert!(positive(&figures["p50_ns"]) && positive(&figures["count"]), "{line}");
+            assert!(figures["p99_ns"].as_f64() >= figures["p50_ns"].as_f64(), "{line}");
+        }
+        let ratio = line["cached"]["p50_ns"].as_f64().unwrap() / line["in_advance"]["p50_ns"].as_f64().unwrap();
+        assert!((ratio - line["cached_ratio"].as_f64().unwrap()).abs() < 1e-9, "{line}");
+        assert!(positive(&line["verified"]), "{line}");
+        // The buffer never changes: it was registered once, before.
+        assert!(line["misses"].as_u64().unwrap() < line["cached"]["count"].as_u64().unwrap() / 10 + 2, "{line}");
+    }
+    assert_eq!(of("registration").len(), 2);
+    assert_eq!(of("hit").len(), 4 * 2);
+    assert!(of("hit").iter().all(|line| positive(&line["ns"])));
+    assert_eq!(of("hit")[0]["ioctl_ns"].is_null(), !monitor.starts_with("userfaultfd"));
+    assert!(of("miss").iter().all(|line| positive(&line["ns"]) && positive(&line["query_ns"])));
+    assert_eq!((of("miss").len(), of("invalidation").len()), (1, usize::from(changes)));
+    let unmaps = of("unmap");
+    assert_eq!(unmaps.len(), 4);
+    assert!(unmaps.iter().all(|line| positive(&line["without"]["p50_ns"]) && positive(&line["ratio"])));
+    // Of 4 KiB in each of four ways; larger memory is not made anew again and again.
+    let ways = Vec::from_iter(of("change").iter().map(|line| line["way"].as_str().unwrap().to_owned()));
+    let all = ["explicit", "check", "thread", "thread-on-one-processor"];
+    assert_eq!(ways, if changes && monitor != "imported" { all.as_slice() } else { &[] });
+}
+
+#[test]
+fn the_caches_own_doing_is_measured() {
+    shows("imported", true);
+}
+
+#[test]
+fn the_kernel_tier_is_measured() {
+    shows("bpf", true);
+}
+
+#[test]
+fn userfaultfd_is_measured() {
+    shows("userfaultfd-promised", true);
+}
+
+#[test]
+fn sealed_memory_is_measured() {
+    shows("sealed", false);
+}
+
+#[test]
+fn the_tables_and_the_picture_are_written() {
+    let file = std::env::temp_dir().join(format!("percale-registration-{}.svg", std::process::id()));
+    let arguments = [QUICK.as_slice(), &["--monitor", "imported", "--svg", file.to_str().unwrap()]].concat();
+    let output = percale(&arguments);
+    let picture = std::fs::read_to_string(&file);
+    let _removed: std::io::Result<()> = std::fs::remove_file(&file);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for part in
+        ["Transfers", "Registrations", "Hits", "PROCMAP_QUERY", "mmap and munmap", "65,536", "2 MiB", "cached/adv"]
+    {
+        assert!(tables.contains(part), "no {part} in\n{tables}");
+    }
+    let picture = picture.unwrap();
+    assert!(picture.contains("through the cache (imported)") && picture.contains("registered in advance"));
+    assert_eq!(picture.matches("<circle").count(), 2 * 6);
+}

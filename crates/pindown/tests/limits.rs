@@ -1,0 +1,215 @@
+//! The system's limit of pinned memory, as a process without privileges meets it: io_uring charges what it pins to the
+//! user, and refuses more than RLIMIT_MEMLOCK. Each test has a user of its own, so it takes root; skipped without.
+#![expect(unsafe_code, reason = "limits of processes; each block states its own reason")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pindown::monitor::Choice;
+use pindown::monitor::imported::Notifier;
+use pindown::monitor::userfaultfd::Unseen;
+use pindown::{Access, Cache, LookupError, Range};
+
+use oracle::{ANONYMOUS, Memory, Oracle, PAGE, READ_WRITE, load, must, pattern, pinned_kilobytes, store, unmap};
+
+mod oracle;
+
+/// RLIMIT_MEMLOCK of the processes.
+const LIMIT: u64 = 4 << 20;
+
+/// A buffer.
+const BYTES: u64 = 64 << 10;
+
+/// Another user for each test of each run.
+fn user(number: u32) -> u32 {
+    200_000 + 8 * (std::process::id() % 1_000_000) + number
+}
+
+/// A copy of this program that everybody may run.
+struct Program(PathBuf);
+
+impl Program {
+    fn new(name: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can run a process as another user");
+            return None;
+        }
+        let place = std::env::temp_dir().join(format!("pindown-limits-{}-{name}", std::process::id()));
+        std::fs::copy(std::env::current_exe().expect("this program"), &place).expect("a copy");
+        Some(Self(place))
+    }
+
+    fn start(&self, role: &str, user: u32) -> Talker {
+        let mut command = Command::new(&self.0);
+        command.args(["limited_process", "--exact", "--ignored", "--nocapture"]).env("PINDOWN_ROLE", role);
+        command.uid(user).gid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
+        // SAFETY: the limit lives through the call.
+        let set = move || match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        };
+        // SAFETY: between fork and exec only that system call is made.
+        unsafe { command.pre_exec(set) };
+        let mut child = command.spawn().expect("it starts");
+        let says = BufReader::new(child.stdout.take().expect("piped"));
+        Talker { child, says }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+struct Talker {
+    child: Child,
+    says: BufReader<std::process::ChildStdout>,
+}
+
+impl Talker {
+    /// The next line that is meant for the test.
+    fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.says.read_line(&mut line).expect("it talks"), 0, "it ended");
+            if let Some((_, said)) = line.trim().split_once("> ") {
+                return said.into();
+            }
+        }
+    }
+
+    /// Kills it, without any chance to close anything.
+    fn kill(&mut self) {
+        self.child.kill().expect("it is there");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+#[ignore = "started by the other tests, as another user"]
+fn limited_process() {
+    let Ok(role) = std::env::var("PINDOWN_ROLE") else { panic!("the other tests start it") };
+    let said = match role.as_str() {
+        "hoard" => return hoard(),
+        "kept" => keep_all(),
+        "fresh" => fresh(),
+        other => panic!("{other}"),
+    };
+    println!("> {said}");
+}
+
+/// Registers until it is refused, says how many there were, and waits to be killed.
+fn hoard() {
+    let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let cache = Cache::builder(Oracle::new()).monitor(Choice::Imported(imported)).open().expect("opens");
+    let memory = Memory::new(2 * LIMIT / PAGE);
+    let mut count = 0;
+    let refused = loop {
+        let range = Range::new(memory.start + count * BYTES, BYTES).expect("a range");
+        match cache.register(range, Access::LOCAL_WRITE) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&refused, LookupError::Registrar { source, .. } if source.raw_os_error() == Some(libc::ENOMEM)));
+    assert_eq!((cache.stats().own, pinned_kilobytes() * 1024), (count, count * BYTES), "nothing of it remains");
+    println!("> {count}");
+    std::io::stdin().lines().next();
+}
+
+/// Sends from ever new buffers, more than may be pinned.
+fn keep_all() -> String {
+    let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+    let oracle = Oracle::new();
+    let cache = Cache::builder(oracle.clone()).monitor(Choice::Imported(imported)).open().expect("opens");
+    let lane = cache.lane();
+    let buffers = 8 * LIMIT / BYTES;
+    let memory = Memory::new(8 * LIMIT / PAGE);
+    for number in (0..buffers).chain(0..buffers) {
+        let at = memory.start + number * BYTES;
+        store(at, &pattern(BYTES, number as u8));
+        let used = lane.get(Range::new(at, BYTES).expect("a range"), Access::LOCAL_WRITE);
+        let used = used.unwrap_or_else(|error| panic!("buffer {number}: {error}"));
+        assert!(oracle.carry(used.local_key(), at, BYTES) == pattern(BYTES, number as u8));
+        lane.end(used);
+        assert!(pinned_kilobytes() * 1024 <= LIMIT);
+    }
+    let stats = cache.stats();
+    assert!(stats.evictions > buffers && stats.failures == 0, "{stats:?}");
+    "done".into()
+}
+
+/// Maps, sends, receives and unmaps fresh memory, as the application of the paper did that failed.
+fn fresh() -> String {
+    let oracle = Oracle::new();
+    let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade));
+    let cache = match builder.open() {
+        Ok(cache) => cache,
+        Err(why) => return format!("skipped: {why}"),
+    };
+    let lane = cache.lane();
+    let mut most = 0;
+    for round in 0..10_000_u64 {
+        let at = must(libc::SYS_mmap, [0, BYTES, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
+        store(at, &round.to_ne_bytes());
+        let used = lane.get(Range::new(at, BYTES).expect("a range"), Access::LOCAL_WRITE);
+        let used = used.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(oracle.carry(used.local_key(), at, 8), round.to_ne_bytes(), "round {round}");
+        oracle.deliver(used.local_key(), at, &(!round).to_ne_bytes());
+        lane.end(used);
+        assert_eq!(load(at, 8), (!round).to_ne_bytes(), "round {round}");
+        unmap(at, BYTES);
+        if round % 64 == 0 {
+            most = most.max(pinned_kilobytes());
+        }
+    }
+    let stats = cache.stats();
+    assert!(most * 1024 <= LIMIT, "{most} kB");
+    assert!(stats.misses > 9_000 && stats.failures == 0, "{stats:?}");
+    "done".into()
+}
+
+#[test]
+fn mon_040_mon_042_mon_054_what_a_killed_process_had_pinned_is_given_back() {
+    let Some(program) = Program::new("hoard") else { return };
+    let user = user(0);
+    let mut first = program.start("hoard", user);
+    let count = first.line();
+    // The ring itself takes a little.
+    assert!((LIMIT / BYTES - 4..=LIMIT / BYTES).contains(&count.parse().expect("a number")), "{count}");
+    // While it lives there is nothing left for the same user.
+    assert_eq!(program.start("hoard", user).line(), "0");
+    first.kill();
+    // The kernel gives a closed ring's pages back by and by.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while program.start("hoard", user).line() != count {
+        assert!(Instant::now() < deadline, "not given back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn rcache_022_rcache_023_more_buffers_than_may_be_pinned_are_sent_from() {
+    let Some(program) = Program::new("kept") else { return };
+    assert_eq!(program.start("kept", user(1)).line(), "done");
+}
+
+#[test]
+fn mon_024_mon_053_rcache_022_fresh_memory_without_privileges_stays_within_the_limit() {
+    let Some(program) = Program::new("fresh") else { return };
+    let said = program.start("fresh", user(2)).line();
+    println!("{said}");
+    assert!(said == "done" || said.starts_with("skipped"), "{said}");
+}
