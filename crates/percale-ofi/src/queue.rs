@@ -3,6 +3,7 @@
 //! Endpoints report here in one of two ways. One whose both directions complete to the same queue, which nobody sleeps on, keeps
 //! its own results and is read directly: no lock is taken and nothing is copied twice. All others report to a percale queue.
 
+mod direct;
 mod format;
 mod linger;
 
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use percale::{CompletionQueue, Entry, ErrorEntry};
 
+use self::direct::{BATCH, Direct};
 pub(crate) use self::format::Format;
-use self::linger::Linger;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE,
     FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
@@ -27,12 +28,6 @@ use crate::object::{self, Object};
 use crate::serial::Serial;
 use crate::wait_set::Membership;
 use crate::{errors, log};
-
-/// Results read at a time.
-const BATCH: usize = 32;
-/// Reads in a row that find nothing, after which the processor is offered to others: clients poll, and with more processes than
-/// processors the one that is waited for may be waiting for ours. About 20 µs.
-const PATIENCE: u32 = 512;
 
 /// What endpoints know of their queue.
 pub(crate) struct Shared {
@@ -53,19 +48,6 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("format", &self.format).field("wait", &self.wait).finish_non_exhaustive()
     }
-}
-
-/// The endpoints that are read directly.
-struct Direct {
-    ports: Vec<Arc<Port>>,
-    /// Endpoints without a lock that report to the percale queue.
-    driven: Vec<Arc<Port>>,
-    /// Which is asked first, so that none starves the others.
-    first: usize,
-    /// Reads in a row that found nothing.
-    idle: u32,
-    linger: Linger,
-    results: [Entry; BATCH],
 }
 
 impl Shared {
@@ -113,13 +95,24 @@ impl Shared {
     ///
     /// # Safety
     /// `to` is writable for `count` entries, and `sources`, unless it is null, for as many addresses.
-    #[inline]
+    #[inline(always)]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         // SAFETY: passed on.
         let read = self.direct.with(|direct| unsafe { direct.read(self.format, to, count, sources) });
         if read != -(libc::EAGAIN as isize) {
             return read;
         }
+        // SAFETY: passed on.
+        unsafe { self.read_again(to, count, sources) }
+    }
+
+    /// As [`read`](Self::read), when that found nothing.
+    ///
+    /// # Safety
+    /// As of [`read`](Self::read).
+    #[inline(never)]
+    unsafe fn read_again(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+        let read = -(libc::EAGAIN as isize);
         if !self.reporting.load(Ordering::Acquire) {
             if !self.direct.with(Direct::linger) {
                 self.found_nothing();
@@ -203,70 +196,6 @@ impl Shared {
     }
 }
 
-impl Direct {
-    /// A client that spins found nothing: watches a little longer for it. Whether there is something now.
-    #[inline(never)]
-    fn linger(&mut self) -> bool {
-        let [port] = self.ports.as_slice() else { return false };
-        if !self.linger.is_worth_while() {
-            return false;
-        }
-        let came = port.linger(linger::AT_MOST);
-        self.linger.ended(came);
-        self.idle += if came { 0 } else { linger::READS };
-        came
-    }
-
-    /// The next reading begins behind this port.
-    #[inline]
-    fn found(&mut self, at: usize) {
-        self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
-        self.idle = 0;
-    }
-
-    /// A client that polls found nothing; whether somebody else may run now.
-    #[inline]
-    fn found_nothing(&mut self) -> bool {
-        self.idle += 1;
-        let yields = self.idle >= PATIENCE;
-        self.idle = if yields { 0 } else { self.idle };
-        yields
-    }
-
-    /// # Safety
-    /// As of [`Shared::read`].
-    #[inline]
-    unsafe fn read(&mut self, format: Format, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
-        let ports = self.ports.len();
-        for step in 0..ports {
-            let at = if self.first + step < ports { self.first + step } else { self.first + step - ports };
-            if count == 1 {
-                // Most clients read one at a time. It is neither put aside nor copied by a loop.
-                let mut only = [Entry::default()];
-                match self.ports[at].poll(&mut only) {
-                    Ok(0) => continue,
-                    Ok(_) => self.found(at),
-                    Err(_) => return -(FI_EAVAIL as isize),
-                }
-                // SAFETY: one entry.
-                unsafe { format.write(&only, to, sources) };
-                return 1;
-            }
-            match self.ports[at].poll(&mut self.results[..count.min(BATCH)]) {
-                Ok(0) => {}
-                Ok(read) => {
-                    self.found(at);
-                    // SAFETY: no more than `count`.
-                    unsafe { format.write(&self.results[..read], to, sources) };
-                    return read as isize;
-                }
-                Err(_) => return -(FI_EAVAIL as isize),
-            }
-        }
-        -(libc::EAGAIN as isize)
-    }
-}
-
 #[repr(C)]
 pub(crate) struct Queue {
     fid: fid_cq,
@@ -324,14 +253,6 @@ pub(crate) unsafe extern "C" fn open(
             return -libc::ENOSYS;
         }
     };
-    let direct = Direct {
-        ports: Vec::new(),
-        driven: Vec::new(),
-        first: 0,
-        idle: 0,
-        linger: Linger::default(),
-        results: [Entry::default(); BATCH],
-    };
     let percale = CompletionQueue::default();
     let membership = match attr {
         // SAFETY: with FI_WAIT_SET the client gives one.
@@ -347,7 +268,7 @@ pub(crate) unsafe extern "C" fn open(
         _membership: membership,
         reporting: AtomicBool::new(false),
         // SAFETY: in a serialized domain the client serializes what it does with a queue and its endpoints.
-        direct: unsafe { Serial::new(direct, domain.serialized) },
+        direct: unsafe { Serial::new(Direct::new(), domain.serialized) },
         format,
         wait,
         signalled: AtomicBool::new(false),

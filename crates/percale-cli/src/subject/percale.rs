@@ -6,8 +6,8 @@
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
-use percale::memory::volatile::{Segments, View};
-use percale::{Domain, Entry, OpFlags, PeerAddress, ReceiveWork, SendWork};
+use percale::memory::volatile::{Segment, Segments, View};
+use percale::{Domain, Entry, OpFlags, PeerAddress};
 
 use super::Subject;
 use super::block::Block;
@@ -33,7 +33,7 @@ const RECEIVE: u64 = 1 << 32;
 
 /// The messages one way.
 struct Slots {
-    segments: Vec<Segments>,
+    segments: Vec<Segment>,
     /// Whether an operation has the slot.
     busy: [bool; LAST + 1],
     /// How many do.
@@ -48,8 +48,8 @@ impl Slots {
         let end = window * shape.stride();
         let block = Block::new(domain, shape.memory, end + 64)?;
         let slot = |slot: usize| match slot {
-            LAST => block.segments(end, 8),
-            slot => block.segments(slot % window * shape.stride(), shape.bytes),
+            LAST => block.segment(end, 8),
+            slot => block.segment(slot % window * shape.stride(), shape.bytes),
         };
         let segments = (0..=LAST).map(slot).collect();
         Ok(Self { segments, busy: [false; LAST + 1], pending: 0, _block: block })
@@ -137,10 +137,11 @@ impl Percale {
 
     #[inline]
     fn post_send(&mut self, slot: usize, tag: Option<u64>, watch: &mut Watch) -> Result<()> {
-        let (peer, segments) = (self.node.peer, self.messages.out.segments[slot]);
-        let work = SendWork { peer, segments, tag, data: None, context: slot as u64, flags: OpFlags::COMPLETION };
-        // SAFETY: the slot's memory stays and is left alone until the completion (see `Block`).
-        let post = |endpoint: &percale::Endpoint| unsafe { endpoint.post_send(&work) };
+        let (peer, segment, flags) = (self.node.peer, self.messages.out.segments[slot], OpFlags::COMPLETION);
+        let post = |endpoint: &percale::Endpoint| {
+            // SAFETY: the slot's memory stays and is left alone until the completion (see `Block`).
+            unsafe { endpoint.post_send_one(peer, segment, tag, None, slot as u64, flags) }
+        };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))?;
         self.messages.out.post(slot);
         Ok(())
@@ -149,22 +150,24 @@ impl Percale {
     /// Sends a short message whose memory is free again at once, as programs with many of them do.
     #[inline]
     fn inject(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
-        let (peer, segments) = (self.node.peer, self.messages.out.segments[slot]);
-        let work = SendWork { peer, segments, tag: self.tag(), data: None, context: 0, flags: OpFlags::INJECT };
-        // SAFETY: the slot's memory stays for the length of the call, and nobody else touches it.
-        let post = |endpoint: &percale::Endpoint| unsafe { endpoint.post_send(&work) };
+        let (peer, segment, tag) = (self.node.peer, self.messages.out.segments[slot], self.tag());
+        let post = |endpoint: &percale::Endpoint| {
+            // SAFETY: the slot's memory stays for the length of the call, and nobody else touches it.
+            unsafe { endpoint.post_send_one(peer, segment, tag, None, 0, OpFlags::INJECT) }
+        };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))
     }
 
     #[inline]
     fn post_receive(&mut self, slot: usize, tag: Option<u64>, watch: &mut Watch) -> Result<()> {
-        let segments = self.messages.into.segments[slot];
+        let segment = self.messages.into.segments[slot];
         let (from, context) = (PeerAddress::UNSPECIFIED, RECEIVE | slot as u64);
-        let tag = tag.map(|tag| (tag, 0));
-        let work = ReceiveWork { from, segments, tag, context, flags: OpFlags::COMPLETION };
-        // The operation may complete while it is posted, but completions are read by `poll` only.
-        // SAFETY: as in `post_send`.
-        let post = |endpoint: &percale::Endpoint| unsafe { endpoint.post_recv(&work) };
+        let (tag, flags) = (tag.map(|tag| (tag, 0)), OpFlags::COMPLETION);
+        let post = |endpoint: &percale::Endpoint| {
+            // The operation may complete while it is posted, but completions are read by `poll` only.
+            // SAFETY: as in `post_send`.
+            unsafe { endpoint.post_recv_one(from, segment, tag, context, flags) }
+        };
         self.node.post("receiving", watch, post, |entry| self.messages.take(entry))?;
         self.messages.into.post(slot);
         Ok(())
@@ -177,7 +180,7 @@ impl Percale {
 
     #[inline]
     fn fill(&mut self, slot: usize, content: Content) {
-        let segments = self.messages.out.segments[slot];
+        let segments = Segments::one(self.messages.out.segments[slot]);
         content.write_to(self.bytes, |at, bytes| {
             View::of(bytes).copy_into(&segments, at);
         });
@@ -185,7 +188,7 @@ impl Percale {
 
     #[inline]
     fn compare(&self, slot: usize, content: Content) -> Result<()> {
-        let segments = &self.messages.into.segments[slot];
+        let segments = Segments::one(self.messages.into.segments[slot]);
         content.check_from(self.bytes, |at, to| {
             segments.copy_to(at, to);
         })

@@ -9,9 +9,19 @@ use percale::{Segment, Segments};
 /// # Safety
 /// As of [`Segment::new`].
 #[inline(always)]
+pub(super) unsafe fn piece(buf: *const c_void, len: usize) -> Segment {
+    // SAFETY: passed on.
+    unsafe { Segment::new(buf.cast_mut().cast(), len) }
+}
+
+/// One piece, as all of an operation's memory.
+///
+/// # Safety
+/// As of [`Segment::new`].
+#[inline(always)]
 pub(super) unsafe fn one(buf: *const c_void, len: usize) -> Segments {
     // SAFETY: passed on.
-    Segments::one(unsafe { Segment::new(buf.cast_mut().cast(), len) })
+    Segments::one(unsafe { piece(buf, len) })
 }
 
 /// Several pieces; -FI_EINVAL if there are more than percale takes, or their lengths overflow.
@@ -28,11 +38,11 @@ pub(super) unsafe fn several(iov: *const libc::iovec, count: usize) -> Result<Se
     }
     let mut pieces = [Segment::EMPTY; percale::memory::volatile::IOV_LIMIT];
     let Some(pieces) = pieces.get_mut(..count) else { return Err(-(libc::EINVAL as isize)) };
-    for (at, piece) in pieces.iter_mut().enumerate() {
+    for (at, place) in pieces.iter_mut().enumerate() {
         // SAFETY: `at` is less than `count`.
         let given = unsafe { iov.add(at).read() };
         // SAFETY: passed on.
-        *piece = unsafe { Segment::new(given.iov_base.cast(), given.iov_len) };
+        *place = unsafe { Segment::new(given.iov_base.cast(), given.iov_len) };
     }
     Segments::new(pieces).ok_or(-(libc::EINVAL as isize))
 }

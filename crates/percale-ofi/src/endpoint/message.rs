@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 
-use percale::{OpFlags, ReceiveWork, Segments, SendWork};
+use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 
+use super::port::Port;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
 use crate::object::Object;
@@ -23,10 +24,67 @@ pub(super) static OPS: fi_ops_msg = fi_ops_msg {
 
 /// What the calls of messages, tagged or not, come down to. All memory is the client's, who keeps it as fi_msg(3) has it.
 ///
-/// Both are inlined for certain: the description is then built where percale reads it, and not moved there.
+/// What has one piece goes the short way, inlined for certain: what each call knows is then not asked for.
 impl Endpoint {
     #[inline(always)]
     pub(super) fn send(
+        &self,
+        segment: Segment,
+        peer: fi_addr_t,
+        tag: Option<u64>,
+        data: Option<u64>,
+        context: *mut c_void,
+    ) -> isize {
+        match self.port() {
+            Ok(port) => self.send_by(port, segment, peer, tag, data, context, self.transmit.own()),
+            Err(refused) => refused,
+        }
+    }
+
+    /// A message that reports nothing, whose memory is the client's again when this returns.
+    #[inline(always)]
+    pub(super) fn inject(&self, segment: Segment, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
+        match self.port() {
+            Ok(port) => self.send_by(port, segment, peer, tag, data, std::ptr::null_mut(), OpFlags::INJECT),
+            Err(refused) => refused,
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "what the C calls take, and by parts, so that none is written down")]
+    fn send_by(
+        &self,
+        port: &Port,
+        segment: Segment,
+        peer: fi_addr_t,
+        tag: Option<u64>,
+        data: Option<u64>,
+        context: *mut c_void,
+        flags: OpFlags,
+    ) -> isize {
+        // SAFETY: the client keeps the memory until the operation has completed.
+        answer(unsafe { port.send_one(self.peer(peer), segment, tag, data, local::context(context), flags) })
+    }
+
+    #[inline(always)]
+    pub(super) fn receive(
+        &self,
+        segment: Segment,
+        from: fi_addr_t,
+        tag: Option<(u64, u64)>,
+        context: *mut c_void,
+    ) -> isize {
+        match self.port() {
+            Ok(port) => {
+                let (from, context) = (self.from(from), local::context(context));
+                // SAFETY: the client keeps the memory until the operation has completed.
+                answer(unsafe { port.receive_one(from, segment, tag, context, self.receive.own()) })
+            }
+            Err(refused) => refused,
+        }
+    }
+
+    pub(super) fn send_pieces(
         &self,
         segments: Segments,
         peer: fi_addr_t,
@@ -44,8 +102,7 @@ impl Endpoint {
         answer(unsafe { port.send(&work) })
     }
 
-    #[inline(always)]
-    pub(super) fn receive(
+    pub(super) fn receive_pieces(
         &self,
         segments: Segments,
         from: fi_addr_t,
@@ -61,12 +118,6 @@ impl Endpoint {
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.receive(&work) })
     }
-
-    /// A message that reports nothing, whose memory is the client's again when this returns.
-    #[inline]
-    pub(super) fn inject(&self, segments: Segments, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
-        self.send(segments, peer, tag, data, std::ptr::null_mut(), OpFlags::INJECT)
-    }
 }
 
 unsafe extern "C" fn recv(
@@ -78,8 +129,8 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.receive(segments, from, None, context, endpoint.own_receive())
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.receive(segment, from, None, context)
 }
 
 unsafe extern "C" fn recvv(
@@ -93,7 +144,7 @@ unsafe extern "C" fn recvv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.receive(segments, from, None, context, endpoint.own_receive()),
+        Ok(segments) => endpoint.receive_pieces(segments, from, None, context, endpoint.own_receive()),
         Err(refused) => refused,
     }
 }
@@ -103,7 +154,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
     let (endpoint, msg) = unsafe { (Endpoint::of(ep), &*msg) };
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.receive_flags(flags)) {
-        (Ok(segments), Ok(flags)) => endpoint.receive(segments, msg.addr, None, msg.context, flags),
+        (Ok(segments), Ok(flags)) => endpoint.receive_pieces(segments, msg.addr, None, msg.context, flags),
         (Err(refused), _) | (_, Err(refused)) => refused,
     }
 }
@@ -117,8 +168,8 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, None, None, context, endpoint.own_transmit())
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.send(segment, peer, None, None, context)
 }
 
 unsafe extern "C" fn sendv(
@@ -132,7 +183,7 @@ unsafe extern "C" fn sendv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.send(segments, peer, None, None, context, endpoint.own_transmit()),
+        Ok(segments) => endpoint.send_pieces(segments, peer, None, None, context, endpoint.own_transmit()),
         Err(refused) => refused,
     }
 }
@@ -143,15 +194,15 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.transmit_flags(flags)) {
-        (Ok(segments), Ok(flags)) => endpoint.send(segments, msg.addr, None, data, msg.context, flags),
+        (Ok(segments), Ok(flags)) => endpoint.send_pieces(segments, msg.addr, None, data, msg.context, flags),
         (Err(refused), _) | (_, Err(refused)) => refused,
     }
 }
 
 unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.inject(segments, peer, None, None)
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.inject(segment, peer, None, None)
 }
 
 unsafe extern "C" fn senddata(
@@ -164,12 +215,12 @@ unsafe extern "C" fn senddata(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, None, Some(data), context, endpoint.own_transmit())
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.send(segment, peer, None, Some(data), context)
 }
 
 unsafe extern "C" fn injectdata(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, peer: fi_addr_t) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.inject(segments, peer, None, Some(data))
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.inject(segment, peer, None, Some(data))
 }

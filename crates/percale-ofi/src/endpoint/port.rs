@@ -2,7 +2,10 @@
 
 use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
-use percale::{AtomicWork, Endpoint, Entry, ErrorEntry, PostError, ReceiveWork, RmaWork, SendWork, SharedEndpoint};
+use percale::{
+    AtomicWork, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, ReceiveWork, RmaWork, Segment, Segments,
+    SendWork, SharedEndpoint,
+};
 
 /// The endpoint under a `fid_ep`.
 #[derive(Debug)]
@@ -49,6 +52,53 @@ impl Port {
     }
 
     /// # Safety
+    /// As [`Endpoint::post_send_one`].
+    #[inline(always)]
+    pub(crate) unsafe fn send_one(
+        &self,
+        peer: PeerAddress,
+        segment: Segment,
+        tag: Option<u64>,
+        data: Option<u64>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        match self {
+            // SAFETY: passed on.
+            Self::Owned(Promised(endpoint)) => unsafe {
+                endpoint.post_send_one(peer, segment, tag, data, context, flags)
+            },
+            Self::Shared(endpoint) => {
+                let segments = Segments::one(segment);
+                // SAFETY: passed on.
+                unsafe { endpoint.post_send(&SendWork { peer, segments, tag, data, context, flags }) }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_recv_one`].
+    #[inline(always)]
+    pub(crate) unsafe fn receive_one(
+        &self,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        match self {
+            // SAFETY: passed on.
+            Self::Owned(Promised(endpoint)) => unsafe { endpoint.post_recv_one(from, segment, tag, context, flags) },
+            Self::Shared(endpoint) => {
+                let segments = Segments::one(segment);
+                // SAFETY: passed on.
+                unsafe { endpoint.post_recv(&ReceiveWork { from, segments, tag, context, flags }) }
+            }
+        }
+    }
+
+    /// # Safety
     /// As [`Endpoint::post_recv`].
     #[inline]
     pub(crate) unsafe fn receive(&self, work: &ReceiveWork) -> Result<(), PostError> {
@@ -81,9 +131,17 @@ impl Port {
     }
 
     /// Reads the endpoint's own results.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        either!(self, endpoint => endpoint.poll(entries))
+        match self {
+            Self::Owned(Promised(endpoint)) => endpoint.poll(entries),
+            Self::Shared(endpoint) => Self::poll_shared(endpoint, entries),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_shared(endpoint: &SharedEndpoint, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
+        endpoint.poll(entries)
     }
 
     /// Watches for what is about to come over shared memory; not where others would wait for the lock.

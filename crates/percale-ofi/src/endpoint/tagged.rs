@@ -30,8 +30,8 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.receive(segments, from, Some((tag, ignore)), context, endpoint.own_receive())
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.receive(segment, from, Some((tag, ignore)), context)
 }
 
 unsafe extern "C" fn recvv(
@@ -47,7 +47,7 @@ unsafe extern "C" fn recvv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.receive(segments, from, Some((tag, ignore)), context, endpoint.own_receive()),
+        Ok(segments) => endpoint.receive_pieces(segments, from, Some((tag, ignore)), context, endpoint.own_receive()),
         Err(refused) => refused,
     }
 }
@@ -58,7 +58,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.receive_flags(flags)) {
         (Ok(segments), Ok(flags)) => {
-            endpoint.receive(segments, msg.addr, Some((msg.tag, msg.ignore)), msg.context, flags)
+            endpoint.receive_pieces(segments, msg.addr, Some((msg.tag, msg.ignore)), msg.context, flags)
         }
         (Err(refused), _) | (_, Err(refused)) => refused,
     }
@@ -74,8 +74,8 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, Some(tag), None, context, endpoint.own_transmit())
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.send(segment, peer, Some(tag), None, context)
 }
 
 unsafe extern "C" fn sendv(
@@ -90,7 +90,7 @@ unsafe extern "C" fn sendv(
     // SAFETY: an endpoint of ours, and the client's buffers.
     let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::several(iov, count)) };
     match segments {
-        Ok(segments) => endpoint.send(segments, peer, Some(tag), None, context, endpoint.own_transmit()),
+        Ok(segments) => endpoint.send_pieces(segments, peer, Some(tag), None, context, endpoint.own_transmit()),
         Err(refused) => refused,
     }
 }
@@ -101,15 +101,15 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.transmit_flags(flags)) {
-        (Ok(segments), Ok(flags)) => endpoint.send(segments, msg.addr, Some(msg.tag), data, msg.context, flags),
+        (Ok(segments), Ok(flags)) => endpoint.send_pieces(segments, msg.addr, Some(msg.tag), data, msg.context, flags),
         (Err(refused), _) | (_, Err(refused)) => refused,
     }
 }
 
 unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t, tag: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.inject(segments, peer, Some(tag), None)
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.inject(segment, peer, Some(tag), None)
 }
 
 unsafe extern "C" fn senddata(
@@ -123,8 +123,8 @@ unsafe extern "C" fn senddata(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.send(segments, peer, Some(tag), Some(data), context, endpoint.own_transmit())
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.send(segment, peer, Some(tag), Some(data), context)
 }
 
 unsafe extern "C" fn injectdata(
@@ -136,6 +136,6 @@ unsafe extern "C" fn injectdata(
     tag: u64,
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
-    let (endpoint, segments) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.inject(segments, peer, Some(tag), Some(data))
+    let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
+    endpoint.inject(segment, peer, Some(tag), Some(data))
 }

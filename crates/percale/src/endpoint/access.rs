@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::reach::Reach;
+use self::reach::{Call, Reach};
 use super::engine::Engine;
 use super::spin::{Budget, Step};
 use crate::completion::wait::Progress;
@@ -17,11 +17,37 @@ impl Access for Shared {}
 pub(super) mod reach {
     use super::{Budget, Engine, Instant, Step};
 
+    /// What is done with an engine. As against a closure it can be inlined for certain; then what it is made of is in registers.
+    pub trait Call {
+        /// What it gives.
+        type Result;
+
+        /// Does it.
+        fn call(self, engine: &mut Engine) -> Self::Result;
+    }
+
+    struct Closure<F>(F);
+
+    impl<R, F: FnOnce(&mut Engine) -> R> Call for Closure<F> {
+        type Result = R;
+
+        #[inline]
+        fn call(self, engine: &mut Engine) -> R {
+            (self.0)(engine)
+        }
+    }
+
     /// What [`Access`](super::Access) means inside of the library. Public in a private room: users can name neither this
     /// nor the engine.
     pub trait Reach {
-        /// Runs `f` with the engine, then wakes the tasks whose operations it finished.
-        fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R;
+        /// Runs a call with the engine, then wakes the tasks whose operations it finished.
+        fn run<C: Call>(&self, call: C) -> C::Result;
+
+        /// As [`run`](Self::run), for a closure.
+        #[inline(always)]
+        fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+            self.run(Closure(f))
+        }
 
         /// Sleeps until something may have changed or the deadline has passed; not at all if the engine has other
         /// results than `looked`.
@@ -79,9 +105,9 @@ impl Owned {
 
 impl Reach for Owned {
     #[inline(always)]
-    fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+    fn run<C: Call>(&self, call: C) -> C::Result {
         let mut engine = self.engine.borrow_mut();
-        let result = f(&mut engine);
+        let result = call.call(&mut engine);
         let wake = engine.core.operations.has_wakers();
         drop(engine);
         if wake {
@@ -175,9 +201,9 @@ impl Shared {
 }
 
 impl Reach for Shared {
-    fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
+    fn run<C: Call>(&self, call: C) -> C::Result {
         let mut state = self.lock();
-        let result = f(&mut state.engine);
+        let result = call.call(&mut state.engine);
         self.tell(&mut state);
         if state.engine.core.operations.has_wakers() {
             let wakers = state.engine.core.operations.take_wakers();

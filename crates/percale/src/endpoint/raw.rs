@@ -3,16 +3,21 @@
 //! This is what a provider for another interface calls. It adds nothing to the engine: no buffer is owned, nothing is allocated,
 //! and refusals come back at once.
 
-#![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
+#![expect(
+    unsafe_code,
+    reason = "its contracts are the callers' to keep; what is injected is lent for the length of the call"
+)]
 
 use super::Endpoint;
 use super::access::Access;
+use super::access::reach::Call;
+use super::engine::Engine;
 use super::engine::types::{Notify, Side};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 
 impl<A: Access> Endpoint<A> {
     /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).
@@ -28,6 +33,26 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.post_raw_send(work))
     }
 
+    /// As [`post_send`](Self::post_send), for a message in one piece: where that is short and can leave at once, the shortest way.
+    ///
+    /// # Errors
+    /// As of [`post_send`](Self::post_send).
+    ///
+    /// # Safety
+    /// As of [`post_send`](Self::post_send).
+    #[inline(always)]
+    pub unsafe fn post_send_one(
+        &self,
+        peer: PeerAddress,
+        segment: Segment,
+        tag: Option<u64>,
+        data: Option<u64>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.access.run(SendOne { peer, segment, tag, data, context, flags })
+    }
+
     /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards as its flags say.
     ///
     /// # Errors
@@ -38,6 +63,25 @@ impl<A: Access> Endpoint<A> {
     #[inline]
     pub unsafe fn post_recv(&self, work: &ReceiveWork) -> Result<(), PostError> {
         self.access.with(|engine| engine.post_raw_receive(work))
+    }
+
+    /// As [`post_recv`](Self::post_recv), for a receive in one piece: where nothing is here for it yet, the shortest way.
+    ///
+    /// # Errors
+    /// As of [`post_recv`](Self::post_recv).
+    ///
+    /// # Safety
+    /// As of [`post_recv`](Self::post_recv).
+    #[inline(always)]
+    pub unsafe fn post_recv_one(
+        &self,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.access.run(ReceiveOne { from, segment, tag, context, flags })
     }
 
     /// Sends up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns (fi_inject(3)).
@@ -71,10 +115,10 @@ impl<A: Access> Endpoint<A> {
         tag: Option<u64>,
         data: Option<u64>,
     ) -> Result<(), PostError> {
-        Segments::lend(bytes, |segments| {
-            let work = SendWork { peer, segments: *segments, tag, data, context: 0, flags: OpFlags::INJECT };
-            self.access.with(|engine| engine.post_raw_send(&work))
-        })
+        // SAFETY: the bytes outlive the call, nothing writes them meanwhile, and what is injected is not read after it.
+        let segment = unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) };
+        // SAFETY: as above.
+        unsafe { self.post_send_one(peer, segment, tag, data, 0, OpFlags::INJECT) }
     }
 
     /// Cancels the operation posted with this context: a receive that has no message yet, or a send that its connection has
@@ -91,7 +135,7 @@ impl<A: Access> Endpoint<A> {
     /// If the next result is an error: take it with [`read_error`](Self::read_error).
     #[inline]
     pub fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        self.access.with(|engine| engine.poll(entries))
+        self.access.run(Poll(entries))
     }
 
     /// Takes the error that stands next in the endpoint's own completion queue (fi_cq_readerr(3)).
@@ -110,18 +154,87 @@ impl<A: Access> Endpoint<A> {
     /// between calls of this, [`poll`](Self::poll) and the waiting calls.
     #[inline]
     pub fn progress(&self) -> bool {
-        self.access.with(super::engine::Engine::progress)
+        self.access.with(Engine::progress)
     }
 }
 
-impl super::engine::Engine {
+struct SendOne {
+    peer: PeerAddress,
+    segment: Segment,
+    tag: Option<u64>,
+    data: Option<u64>,
+    context: u64,
+    flags: OpFlags,
+}
+
+impl Call for SendOne {
+    type Result = Result<(), PostError>;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Result<(), PostError> {
+        let Self { peer, segment, tag, data, context, flags } = self;
+        match engine.send_in_place(peer, segment, tag, data, context, flags) {
+            Some(result) => result,
+            None => engine.post_other_send(peer, segment, tag, data, context, flags),
+        }
+    }
+}
+
+struct ReceiveOne {
+    from: PeerAddress,
+    segment: Segment,
+    tag: Option<(u64, u64)>,
+    context: u64,
+    flags: OpFlags,
+}
+
+impl Call for ReceiveOne {
+    type Result = Result<(), PostError>;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Result<(), PostError> {
+        let Self { from, segment, tag, context, flags } = self;
+        if engine.receive_in_place(from, segment, tag, context, flags) {
+            return Ok(());
+        }
+        engine.post_other_receive(from, segment, tag, context, flags)
+    }
+}
+
+struct Poll<'a>(&'a mut [Entry]);
+
+impl Call for Poll<'_> {
+    type Result = Result<usize, ErrorAvailable>;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Result<usize, ErrorAvailable> {
+        engine.poll(self.0)
+    }
+}
+
+impl Engine {
     /// A send whose result goes to a completion queue.
     #[inline(never)]
     fn post_raw_send(&mut self, work: &SendWork) -> Result<(), PostError> {
-        match self.send_in_place(work) {
+        let &SendWork { peer, tag, data, context, flags, .. } = work;
+        match work.segments.only().and_then(|only| self.send_in_place(peer, only, tag, data, context, flags)) {
             Some(result) => result,
             None => self.post_any_send(work),
         }
+    }
+
+    // By parts, so that nobody else need put a description together.
+    #[inline(never)]
+    fn post_other_send(
+        &mut self,
+        peer: PeerAddress,
+        segment: Segment,
+        tag: Option<u64>,
+        data: Option<u64>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.post_any_send(&SendWork { peer, segments: Segments::one(segment), tag, data, context, flags })
     }
 
     #[inline(never)]
@@ -138,7 +251,24 @@ impl super::engine::Engine {
     /// A receive whose result goes to a completion queue.
     #[inline(never)]
     fn post_raw_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
-        if self.receive_in_place(work) { Ok(()) } else { self.post_any_receive(work) }
+        let &ReceiveWork { from, tag, context, flags, .. } = work;
+        match work.segments.only() {
+            Some(only) if self.receive_in_place(from, only, tag, context, flags) => Ok(()),
+            _ => self.post_any_receive(work),
+        }
+    }
+
+    // As `post_other_send`.
+    #[inline(never)]
+    fn post_other_receive(
+        &mut self,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.post_any_receive(&ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
     }
 
     #[inline(never)]

@@ -49,7 +49,7 @@ impl Process {
     /// Whether this is the process that took the mark (or a child that took its own since).
     #[inline]
     pub(crate) fn is_here(self) -> bool {
-        self.0.load(Ordering::Relaxed) == HERE
+        self.0.load(Ordering::Relaxed) != 0 // All that a page that was wiped holds.
     }
 }
 

@@ -67,30 +67,55 @@ impl Core {
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
     }
 
-    /// The commonest message of all, without detours: it carries a tag at most, has a receive of one segment, fits it, and is
-    /// reported to the endpoint's own queue and nowhere else. False if anything is otherwise; then nothing was done.
+    /// The commonest message of all, without detours: it carries a tag and data at most, has a receive of one segment, fits it,
+    /// and is reported to the endpoint's own queue and nowhere else, as returned. `None` if anything is otherwise; then nothing
+    /// was done.
+    #[inline(always)]
+    fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
+        let Self { messages, tagged: tagged_table, peers, receive: reports, .. } = self;
+        if reports.detour {
+            return None;
+        }
+        let tagged = is_tagged(head.kind);
+        let table = if tagged { tagged_table } else { messages };
+        let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
+        let met = table.meet(envelope)?;
+        let Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None } = *table.met(met)
+        else {
+            return None;
+        };
+        if payload.len() > segment.len() {
+            return None;
+        }
+        payload.copy_to_one(segment);
+        table.use_up(met);
+        let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+        let told = if head.flags.is_empty() { CompletionFlags::empty() } else { CompletionFlags::REMOTE_DATA };
+        let (flags, len, source) = (CompletionFlags::RECEIVE | kind | told, payload.len() as u64, peers.source(from));
+        Some(Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source })
+    }
+
+    /// Such a message, reported to the queue. False if it is no such message.
     // Out of line, and few arguments: then nothing need be saved.
     #[inline(never)]
-    fn message_in_place(&mut self, from: Connection, tag: Option<u64>, payload: View<'_>) -> bool {
-        let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
-        if reports.detour {
-            return false;
-        }
-        let table = if tag.is_some() { tagged } else { messages };
-        let envelope = Envelope { tag: tag.unwrap_or(0), source: u64::from(from) };
-        let context = table.arrive_in_place(envelope, |receive| match *receive {
-            Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None }
-                if payload.len() <= segment.len() =>
-            {
-                payload.copy_to_one(segment);
-                (Keep::Remove, Some(context))
-            }
-            _ => (Keep::Stay, None),
-        });
-        let Some(Some(context)) = context else { return false };
-        let kind = if tag.is_some() { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
-        let (flags, len, source) = (CompletionFlags::RECEIVE | kind, payload.len() as u64, peers.source(from));
-        queue.push(Entry { context, flags, len, buffer: 0, data: 0, tag: envelope.tag, source });
+    fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
+        let Some(entry) = self.in_place(from, head, payload) else { return false };
+        self.queue.push(entry);
+        true
+    }
+
+    /// Such a message, reported to whoever reads the queue just now, in which nothing waits. False if it is no such message.
+    #[inline(always)]
+    pub(super) fn message_at_once(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        payload: View<'_>,
+        into: &mut Entry,
+    ) -> bool {
+        let Some(entry) = self.in_place(from, head, payload) else { return false };
+        *into = entry;
+        self.queue.unreserve();
         true
     }
 
@@ -233,12 +258,8 @@ impl Core {
 impl Sink for Core {
     #[inline]
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let tag = match head.kind {
-            Kind::Tagged => Some(head.tag),
-            Kind::Message => None,
-            _ => return self.any_frame(from, *head, payload),
-        };
-        if !head.flags.is_empty() || !self.message_in_place(from, tag, payload) {
+        let plain = matches!(head.kind, Kind::Tagged | Kind::Message) && Flags::DATA.contains(head.flags);
+        if !plain || !self.message_in_place(from, head, payload) {
             self.any_frame(from, *head, payload);
         }
     }

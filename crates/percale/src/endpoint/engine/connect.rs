@@ -98,6 +98,7 @@ impl Engine {
             role: start.role.map(Box::new),
             process: Process::current()?,
             reads: 0,
+            glances: 0,
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };

@@ -9,6 +9,7 @@
 //!   `target` for accesses to ours
 //! * [`peers`]: whom it talks to
 //! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
+//! * [`read`]: reading results, and making progress for that
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
@@ -27,6 +28,7 @@ mod linger;
 pub(crate) mod listening;
 pub(crate) mod peers;
 mod poller;
+mod read;
 mod receive;
 mod residue;
 pub(crate) mod role;
@@ -55,11 +57,10 @@ use self::poller::Poller;
 use self::role::Role;
 use self::sleep::Sleepers;
 use self::types::{Action, Notify};
-use super::work::{PostError, ReceiveWork};
-use crate::completion::entry::Entry;
-use crate::completion::ring::ErrorAvailable;
+use super::work::{OpFlags, PostError, ReceiveWork};
+use crate::address::PeerAddress;
 use crate::memory::forked::Process;
-use crate::memory::volatile::{Segments, View};
+use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
@@ -96,14 +97,13 @@ pub struct Engine {
     process: Process,
     /// Reads of the completion queue since progress was made.
     reads: u32,
+    /// How many of them may pass with a glance at the rings when nothing comes: see [`read`].
+    glances: u32,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
     id: u64,
 }
-
-/// Reads of results that wait, after which progress is made.
-const PATIENCE: u32 = 16;
 
 impl Engine {
     /// Makes progress on everything; says whether anything happened.
@@ -120,31 +120,6 @@ impl Engine {
             return true;
         }
         self.chores() | any
-    }
-
-    /// Reads results from the endpoint's own queue. Progress is made first where none wait, where it is owed, and in any case
-    /// every [`PATIENCE`]th time: so who reads what waits is not kept, and who always finds something makes progress too.
-    #[inline]
-    pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        self.reads += 1;
-        if self.core.queue.is_empty() || self.reads >= PATIENCE || !self.poller.busy.is_empty() {
-            self.progress_for_read();
-        }
-        self.core.queue.read(entries)
-    }
-
-    /// The next reading makes progress whatever waits: something was sent that leaves, or that the peer hears of, only then.
-    /// (What is reported as sent arrives without us from the moment that this can be read.)
-    #[inline]
-    pub(super) fn owe_progress(&mut self) {
-        self.reads = PATIENCE;
-    }
-
-    // Out of line, so that reading what waits need not save what this uses.
-    #[inline(never)]
-    fn progress_for_read(&mut self) {
-        self.reads = 0;
-        self.progress();
     }
 
     /// Nobody reads completions, so what arrives stays in the transports; still peers that die are heard of. (Or this is a forked
@@ -221,6 +196,7 @@ impl Engine {
         if !self.core.left.is_empty() {
             any |= self.core.settle_left();
         }
+        self.glance_next();
         any
     }
 
@@ -389,9 +365,18 @@ impl Engine {
     }
 
     /// The commonest receive of all: see [`Core::post_plain_receive`]. False if anything is otherwise; then nothing was done.
-    #[inline]
-    pub(crate) fn receive_in_place(&mut self, work: &ReceiveWork) -> bool {
-        self.process.is_here() && self.core.post_plain_receive(work)
+    #[inline(always)]
+    pub(crate) fn receive_in_place(
+        &mut self,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        context: u64,
+        flags: OpFlags,
+    ) -> bool {
+        flags == OpFlags::COMPLETION
+            && self.process.is_here()
+            && self.core.post_plain_receive(from, segment, tag, context)
     }
 
     /// Posts a receive.

@@ -275,7 +275,7 @@ impl Peers {
     }
 
     /// Where a peer stands in the vector now; UNSPECIFIED if it does not.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
         let generation = vector.generation();

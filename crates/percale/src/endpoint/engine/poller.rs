@@ -40,6 +40,8 @@ pub(crate) struct Poller {
     bell: Arc<Bell>,
     /// Links that are looked at in every round.
     pub(super) hot: Vec<Connection>,
+    /// Whose turn it is, of those, when messages are taken one link at a time.
+    turn: usize,
     /// The hot link that is cooled next when there are too many.
     hand: usize,
     /// Links with something to send, or sends that wait for them.
@@ -70,6 +72,7 @@ impl Poller {
         Self {
             bell,
             hot: Vec::new(),
+            turn: 0,
             hand: 0,
             busy: Vec::new(),
             looking: false,
@@ -168,6 +171,18 @@ impl Poller {
     #[inline]
     pub(super) fn only_rings(&self) -> bool {
         self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
+    }
+
+    /// Whether nothing but rings wants to be looked at at all.
+    #[inline]
+    pub(super) const fn is_calm(&self) -> bool {
+        (self.sockets | self.cold) == 0 && self.busy.is_empty()
+    }
+
+    /// The hot link whose turn it is. There are some.
+    pub(super) fn next_turn(&mut self) -> Connection {
+        self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
+        self.hot[self.turn]
     }
 
     /// A hot link brought something in this round.

@@ -13,18 +13,23 @@ use crate::wire::head::{Flags, Kind};
 impl Core {
     /// Posts the commonest receive of all, without detours: it has one segment, reports to the endpoint's own queue, and no
     /// message is here that it could take. False if anything is otherwise; then nothing was done.
-    #[inline]
-    pub(crate) fn post_plain_receive(&mut self, work: &ReceiveWork) -> bool {
+    #[inline(always)]
+    pub(super) fn post_plain_receive(
+        &mut self,
+        from: PeerAddress,
+        segment: Segment,
+        tag: Option<(u64, u64)>,
+        context: u64,
+    ) -> bool {
         let Self { messages, tagged, peers, queue, receive: reports, .. } = self;
-        let Some(segment) = work.segments.only() else { return false };
-        let (table, tag, ignore) = match work.tag {
+        let (table, tag, ignore) = match tag {
             Some((tag, ignore)) => (tagged, tag, ignore),
             None => (messages, 0, 0),
         };
-        if work.flags != OpFlags::COMPLETION || reports.detour || table.holds_any() {
+        if reports.detour || table.holds_any() {
             return false;
         }
-        let source = match work.from {
+        let source = match from {
             PeerAddress::UNSPECIFIED => Source::Any,
             peer => match peers.resolved(peer) {
                 Some(slot) if !peers.get(slot).lost => Source::From(u64::from(slot)),
@@ -35,7 +40,7 @@ impl Core {
             return false;
         }
         let (place, notify) = (Place::One(segment), Notify::Queue);
-        table.post(Pattern { tag, ignore, source }, Receive { place, context: work.context, notify, multi: None });
+        table.post(Pattern { tag, ignore, source }, Receive { place, context, notify, multi: None });
         true
     }
 

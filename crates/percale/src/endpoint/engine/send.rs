@@ -2,15 +2,17 @@
 
 use zerocopy::IntoBytes;
 
+use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
+use super::read::PATIENCE;
 use super::receive::unresolved;
 use super::types::{Notify, Pending, Send, Work};
-use super::{Engine, PATIENCE};
+use crate::address::PeerAddress;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::wire::head::{Flags, Head, Kind, Offer};
@@ -20,44 +22,54 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 pub(super) const PENDING_LIMIT: usize = 4096;
 
 impl Engine {
-    /// The commonest send of all, without detours: a short message over shared memory, to a peer that is connected and for
-    /// which nothing waits, reported to the endpoint's own queue or not at all. `None` if anything is otherwise; then
+    /// The commonest send of all, without detours: a short message in one piece over shared memory, to a peer that is connected
+    /// and for which nothing waits, reported to the endpoint's own queue or not at all. `None` if anything is otherwise; then
     /// nothing was done.
-    #[inline]
-    pub(crate) fn send_in_place(&mut self, work: &SendWork) -> Option<Result<(), PostError>> {
+    ///
+    /// Always inlined, and by parts: what the caller knows of the message is then not asked for, nor written down.
+    #[inline(always)]
+    pub(crate) fn send_in_place(
+        &mut self,
+        peer: PeerAddress,
+        segment: Segment,
+        tag: Option<u64>,
+        data: Option<u64>,
+        context: u64,
+        flags: OpFlags,
+    ) -> Option<Result<(), PostError>> {
         const PLAIN: OpFlags =
             OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::INJECT).union(OpFlags::TRANSMIT_COMPLETE);
         if self.poller.hot.is_empty() {
             return None; // Not over shared memory, then.
         }
         let Self { core: Core { peers, queue, transmit, .. }, links, process, reads, .. } = self;
-        let len = work.segments.len();
+        let len = segment.len();
         // What may be injected is always sent at once.
-        let plain = PLAIN.contains(work.flags) && work.data.is_none() && len <= INJECT_LIMIT;
-        if !plain || transmit.detour || !process.is_here() {
+        if !PLAIN.contains(flags) || len > INJECT_LIMIT || transmit.detour || !process.is_here() {
             return None;
         }
-        let slot = peers.resolved(work.peer)?;
+        let slot = peers.resolved(peer)?;
         let peer = peers.get(slot);
         if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.must_wait() {
             return None;
         }
         let Some(AnyLink::Shm(link)) = links.get_mut(slot as usize)? else { return None };
-        let reports = work.flags.contains(OpFlags::COMPLETION);
+        let reports = flags.contains(OpFlags::COMPLETION);
         if reports && queue.reserve().is_err() {
             return Some(Err(PostError::Again));
         }
-        let (kind, tag) = work.tag.map_or((Kind::Message, 0), |tag| (Kind::Tagged, tag));
-        let head = Head { kind, len: len as u32, tag, ..Head::default() };
-        let more = work.flags.contains(OpFlags::MORE);
+        let (kind, tag, tagged) = tag.map_or((Kind::Message, 0, false), |tag| (Kind::Tagged, tag, true));
+        let (told, data) = data.map_or((Flags::empty(), 0), |data| (Flags::DATA, data));
+        let head = Head { kind, flags: told, len: len as u32, tag, data, id: 0 };
+        let more = flags.contains(OpFlags::MORE);
         // It leaves nothing on the link that was not there before, so the poller need not hear of it.
-        match link.send_plain(&head, &work.segments, more) {
+        match link.send_plain(&head, segment, more) {
             Ok(()) => {
                 if more {
                     *reads = PATIENCE; // As `owe_progress`: the peer has yet to be told.
                 }
                 if reports {
-                    queue.push(sent_entry(work.context, send_flags(work.tag.is_some()), len));
+                    queue.push(sent_entry(context, send_flags(tagged), len));
                 }
                 Some(Ok(()))
             }

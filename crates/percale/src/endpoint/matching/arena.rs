@@ -76,28 +76,27 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         Self { nodes: Vec::new(), free: NIL, last: 0 }
     }
 
-    /// Stores an entry, and puts it at the end of a list of slot 0.
-    #[inline]
+    /// Stores an entry, and puts it at the end of a list of slot 0. What its links of other slots say means nothing.
+    #[inline(always)]
     pub(super) fn append(&mut self, list: &mut List, key: K, value: T) -> Handle {
         self.last += 1;
-        let mut links = [Links { prev: NIL, next: NIL }; L];
-        links[0].prev = list.tail;
+        let first = Links { prev: list.tail, next: NIL };
         let index = self.free;
         if let Some(node) = self.nodes.get_mut(index as usize) {
             self.free = node.links[0].next;
             // Part by part: as a whole it would be put together elsewhere first.
             node.sequence = self.last;
-            node.links = links;
+            node.links[0] = first;
             node.key = key;
             node.value = Some(value);
             self.join(list, index)
         } else {
-            self.grow(list, Node { sequence: self.last, links, key, value: Some(value) })
+            self.grow(list, Node { sequence: self.last, links: [first; L], key, value: Some(value) })
         }
     }
 
     /// Lets the list know of the entry that was just stored.
-    #[inline]
+    #[inline(always)]
     fn join(&mut self, list: &mut List, index: u32) -> Handle {
         match list.tail {
             NIL => list.head = index,
@@ -126,21 +125,16 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         node.value.take().expect("an index found in a list is occupied")
     }
 
-    /// Shows `decide` an entry that is in one list at most, that of slot 0, and drops it if `decide` says so.
+    /// Drops an entry that is in one list at most, that of slot 0.
     #[inline(always)]
-    pub(super) fn drop_if(&mut self, list: &mut List, index: u32, decide: impl FnOnce(&mut T) -> bool) -> bool {
+    pub(super) fn discard(&mut self, list: &mut List, index: u32) {
         let node = &mut self.nodes[index as usize];
-        let value = node.value.as_mut().expect("an index found in a list is occupied");
-        if !decide(value) {
-            return false;
-        }
         let Links { prev, next } = node.links[0];
         node.sequence = 0;
         node.links[0].next = self.free;
         node.value = None;
         self.free = index;
         self.bridge(0, list, prev, next);
-        true
     }
 
     /// The place that a handle names, if its entry is still there.
@@ -177,7 +171,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         &mut self.node_mut(index).key
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn value(&self, index: u32) -> &T {
         self.node(index).value.as_ref().expect("an index found in a list is occupied")
     }
@@ -217,7 +211,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
     }
 
     /// Makes neighbours of two entries, or ends of the list where there is none.
-    #[inline]
+    #[inline(always)]
     fn bridge(&mut self, slot: usize, list: &mut List, prev: u32, next: u32) {
         match prev {
             NIL => list.head = next,

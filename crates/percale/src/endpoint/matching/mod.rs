@@ -32,7 +32,7 @@ mod unexpected;
 
 pub(crate) use arena::{Held, Posted};
 pub(crate) use key::{Envelope, Pattern, Source};
-pub(crate) use posted::Keep;
+pub(crate) use posted::{Keep, Met};
 
 /// The posted receives (`R`) and the unexpected messages (`U`) of one endpoint.
 #[derive(Debug)]
@@ -70,14 +70,23 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive_with(envelope, decide)
     }
 
-    /// As [`arrive_with`](Self::arrive_with), for receives that are dealt with where they are: what is removed is dropped.
-    #[inline]
-    pub(crate) fn arrive_in_place<X>(
-        &mut self,
-        envelope: Envelope,
-        decide: impl FnOnce(&mut R) -> (Keep, X),
-    ) -> Option<X> {
-        self.posted.arrive_in_place(envelope, decide)
+    /// The receive that a message with this envelope takes; for those that are dealt with where they are it is shorter than
+    /// [`arrive_with`](Self::arrive_with). It stays posted until it is [used up](Self::use_up).
+    #[inline(always)]
+    pub(crate) fn meet(&mut self, envelope: Envelope) -> Option<Met> {
+        self.posted.meet(envelope)
+    }
+
+    /// A receive that was met just now.
+    #[inline(always)]
+    pub(crate) fn met(&self, met: Met) -> &R {
+        self.posted.met(met)
+    }
+
+    /// Drops a receive that was met just now.
+    #[inline(always)]
+    pub(crate) fn use_up(&mut self, met: Met) {
+        self.posted.use_up(met);
     }
 
     /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` names a receive by its context).

@@ -36,6 +36,10 @@ pub(crate) enum Keep {
     Stay,
 }
 
+/// A receive that a message has just met, by its place: nothing was posted or removed since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Met(u32);
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
@@ -189,27 +193,28 @@ impl<R> Queue<R> {
     }
 
     #[inline(always)]
-    pub(super) fn arrive_in_place<X>(
-        &mut self,
-        envelope: Envelope,
-        decide: impl FnOnce(&mut R) -> (Keep, X),
-    ) -> Option<X> {
-        let index = self.first(envelope)?;
+    pub(super) fn meet(&mut self, envelope: Envelope) -> Option<Met> {
+        self.first(envelope).map(Met)
+    }
+
+    #[inline(always)]
+    pub(super) fn met(&self, Met(index): Met) -> &R {
+        self.arena.value(index)
+    }
+
+    #[inline(always)]
+    pub(super) fn use_up(&mut self, Met(index): Met) {
         if self.filed {
-            let (keep, found) = decide(self.arena.value_mut(index));
-            if keep == Keep::Remove {
-                self.remove(index);
-            }
-            return Some(found);
+            self.use_up_filed(index);
+        } else {
+            self.arena.discard(&mut self.order, index);
+            self.len -= 1;
         }
-        let mut found = None;
-        let dropped = self.arena.drop_if(&mut self.order, index, |receive| {
-            let (keep, what) = decide(receive);
-            found = Some(what);
-            keep == Keep::Remove
-        });
-        self.len -= usize::from(dropped);
-        found
+    }
+
+    #[inline(never)]
+    fn use_up_filed(&mut self, index: u32) {
+        self.remove(index);
     }
 
     #[inline]

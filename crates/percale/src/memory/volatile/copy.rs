@@ -9,7 +9,7 @@ pub(super) const SHORT: usize = 64;
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, and they do not overlap.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     if len == 8 {
         // SAFETY: promised by the caller.

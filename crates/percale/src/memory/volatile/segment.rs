@@ -7,7 +7,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use super::copy::{copy_long, copy_short};
+use super::copy::{SHORT, copy_long, copy_short};
 
 /// How many segments one operation may gather from or scatter to.
 pub const IOV_LIMIT: usize = 4;
@@ -200,8 +200,13 @@ impl Segments {
     pub unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize {
         if self.count == 1 {
             let piece = self.list[0].slice(offset, len);
-            // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
-            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
+            if piece.len <= SHORT {
+                // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
+                unsafe { copy_short(piece.ptr, to, piece.len) };
+            } else {
+                // SAFETY: as above.
+                unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
+            }
             return piece.len;
         }
         let mut done = 0;
@@ -213,21 +218,6 @@ impl Segments {
             done += piece.len;
         }
         done
-    }
-
-    /// Copies the first `len` bytes, which must exist and be no more than 64.
-    ///
-    /// # Safety
-    /// As of [`copy_to_raw`](Self::copy_to_raw).
-    #[inline(always)]
-    pub(crate) unsafe fn copy_start_to_raw(&self, to: *mut u8, len: usize) {
-        if len <= self.list[0].len {
-            // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
-            unsafe { copy_short(self.list[0].ptr, to, len) };
-        } else {
-            // SAFETY: passed on.
-            unsafe { self.copy_to_raw(0, to, len) };
-        }
     }
 
     /// Copies the bytes from `offset` on into `to`; returns how many there were.

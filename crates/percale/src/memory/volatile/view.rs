@@ -60,7 +60,7 @@ impl<'a> View<'a> {
     }
 
     /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to_one(&self, to: Segment) -> usize {
         let len = self.len.min(to.len());
         if len <= SHORT {

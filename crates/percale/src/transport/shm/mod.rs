@@ -39,6 +39,7 @@ pub use death::Death;
 pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
+pub(crate) use link::Glance;
 pub use link::ShmLink;
 pub use pair::{PAIR_BYTES, pair_memory};
 pub use parts::{Parts, SetUpError};

@@ -13,7 +13,7 @@ use super::bell::PeerBell;
 use super::pair::{GROWN_MAX, IDLE_MAX, Pair, Size};
 use super::ring::{NoRoom, Producer, Publish};
 use super::sync::{Ordering, compiler_barrier, fence};
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Refused;
 use crate::wire::head::{Head, Kind};
 
@@ -80,9 +80,9 @@ impl Sender {
     }
 
     /// Sends a frame.
-    #[inline(always)]
+    #[inline]
     pub(super) fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), SendError> {
-        let publish = if more | self.unfenced | self.due { Publish::Plain } else { Publish::Fenced };
+        let publish = self.publish(more);
         match self.tx.push(head, payload, publish) {
             Ok(()) => {
                 self.sent(more, publish);
@@ -90,6 +90,24 @@ impl Sender {
             }
             Err(why) => self.retry(why, *head, payload, more),
         }
+    }
+
+    /// Sends a frame whose payload is in one piece.
+    #[inline(always)]
+    pub(super) fn send_one(&mut self, head: &Head, payload: Segment, more: bool) -> Result<(), SendError> {
+        let publish = self.publish(more);
+        match self.tx.push_one(head, payload, publish) {
+            Ok(()) => {
+                self.sent(more, publish);
+                Ok(())
+            }
+            Err(why) => self.retry_one(why, *head, payload, more),
+        }
+    }
+
+    #[inline(always)]
+    const fn publish(&self, more: bool) -> Publish {
+        if more | self.unfenced | self.due { Publish::Plain } else { Publish::Fenced }
     }
 
     #[inline(always)]
@@ -197,6 +215,11 @@ impl Sender {
             self.fenced();
         }
         self.flush();
+    }
+
+    #[cold]
+    fn retry_one(&mut self, why: NoRoom, head: Head, payload: Segment, more: bool) -> Result<(), SendError> {
+        self.retry(why, head, &Segments::one(payload), more)
     }
 
     #[cold]

@@ -6,6 +6,8 @@ mod receive;
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests;
 
+pub(crate) use self::receive::Glance;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,16 +109,17 @@ impl ShmLink {
         self.cma.as_ref().err().map(String::as_str)
     }
 
-    /// Sends a frame that is no offer. Always inlined: what the caller knows of the head is then not asked for again.
+    /// Sends a frame that is no offer, with a payload in one piece. Always inlined: what the caller knows of the head is then not
+    /// asked for again.
     ///
     /// # Errors
     /// As [`Link::send`].
     #[inline(always)]
-    pub(crate) fn send_plain(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+    pub(crate) fn send_plain(&mut self, head: &Head, payload: Segment, more: bool) -> Result<(), Refused> {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
-        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
+        self.sender.send_one(head, payload, more).map_err(|error| self.send_error(error))
     }
 
     /// How large messages move, and why.
@@ -360,7 +363,10 @@ impl Link for ShmLink {
         if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer | Kind::ReadOffer) {
             return self.send_offer(head, payload, more);
         }
-        self.send_plain(head, payload, more)
+        if self.broken.is_some() {
+            return Err(Refused::Broken);
+        }
+        self.sender.send(head, payload, more).map_err(|error| self.send_error(error))
     }
 
     // Out of line: whoever polls looks first whether the link is quiet.

@@ -71,25 +71,29 @@ impl Consumer {
         (mark as u16 == self.cursor.lap).then_some(Mark(mark))
     }
 
-    /// The head of this mark's frame, if it is a message with nothing besides: the commonest, without detours.
-    #[inline]
+    /// The head of this mark's frame, if it is a message with no more besides than remote data: the commonest, without detours.
+    #[inline(always)]
     pub(in crate::transport::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
-        let kind = (mark >> 16) as u16;
-        let tagged = kind == Kind::Tagged as u16;
-        if !(tagged || kind == Kind::Message as u16) {
+        let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));
+        let tagged = kind == Kind::Tagged as u8;
+        if !(tagged || kind == Kind::Message as u8) || !Flags::DATA.contains(flags) {
             return None;
         }
         let kind = if tagged { Kind::Tagged } else { Kind::Message };
-        // SAFETY: the first of seven words; the peer may write it, so it is read once, here.
-        let tag = self.cursor.line().body.with(|body| unsafe { body.cast::<u64>().read_volatile() });
-        Some(Head { kind, flags: Flags::empty(), len: (mark >> 32) as u32, tag, data: 0, id: 0 })
+        let body = &self.cursor.line().body;
+        // SAFETY: the first or second of seven words; the peer may write them, so each is read once, here.
+        let word = |at| body.with(|body| unsafe { body.cast::<u64>().wrapping_add(at).read_volatile() });
+        let tag = word(0);
+        let data = if flags.is_empty() { 0 } else { word(1) };
+        Some(Head { kind, flags, len: (mark >> 32) as u32, tag, data, id: 0 })
     }
 
     /// The payload of such a message if it lies in one line, where it stands until it is consumed.
-    #[inline]
+    #[inline(always)]
     pub(in crate::transport::shm) fn short_payload(&self, head: &Head) -> Option<*const u8> {
-        let place = self.cursor.line().body.with(|body| body.cast::<u64>().wrapping_add(1).cast());
-        (head.len as usize <= FIRST).then_some(place)
+        let extras = extras(head.flags);
+        let place = self.cursor.line().body.with(|body| body.cast::<u8>().wrapping_add(size_of::<u64>() + extras));
+        (head.len as usize <= FIRST - extras).then_some(place)
     }
 
     /// The frame of this mark, whatever it is, if it is all there. A payload that spans lines is copied to `scratch`.

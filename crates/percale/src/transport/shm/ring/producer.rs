@@ -5,7 +5,7 @@
 use super::super::cache::prefetch_write;
 use super::super::sync::{Ordering, fence, publish_fenced};
 use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word};
-use crate::memory::volatile::{Segments, copy_short};
+use crate::memory::volatile::{Segment, Segments, copy_short};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// The longest payload that is written to lines fetched before, by the processor's wide registers. A longer one is written by
@@ -78,13 +78,41 @@ impl Producer {
         Ok(())
     }
 
-    /// Writes one frame; `payload` has `head.len` bytes. The head goes to other functions by value: while it need not be in
-    /// memory, what is known of it when this is inlined costs nothing.
-    #[inline(always)]
+    /// Writes one frame; `payload` has `head.len` bytes.
+    #[inline]
     pub(in crate::transport::shm) fn push(
         &mut self,
         head: &Head,
         payload: &Segments,
+        publish: Publish,
+    ) -> Result<(), NoRoom> {
+        match payload.only() {
+            Some(only) => self.push_one(head, only, publish),
+            None if payload.is_empty() => self.push_one(head, Segment::EMPTY, publish),
+            None => self.push_several(head, payload, publish),
+        }
+    }
+
+    /// As [`push`](Self::push), for a payload in several pieces.
+    #[inline(never)]
+    fn push_several(&mut self, head: &Head, payload: &Segments, publish: Publish) -> Result<(), NoRoom> {
+        if payload.len() > INLINE_MAX {
+            return self.push_bulk(*head, complete(head.flags), payload, publish);
+        }
+        let mut bytes = [0; INLINE_MAX];
+        let len = payload.copy_to(0, &mut bytes);
+        // SAFETY: the bytes outlive the call, and nothing keeps them.
+        let together = unsafe { Segment::new(bytes.as_mut_ptr(), len) };
+        self.push_one(head, together, publish)
+    }
+
+    /// As [`push`](Self::push), for a payload in one piece. The head goes to other functions by value: while it need not be in
+    /// memory, what is known of it when this is inlined costs nothing.
+    #[inline(always)]
+    pub(in crate::transport::shm) fn push_one(
+        &mut self,
+        head: &Head,
+        payload: Segment,
         publish: Publish,
     ) -> Result<(), NoRoom> {
         let flags = complete(head.flags);
@@ -93,7 +121,7 @@ impl Producer {
         let room = FIRST - extras(flags);
         if len <= room {
             self.need_lines(1)?;
-            self.first(head, flags, payload, len);
+            self.first(head, flags, payload.as_ptr(), len);
             self.publish_first(head.kind, flags, len as u32, publish);
             self.cursor.step(&self.area);
             if publish == Publish::Plain {
@@ -104,20 +132,20 @@ impl Producer {
         } else if len <= INLINE_MAX {
             self.push_lines(*head, flags, payload, room, publish)
         } else {
-            self.push_bulk(*head, flags, payload, publish)
+            self.push_bulk(*head, flags, &Segments::one(payload), publish)
         }
     }
 
     /// Writes a frame without payload into the line that is kept free for it.
     pub(in crate::transport::shm) fn push_reserved(&mut self, head: &Head) {
-        self.first(head, head.flags, &Segments::EMPTY, 0);
+        self.first(head, head.flags, std::ptr::null(), 0);
         self.publish_first(head.kind, head.flags, 0, Publish::Plain);
         self.cursor.advance(&self.area, 1);
     }
 
-    /// Fills a frame's first line, all but the mark.
+    /// Fills a frame's first line, all but the mark; so many bytes of its payload, which the caller vouches for, fit there.
     #[inline(always)]
-    fn first(&self, head: &Head, flags: Flags, payload: &Segments, inline: usize) {
+    fn first(&self, head: &Head, flags: Flags, payload: *const u8, inline: usize) {
         let body = &self.cursor.line().body;
         let mut words = 0;
         let mut put = |value: u64| {
@@ -132,8 +160,8 @@ impl Producer {
         if flags.contains(Flags::ID) {
             put(u64::from(head.id));
         }
-        // SAFETY: the caller left room for `inline` bytes behind the words just written.
-        let copy = |to: *mut u8| unsafe { payload.copy_start_to_raw(to, inline) };
+        // SAFETY: the segment's maker promised readable memory; the caller left room behind the words just written.
+        let copy = |to: *mut u8| unsafe { copy_short(payload, to, inline) };
         body.with_mut(|body| copy(body.cast::<u64>().wrapping_add(words).cast()));
     }
 
@@ -152,22 +180,16 @@ impl Producer {
         &mut self,
         head: Head,
         flags: Flags,
-        payload: &Segments,
+        payload: Segment,
         room: usize,
         publish: Publish,
     ) -> Result<(), NoRoom> {
-        let [only] = payload.as_slice() else {
-            // Put together first: rare.
-            let mut bytes = [0; INLINE_MAX];
-            let len = payload.copy_to(0, &mut bytes);
-            return Segments::lend(&bytes[..len], |whole| self.push_lines(head, flags, whole, room, publish));
-        };
-        let len = only.len();
+        let len = payload.len();
         let count = 1 + (len - room).div_ceil(NEXT) as u64;
         self.need_lines(count)?;
-        self.first(&head, flags, payload, room);
+        self.first(&head, flags, payload.as_ptr(), room);
         self.publish_first(head.kind, flags, len as u32, Publish::Plain);
-        let mut from = only.as_ptr().cast_const().wrapping_add(room);
+        let mut from = payload.as_ptr().cast_const().wrapping_add(room);
         let mut rest = len - room;
         let mut cursor = self.cursor.clone();
         // Whole lines are the most, and need no call.
@@ -221,7 +243,7 @@ impl Producer {
             // SAFETY: as above.
             unsafe { payload.copy_to_raw(0, to, len) };
         }
-        self.first(&head, flags, &Segments::EMPTY, 0);
+        self.first(&head, flags, std::ptr::null(), 0);
         self.publish_first(head.kind, flags, len as u32, publish);
         self.cursor.advance(&self.area, 1);
         self.bulk_at = start + need;

@@ -1,0 +1,119 @@
+//! The endpoints of a queue that keep their own results, and are read directly.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use percale::Entry;
+
+use super::Format;
+use super::linger::{self, Linger};
+use crate::abi::{FI_EAVAIL, fi_addr_t};
+use crate::endpoint::port::Port;
+
+/// Results read at a time.
+pub(super) const BATCH: usize = 32;
+/// Reads in a row that find nothing, after which the processor is offered to others: clients poll, and with more processes than
+/// processors the one that is waited for may be waiting for ours. About 20 µs.
+const PATIENCE: u32 = 512;
+
+/// The endpoints that are read directly.
+pub(super) struct Direct {
+    pub(super) ports: Vec<Arc<Port>>,
+    /// Endpoints without a lock that report to the percale queue.
+    pub(super) driven: Vec<Arc<Port>>,
+    /// Which is asked first, so that none starves the others.
+    first: usize,
+    /// Reads in a row that found nothing.
+    idle: u32,
+    linger: Linger,
+    results: [Entry; BATCH],
+}
+
+impl Direct {
+    pub(super) fn new() -> Self {
+        Self {
+            ports: Vec::new(),
+            driven: Vec::new(),
+            first: 0,
+            idle: 0,
+            linger: Linger::default(),
+            results: [Entry::default(); BATCH],
+        }
+    }
+
+    /// A client that spins found nothing: watches a little longer for it. Whether there is something now.
+    #[inline(never)]
+    pub(super) fn linger(&mut self) -> bool {
+        let [port] = self.ports.as_slice() else { return false };
+        if !self.linger.is_worth_while() {
+            return false;
+        }
+        let came = port.linger(linger::AT_MOST);
+        self.linger.ended(came);
+        self.idle += if came { 0 } else { linger::READS };
+        came
+    }
+
+    /// The next reading begins behind this port.
+    #[inline]
+    fn found(&mut self, at: usize) {
+        self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
+        self.idle = 0;
+    }
+
+    /// A client that polls found nothing; whether somebody else may run now.
+    #[inline]
+    pub(super) fn found_nothing(&mut self) -> bool {
+        self.idle += 1;
+        let yields = self.idle >= PATIENCE;
+        self.idle = if yields { 0 } else { self.idle };
+        yields
+    }
+
+    /// # Safety
+    /// As of [`Shared::read`](super::Shared::read).
+    #[inline(always)]
+    pub(super) unsafe fn read(
+        &mut self,
+        format: Format,
+        to: *mut c_void,
+        count: usize,
+        sources: *mut fi_addr_t,
+    ) -> isize {
+        let Self { ports, idle, results: [only, ..], .. } = self;
+        // Most clients have one endpoint here, and many read one result at a time.
+        let ([port], 1) = (ports.as_slice(), count) else {
+            // SAFETY: passed on.
+            return unsafe { self.read_any(format, to, count, sources) };
+        };
+        match port.poll(std::slice::from_mut(only)) {
+            Ok(0) => return -(libc::EAGAIN as isize),
+            Ok(_) => *idle = 0,
+            Err(_) => return -(FI_EAVAIL as isize),
+        }
+        // SAFETY: one entry.
+        unsafe { format.write(std::slice::from_ref(only), to, sources) };
+        1
+    }
+
+    /// # Safety
+    /// As of [`Shared::read`](super::Shared::read).
+    #[inline(never)]
+    unsafe fn read_any(&mut self, format: Format, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+        let ports = self.ports.len();
+        for step in 0..ports {
+            let at = if self.first + step < ports { self.first + step } else { self.first + step - ports };
+            match self.ports[at].poll(&mut self.results[..count.min(BATCH)]) {
+                Ok(0) => {}
+                Ok(read) => {
+                    self.found(at);
+                    // SAFETY: no more than `count`.
+                    unsafe { format.write(&self.results[..read], to, sources) };
+                    return read as isize;
+                }
+                Err(_) => return -(FI_EAVAIL as isize),
+            }
+        }
+        -(libc::EAGAIN as isize)
+    }
+}
