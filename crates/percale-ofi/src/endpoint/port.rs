@@ -144,6 +144,15 @@ impl Port {
         endpoint.poll(entries)
     }
 
+    /// Whether a receive waits for a message; not looked at where others would wait for the lock.
+    #[inline]
+    pub(crate) fn has_receives(&self) -> bool {
+        match self {
+            Self::Owned(Promised(endpoint)) => endpoint.has_receives(),
+            Self::Shared(_) => false,
+        }
+    }
+
     /// Watches for what is about to come over shared memory; not where others would wait for the lock.
     #[inline]
     pub(crate) fn linger(&self, at_most: std::time::Duration) -> bool {

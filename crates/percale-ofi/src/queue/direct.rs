@@ -45,7 +45,8 @@ impl Direct {
     #[inline(never)]
     pub(super) fn linger(&mut self) -> bool {
         let [port] = self.ports.as_slice() else { return false };
-        if !self.linger.is_worth_while() {
+        // Open MPI 4 reads until nothing is left: that is no wait, unless a receive is posted.
+        if !port.has_receives() || !self.linger.is_worth_while() {
             return false;
         }
         let came = port.linger(linger::AT_MOST);

@@ -1,7 +1,8 @@
 //! Whether a read that found nothing looks again before it says so.
 //!
 //! Clients that wait poll, and between two polls do other things: Open MPI asks its other components, MPICH yields the
-//! processor, which takes longer than a message. What comes meanwhile lies there. So a read lingers, for [`AT_MOST`], if
+//! processor, which takes longer than a message. What comes meanwhile lies there. So a read lingers, for [`AT_MOST`], if a
+//! receive is posted, and
 //! * the client spins: its last read found nothing either, and that was less than [`AT_ONCE`] ago. Who computes between
 //!   two polls is not kept; nor is anybody where there are more processes than processors, as a yield that lets
 //!   others run takes longer than that;

@@ -150,6 +150,14 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.linger(at_most))
     }
 
+    /// Whether a receive is posted that has no message yet: whoever drains his results after the last one need not
+    /// [`linger`](Self::linger).
+    #[inline]
+    #[must_use]
+    pub fn has_receives(&self) -> bool {
+        self.access.with(|engine| engine.core.tagged.posted_len() + engine.core.messages.posted_len() > 0)
+    }
+
     /// Makes progress; says whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
     /// between calls of this, [`poll`](Self::poll) and the waiting calls.
     #[inline]

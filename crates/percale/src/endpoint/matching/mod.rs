@@ -107,7 +107,7 @@ impl<R, U> Matching<R, U> {
     }
 
     /// How many receives are posted.
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn posted_len(&self) -> usize {
         self.posted.len()
     }

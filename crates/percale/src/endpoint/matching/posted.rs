@@ -72,7 +72,7 @@ impl<R> Queue<R> {
         Self { arena, order: List::EMPTY, len: 0, filed: false, classes: Vec::new(), rest: List::EMPTY }
     }
 
-    #[cfg(test)]
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -12,14 +12,17 @@ fn cmp_008_lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_nex
     let peer = connect(&a, &b);
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
     assert!(!b.endpoint.linger(SHORT), "nothing comes");
+    assert!(!b.endpoint.has_receives());
     let before = b.finished();
     let receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
     a.endpoint.tagged_inject(peer, 7, &[7; 8]).unwrap();
+    assert!(b.endpoint.has_receives());
     // Watching longer than that is a failure of the wait, not of what follows.
     assert!(b.endpoint.linger(LONG), "a message lies there");
     assert_eq!(b.finished(), before, "no progress was made");
     assert!(b.endpoint.linger(LONG), "it lies there still");
     until(&[&b], || (b.finished() > before).then_some(()));
+    assert!(!b.endpoint.has_receives(), "it has its message");
     assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
 }
 
