@@ -200,6 +200,36 @@ pub fn cmp_008_entries_are_read_in_batches<F: Fabric>() {
     assert_eq!(mesh.endpoint(1).poll(&mut entries), Ok(0));
 }
 
+/// Who reads one result at a time hears of everybody, also while one peer always has something; with every message's own data.
+pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Fabric>() {
+    const FEW: u64 = 5;
+    let mesh = Mesh::<F>::connected(3);
+    let post = |tag| mesh.receive(0, Receive::into(Memory::blank(8)).tag(tag, 0));
+    let send = |from: usize, number: u64| {
+        let (bytes, data) = (number.to_le_bytes(), number << 8 | from as u64);
+        mesh.endpoint(from).inject_with(mesh.peer(0), &bytes, Some(from as u64), Some(data))
+    };
+    (0..FEW).for_each(|_| drop(post(2)));
+    let (mut busy, mut sent, mut heard) = (0, 0, [0, 0]);
+    for _ in 0..2000 {
+        post(1);
+        busy += u64::from(send(1, busy).is_ok());
+        sent += u64::from(sent < FEW && send(2, sent).is_ok());
+        mesh.turn_one(1);
+        mesh.turn_one(2);
+        let mut entry = [Entry::default()];
+        if mesh.endpoint(0).poll(&mut entry).expect("no error") == 1 {
+            let [Entry { tag, data, len, flags, .. }] = entry;
+            let heard = &mut heard[tag as usize - 1];
+            assert_eq!((data, len), (*heard << 8 | tag, 8));
+            assert!(flags.contains(CompletionFlags::REMOTE_DATA));
+            *heard += 1;
+        }
+    }
+    assert_eq!(heard[1], FEW, "{} messages of the busy one", heard[0]);
+    assert!(heard[0] > FEW);
+}
+
 /// Posting is refused before a result could be lost, and taken again after a read.
 pub fn cmp_009_a_queue_never_overruns<F: Fabric>() {
     let queues = [CompletionQueue::new(1, 4), CompletionQueue::new(1, 4)];

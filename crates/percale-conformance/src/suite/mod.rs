@@ -184,6 +184,8 @@ macro_rules! conformance {
             messages:
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;
+            completions:
+                cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting;
             connections:
                 con_001_connections_are_made_by_the_first_operation,
                 con_004_a_restarted_endpoint_is_reached_again,
