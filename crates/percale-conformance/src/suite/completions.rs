@@ -209,7 +209,9 @@ pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Fabric>() {
         let (bytes, data) = (number.to_le_bytes(), number << 8 | from as u64);
         mesh.endpoint(from).inject_with(mesh.peer(0), &bytes, Some(from as u64), Some(data))
     };
-    (0..FEW).for_each(|_| drop(post(2)));
+    for _ in 0..FEW {
+        post(2);
+    }
     let (mut busy, mut sent, mut heard) = (0, 0, [0, 0]);
     for _ in 0..2000 {
         post(1);
