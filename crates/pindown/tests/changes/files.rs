@@ -2,7 +2,7 @@
 
 use std::ffi::c_long;
 
-use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, map_anew, map_at, memfd, must, unmap};
+use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, far_addresses, map_anew, map_at, memfd, must, unmap};
 
 #[test]
 fn mon_012_mon_018_mon_023_files_are_truncated_and_punched() {
@@ -76,7 +76,7 @@ fn mon_016_mon_057_system_v_segments() {
     let segment = || must(libc::SYS_shmget, [libc::IPC_PRIVATE as u64, 4 * PAGE, 0o1600, 0, 0, 0]);
     let (first, second) = (segment(), segment());
     let attach = |id: u64, at: u64, flags: i32| must(libc::SYS_shmat, [id, at, flags as u64, 0, 0, 0]);
-    let at = attach(first, 0, 0);
+    let at = attach(first, far_addresses(4 * PAGE), 0);
     let replaced = world.across(at, 4 * PAGE, || {
         done(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]);
         assert_eq!(attach(second, at, 0), at);

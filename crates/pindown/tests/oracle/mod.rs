@@ -6,6 +6,7 @@
 
 use std::ffi::c_long;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
@@ -64,6 +65,13 @@ pub(crate) fn memfd(len: u64) -> u64 {
     fd
 }
 
+/// Addresses that nobody has had before, far below those that the kernel chooses: what another thread of the harness
+/// maps meanwhile never lands in a hole that a test makes there and closes again.
+pub(crate) fn far_addresses(len: u64) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(64 << 30);
+    NEXT.fetch_add(len.next_multiple_of(1 << 20), Ordering::Relaxed)
+}
+
 /// Mapped memory with a page of nothing on both sides, unmapped at the end, whatever lies there then.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -79,7 +87,9 @@ impl Memory {
     /// Of a file.
     pub(crate) fn of(pages: u64, flags: i32, fd: u64) -> Self {
         let len = pages * PAGE;
-        let hole = must(libc::SYS_mmap, [0, len + 2 * PAGE, 0, ANONYMOUS as u64, NO_FILE, 0]);
+        let hole = far_addresses(len + 2 * PAGE);
+        let nothing = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        done(libc::SYS_mmap, [hole, len + 2 * PAGE, 0, nothing, NO_FILE, 0]);
         let start = hole + PAGE;
         map_at(start, len, flags, fd, 0);
         Self { start, len }
