@@ -162,8 +162,11 @@ fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -
     if let Some(count) = wishes.max_count {
         settings = settings.max_count(count);
     }
-    if wishes.unseen == Unseen::NeverMade {
+    if wishes.userfaultfd.unseen() == Unseen::NeverMade {
         settings = settings.no_unseen_changes();
+    }
+    if wishes.userfaultfd.checks_rights() {
+        settings = settings.check_rights();
     }
     let OpenedCache { cache, notes } = domain.open_cache(&settings, callbacks)?;
     tell(&notes);

@@ -104,6 +104,13 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
  */
 #define PINDOWN_NO_UNSEEN_CHANGES 1u
 
+/*
+ * pindown_attr.flags: with userfaultfd, each hit asks the kernel by a second system call whether the process still has the
+ * rights that the registration was made with; one that outlived a right is dropped (MON-014). Other monitors are told of
+ * mprotect(2), or need not be, and ignore this.
+ */
+#define PINDOWN_CHECK_RIGHTS 2u
+
 /* How a cache is to be. Begin with PINDOWN_ATTR_INIT and set at least pin and unpin. */
 struct pindown_attr {
 	/* sizeof(struct pindown_attr). */
@@ -118,7 +125,7 @@ struct pindown_attr {
 	 * "best"         the first of these that works here, down to "none"; pindown_monitor_why tells why
 	 * "bpf"          keeps every kind of memory that can be pinned, with few exceptions; root, or pindown-helper
 	 * "userfaultfd"  keeps private anonymous memory (see PINDOWN_NO_UNSEEN_CHANGES) and sealed memory; a hit makes a system
-	 *                call. Keeps a registration through mprotect(2) (MON-014 is not held)
+	 *                call. Keeps a registration through mprotect(2) (MON-014 is not held) without PINDOWN_CHECK_RIGHTS
 	 * "sealed"       keeps memory of pindown_alloc, which cannot change
 	 * "imported"     keeps what the application answers for; it calls pindown_changed. Never chosen by "best"
 	 * "none"         keeps nothing: every registration is for one use
@@ -128,7 +135,7 @@ struct pindown_attr {
 	uint64_t max_bytes;
 	/* Registrations that are kept at most (RCACHE-007, RCACHE-008); 0: none is, each is for one use (RCACHE-009). */
 	uint32_t max_count;
-	/* PINDOWN_NO_UNSEEN_CHANGES, or 0. */
+	/* PINDOWN_NO_UNSEEN_CHANGES and the other flags above, or 0. */
 	uint32_t flags;
 	/* Null: the application answers for all memory. */
 	pindown_answers_fn answers;

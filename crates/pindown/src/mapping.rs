@@ -101,6 +101,32 @@ impl Mappings {
         Range::between(fields.vma_start, fields.vma_end).filter(|mapping| plain && mapping.contains(range))
     }
 
+    /// Whether the process may read all of the range now, and write it if `writes`. Allocates nothing where the kernel can
+    /// be asked (6.11).
+    pub(crate) fn allow(&self, range: Range, writes: bool) -> bool {
+        if !self.query.load(Ordering::Relaxed) {
+            let enough = |mapping: &Mapping| mapping.readable && (mapping.writable || !writes);
+            return matches!(self.of(range), Ok(Some(all)) if all.iter().all(enough));
+        }
+        let wanted = VMA_READABLE | if writes { VMA_WRITABLE } else { 0 };
+        let mut next = range.start();
+        while next < range.end() {
+            let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: next, ..Default::default() };
+            match query_fields(&self.file, Query { fields: asked, name: Vec::new() }) {
+                Ok(Query { fields, .. }) if fields.vma_flags & wanted == wanted && fields.vma_end > next => {
+                    next = fields.vma_end;
+                }
+                Ok(_) => return false,
+                Err(error) if is_unknown(&error.into()) => {
+                    self.query.store(false, Ordering::Relaxed);
+                    return self.allow(range, writes);
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
     fn query_all(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
         let mut found: Vec<Mapping> = Vec::new();
         let mut next = range.start();
@@ -318,6 +344,37 @@ mod tests {
             unsafe { munmap(start, pages * page) }.expect("unmapped");
         }
         assert_eq!(mappings.plain(at(plain, 2)), None, "nothing");
+    }
+
+    #[test]
+    fn mon_014_rights_are_those_of_every_page_either_way() {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+        let page = page_size() as usize;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), 4 * page, both, MapFlags::PRIVATE) }.expect("memory");
+        for (number, rights) in [(2, MprotectFlags::READ), (3, MprotectFlags::empty())] {
+            // SAFETY: of that mapping, which nothing lies in.
+            unsafe { mprotect(start.wrapping_byte_add(number * page), page, rights) }.expect("protected");
+        }
+        let part = |first: u64, pages: u64| {
+            Range::new(start.addr() as u64 + first * page_size(), pages * page_size()).expect("a range")
+        };
+        let asking = Mappings::open().expect("/proc");
+        let reading = Mappings::open().expect("/proc");
+        reading.query.store(false, Ordering::Relaxed);
+        for mappings in [&asking, &reading] {
+            let rights = |first, pages| [false, true].map(|writes| mappings.allow(part(first, pages), writes));
+            assert_eq!(rights(0, 2), [true, true]);
+            assert_eq!(rights(0, 3), [true, false], "one page of it may only be read");
+            assert_eq!(rights(2, 2), [false, false], "and one not even that");
+            assert_eq!(rights(1, 1), [true, true]);
+        }
+        // SAFETY: mapped above, for this test alone.
+        unsafe { munmap(start, 4 * page) }.expect("unmapped");
+        // Nobody else is given the first page of all.
+        let nowhere = Range::new(0, 1).expect("a range");
+        assert!(!asking.allow(nowhere, false) && !reading.allow(nowhere, false));
     }
 
     #[test]

@@ -154,7 +154,7 @@ fn keep_all() -> String {
 /// Maps, sends, receives and unmaps fresh memory, as the application of the paper did that failed.
 fn fresh() -> String {
     let oracle = Oracle::new();
-    let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade));
+    let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));
     let cache = match builder.open() {
         Ok(cache) => cache,
         Err(why) => return format!("skipped: {why}"),

@@ -180,7 +180,7 @@ fn threads() -> Vec<u64> {
 #[ignore = "started by another test, alone: it tells threads apart by when they came"]
 fn monitor_thread_process() {
     let before = threads();
-    let monitor = Choice::Userfaultfd(userfaultfd::Unseen::NeverMade);
+    let monitor = Choice::Userfaultfd(userfaultfd::Unseen::NeverMade.into());
     let cache = match Cache::builder(oracle::Oracle::new()).monitor(monitor).open() {
         Ok(cache) => cache,
         Err(why) => return eprintln!("skipped: {why}"),

@@ -2,7 +2,7 @@
 
 use pindown::monitor::Choice;
 use pindown::monitor::imported::Notifier;
-use pindown::monitor::userfaultfd::Unseen;
+use pindown::monitor::userfaultfd::{Settings, Unseen};
 use pindown::{Cache, Range};
 
 use super::oracle::Oracle;
@@ -35,7 +35,8 @@ impl From<Choice> for Watching {
     }
 }
 
-const RIGHTS: (&str, &str) = ("mprotect", "rights that the process lost stay with a registration");
+const RIGHTS: (&str, &str) =
+    ("mprotect", "rights that the process lost stay with a registration, unless hits check them");
 const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
 const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
 
@@ -44,12 +45,18 @@ pub(super) const ALL: &[Monitor] = &[
     sound("none", || Ok(Choice::None.into()), false, &[]),
     sound("sealed", || Ok(Choice::Sealed.into()), false, &[]),
     sound("bpf", || Ok(Choice::Bpf.into()), false, &[]),
-    sound("userfaultfd", || Ok(Choice::Userfaultfd(Unseen::Possible).into()), true, &[RIGHTS]),
+    sound("userfaultfd", || Ok(Choice::Userfaultfd(Unseen::Possible.into()).into()), true, &[RIGHTS]),
     sound(
         "userfaultfd-promised",
-        || Ok(Choice::Userfaultfd(Unseen::NeverMade).into()),
+        || Ok(Choice::Userfaultfd(Unseen::NeverMade.into()).into()),
         true,
         &[RIGHTS, GUARDS, SEGMENTS],
+    ),
+    sound(
+        "userfaultfd-rights",
+        || Ok(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).check_rights()).into()),
+        true,
+        &[GUARDS, SEGMENTS],
     ),
     // Tells nothing.
     broken("broken-silent", || Ok(Choice::Imported(Notifier::new(|_, _| true)?.1).into())),

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use pindown::monitor::Choice;
 use pindown::monitor::imported::Imported;
-use pindown::monitor::userfaultfd::Unseen;
+use pindown::monitor::userfaultfd::{Settings, Unseen};
 use pindown::{Cache, MOST_REGISTRATIONS, OpenError, Registrar};
 
 use super::Domain;
@@ -25,6 +25,7 @@ pub struct CacheSettings {
     max_count: u32,
     monitor: CacheMonitor,
     unseen: Unseen,
+    check_rights: bool,
 }
 
 /// Who tells a registration cache that memory changed, as FI_MR_CACHE_MONITOR names them. An imported monitor
@@ -100,7 +101,13 @@ impl fmt::Display for CacheNote {
 
 impl Default for CacheSettings {
     fn default() -> Self {
-        Self { max_bytes: None, max_count: DEFAULT_COUNT, monitor: CacheMonitor::Best, unseen: Unseen::Possible }
+        Self {
+            max_bytes: None,
+            max_count: DEFAULT_COUNT,
+            monitor: CacheMonitor::Best,
+            unseen: Unseen::Possible,
+            check_rights: false,
+        }
     }
 }
 
@@ -131,6 +138,13 @@ impl CacheSettings {
     #[must_use]
     pub const fn no_unseen_changes(mut self) -> Self {
         self.unseen = Unseen::NeverMade;
+        self
+    }
+
+    /// With userfaultfd, each hit asks the kernel as well whether the process still has the registration's rights (MON-014).
+    #[must_use]
+    pub const fn check_rights(mut self) -> Self {
+        self.check_rights = true;
         self
     }
 
@@ -178,12 +192,14 @@ impl CacheSettings {
     }
 
     fn open<R: Registrar>(&self, registrar: R, imported: Option<&Imported>) -> Result<OpenedCache<R>, OpenError> {
+        let userfaultfd = Settings::new(self.unseen);
+        let userfaultfd = if self.check_rights { userfaultfd.check_rights() } else { userfaultfd };
         let choice = match (self.monitor, imported) {
             (CacheMonitor::Disabled, _) => Choice::None,
             (_, Some(imported)) => Choice::Imported(imported.clone()),
-            (CacheMonitor::Best | CacheMonitor::Memhooks, None) => Choice::Best(self.unseen),
+            (CacheMonitor::Best | CacheMonitor::Memhooks, None) => Choice::Best(userfaultfd),
             (CacheMonitor::Bpf, None) => Choice::Bpf,
-            (CacheMonitor::Userfaultfd, None) => Choice::Userfaultfd(self.unseen),
+            (CacheMonitor::Userfaultfd, None) => Choice::Userfaultfd(userfaultfd),
             (CacheMonitor::Sealed, None) => Choice::Sealed,
         };
         let builder = Cache::builder(registrar).monitor_or_none(choice).max_count(self.max_count);

@@ -108,7 +108,7 @@ impl<R: Registrar> Builder<R> {
             opened => opened?,
         };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
-        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked());
+        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked(), monitor.checks_rights());
         Ok(Cache(Arc::new(Shared {
             entries: Entries::new(limits.count).map_err(no_memory)?,
             front: Front::new(limits.count).map_err(no_memory)?,
@@ -132,7 +132,7 @@ impl<R: Registrar> fmt::Debug for Builder<R> {
 
 #[cfg(not(loom))]
 fn best() -> Choice {
-    Choice::Best(crate::monitor::userfaultfd::Unseen::Possible)
+    Choice::Best(crate::monitor::userfaultfd::Settings::default())
 }
 
 #[cfg(loom)]

@@ -100,6 +100,11 @@ impl Entry {
             && range.end() <= self.end.load(Ordering::Relaxed)
     }
 
+    /// What it allows.
+    pub(crate) fn rights(&self) -> Access {
+        Access::from_bits_truncate(self.access.load(Ordering::Relaxed) as u32)
+    }
+
     /// Marks it used at this time. Writes only when the time has changed: threads that hit the same entry share its line.
     #[inline]
     pub(crate) fn touch(&self, now: u32) {

@@ -126,6 +126,7 @@ impl<R: Registrar> Lane<R> {
     #[cold]
     pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
         let Begun { parity, seen } = begun;
+        let seen = self.shared.journal.seen_aside().unwrap_or(seen);
         if let Some((number, entry)) = self.shared.hit_aside(range, access, seen) {
             return Ok(Use::of(number, entry, parity));
         }

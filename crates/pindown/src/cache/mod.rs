@@ -223,7 +223,15 @@ impl<R: Registrar> Shared<R> {
         let serves = |number| self.entries.get(number).is_some_and(|entry| entry.serves(range, access));
         let number = self.front.find(range.start(), serves)?;
         let entry = self.entries.get(number)?;
+        if !self.allowed(entry) {
+            return None;
+        }
         self.holds(entry, range, access, seen).then_some((number, entry))
+    }
+
+    /// Whether the process still has the rights that the entry was made with, where their loss is not told.
+    fn allowed(&self, entry: &Entry) -> bool {
+        !self.monitor.checks_rights() || self.monitor.allowed(entry.range(), entry.rights())
     }
 
     /// Whether the entry serves this, and nothing was told of it since `seen` was read.
@@ -248,7 +256,7 @@ impl<R: Registrar> Shared<R> {
         let (ticket, kept) = {
             let mut table = self.table();
             let settled = self.settle(&mut table);
-            if settled && let Some(number) = self.find(&table, range, access) {
+            if settled && let Some(number) = self.find(&mut table, range, access) {
                 table.stats.slow_hits += 1;
                 return Ok(self.found(number, range, lane));
             }
@@ -329,10 +337,16 @@ impl<R: Registrar> Shared<R> {
         self.epoch.load(Ordering::Relaxed) as usize & 1
     }
 
-    /// A kept entry whose file has not changed either.
-    fn find(&self, table: &Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
-        table
-            .find(range, access, &self.entries, |number| self.entry(number).is_some_and(|entry| self.same_inode(entry)))
+    /// A kept entry whose file has not changed either, and whose rights the process still has; those that lost them go.
+    fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
+        loop {
+            let same = |number| self.entry(number).is_some_and(|entry| self.same_inode(entry));
+            let number = table.find(range, access, &self.entries, same)?;
+            if self.entry(number).is_some_and(|entry| self.allowed(entry)) {
+                return Some(number);
+            }
+            table.invalidate_one(number, &self.entries);
+        }
     }
 
     /// Whether the monitor is not in the middle of a change, and the range's file is as it was.

@@ -122,6 +122,14 @@ impl<P> Table<P> {
         });
     }
 
+    /// Takes one out that is not to be used again.
+    pub(super) fn invalidate_one(&mut self, number: u32, entries: &Entries) {
+        if entries.get(number).is_some_and(Entry::kill) {
+            self.dead.push(number);
+            self.stats.invalidations += 1;
+        }
+    }
+
     /// A kept entry that allows this.
     pub(super) fn find(
         &self,

@@ -10,7 +10,7 @@ use super::{OpenCache, opened, own, place};
 use crate::cache::Cache;
 use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
-use crate::monitor::userfaultfd::Unseen;
+use crate::monitor::userfaultfd::{Settings, Unseen};
 use crate::range::Range;
 
 /// `struct pindown_attr`.
@@ -33,7 +33,12 @@ pub(super) const NO_LIMIT: u64 = u64::MAX;
 /// `PINDOWN_DEFAULT_COUNT`.
 pub(super) const DEFAULT_COUNT: u32 = u32::MAX;
 /// `PINDOWN_NO_UNSEEN_CHANGES`.
-pub(super) const NO_UNSEEN_CHANGES: u32 = 1;
+pub(super) const NO_UNSEEN_CHANGES: u32 = 1 << 0;
+/// `PINDOWN_CHECK_RIGHTS`.
+pub(super) const CHECK_RIGHTS: u32 = 1 << 1;
+
+/// All that are known.
+const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS;
 
 /// Longer than any version of the structure.
 const LONGEST: usize = 4096;
@@ -97,9 +102,10 @@ impl Attr {
         name.to_str().map(Some).map_err(|_| unknown(&name.to_string_lossy()))
     }
 
-    fn unseen(&self) -> Unseen {
-        let promised = self.flags & NO_UNSEEN_CHANGES != 0;
-        if promised { Unseen::NeverMade } else { Unseen::Possible }
+    fn userfaultfd(&self) -> Settings {
+        let has = |flag| self.flags & flag != 0;
+        let settings = Settings::new(if has(NO_UNSEEN_CHANGES) { Unseen::NeverMade } else { Unseen::Possible });
+        if has(CHECK_RIGHTS) { settings.check_rights() } else { settings }
     }
 }
 
@@ -119,8 +125,8 @@ pub struct Wishes<'a> {
     pub max_bytes: Option<u64>,
     /// Registrations at most.
     pub max_count: Option<u32>,
-    /// The caller's promise.
-    pub unseen: Unseen,
+    /// How userfaultfd is to work: the caller's promise.
+    pub userfaultfd: Settings,
     /// What decides which memory the caller answers for.
     pub answering: Answering,
 }
@@ -138,9 +144,9 @@ pub struct Opened {
 
 fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
     let (choice, notifier) = match wishes.monitor.unwrap_or("best") {
-        "best" => (Choice::Best(wishes.unseen), None),
+        "best" => (Choice::Best(wishes.userfaultfd), None),
         "bpf" => (Choice::Bpf, None),
-        "userfaultfd" => (Choice::Userfaultfd(wishes.unseen), None),
+        "userfaultfd" => (Choice::Userfaultfd(wishes.userfaultfd), None),
         "sealed" => (Choice::Sealed, None),
         "none" => (Choice::None, None),
         "imported" => {
@@ -175,7 +181,7 @@ pub unsafe fn open_by(
         let (Some(pin), Some(unpin)) = (attr.pin, attr.unpin) else {
             return Err(Failure::invalid("attr->pin and attr->unpin must both be set"));
         };
-        if attr.flags & !NO_UNSEEN_CHANGES != 0 {
+        if attr.flags & !FLAGS != 0 {
             return Err(Failure::invalid(format!("attr->flags has unknown bits: {:#x}", attr.flags)));
         }
         let context = Opaque(attr.context);
@@ -184,7 +190,7 @@ pub unsafe fn open_by(
             monitor: unsafe { attr.wanted() }?,
             max_bytes: (attr.max_bytes != NO_LIMIT).then_some(attr.max_bytes),
             max_count: (attr.max_count != DEFAULT_COUNT).then_some(attr.max_count),
-            unseen: attr.unseen(),
+            userfaultfd: attr.userfaultfd(),
             answering: Answering::new(attr.answers, context),
         };
         let Opened { cache, notifier, kept } = open(Callbacks { pin, unpin, context }, wishes)?;

@@ -29,6 +29,8 @@ pub(crate) struct Journal {
     waits: bool,
     /// A userfaultfd to ask first.
     asked: Option<BorrowedFd<'static>>,
+    /// Whether a hit has more to ask than the journal can.
+    aside: bool,
     /// Records taken in, plus one; 0 in a forked child.
     seen: Wiped,
 }
@@ -49,9 +51,10 @@ impl Journal {
         page: Option<&'static Page>,
         waits: bool,
         asked: Option<BorrowedFd<'static>>,
+        aside: bool,
     ) -> std::io::Result<Self> {
         let seen = Wiped::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
-        Ok(Self { page, waits, asked, seen })
+        Ok(Self { page, waits, asked, aside, seen })
     }
 
     /// Whether this is a forked child of the process that made the journal.
@@ -60,13 +63,19 @@ impl Journal {
         self.seen.load(Ordering::Relaxed) == 0
     }
 
-    /// Before a look-up: where the cache stands; 0, which is nowhere, while a change is under way that nobody has read.
+    /// Before a look-up: where the cache stands; 0, which is nowhere, while a change is under way that nobody has read, and
+    /// where [`Self::seen_aside`] is to be asked.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
-        if self.changing() {
+        if self.asked.is_some() && (self.aside || self.changing()) {
             return 0;
         }
         self.seen.load(Ordering::Acquire)
+    }
+
+    /// The same for hits that have more to ask than the journal knows; `None` where [`Self::seen`] has said it all.
+    pub(crate) fn seen_aside(&self) -> Option<u64> {
+        self.aside.then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
     /// Whether a change is under way that nobody has read.
@@ -145,7 +154,7 @@ mod tests {
 
     fn journal(waits: bool) -> (&'static Page, Journal) {
         let page: &'static Page = Box::leak(Page::boxed());
-        (page, Journal::new(Some(page), waits, None).expect("memory"))
+        (page, Journal::new(Some(page), waits, None, false).expect("memory"))
     }
 
     fn drained(journal: &Journal) -> Vec<Change> {

@@ -35,13 +35,13 @@ pub enum Choice {
     /// [`Choice::Sealed`] that can work here, else [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation)
     /// tells which, and why no better one.
     #[cfg(not(loom))]
-    Best(userfaultfd::Unseen),
+    Best(userfaultfd::Settings),
     /// Programs in the kernel: see [`bpf`].
     #[cfg(not(loom))]
     Bpf,
     /// userfaultfd(2), which needs no privileges.
     #[cfg(not(loom))]
-    Userfaultfd(userfaultfd::Unseen),
+    Userfaultfd(userfaultfd::Settings),
     /// Only sealed memory is kept, which needs no watching.
     #[cfg(not(loom))]
     Sealed,
@@ -70,20 +70,20 @@ impl Choice {
     pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
         let named = |name| move |source| Unavailable { name, source };
         let bpf = || bpf::BpfMonitor::open().map_err(|why| named("bpf")(io::Error::other(why)));
-        let userfaultfd = |pages| userfaultfd::UserfaultfdMonitor::open(pages).map_err(named("userfaultfd"));
+        let userfaultfd = |settings| userfaultfd::UserfaultfdMonitor::open(settings).map_err(named("userfaultfd"));
         let sealed = || sealed::SealedMonitor::probe().map_err(named("sealed"));
         let found: Box<dyn Monitor> = match self {
             Self::Bpf => Box::new(bpf()?),
-            Self::Userfaultfd(unseen) => Box::new(userfaultfd(unseen)?),
+            Self::Userfaultfd(settings) => Box::new(userfaultfd(settings)?),
             Self::Sealed => Box::new(sealed()?),
             Self::None => Box::new(NoMonitor),
             Self::Imported(imported) => Box::new(imported),
-            Self::Best(unseen) => {
+            Self::Best(settings) => {
                 let mut worse = Vec::new();
                 let found = bpf().map(boxed).or_else(|why| {
                     worse.push(why);
-                    userfaultfd::useful(unseen).map_err(named("userfaultfd"))?;
-                    userfaultfd(unseen).map(boxed)
+                    userfaultfd::useful(settings).map_err(named("userfaultfd"))?;
+                    userfaultfd(settings).map(boxed)
                 });
                 let found = found.or_else(|why| {
                     worse.push(why);
@@ -166,7 +166,7 @@ pub(crate) struct Watched {
     pub(crate) inode: Option<WatchedInode>,
 }
 
-/// A monitor, as the cache sees it. Called on misses only, never under a lock.
+/// A monitor, as the cache sees it. Called on misses only, but for [`Monitor::allowed`].
 pub(crate) trait Monitor: fmt::Debug + Send + Sync {
     /// Its name, for people.
     fn name(&self) -> &'static str;
@@ -184,10 +184,20 @@ pub(crate) trait Monitor: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether hits ask [`Self::allowed`], because a change of rights is not told.
+    fn checks_rights(&self) -> bool {
+        false
+    }
+
+    /// Whether the process has the rights now, over the whole range, that a registration with these takes.
+    fn allowed(&self, _range: Range, _access: Access) -> bool {
+        true
+    }
+
     /// What wakes those who wait for changes; `None` if nothing ever changes.
     fn bell(&self) -> Option<&dyn Bell>;
 
-    /// From when this returns, changes of the range are told.
+    /// From when this returns, changes of the range are told. Never called under a lock.
     ///
     /// # Errors
     /// Why it must not be kept.

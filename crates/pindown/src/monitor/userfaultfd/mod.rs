@@ -17,17 +17,21 @@
 //!
 //! Memory of [`super::sealed`] needs no watching and is always answered for.
 //!
-//! MON-014: a change of protection is no event. Rights that the process lost may stay with a registration until it goes;
-//! this monitor does not hold that requirement.
+//! MON-014: a change of protection is no event. Rights that the process lost would stay with a registration until it goes,
+//! unless each hit asks for them as well ([`Settings::check_rights`]). The question comes after the entry was found and
+//! before the journal is compared: what mprotect(2) took before the look-up began is missed, what it takes later is later.
+//! A mapping that was put there meanwhile, with the rights and without the pages, is told by the journal as ever.
 //!
 //! The reading thread allocates, frees and maps nothing, takes no lock that others hold while they do, and runs no signal
 //! handler of the program's: whoever changes a mapping waits for it.
 
+mod removed;
+mod settings;
 pub(crate) mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
@@ -40,17 +44,9 @@ use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, Page};
 use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
+use removed::Removed;
+pub use settings::{Settings, Unseen};
 use sys::{Event, Message, Userfaultfd};
-
-/// What the program says of changes that userfaultfd does not report: MADV_GUARD_INSTALL, and shmat(2) with SHM_REMAP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unseen {
-    /// Anybody may make them, anywhere: only sealed memory is kept.
-    #[default]
-    Possible,
-    /// It promises that no code in the process, its libraries included, makes them to memory that is registered.
-    NeverMade,
-}
 
 /// One of the process: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts its own.
 static MONITOR: Mutex<Option<&'static Shared>> = Mutex::new(None);
@@ -68,66 +64,18 @@ struct Shared {
     reading: OnceLock<()>,
 }
 
-/// Addresses whose pages were dropped, as the reading thread knows them: it must not allocate, so there is room for so many.
-#[derive(Debug)]
-struct Removed {
-    count: AtomicUsize,
-    ranges: [(AtomicU64, AtomicU64); MOST_REMOVED],
-}
-
-const MOST_REMOVED: usize = 4096;
-
-impl Removed {
-    fn new() -> Self {
-        Self { count: AtomicUsize::new(0), ranges: std::array::from_fn(|_| Default::default()) }
-    }
-
-    /// By the reading thread alone.
-    fn add(&self, range: Range) {
-        let count = self.count.load(Ordering::Relaxed);
-        for (start, end) in &self.ranges[..count.min(MOST_REMOVED)] {
-            let known = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
-            if known.0 <= range.start() && range.end() <= known.1 {
-                return;
-            }
-            // An allocator gives back its arenas piece by piece.
-            if known.0 <= range.end() && range.start() <= known.1 {
-                start.store(known.0.min(range.start()), Ordering::Relaxed);
-                end.store(known.1.max(range.end()), Ordering::Release);
-                return;
-            }
-        }
-        if let Some((start, end)) = self.ranges.get(count) {
-            start.store(range.start(), Ordering::Relaxed);
-            end.store(range.end(), Ordering::Relaxed);
-        }
-        self.count.store(count + 1, Ordering::Release);
-    }
-
-    /// Whether pages of it were dropped, or may have been: more than there was room for.
-    fn overlaps(&self, range: Range) -> bool {
-        let count = self.count.load(Ordering::Acquire);
-        count > MOST_REMOVED
-            || self.ranges[..count].iter().any(|(start, end)| {
-                let known = Range::between(start.load(Ordering::Relaxed), end.load(Ordering::Acquire));
-                known.is_none_or(|known| known.overlaps(range))
-            })
-    }
-}
-
 /// The monitor, as a cache has it.
 #[derive(Debug)]
 pub(crate) struct UserfaultfdMonitor {
     shared: &'static Shared,
-    /// Whether anonymous memory is answered for.
-    anonymous: bool,
+    settings: Settings,
 }
 
 impl UserfaultfdMonitor {
     /// # Errors
     /// Why it cannot work here.
-    pub(crate) fn open(unseen: Unseen) -> io::Result<Self> {
-        Ok(Self { shared: start()?, anonymous: unseen == Unseen::NeverMade })
+    pub(crate) fn open(settings: Settings) -> io::Result<Self> {
+        Ok(Self { shared: start()?, settings })
     }
 }
 
@@ -135,8 +83,8 @@ impl UserfaultfdMonitor {
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn useful(unseen: Unseen) -> io::Result<()> {
-    if unseen == Unseen::Possible {
+pub(crate) fn useful(settings: Settings) -> io::Result<()> {
+    if settings.unseen == Unseen::Possible {
         let why =
             "it would keep sealed memory only, for nobody promised that there are no changes which it does not see";
         return Err(io::Error::other(why));
@@ -276,11 +224,20 @@ impl Monitor for UserfaultfdMonitor {
         Some(self.shared.uffd.as_fd())
     }
 
+    fn checks_rights(&self) -> bool {
+        self.settings.checks_rights
+    }
+
+    fn allowed(&self, range: Range, access: Access) -> bool {
+        // Rights of sealed memory cannot be taken away.
+        SealedMonitor::holds(range) || self.shared.mappings.allow(range, access.writes())
+    }
+
     fn watch(&self, range: Range, _access: Access) -> Result<Watched, Refusal> {
         if SealedMonitor::holds(range) {
             return Ok(Watched::default());
         }
-        if !self.anonymous {
+        if self.settings.unseen == Unseen::Possible {
             return Err(Refusal::NotWatchable);
         }
         self.shared.watch(range)?;

@@ -2,6 +2,7 @@
 //!
 //! Every test prints why it shows nothing where userfaultfd is forbidden or too old.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU64;
 
 use super::*;
@@ -25,8 +26,14 @@ impl Registrar for Counting {
     fn unpin(&self, _pin: ()) {}
 }
 
-fn cache(unseen: Unseen) -> Option<Cache<Counting>> {
-    match Cache::builder(Counting::default()).monitor(Choice::Userfaultfd(unseen)).open() {
+/// Changes of one test's memory would keep another's registrations waiting: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cache(settings: impl Into<Settings>) -> Option<Cache<Counting>> {
+    match Cache::builder(Counting::default()).monitor(Choice::Userfaultfd(settings.into())).open() {
         Ok(cache) => Some(cache),
         Err(error) => {
             println!("skipped: {error}");
@@ -60,6 +67,21 @@ impl Pages {
         (at != libc::MAP_FAILED).then_some(Self(at, len))
     }
 
+    /// Pages that are kept, and the key: not at addresses whose pages another test has dropped.
+    fn kept(lane: &Lane<Counting>, pages: usize) -> (Self, u64) {
+        let mut passed = Vec::new();
+        let found = loop {
+            let pages = Self::map(pages);
+            match key(lane, pages.range()) {
+                (kept, false) => break (pages, kept),
+                _ => passed.push(pages),
+            }
+            assert!(passed.len() < 100, "nothing is kept");
+        };
+        passed.iter().for_each(Self::unmap);
+        found
+    }
+
     fn range(&self) -> Range {
         Range::new(self.0.addr() as u64, self.1 as u64).expect("a range")
     }
@@ -72,6 +94,7 @@ impl Pages {
 
 #[test]
 fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
+    let _alone = alone();
     let Some(cache) = cache(Unseen::NeverMade) else { return };
     let lane = cache.lane();
     let mut pages = Pages::map(4);
@@ -99,6 +122,7 @@ fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
 
 #[test]
 fn mon_009_mon_010_what_moves_is_invalidated_and_the_rest_stays() {
+    let _alone = alone();
     let Some(cache) = cache(Unseen::NeverMade) else { return };
     let lane = cache.lane();
     let pages = Pages::map(8);
@@ -121,6 +145,7 @@ fn mon_009_mon_010_what_moves_is_invalidated_and_the_rest_stays() {
 
 #[test]
 fn mon_012_dropped_pages_are_used_once_from_then_on() {
+    let _alone = alone();
     let Some(cache) = cache(Unseen::NeverMade) else { return };
     let lane = cache.lane();
     let pages = Pages::map(4);
@@ -135,6 +160,7 @@ fn mon_012_dropped_pages_are_used_once_from_then_on() {
 
 #[test]
 fn what_it_cannot_watch_is_not_kept() {
+    let _alone = alone();
     let Some(cache) = cache(Unseen::NeverMade) else { return };
     let lane = cache.lane();
     // SAFETY: a shared mapping where nothing is.
@@ -157,6 +183,7 @@ fn what_it_cannot_watch_is_not_kept() {
 
 #[test]
 fn without_a_promise_only_sealed_memory_is_kept() {
+    let _alone = alone();
     let Some(cache) = cache(Unseen::Possible) else { return };
     let lane = cache.lane();
     let pages = Pages::map(1);
@@ -167,4 +194,60 @@ fn without_a_promise_only_sealed_memory_is_kept() {
         assert_eq!(key(&lane, sealed.range()), first);
     }
     pages.unmap();
+}
+
+/// Rights, taken from pages that nobody uses.
+fn protect(range: Range, rights: libc::c_int) {
+    let start = std::ptr::without_provenance_mut(range.start() as usize);
+    // SAFETY: nobody reads or writes the memory.
+    assert_eq!(unsafe { libc::mprotect(start, range.len() as usize, rights) }, 0);
+}
+
+#[test]
+fn mon_014_a_right_that_was_lost_is_lost_to_hits_that_ask() {
+    let _alone = alone();
+    let settings = Settings::new(Unseen::NeverMade).check_rights();
+    let Some(cache) = cache(settings) else { return };
+    let lane = cache.lane();
+    let (pages, whole) = Pages::kept(&lane, 6);
+    cache.flush();
+    let part = |first: u64, count: u64| {
+        Range::new(pages.range().start() + first * page_size(), count * page_size()).expect("a range")
+    };
+    let [head, tail] = [part(0, 3), part(3, 3)].map(|range| {
+        let (kept, single) = key(&lane, range);
+        assert!(!single && kept != whole);
+        assert_eq!(key(&lane, range), (kept, false), "served while the rights are there");
+        kept
+    });
+    protect(part(1, 1), libc::PROT_READ);
+    // To read it would still be allowed; but a registration for writing is not to be had for it.
+    let used = lane.get(part(0, 1), Access::empty()).expect("registered");
+    assert_ne!(used.local_key(), head, "a page of it must not be written any more");
+    lane.end(used);
+    let other = [key(&lane, part(1, 1)).0, key(&lane, part(1, 1)).0];
+    assert!(other[0] > head && other[1] > other[0], "memory that may only be read gives no second hit to who writes");
+    assert_eq!(key(&lane, part(3, 3)), (tail, false), "the neighbour keeps its own");
+    protect(part(1, 1), libc::PROT_READ | libc::PROT_WRITE);
+    assert_ne!(key(&lane, part(0, 3)).0, head, "what was dropped is not served again");
+    protect(part(5, 1), libc::PROT_NONE);
+    assert_ne!(key(&lane, part(4, 1)).0, tail, "all of its range counts");
+    pages.unmap();
+}
+
+#[test]
+fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_registration() {
+    let _alone = alone();
+    for settings in [Unseen::NeverMade.into(), Settings::new(Unseen::NeverMade).check_rights()] {
+        let Some(cache) = cache(settings) else { return };
+        let lane = cache.lane();
+        let (pages, kept) = Pages::kept(&lane, 2);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: over memory of this test's own, which nobody uses.
+        let again = unsafe { libc::mmap(pages.0, pages.1, libc::PROT_READ, flags, -1, 0) };
+        assert_eq!(again, pages.0);
+        let (other, single) = key(&lane, pages.range());
+        assert!(single && other != kept);
+        pages.unmap();
+    }
 }

@@ -1,0 +1,51 @@
+//! Addresses whose pages were dropped, as the reading thread knows them: it must not allocate, so there is room for so many.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::range::Range;
+
+#[derive(Debug)]
+pub(super) struct Removed {
+    count: AtomicUsize,
+    ranges: [(AtomicU64, AtomicU64); MOST],
+}
+
+const MOST: usize = 4096;
+
+impl Removed {
+    pub(super) fn new() -> Self {
+        Self { count: AtomicUsize::new(0), ranges: std::array::from_fn(|_| Default::default()) }
+    }
+
+    /// By the reading thread alone.
+    pub(super) fn add(&self, range: Range) {
+        let count = self.count.load(Ordering::Relaxed);
+        for (start, end) in &self.ranges[..count.min(MOST)] {
+            let known = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
+            if known.0 <= range.start() && range.end() <= known.1 {
+                return;
+            }
+            // An allocator gives back its arenas piece by piece.
+            if known.0 <= range.end() && range.start() <= known.1 {
+                start.store(known.0.min(range.start()), Ordering::Relaxed);
+                end.store(known.1.max(range.end()), Ordering::Release);
+                return;
+            }
+        }
+        if let Some((start, end)) = self.ranges.get(count) {
+            start.store(range.start(), Ordering::Relaxed);
+            end.store(range.end(), Ordering::Relaxed);
+        }
+        self.count.store(count + 1, Ordering::Release);
+    }
+
+    /// Whether pages of it were dropped, or may have been: more than there was room for.
+    pub(super) fn overlaps(&self, range: Range) -> bool {
+        let count = self.count.load(Ordering::Acquire);
+        count > MOST
+            || self.ranges[..count].iter().any(|(start, end)| {
+                let known = Range::between(start.load(Ordering::Relaxed), end.load(Ordering::Acquire));
+                known.is_none_or(|known| known.overlaps(range))
+            })
+    }
+}
