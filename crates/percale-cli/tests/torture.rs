@@ -103,6 +103,36 @@ fn rcache_021_userfaultfd_gives_nothing_stale_without_privileges() {
 }
 
 #[test]
+fn rcache_021_userfaultfd_of_older_kernels_gives_nothing_stale_without_privileges() {
+    is_right_for_nobody("userfaultfd-plain");
+}
+
+/// Pairs whose operation has this in its name, of every kind: nothing but what the monitor documents may be wrong.
+fn results(monitor: &str, operation: &str) -> Vec<String> {
+    let (lines, code, error) = torture(&["--monitor", monitor, "--filter", operation, "--seconds", "0"]);
+    if unavailable(&lines) {
+        return Vec::new();
+    }
+    assert_eq!(code, Some(0), "{error}");
+    let found = lines[1..].iter().map(|line| line["result"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert!(found.len() > 10, "{operation}: {}", found.len());
+    found
+}
+
+#[test]
+fn mon_014_userfaultfd_loses_rights_with_the_process_where_hits_ask() {
+    let found = results("userfaultfd-rights", "mprotect");
+    assert!(found.iter().all(|result| result != "rights"), "{found:?}");
+    assert!(found.is_empty() || found.iter().filter(|result| *result == "caught").count() >= 3, "{found:?}");
+}
+
+#[test]
+fn mon_012_guard_pages_are_refused_by_userfaultfd_with_locked_memory() {
+    let found = results("userfaultfd-locked", "GUARD_INSTALL");
+    assert!(found.iter().all(|result| result != "stale"), "{found:?}");
+}
+
+#[test]
 fn rcache_021_sealed_memory_is_never_stale_without_privileges() {
     is_right_for_nobody("sealed");
 }

@@ -162,9 +162,11 @@ fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -
     if let Some(count) = wishes.max_count {
         settings = settings.max_count(count);
     }
-    if wishes.userfaultfd.unseen() == Unseen::NeverMade {
-        settings = settings.no_unseen_changes();
-    }
+    settings = match wishes.userfaultfd.unseen() {
+        Unseen::NeverMade => settings.no_unseen_changes(),
+        Unseen::GuardsRefused => settings.refuse_guards(),
+        Unseen::Possible => settings,
+    };
     if wishes.userfaultfd.checks_rights() {
         settings = settings.check_rights();
     }

@@ -111,6 +111,17 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
  */
 #define PINDOWN_CHECK_RIGHTS 2u
 
+/*
+ * pindown_attr.flags: instead of PINDOWN_NO_UNSEEN_CHANGES (which prevails): with userfaultfd, what is kept is locked
+ * (mlock2(2) with MLOCK_ONFAULT), so that the kernel refuses guard pages there; the application promises that nobody attaches a
+ * System V segment over registered memory, nor unlocks it (munlock, munlockall).
+ *
+ * MADV_DONTNEED, MADV_FREE and MADV_REMOVE then answer EINVAL there (MON-031 is not held): mind allocators, and code that
+ * drops pages to find zeros. The locks stay until the memory is unmapped; they count against RLIMIT_MEMLOCK, and memory that
+ * it leaves no room for is registered for one use.
+ */
+#define PINDOWN_REFUSE_GUARDS 4u
+
 /* How a cache is to be. Begin with PINDOWN_ATTR_INIT and set at least pin and unpin. */
 struct pindown_attr {
 	/* sizeof(struct pindown_attr). */

@@ -65,6 +65,16 @@ impl Mappings {
         Ok(Self { file: File::open("/proc/self/maps")?, query: AtomicBool::new(true), reading: Mutex::new(()) })
     }
 
+    /// As [`Self::open`], where the ioctl is not to be asked: as it is before Linux 6.11.
+    ///
+    /// # Errors
+    /// /proc is not there.
+    pub(crate) fn open_to_read() -> io::Result<Self> {
+        let mappings = Self::open()?;
+        mappings.query.store(false, Ordering::Relaxed);
+        Ok(mappings)
+    }
+
     /// The mappings of a range, in order and without a hole; `None` if there is one.
     ///
     /// # Errors
@@ -361,8 +371,7 @@ mod tests {
             Range::new(start.addr() as u64 + first * page_size(), pages * page_size()).expect("a range")
         };
         let asking = Mappings::open().expect("/proc");
-        let reading = Mappings::open().expect("/proc");
-        reading.query.store(false, Ordering::Relaxed);
+        let reading = Mappings::open_to_read().expect("/proc");
         for mappings in [&asking, &reading] {
             let rights = |first, pages| [false, true].map(|writes| mappings.allow(part(first, pages), writes));
             assert_eq!(rights(0, 2), [true, true]);

@@ -39,6 +39,7 @@ const RIGHTS: (&str, &str) =
     ("mprotect", "rights that the process lost stay with a registration, unless hits check them");
 const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to install no guard pages");
 const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
+const UNLOCKED: (&str, &str) = ("munlock", "the program has promised to unlock nothing, which lets guard pages in");
 
 /// Every monitor.
 pub(super) const ALL: &[Monitor] = &[
@@ -57,6 +58,19 @@ pub(super) const ALL: &[Monitor] = &[
         || Ok(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).check_rights()).into()),
         true,
         &[GUARDS, SEGMENTS],
+    ),
+    // As it is before Linux 6.7.
+    sound(
+        "userfaultfd-plain",
+        || Ok(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).plain()).into()),
+        true,
+        &[RIGHTS, GUARDS, SEGMENTS],
+    ),
+    sound(
+        "userfaultfd-locked",
+        || Ok(Choice::Userfaultfd(Settings::new(Unseen::GuardsRefused).check_rights()).into()),
+        true,
+        &[SEGMENTS, UNLOCKED],
     ),
     // Tells nothing.
     broken("broken-silent", || Ok(Choice::Imported(Notifier::new(|_, _| true)?.1).into())),

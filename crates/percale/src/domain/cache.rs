@@ -141,6 +141,17 @@ impl CacheSettings {
         self
     }
 
+    /// With userfaultfd, what is kept is locked, so that the kernel refuses guard pages there: instead of
+    /// [`Self::no_unseen_changes`], which prevails. What that means for the program is said at
+    /// [`Unseen::GuardsRefused`](pindown::monitor::userfaultfd::Unseen::GuardsRefused).
+    #[must_use]
+    pub const fn refuse_guards(mut self) -> Self {
+        if matches!(self.unseen, Unseen::Possible) {
+            self.unseen = Unseen::GuardsRefused;
+        }
+        self
+    }
+
     /// With userfaultfd, each hit asks the kernel as well whether the process still has the registration's rights (MON-014).
     #[must_use]
     pub const fn check_rights(mut self) -> Self {

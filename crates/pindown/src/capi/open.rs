@@ -37,8 +37,11 @@ pub(super) const NO_UNSEEN_CHANGES: u32 = 1 << 0;
 /// `PINDOWN_CHECK_RIGHTS`.
 pub(super) const CHECK_RIGHTS: u32 = 1 << 1;
 
+/// `PINDOWN_REFUSE_GUARDS`.
+pub(super) const REFUSE_GUARDS: u32 = 1 << 2;
+
 /// All that are known.
-const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS;
+const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS | REFUSE_GUARDS;
 
 /// Longer than any version of the structure.
 const LONGEST: usize = 4096;
@@ -104,7 +107,11 @@ impl Attr {
 
     fn userfaultfd(&self) -> Settings {
         let has = |flag| self.flags & flag != 0;
-        let settings = Settings::new(if has(NO_UNSEEN_CHANGES) { Unseen::NeverMade } else { Unseen::Possible });
+        let settings = Settings::new(match (has(NO_UNSEEN_CHANGES), has(REFUSE_GUARDS)) {
+            (true, _) => Unseen::NeverMade,
+            (false, true) => Unseen::GuardsRefused,
+            (false, false) => Unseen::Possible,
+        });
         if has(CHECK_RIGHTS) { settings.check_rights() } else { settings }
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::handles::{OwnRegistration, reason};
 use super::lane::UseOfLane;
-use super::open::{Attr, CHECK_RIGHTS, DEFAULT_COUNT, NO_LIMIT, NO_UNSEEN_CHANGES};
+use super::open::{Attr, CHECK_RIGHTS, DEFAULT_COUNT, NO_LIMIT, NO_UNSEEN_CHANGES, REFUSE_GUARDS};
 use super::pindown_version;
 use super::registrar::PinnedKeys;
 use super::stats::Counts;
@@ -61,6 +61,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("PINDOWN_DEFAULT_COUNT", DEFAULT_COUNT.into()),
         ("PINDOWN_NO_UNSEEN_CHANGES", NO_UNSEEN_CHANGES.into()),
         ("PINDOWN_CHECK_RIGHTS", CHECK_RIGHTS.into()),
+        ("PINDOWN_REFUSE_GUARDS", REFUSE_GUARDS.into()),
         ("PINDOWN_USE_SINGLE", single),
         ("PINDOWN_LOCAL_WRITE", access("LOCAL_WRITE")),
         ("PINDOWN_REMOTE_READ", access("REMOTE_READ")),

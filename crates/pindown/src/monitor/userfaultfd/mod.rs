@@ -11,7 +11,9 @@
 //!   memory remapped, without an event;
 //! * private anonymous memory as well, unless the program promises that nobody in the process makes the two changes of it
 //!   that come without an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a System V
-//!   segment attached over it (shmat with SHM_REMAP);
+//!   segment attached over it (shmat with SHM_REMAP). Instead of the first promise it may have the memory locked, where
+//!   the kernel refuses guard pages ([`Unseen::GuardsRefused`]): locked *before* it is pinned, so that no guard page can come
+//!   after the pin; one that was there before makes the pin fail;
 //! * addresses whose pages were dropped once (MADV_DONTNEED): that event comes before the pages go, and nothing comes
 //!   after. Until then the old ones could be pinned again; when that is over cannot be known.
 //!
@@ -21,6 +23,26 @@
 //! unless each hit asks for them as well ([`Settings::check_rights`]). The question comes after the entry was found and
 //! before the journal is compared: what mprotect(2) took before the look-up began is missed, what it takes later is later.
 //! A mapping that was put there meanwhile, with the rights and without the pages, is told by the journal as ever.
+//!
+//! # Before Linux 6.7
+//!
+//! There is no asynchronous write protection then, and [`Mode::Plain`] registers for the plain one, whose faults are
+//! reported to this thread, and wait for it. It is as sound, for what is kept:
+//! * No fault comes, for a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A mark of
+//!   somebody else's, by PAGEMAP_SCAN since Linux 6.7, is taken back when the fault is reported.) So nothing of the program
+//!   waits, but for changes, as ever.
+//! * The events do not depend on the kind of protection: the kernel sends them for whatever has this descriptor. Nothing
+//!   is learnt from write protection itself, in either mode; what asynchronous protection adds is more kinds of memory
+//!   (files), and those are not kept in either.
+//! * What comes without an event is the same, or less: there are no guard pages before Linux 6.13. MADV_DONTNEED is told
+//!   before the pages go, and pages that were dropped fault in anew without any report, so such addresses are used once
+//!   from then on in this mode too: a pinned page's successor is not to be seen by plain write protection (marks of absent
+//!   pages, which would survive a drop, came with Linux 6.4).
+//! * The question of a hit, whether a change is under way, is answered from a *count* of changes since Linux 5.15 only;
+//!   before, it was a flag, which the end of one change took down while another was under way. There is no way to ask which
+//!   it is, so UFFD_FEATURE_EXACT_ADDRESS is wanted, which is younger (5.18). Older kernels are refused.
+//! * /proc/self/maps is read, since PROCMAP_QUERY came with 6.11. Its lines are each right when they are made; what changes
+//!   between them is told, or happened before the mapping was registered, and it is therefore read and registered twice.
 //!
 //! The reading thread allocates, frees and maps nothing, takes no lock that others hold while they do, and runs no signal
 //! handler of the program's: whoever changes a mapping waits for it.
@@ -46,14 +68,16 @@ use crate::mapping::{Backing, Mappings};
 use crate::range::{Range, page_size};
 use removed::Removed;
 pub use settings::{Settings, Unseen};
-use sys::{Event, Message, Userfaultfd};
+use sys::{Event, Message, Mode, Userfaultfd};
 
-/// One of the process: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts its own.
-static MONITOR: Mutex<Option<&'static Shared>> = Mutex::new(None);
+/// One of the process and mode: a mapping has one userfaultfd. A fork has none of its parent's memory watched, and starts
+/// its own.
+static MONITORS: Mutex<Vec<&'static Shared>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct Shared {
     uffd: Userfaultfd,
+    mode: Mode,
     process: Pid,
     page: &'static Page,
     bell: EventBell,
@@ -75,7 +99,15 @@ impl UserfaultfdMonitor {
     /// # Errors
     /// Why it cannot work here.
     pub(crate) fn open(settings: Settings) -> io::Result<Self> {
-        Ok(Self { shared: start()?, settings })
+        if settings.unseen == Unseen::GuardsRefused {
+            sys::locked_memory_refuses_guards()?;
+        }
+        let shared = if settings.plain { start(Mode::Plain) } else { start(Mode::Asynchronous) };
+        let shared = shared.or_else(|why| match why.kind() {
+            io::ErrorKind::Unsupported if !settings.plain => start(Mode::Plain),
+            _ => Err(why),
+        });
+        Ok(Self { shared: shared?, settings })
     }
 }
 
@@ -92,19 +124,19 @@ pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     Ok(())
 }
 
-fn start() -> io::Result<&'static Shared> {
-    let mut known = MONITOR.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(shared) = *known
-        && shared.process == getpid()
-    {
+fn start(mode: Mode) -> io::Result<&'static Shared> {
+    let mut known = MONITORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (process, same) = (getpid(), |shared: &&&Shared| shared.process == getpid() && shared.mode == mode);
+    if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
     let shared: &'static Shared = Box::leak(Box::new(Shared {
-        uffd: Userfaultfd::new()?,
-        process: getpid(),
+        uffd: Userfaultfd::new(mode)?,
+        mode,
+        process,
         page: Box::leak(Page::boxed()),
         bell: EventBell::new()?,
-        mappings: Mappings::open()?,
+        mappings: if mode == Mode::Plain { Mappings::open_to_read()? } else { Mappings::open()? },
         known: Known::default(),
         removed: Removed::new(),
         reading: OnceLock::new(),
@@ -113,7 +145,8 @@ fn start() -> io::Result<&'static Shared> {
     sys::without_signals(|| thread.spawn(move || shared.watch_for_ever()))?;
     // Nothing is registered before, so that nobody who holds the allocator's lock waits for a thread that wants it.
     shared.reading.wait();
-    Ok(known.insert(shared))
+    known.push(shared);
+    Ok(shared)
 }
 
 /// Where nothing is ever mapped.
@@ -167,6 +200,10 @@ impl Shared {
                 self.page.emit(Change::Of(from));
                 self.page.emit(Change::Of(to));
             }
+            Event::Fault(address) => {
+                let page = address - address % page_size();
+                Range::between(page, page + page_size()).into_iter().for_each(|page| self.uffd.let_write(page));
+            }
             Event::Unknown => self.page.emit(Change::Everything),
         }
     }
@@ -205,7 +242,10 @@ impl Shared {
 
 impl Monitor for UserfaultfdMonitor {
     fn name(&self) -> &'static str {
-        "userfaultfd"
+        match self.shared.mode {
+            Mode::Asynchronous => "userfaultfd",
+            Mode::Plain => "userfaultfd-plain",
+        }
     }
 
     fn page(&self) -> Option<&'static Page> {
@@ -241,6 +281,10 @@ impl Monitor for UserfaultfdMonitor {
             return Err(Refusal::NotWatchable);
         }
         self.shared.watch(range)?;
+        if self.settings.unseen == Unseen::GuardsRefused {
+            // Each time: the mapping may have been unlocked by being another.
+            sys::lock(range).map_err(|_| Refusal::NotWatchable)?;
+        }
         if self.shared.removed.overlaps(range) { Err(Refusal::NotWatchable) } else { Ok(Watched::default()) }
     }
 }

@@ -8,6 +8,25 @@ pub enum Unseen {
     Possible,
     /// It promises that no code in the process, its libraries included, makes them to memory that is registered.
     NeverMade,
+    /// Guard pages are made impossible in memory that is kept, and the program promises the rest: that no code attaches a
+    /// System V segment over registered memory, and that none unlocks it (munlock(2), munlockall(2)), which would let guard
+    /// pages in again, unseen.
+    ///
+    /// The pages of what is kept are locked (mlock2(2) with MLOCK_ONFAULT), for in locked memory the kernel refuses guard
+    /// pages, with EINVAL. What comes with that:
+    /// * it refuses MADV_DONTNEED, MADV_FREE and MADV_REMOVE there as well, with EINVAL, which the program may rely on
+    ///   (MON-031 is not held): an allocator then keeps pages that it meant to give back, and a program that drops pages to
+    ///   find zeros in them, and does not look at what the call says, finds its old bytes. MADV_DONTNEED_LOCKED works;
+    /// * the lock stays when the registration goes, since another's may be below it: VmLck grows by all that was ever kept,
+    ///   until it is unmapped, and counts against RLIMIT_MEMLOCK, beside the device's own pins. Where that is too little, the
+    ///   memory is registered for one use. Locked pages are not swapped out;
+    /// * a range that is kept becomes a mapping of its own, of which a process may have vm.max_map_count;
+    /// * a lock of the program's that brings all pages in at once (mlock(2)) becomes one that does not; pages that are there
+    ///   stay.
+    ///
+    /// It does not forbid munmap, mremap or mprotect, nor MAP_FIXED, all of which work as ever. A forked child's copy is
+    /// not locked.
+    GuardsRefused,
 }
 
 /// How the monitor is to work. [`Unseen`] alone is one of these, with everything else as by default.
@@ -15,13 +34,23 @@ pub enum Unseen {
 pub struct Settings {
     pub(super) unseen: Unseen,
     pub(super) checks_rights: bool,
+    pub(super) plain: bool,
 }
 
 impl Settings {
     /// With this promise, or none.
     #[must_use]
     pub const fn new(unseen: Unseen) -> Self {
-        Self { unseen, checks_rights: false }
+        Self { unseen, checks_rights: false, plain: false }
+    }
+
+    /// As on kernels before 6.7, also where the kernel is younger: without asynchronous write protection, and with
+    /// /proc/self/maps read. It keeps the same memory; misses take longer. Without this call it is taken where the kernel has
+    /// nothing better (since Linux 5.18).
+    #[must_use]
+    pub const fn plain(mut self) -> Self {
+        self.plain = true;
+        self
     }
 
     /// What the program promises.

@@ -7,20 +7,24 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, opcode};
+use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
 
 use crate::range::Range;
 
 const API: u64 = 0xAA;
 const USER_MODE_ONLY: libc::c_int = 1;
 
+const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
 const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const EVENTS: u64 = FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP;
 
 const REGISTER_MODE_WP: u64 = 1 << 1;
 
+const EVENT_PAGEFAULT: u8 = 0x12;
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
@@ -43,11 +47,52 @@ struct UffdioRegister {
 }
 
 #[repr(C)]
-#[derive(Default)]
-struct UffdioWriteprotect {
+#[derive(Clone, Copy, Default)]
+struct UffdioRange {
     start: u64,
     len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct UffdioWriteprotect {
+    range: UffdioRange,
     mode: u64,
+}
+
+const WRITEPROTECT: rustix::ioctl::Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 6);
+
+/// How ranges are registered: of both, nothing is ever write-protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// For asynchronous write protection (Linux 6.7): the kernel would resolve faults itself.
+    Asynchronous,
+    /// For write protection whose faults are reported, if there were any.
+    Plain,
+}
+
+impl Mode {
+    /// What the kernel must be able to.
+    fn features(self) -> u64 {
+        EVENTS
+            | match self {
+                Self::Asynchronous => FEATURE_WP_ASYNC,
+                Self::Plain => FEATURE_PAGEFAULT_FLAG_WP | FEATURE_EXACT_ADDRESS,
+            }
+    }
+
+    /// Why a kernel cannot.
+    fn lack(self) -> &'static str {
+        match self {
+            Self::Asynchronous => {
+                "the kernel's userfaultfd has no asynchronous write protection, which came with Linux 6.7"
+            }
+            Self::Plain => {
+                "the kernel's userfaultfd has no write protection, or is older than Linux 5.18 and does not count changes \
+                 that are under way together"
+            }
+        }
+    }
 }
 
 /// `struct uffd_msg`: the event, and up to three words of it.
@@ -68,6 +113,8 @@ pub(super) enum Event {
     Removed(Range),
     /// What was mapped at the first is now mapped at the second.
     Moved(Range, Range),
+    /// Somebody waits to write to this address, which is write-protected.
+    Fault(u64),
     /// Anything else, or a range that is none.
     Unknown,
 }
@@ -76,6 +123,8 @@ impl Message {
     pub(super) fn event(&self) -> Event {
         let [one, two, three] = self.words;
         let known = match self.event {
+            // The first word holds flags.
+            EVENT_PAGEFAULT => Some(Event::Fault(two)),
             EVENT_UNMAP => Range::between(one, two).map(Event::Unmapped),
             EVENT_REMOVE => Range::between(one, two).map(Event::Removed),
             EVENT_REMAP => {
@@ -94,7 +143,7 @@ pub(super) struct Userfaultfd(OwnedFd);
 impl Userfaultfd {
     /// # Errors
     /// `Unsupported` where the kernel lacks what the monitor needs, else what it says: it may forbid the call.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(mode: Mode) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: the call takes flags and makes a descriptor.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -103,16 +152,14 @@ impl Userfaultfd {
         }
         // SAFETY: the descriptor was just made and nobody else has it.
         let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
-        let mut api = UffdioApi { api: API, features: EVENTS | FEATURE_WP_ASYNC, ioctls: 0 };
+        let mut api = UffdioApi { api: API, features: mode.features(), ioctls: 0 };
         // SAFETY: the opcode is UFFDIO_API, whose argument is this structure.
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioApi>(0xAA, 0x3F) }, _>::new(&mut api) };
         // SAFETY: the descriptor is a userfaultfd.
         match unsafe { rustix::ioctl::ioctl(&uffd, update) } {
-            Ok(()) => Ok(Self(uffd)),
-            Err(Errno::INVAL) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the kernel's userfaultfd has no asynchronous write protection, which came with Linux 6.7",
-            )),
+            // The answer is what there is, which a processor without write protection has less of.
+            Ok(()) if api.features & mode.features() == mode.features() => Ok(Self(uffd)),
+            Ok(()) | Err(Errno::INVAL) => Err(io::Error::new(io::ErrorKind::Unsupported, mode.lack())),
             Err(error) => Err(error.into()),
         }
     }
@@ -124,6 +171,23 @@ impl Userfaultfd {
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioRegister>(0xAA, 0) }, _>::new(&mut argument) };
         // SAFETY: the descriptor is a userfaultfd; nothing is write-protected, so no fault is ever reported or stopped.
         unsafe { rustix::ioctl::ioctl(&self.0, update) }
+    }
+
+    /// Lets whoever waits to write to this page do so: takes a write protection back that is not this monitor's.
+    pub(super) fn let_write(&self, page: Range) {
+        let range = UffdioRange { start: page.start(), len: page.len() };
+        let mut protect = UffdioWriteprotect { range, mode: 0 };
+        // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure.
+        let update = unsafe { Updater::<WRITEPROTECT, _>::new(&mut protect) };
+        // SAFETY: the descriptor is a userfaultfd; the page becomes as writable as its mapping is.
+        if unsafe { rustix::ioctl::ioctl(&self.0, update) }.is_err() {
+            // While a change is under way: whoever waits tries again, and is reported again after it.
+            let mut range = range;
+            // SAFETY: the opcode is UFFDIO_WAKE, whose argument is this structure.
+            let update = unsafe { Updater::<{ opcode::read::<UffdioRange>(0xAA, 2) }, _>::new(&mut range) };
+            // SAFETY: the descriptor is a userfaultfd; whoever is woken without need waits again.
+            unsafe { rustix::ioctl::ioctl(&self.0, update) }.ok();
+        }
     }
 
     /// Reads what is to be read, without waiting; wakes those whose changes were read.
@@ -144,10 +208,38 @@ impl AsFd for Userfaultfd {
 #[inline]
 pub(crate) fn changing(uffd: BorrowedFd<'_>) -> bool {
     let argument = UffdioWriteprotect::default();
-    const WRITEPROTECT: libc::c_ulong = opcode::read_write::<UffdioWriteprotect>(0xAA, 6) as libc::c_ulong;
     // SAFETY: the opcode is UFFDIO_WRITEPROTECT, whose argument is this structure; a range of no length is refused.
-    let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT, &raw const argument) };
+    let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
     answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+}
+
+/// Locks whole pages as they come in, and those that are there.
+pub(super) fn lock(pages: Range) -> rustix::io::Result<()> {
+    let start = std::ptr::without_provenance_mut(pages.start() as usize);
+    // SAFETY: a lock changes nothing of what the memory is; what is not mapped is refused.
+    unsafe { rustix::mm::mlock_with(start, pages.len() as usize, MlockFlags::ONFAULT) }
+}
+
+/// # Errors
+/// `Unsupported` if guard pages can be installed in locked memory, which no kernel is known to allow; or why nothing can be
+/// locked.
+pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
+    const MADV_GUARD_INSTALL: libc::c_int = 102;
+    let len = crate::range::page_size() as usize;
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) }?;
+    let locked = Range::new(page.addr() as u64, len as u64).map_err(io::Error::other).map(lock);
+    // SAFETY: nothing lies in the page. Kernels without guard pages refuse the advice, too.
+    let installed = unsafe { libc::madvise(page, len, MADV_GUARD_INSTALL) } == 0;
+    // SAFETY: mapped above, for this alone.
+    unsafe { rustix::mm::munmap(page, len) }?;
+    locked??;
+    if installed {
+        let why = "the kernel allows guard pages in locked memory, where they come without an event";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    Ok(())
 }
 
 /// Runs `start` with every signal blocked: a thread that it starts never runs a handler of the program's.

@@ -2,6 +2,7 @@
 //!
 //! Every test prints why it shows nothing where userfaultfd is forbidden or too old.
 
+use std::os::fd::AsRawFd;
 use std::sync::MutexGuard;
 use std::sync::atomic::AtomicU64;
 
@@ -25,6 +26,9 @@ impl Registrar for Counting {
 
     fn unpin(&self, _pin: ()) {}
 }
+
+/// Either way of watching.
+const BOTH: [Settings; 2] = [Settings::new(Unseen::NeverMade), Settings::new(Unseen::NeverMade).plain()];
 
 /// Changes of one test's memory would keep another's registrations waiting: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -95,90 +99,97 @@ impl Pages {
 #[test]
 fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
     let _alone = alone();
-    let Some(cache) = cache(Unseen::NeverMade) else { return };
-    let lane = cache.lane();
-    let mut pages = Pages::map(4);
-    let mut last = key(&lane, pages.range());
-    assert_eq!(key(&lane, pages.range()), last);
-    assert!(!last.1);
-    let mut rounds = 0;
-    for _ in 0..500 {
-        pages.unmap();
-        match Pages::map_at(pages.0, 4) {
-            Some(_) => rounds += 1,
-            None => pages = Pages::map(4),
+    for settings in BOTH {
+        let Some(cache) = cache(settings) else { continue };
+        let lane = cache.lane();
+        let mut pages = Pages::map(4);
+        let mut last = key(&lane, pages.range());
+        assert_eq!(key(&lane, pages.range()), last);
+        assert!(!last.1);
+        let mut rounds = 0;
+        for _ in 0..500 {
+            pages.unmap();
+            match Pages::map_at(pages.0, 4) {
+                Some(_) => rounds += 1,
+                None => pages = Pages::map(4),
+            }
+            let again = key(&lane, pages.range());
+            assert!(again.0 > last.0, "the memory is another");
+            last = again;
         }
-        let again = key(&lane, pages.range());
-        assert!(again.0 > last.0, "the memory is another");
-        last = again;
+        assert!(rounds >= 100, "the same address came again {rounds} times only");
+        // Kept, but at addresses whose pages another test's thread has dropped.
+        let stats = cache.stats();
+        assert_eq!((stats.hits, stats.misses + stats.single_uses.iter().sum::<u64>()), (1, 501), "{stats:?}");
+        assert!(stats.misses > 0, "{stats:?}");
+        pages.unmap();
     }
-    assert!(rounds >= 100, "the same address came again {rounds} times only");
-    // Kept, but at addresses whose pages another test's thread has dropped.
-    let stats = cache.stats();
-    assert_eq!((stats.hits, stats.misses + stats.single_uses.iter().sum::<u64>()), (1, 501), "{stats:?}");
-    assert!(stats.misses > 0, "{stats:?}");
-    pages.unmap();
 }
 
 #[test]
 fn mon_009_mon_010_what_moves_is_invalidated_and_the_rest_stays() {
     let _alone = alone();
-    let Some(cache) = cache(Unseen::NeverMade) else { return };
-    let lane = cache.lane();
-    let pages = Pages::map(8);
-    let page = page_size();
-    let part =
-        |first: u64, count: u64| Range::new(pages.range().start() + first * page, count * page).expect("a range");
-    let (head, tail) = (key(&lane, part(0, 2)), key(&lane, part(6, 2)));
-    // SAFETY: shrinks memory that nobody uses.
-    let shrunk = unsafe { libc::mremap(pages.0, pages.1, 4 * page as usize, 0) };
-    assert_eq!(shrunk, pages.0);
-    assert_eq!(key(&lane, part(0, 2)), head);
-    // SAFETY: moves memory that nobody uses.
-    let moved = unsafe { libc::mremap(pages.0, 4 * page as usize, 64 * page as usize, libc::MREMAP_MAYMOVE) };
-    assert_ne!(moved, libc::MAP_FAILED);
-    let moved = Pages(moved, 64 * page as usize);
-    let (at_new, single) = key(&lane, Range::new(moved.range().start(), 2 * page).expect("a range"));
-    assert!(!single && at_new != head.0 && at_new != tail.0);
-    moved.unmap();
+    for settings in BOTH {
+        let Some(cache) = cache(settings) else { continue };
+        let lane = cache.lane();
+        let (pages, _) = Pages::kept(&lane, 8);
+        cache.flush();
+        let page = page_size();
+        let part =
+            |first: u64, count: u64| Range::new(pages.range().start() + first * page, count * page).expect("a range");
+        let (head, tail) = (key(&lane, part(0, 2)), key(&lane, part(6, 2)));
+        // SAFETY: shrinks memory that nobody uses.
+        let shrunk = unsafe { libc::mremap(pages.0, pages.1, 4 * page as usize, 0) };
+        assert_eq!(shrunk, pages.0);
+        assert_eq!(key(&lane, part(0, 2)), head);
+        // SAFETY: moves memory that nobody uses.
+        let moved = unsafe { libc::mremap(pages.0, 4 * page as usize, 64 * page as usize, libc::MREMAP_MAYMOVE) };
+        assert_ne!(moved, libc::MAP_FAILED);
+        let moved = Pages(moved, 64 * page as usize);
+        let (at_new, single) = key(&lane, Range::new(moved.range().start(), 2 * page).expect("a range"));
+        assert!(!single && at_new != head.0 && at_new != tail.0);
+        moved.unmap();
+    }
 }
 
 #[test]
 fn mon_012_dropped_pages_are_used_once_from_then_on() {
     let _alone = alone();
-    let Some(cache) = cache(Unseen::NeverMade) else { return };
-    let lane = cache.lane();
-    let pages = Pages::map(4);
-    let (first, single) = key(&lane, pages.range());
-    assert!(!single);
-    // SAFETY: drops the contents of memory that nobody uses.
-    assert_eq!(unsafe { libc::madvise(pages.0, pages.1, libc::MADV_DONTNEED) }, 0);
-    let (second, single) = key(&lane, pages.range());
-    assert!(single && second != first, "when the pages are gone for good cannot be known");
-    pages.unmap();
+    for settings in BOTH {
+        let Some(cache) = cache(settings) else { continue };
+        let lane = cache.lane();
+        let (pages, first) = Pages::kept(&lane, 4);
+        // SAFETY: drops the contents of memory that nobody uses.
+        assert_eq!(unsafe { libc::madvise(pages.0, pages.1, libc::MADV_DONTNEED) }, 0);
+        let (second, single) = key(&lane, pages.range());
+        assert!(single && second != first, "when the pages are gone for good cannot be known");
+        pages.unmap();
+    }
 }
 
 #[test]
 fn what_it_cannot_watch_is_not_kept() {
     let _alone = alone();
-    let Some(cache) = cache(Unseen::NeverMade) else { return };
-    let lane = cache.lane();
-    // SAFETY: a shared mapping where nothing is.
-    let shared = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            page_size() as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    let shared = Pages(shared, page_size() as usize);
-    assert!(key(&lane, shared.range()).1);
-    assert!(key(&lane, Range::of(include_bytes!("mod.rs")).expect("a range")).1, "a file");
-    assert!(cache.stats().single_uses_for(Refusal::NotWatchable) == 2);
-    shared.unmap();
+    for settings in BOTH {
+        let Some(cache) = cache(settings) else { continue };
+        let lane = cache.lane();
+        // SAFETY: a shared mapping where nothing is.
+        let shared = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                page_size() as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let shared = Pages(shared, page_size() as usize);
+        assert!(key(&lane, shared.range()).1);
+        assert!(key(&lane, Range::of(include_bytes!("mod.rs")).expect("a range")).1, "a file");
+        assert!(cache.stats().single_uses_for(Refusal::NotWatchable) == 2);
+        shared.unmap();
+    }
 }
 
 #[test]
@@ -206,40 +217,44 @@ fn protect(range: Range, rights: libc::c_int) {
 #[test]
 fn mon_014_a_right_that_was_lost_is_lost_to_hits_that_ask() {
     let _alone = alone();
-    let settings = Settings::new(Unseen::NeverMade).check_rights();
-    let Some(cache) = cache(settings) else { return };
-    let lane = cache.lane();
-    let (pages, whole) = Pages::kept(&lane, 6);
-    cache.flush();
-    let part = |first: u64, count: u64| {
-        Range::new(pages.range().start() + first * page_size(), count * page_size()).expect("a range")
-    };
-    let [head, tail] = [part(0, 3), part(3, 3)].map(|range| {
-        let (kept, single) = key(&lane, range);
-        assert!(!single && kept != whole);
-        assert_eq!(key(&lane, range), (kept, false), "served while the rights are there");
-        kept
-    });
-    protect(part(1, 1), libc::PROT_READ);
-    // To read it would still be allowed; but a registration for writing is not to be had for it.
-    let used = lane.get(part(0, 1), Access::empty()).expect("registered");
-    assert_ne!(used.local_key(), head, "a page of it must not be written any more");
-    lane.end(used);
-    let other = [key(&lane, part(1, 1)).0, key(&lane, part(1, 1)).0];
-    assert!(other[0] > head && other[1] > other[0], "memory that may only be read gives no second hit to who writes");
-    assert_eq!(key(&lane, part(3, 3)), (tail, false), "the neighbour keeps its own");
-    protect(part(1, 1), libc::PROT_READ | libc::PROT_WRITE);
-    assert_ne!(key(&lane, part(0, 3)).0, head, "what was dropped is not served again");
-    protect(part(5, 1), libc::PROT_NONE);
-    assert_ne!(key(&lane, part(4, 1)).0, tail, "all of its range counts");
-    pages.unmap();
+    for settings in BOTH.map(Settings::check_rights) {
+        let Some(cache) = cache(settings) else { continue };
+        let lane = cache.lane();
+        let (pages, whole) = Pages::kept(&lane, 6);
+        cache.flush();
+        let part = |first: u64, count: u64| {
+            Range::new(pages.range().start() + first * page_size(), count * page_size()).expect("a range")
+        };
+        let [head, tail] = [part(0, 3), part(3, 3)].map(|range| {
+            let (kept, single) = key(&lane, range);
+            assert!(!single && kept != whole);
+            assert_eq!(key(&lane, range), (kept, false), "served while the rights are there");
+            kept
+        });
+        protect(part(1, 1), libc::PROT_READ);
+        // To read it would still be allowed; but a registration for writing is not to be had for it.
+        let used = lane.get(part(0, 1), Access::empty()).expect("registered");
+        assert_ne!(used.local_key(), head, "a page of it must not be written any more");
+        lane.end(used);
+        let other = [key(&lane, part(1, 1)).0, key(&lane, part(1, 1)).0];
+        assert!(
+            other[0] > head && other[1] > other[0],
+            "memory that may only be read gives no second hit to who writes"
+        );
+        assert_eq!(key(&lane, part(3, 3)), (tail, false), "the neighbour keeps its own");
+        protect(part(1, 1), libc::PROT_READ | libc::PROT_WRITE);
+        assert_ne!(key(&lane, part(0, 3)).0, head, "what was dropped is not served again");
+        protect(part(5, 1), libc::PROT_NONE);
+        assert_ne!(key(&lane, part(4, 1)).0, tail, "all of its range counts");
+        pages.unmap();
+    }
 }
 
 #[test]
 fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_registration() {
     let _alone = alone();
-    for settings in [Unseen::NeverMade.into(), Settings::new(Unseen::NeverMade).check_rights()] {
-        let Some(cache) = cache(settings) else { return };
+    for settings in BOTH.into_iter().chain(BOTH.map(Settings::check_rights)) {
+        let Some(cache) = cache(settings) else { continue };
         let lane = cache.lane();
         let (pages, kept) = Pages::kept(&lane, 2);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -249,5 +264,94 @@ fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_regis
         let (other, single) = key(&lane, pages.range());
         assert!(single && other != kept);
         pages.unmap();
+    }
+}
+
+#[test]
+fn rcache_011_the_older_way_of_watching_has_a_name_and_keeps_as_much() {
+    let _alone = alone();
+    for (settings, name) in BOTH.into_iter().zip(["userfaultfd", "userfaultfd-plain"]) {
+        let Some(cache) = cache(settings) else { continue };
+        // A kernel without the younger way takes the older one.
+        assert!(cache.monitor() == name || cache.monitor() == "userfaultfd-plain", "{}", cache.monitor());
+        let (lane, other) = (cache.lane(), cache.lane());
+        let (pages, kept) = Pages::kept(&lane, 4);
+        assert_eq!(key(&other, pages.range()), (kept, false));
+        pages.unmap();
+    }
+}
+
+/// Marks pages so that a write to them faults, as PAGEMAP_SCAN can.
+fn write_protect(shared: &Shared, range: Range) {
+    let argument = [range.start(), range.len(), 1_u64];
+    let opcode = rustix::ioctl::opcode::read_write::<[u64; 3]>(0xAA, 6);
+    // SAFETY: UFFDIO_WRITEPROTECT takes a range and a mode; the pages are this test's own.
+    let done = unsafe { libc::ioctl(shared.uffd.as_fd().as_raw_fd(), opcode as libc::c_ulong, &raw const argument) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
+#[test]
+fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
+    let _alone = alone();
+    for settings in BOTH {
+        let monitor = match UserfaultfdMonitor::open(settings) {
+            Ok(monitor) => monitor,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let pages = Pages::map(3);
+        let range = pages.range();
+        // SAFETY: the pages are this test's own.
+        unsafe { std::ptr::write_bytes(pages.0.cast::<u8>(), 1, pages.1) };
+        monitor.shared.watch(range).expect("memory that can be watched");
+        write_protect(monitor.shared, range);
+        let (written, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let start = std::ptr::without_provenance_mut::<u8>(range.start() as usize + 1);
+            for page in 0..3 {
+                // SAFETY: within the pages, which only this thread uses now.
+                unsafe { start.wrapping_add(page * page_size() as usize).write_volatile(2) };
+            }
+            written.send(()).ok();
+        });
+        wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no write waits for ever");
+        // SAFETY: within the pages, which nobody else uses any more.
+        assert_eq!(unsafe { *pages.0.cast::<u8>().add(1) }, 2);
+        pages.unmap();
+    }
+}
+
+/// What madvise(2) says: 0, or an errno.
+fn advise(range: Range, advice: libc::c_int) -> i32 {
+    let start = std::ptr::without_provenance_mut(range.start() as usize);
+    // SAFETY: memory that nobody uses, or whose locks refuse the advice.
+    match unsafe { libc::madvise(start, range.len() as usize, advice) } {
+        0 => 0,
+        _ => io::Error::last_os_error().raw_os_error().unwrap_or(0),
+    }
+}
+
+#[test]
+fn mon_012_guard_pages_are_refused_where_memory_is_locked() {
+    const MADV_GUARD_INSTALL: libc::c_int = 102;
+    let _alone = alone();
+    for settings in [Settings::new(Unseen::GuardsRefused), Settings::new(Unseen::GuardsRefused).plain()] {
+        let Some(cache) = cache(settings) else { continue };
+        let lane = cache.lane();
+        let (pages, kept) = Pages::kept(&lane, 4);
+        for advice in [MADV_GUARD_INSTALL, libc::MADV_DONTNEED, libc::MADV_FREE] {
+            assert_eq!(advise(pages.range(), advice), libc::EINVAL, "advice {advice}");
+        }
+        assert_eq!(key(&lane, pages.range()), (kept, false));
+        // What is told as ever.
+        pages.unmap();
+        let Some(again) = Pages::map_at(pages.0, 4) else { continue };
+        let (other, single) = key(&lane, again.range());
+        assert!(!single && other != kept, "another mapping, which is locked anew");
+        assert_eq!(advise(again.range(), MADV_GUARD_INSTALL), libc::EINVAL);
+        // SAFETY: of memory of this test's own.
+        assert_eq!(unsafe { libc::mremap(again.0, again.1, again.1 / 2, 0) }, again.0);
+        assert_ne!(key(&lane, Range::new(again.range().start(), 4096).expect("a range")).0, kept);
+        assert_eq!(advise(Range::new(again.range().start(), 4096).expect("a range"), libc::MADV_DONTNEED_LOCKED), 0);
+        Pages(again.0, again.1 / 2).unmap();
     }
 }
