@@ -53,7 +53,8 @@ struct percale_cache_ops {
 	 * the old pages can no longer be pinned, and before other memory is seen there: between munmap(2) and whatever maps the
 	 * addresses again. Takes no lock, allocates nothing (unless it fails), never waits. (RCACHE-021)
 	 *
-	 * -FI_EINVAL  no monitor was imported, or there is no such range
+	 * -FI_EINVAL  no monitor was imported; or there is no such range (no byte, or past the last address): then everything
+	 *             counts as changed, since something has
 	 */
 	int (*changed)(struct fid_domain *domain, const void *address, size_t length);
 

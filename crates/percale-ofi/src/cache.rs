@@ -14,7 +14,7 @@ use percale::pindown::capi::{
 };
 use percale::pindown::monitor::imported::Notifier;
 use percale::pindown::monitor::userfaultfd::Unseen;
-use percale::pindown::{LookupError, Range};
+use percale::pindown::LookupError;
 use percale::{CacheSettings, Domain as PercaleDomain};
 
 use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, FI_PARAM_SIZE_T, FI_PARAM_STRING, fid, fid_domain};
@@ -127,8 +127,7 @@ unsafe fn notifier<'a>(domain: *mut fid_domain) -> Result<&'a Notifier, Failure>
 unsafe extern "C" fn changed(domain: *mut fid_domain, address: *const c_void, length: usize) -> c_int {
     // SAFETY: the client's domain.
     let result = unsafe { notifier(domain) }.and_then(|notifier| {
-        let range = Range::new(address.addr() as u64, length as u64).map_err(LookupError::from)?;
-        notifier.changed(range);
+        notifier.changed_at(address.addr() as u64, length as u64).map_err(LookupError::from)?;
         Ok(())
     });
     told("changed", result)

@@ -371,7 +371,8 @@ int pindown_interrupt(struct pindown_cache *cache);
  * before other memory is seen there: between munmap(2) and whatever maps the addresses again. Any thread; takes no lock,
  * allocates nothing (unless it fails), never waits. (RCACHE-020, RCACHE-021)
  *
- * -EINVAL   the monitor is not "imported", or there is no such range
+ * -EINVAL   the monitor is not "imported"; or there is no such range (no byte, or past the last address): then everything counts
+ *           as changed, since something has
  */
 int pindown_changed(struct pindown_cache *cache, const void *address, size_t length);
 

@@ -66,6 +66,8 @@ fn made() -> &'static Made {
 /// Runs a program to its good end; what it printed.
 fn run(mut command: Command) -> String {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    // Cargo's, where an older build of the library may lie, which would come before the program's own.
+    command.env_remove("LD_LIBRARY_PATH");
     command.stdin(Stdio::null()).stdout(writer.try_clone().expect("a descriptor")).stderr(writer);
     let mut child = command.spawn().expect("it starts");
     // The command holds the pipe's writing end as well.

@@ -322,7 +322,13 @@ static void changes(void)
 	ANSWERS(0, w.call->end(lane, &got));
 	CHECK(device.made == 2, "the other cache was not told");
 	ANSWERS(0, w.ops->changed_everything(w.room.domain));
-	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) != neighbour, "stale");
+	key = use(&w, AT(1) + 4 * PAGE, PAGE);
+	CHECK(key != neighbour, "stale");
+	ANSWERS(-FI_EINVAL, w.ops->changed(w.room.domain, AT(9), 0));
+	neighbour = use(&w, AT(1) + 4 * PAGE, PAGE);
+	CHECK(neighbour != key, "a change of no bytes is a change of who knows what");
+	ANSWERS(-FI_EINVAL, w.ops->changed(w.room.domain, AT(9), SIZE_MAX));
+	CHECK(use(&w, AT(1) + 4 * PAGE, PAGE) != neighbour, "and so is one past the last address");
 	ANSWERS(0, w.call->lane_close(lane));
 	ANSWERS(0, w.call->close(other));
 	CHECK(device.undone == 2, "something remains");

@@ -11,7 +11,6 @@ use crate::cache::Cache;
 use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
 use crate::monitor::userfaultfd::{Settings, Unseen};
-use crate::range::Range;
 
 /// `struct pindown_attr`.
 #[repr(C)]
@@ -297,8 +296,8 @@ pub(crate) unsafe extern "C" fn pindown_changed(
 ) -> c_int {
     // SAFETY: the caller's promise is the same.
     answer(unsafe { notifier(cache) }.and_then(|notifier| {
-        let range = Range::new(address.addr() as u64, length as u64);
-        notifier.changed(range.map_err(|error| Failure::invalid(error.to_string()))?);
+        let told = notifier.changed_at(address.addr() as u64, length as u64);
+        told.map_err(|error| Failure::invalid(format!("{error}; everything counts as changed")))?;
         Ok(0)
     }))
 }

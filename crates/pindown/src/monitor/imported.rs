@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, Page};
-use crate::range::Range;
+use crate::range::{Range, RangeError};
 
 /// Tells caches what changed. Any thread may; no call allocates, locks or waits.
 #[derive(Clone, Debug)]
@@ -48,6 +48,22 @@ impl Notifier {
     pub fn changed(&self, range: Range) {
         self.0.page.emit(Change::Of(range));
         self.0.bell.ring();
+    }
+
+    /// As [`Self::changed`], for `length` bytes from `address` as a caller gave them who may be mistaken. Where there is no
+    /// such range, something has changed and nobody knows what: then it is everything.
+    ///
+    /// # Errors
+    /// Why there is no such range.
+    pub fn changed_at(&self, address: u64, length: u64) -> Result<(), RangeError> {
+        match Range::new(address, length) {
+            Ok(range) => self.changed(range),
+            Err(why) => {
+                self.changed_everything();
+                return Err(why);
+            }
+        }
+        Ok(())
     }
 
     /// Nothing is known to be what it was.

@@ -36,8 +36,12 @@ void imported(void)
 	CHECK(pindown_changed_everything(cache) == 0);
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 4);
 	CHECK(stats_of(cache).invalidations == 2 && stats_of(cache).flushes == 1);
+	/* No such range: something has changed, so nothing that was kept is used again. */
 	REFUSED(pindown_changed(cache, PLACE(1), 0), EINVAL, "0 bytes");
+	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 5);
 	REFUSED(pindown_changed(cache, PLACE(1), SIZE_MAX), EINVAL, "past the end");
+	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 6);
+	CHECK(stats_of(cache).flushes == 3);
 	CHECK(pindown_lane_close(lane) == 0);
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device_pinned(&device) == 0);

@@ -151,6 +151,24 @@ fn mon_004_rcache_021_a_change_takes_out_what_overlaps_and_nothing_else() {
 }
 
 #[test]
+fn rcache_020_rcache_021_a_change_of_no_known_range_is_a_change_of_everything() {
+    let (_memory, cache, notifier) = cache();
+    let lane = cache.lane();
+    let own = cache.register(pages(40, 1), READ).expect("registered");
+    for (address, length) in [(0x1_0000, 0), (u64::MAX, 1), (0x1_0000, u64::MAX), (u64::MAX, u64::MAX), (0, 0)] {
+        let before = [pages(10, 2), pages(30, 1)].map(|range| key(&lane, range, READ));
+        assert!(notifier.changed_at(address, length).is_err(), "{length} bytes at {address:#x}");
+        let after = [pages(10, 2), pages(30, 1)].map(|range| key(&lane, range, READ));
+        assert!(before.iter().all(|key| !after.contains(key)), "{length} bytes at {address:#x}");
+    }
+    assert_eq!((cache.check(), cache.check()), (Some(own.handle), None));
+    let before = [pages(10, 2), pages(30, 1)].map(|range| key(&lane, range, READ));
+    notifier.changed_at(30 * page_size(), 1).expect("a range");
+    let after = [pages(10, 2), pages(30, 1)].map(|range| key(&lane, range, READ));
+    assert!(before[0] == after[0] && before[1] != after[1]);
+}
+
+#[test]
 fn rcache_026_mon_050_what_is_in_use_stays_pinned_until_its_use_ends() {
     let (memory, cache, notifier) = cache();
     let (one, other) = (cache.lane(), cache.lane());

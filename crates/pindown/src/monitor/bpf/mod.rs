@@ -34,6 +34,7 @@ mod btf;
 mod cached;
 mod client;
 mod kernel;
+mod listen;
 mod load;
 mod page;
 mod refusal;

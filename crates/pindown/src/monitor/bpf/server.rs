@@ -7,15 +7,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with};
 
 use super::Slot;
 use super::client::NOBODYS;
@@ -78,7 +74,7 @@ impl Helper {
     /// Why the programs cannot be loaded; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
     pub fn open(path: &Path, limits: Limits) -> Result<Self, Unavailable> {
         let kernel = Kernel::load()?;
-        let listener = listen_at(path).map_err(Unavailable::Helper)?;
+        let listener = super::listen::at(path).map_err(Unavailable::Helper)?;
         let (clients, spaces) = (Vec::new(), HashMap::new());
         Ok(Self { kernel, listener, path: path.to_owned(), limits, clients, spaces })
     }
@@ -287,22 +283,4 @@ fn somewhere() -> io::Result<(u64, u64)> {
     let number = |bytes: &[u8]| bytes.iter().fold(0_u64, |all, &byte| all << 8 | u64::from(byte));
     let pages = NOBODYS.start / 4096 / 2;
     Ok((NOBODYS.start + number(place) % pages * 4096, (1 + number(size) % 4096) * 4096))
-}
-
-fn listen_at(path: &Path) -> io::Result<OwnedFd> {
-    let make =
-        || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
-    let address = SocketAddrUnix::new(path)?;
-    let listener = make()?;
-    if let Err(rustix::io::Errno::ADDRINUSE) = bind(&listener, &address) {
-        // Left behind by a helper that was killed, or another helper's.
-        if connect(make()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{} is in use", path.display())));
-        }
-        fs::remove_file(path)?;
-        bind(&listener, &address)?;
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-    listen(&listener, 128)?;
-    Ok(listener)
 }

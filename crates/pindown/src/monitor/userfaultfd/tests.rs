@@ -315,7 +315,7 @@ fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
         });
         wait.recv_timeout(std::time::Duration::from_secs(20)).expect("no write waits for ever");
         // SAFETY: within the pages, which nobody else uses any more.
-        assert_eq!(unsafe { *pages.0.cast::<u8>().add(1) }, 2);
+        assert_eq!(unsafe { pages.0.cast::<u8>().wrapping_add(1).read() }, 2);
         pages.unmap();
     }
 }

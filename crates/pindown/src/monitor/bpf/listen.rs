@@ -1,0 +1,82 @@
+//! The helper's socket, where anybody may connect.
+//!
+//! It is never open wider than it is to be. The kernel makes the file with the socket's own mode less the umask, so the
+//! mode is set before there is a file, and the rest of it after; nobody can connect before the socket listens. What is at
+//! the path is followed by no link, and replaced only if it is a socket: the place may be another user's.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+
+/// Everybody may connect, which takes the right to write.
+const EVERYBODY: u32 = 0o666;
+
+/// # Errors
+/// `AddrInUse` if somebody listens there; `AlreadyExists` if something lies there that is no socket.
+pub(super) fn at(path: &Path) -> io::Result<OwnedFd> {
+    let make =
+        || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None);
+    let address = SocketAddrUnix::new(path)?;
+    let listener = make()?;
+    fchmod(&listener, Mode::from_bits_truncate(EVERYBODY))?;
+    if let Err(error) = bind(&listener, &address) {
+        if error != rustix::io::Errno::ADDRINUSE {
+            return Err(error.into());
+        }
+        if !fs::symlink_metadata(path)?.file_type().is_socket() {
+            let what = format!("{} is there and is no socket", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        }
+        // Left behind by a helper that was killed, or another helper's.
+        if connect(make()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{} is in use", path.display())));
+        }
+        fs::remove_file(path)?;
+        bind(&listener, &address)?;
+    }
+    // What the umask took. Of a link that somebody has put there meanwhile, the link is opened, and is no socket.
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
+        return Err(io::Error::other(format!("{} was replaced", path.display())));
+    }
+    let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
+    listen(&listener, 128)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn mon_034_the_socket_is_everybodys_and_what_is_no_socket_stays() {
+        let place = std::env::temp_dir().join(format!("pindown-listen-{}", std::process::id()));
+        fs::create_dir(&place).expect("a directory");
+        let [socket, file, link] = ["socket", "file", "link"].map(|name| place.join(name));
+        let first = at(&socket).expect("listens");
+        let mode = || fs::symlink_metadata(&socket).expect("it is there").permissions().mode();
+        assert_eq!(mode(), 0o140_666);
+        assert_eq!(at(&socket).expect_err("it is listened to").kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        let second = at(&socket).expect("nobody listens any more");
+        assert_eq!(mode(), 0o140_666);
+        fs::write(&file, "precious").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+        symlink(&file, &link).expect("linked");
+        for other in [&file, &link] {
+            assert_eq!(at(other).expect_err("no socket").kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read(&file).expect("it is there"), b"precious");
+        assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+        drop(second);
+        fs::remove_dir_all(&place).expect("removed");
+    }
+}
