@@ -8,13 +8,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 use percale::domain::{CacheNote, OpenedCache};
+use percale::pindown::LookupError;
 use percale::pindown::capi::{
     Answering, Answers, Attr, Callbacks, FUNCTIONS, Failure, Functions, Opaque, OpenCache, Opened, Wishes, answer,
     open_by,
 };
 use percale::pindown::monitor::imported::Notifier;
 use percale::pindown::monitor::userfaultfd::Unseen;
-use percale::pindown::LookupError;
 use percale::{CacheSettings, Domain as PercaleDomain};
 
 use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, FI_PARAM_SIZE_T, FI_PARAM_STRING, fid, fid_domain};
@@ -166,6 +166,7 @@ fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -
         Unseen::GuardsRefused => settings.refuse_guards(),
         Unseen::Possible => settings,
     };
+    settings = settings.merging(wishes.merging);
     if wishes.userfaultfd.checks_rights() {
         settings = settings.check_rights();
     }

@@ -122,6 +122,13 @@ typedef int (*pindown_answers_fn)(void *context, const void *address, size_t len
  */
 #define PINDOWN_REFUSE_GUARDS 4u
 
+/*
+ * pindown_attr.flags: a miss registers, together with its pages, kept ones with the same rights that overlap or adjoin them, as
+ * long as each page is registered again only into a registration of at least twice the size (1 GiB and a quarter of max_bytes
+ * at most). What the larger one holds is dropped, and unpinned when its uses have ended. A change then drops more.
+ */
+#define PINDOWN_MERGE 8u
+
 /* How a cache is to be. Begin with PINDOWN_ATTR_INIT and set at least pin and unpin. */
 struct pindown_attr {
 	/* sizeof(struct pindown_attr). */

@@ -26,6 +26,7 @@ pub struct CacheSettings {
     monitor: CacheMonitor,
     unseen: Unseen,
     check_rights: bool,
+    merging: bool,
 }
 
 /// Who tells a registration cache that memory changed, as FI_MR_CACHE_MONITOR names them. An imported monitor
@@ -107,6 +108,7 @@ impl Default for CacheSettings {
             monitor: CacheMonitor::Best,
             unseen: Unseen::Possible,
             check_rights: false,
+            merging: false,
         }
     }
 }
@@ -156,6 +158,14 @@ impl CacheSettings {
     #[must_use]
     pub const fn check_rights(mut self) -> Self {
         self.check_rights = true;
+        self
+    }
+
+    /// Whether a miss registers kept memory that overlaps or adjoins its own together with it
+    /// ([`Builder::merging`](pindown::Builder::merging)); no, unless told otherwise.
+    #[must_use]
+    pub const fn merging(mut self, merging: bool) -> Self {
+        self.merging = merging;
         self
     }
 
@@ -213,7 +223,7 @@ impl CacheSettings {
             (CacheMonitor::Userfaultfd, None) => Choice::Userfaultfd(userfaultfd),
             (CacheMonitor::Sealed, None) => Choice::Sealed,
         };
-        let builder = Cache::builder(registrar).monitor_or_none(choice).max_count(self.max_count);
+        let builder = Cache::builder(registrar).monitor_or_none(choice).max_count(self.max_count).merging(self.merging);
         let cache = builder.max_bytes(self.max_bytes.unwrap_or(u64::MAX)).open()?;
         let found = cache.explanation().replace('\n', "; ");
         let named = !matches!(self.monitor, CacheMonitor::Best | CacheMonitor::Memhooks | CacheMonitor::Disabled);

@@ -26,6 +26,7 @@ pub struct Builder<R: Registrar> {
     /// Whether nothing is kept where the choice cannot work.
     or_none: bool,
     limits: Limits,
+    merging: bool,
 }
 
 /// Why there is no cache.
@@ -62,7 +63,8 @@ impl OpenError {
 
 impl<R: Registrar> Builder<R> {
     pub(super) fn new(registrar: R) -> Self {
-        Self { registrar, choice: best(), or_none: false, limits: Limits { count: DEFAULT_COUNT, bytes: u64::MAX } }
+        let limits = Limits { count: DEFAULT_COUNT, bytes: u64::MAX };
+        Self { registrar, choice: best(), or_none: false, limits, merging: false }
     }
 
     /// Who tells the cache what changed: the best that can work here, unless told otherwise.
@@ -93,12 +95,26 @@ impl<R: Registrar> Builder<R> {
         self
     }
 
+    /// Whether a miss registers, together with the pages that it is for, those that the cache keeps beside them: private
+    /// memory with the same rights that overlaps or adjoins them, as long as each page is registered again only into
+    /// a registration of at least twice the size, of 1 GiB and a quarter of [`Self::max_bytes`] at most. What the larger one holds
+    /// is then dropped, and unpinned when its uses have ended. If the larger one cannot be registered or watched, the pages alone
+    /// are.
+    ///
+    /// Fewer registrations serve more look-ups then, at the price of registering pages again, some log2 of their number
+    /// of times at worst, and of losing more of them to one change. No, unless told otherwise.
+    #[must_use]
+    pub fn merging(mut self, merging: bool) -> Self {
+        self.merging = merging;
+        self
+    }
+
     /// Opens the cache.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn open(self) -> Result<Cache<R>, OpenError> {
-        let Self { registrar, choice, or_none, limits } = self;
+        let Self { registrar, choice, or_none, limits, merging } = self;
         if limits.count > Entries::MOST {
             return Err(OpenError::TooMany(limits.count));
         }
@@ -117,6 +133,7 @@ impl<R: Registrar> Builder<R> {
             now: AtomicU32::new(0),
             table: Mutex::new(Table::new(limits)),
             monitor,
+            merging,
             unavailable: worse,
             interrupt: Shared::<R>::interrupt().map_err(|source| OpenError::Kernel { what: "a descriptor", source })?,
             registrar,

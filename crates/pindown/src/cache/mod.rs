@@ -15,6 +15,8 @@ mod front;
 mod grace;
 mod handles;
 mod lane;
+mod merge;
+mod miss;
 #[cfg(all(test, loom))]
 mod model;
 mod stats;
@@ -36,8 +38,8 @@ pub use lane::{Lane, Use};
 pub use stats::Stats;
 
 use crate::access::Access;
-use crate::journal::{Drained, Journal};
-use crate::monitor::{Monitor, Refusal, Unavailable, Watched};
+use crate::journal::Journal;
+use crate::monitor::{Monitor, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -102,6 +104,7 @@ struct Shared<R: Registrar> {
     now: AtomicU32,
     table: Mutex<Table<R::Pin>>,
     monitor: Box<dyn Monitor>,
+    merging: bool,
     /// Those that would have been better.
     unavailable: Vec<Unavailable>,
     /// Ends a wait.
@@ -244,154 +247,10 @@ impl<R: Registrar> Shared<R> {
         true
     }
 
-    /// What a hit did not find, by a caller whose announcement has ended: what it waits for would else wait for it. With
-    /// a kept registration it goes on announced anew, under the lock without which none is taken out.
-    #[cold]
-    fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
-        if self.journal.forked() {
-            return Err(LookupError::Forked);
-        }
-        let pages = range.pages();
-        let mut out = Vec::new();
-        let (ticket, kept) = {
-            let mut table = self.table();
-            let settled = self.settle(&mut table);
-            if settled && let Some(number) = self.find(&mut table, range, access) {
-                table.stats.slow_hits += 1;
-                return Ok(self.found(number, range, lane));
-            }
-            let kept = table.can_keep(pages);
-            if kept.is_ok() {
-                table.make_room(pages.len(), &self.entries);
-            }
-            let tight = table.is_tight(pages.len());
-            table.sweep(&self.epoch, &self.entries, tight, &mut out);
-            // What is told from here on spoils the registration; what was begun before and is not told yet shows as busy.
-            let ticket = table.begin(pages);
-            (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept })
-        };
-        self.let_go(out);
-        let watched = kept.and_then(|()| self.monitor.watch(pages, access));
-        let pinned = self.pin(pages, access);
-        let (found, unused) = {
-            let mut table = self.table();
-            let settled = self.settle(&mut table);
-            let undisturbed = table.end(ticket);
-            if watched.as_ref().is_err_and(|reason| *reason == Refusal::MonitorEnded) {
-                table.clear(&self.entries);
-            }
-            match pinned {
-                Ok(pinned) => {
-                    let still = |watched: &Watched| settled && undisturbed && self.is_still(watched);
-                    match watched {
-                        Ok(watched) if still(&watched) => self.keep(&mut table, range, access, pinned, watched, lane),
-                        Ok(watched) => (Ok(Self::single(&mut table, pinned, Refusal::Changed)), Some(watched)),
-                        Err(reason) => (Ok(Self::single(&mut table, pinned, reason)), None),
-                    }
-                }
-                Err(source) => {
-                    table.stats.failures += 1;
-                    (Err(LookupError::Registrar { range: pages, source }), watched.ok())
-                }
-            }
-        };
-        self.unwatch(unused);
-        found
-    }
-
-    /// Keeps a registration, if there is an entry left for it. And what is not to be watched any more, if not.
-    fn keep(
-        &self,
-        table: &mut Table<R::Pin>,
-        range: Range,
-        access: Access,
-        pinned: Pinned<R::Pin>,
-        watched: Watched,
-        lane: &Counts,
-    ) -> (Result<Found, LookupError>, Option<Watched>) {
-        let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
-        self.now.store(now, Ordering::Relaxed);
-        match table.keep(range.pages(), access, pinned, watched.inode, now, &self.entries) {
-            Ok(number) => (Ok(self.found(number, range, lane)), None),
-            Err(pinned) => (Ok(Self::single(table, pinned, Refusal::InUse)), Some(watched)),
-        }
-    }
-
-    /// A registration for one use.
-    fn single(table: &mut Table<R::Pin>, pinned: Pinned<R::Pin>, reason: Refusal) -> Found {
-        let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
-        Found::Single(table.single(pinned.pin, reason), keys)
-    }
-
-    /// A kept entry is used, and found at this address from now on. Under the table's lock.
-    fn found(&self, number: u32, range: Range, lane: &Counts) -> Found {
-        self.front.put(range.start(), number, |old| !self.entry(old).is_some_and(Entry::is_live));
-        let parity = self.parity();
-        lane.begin(parity);
-        Found::Kept(number, parity)
-    }
-
     /// The parity under which uses begin now.
     #[inline]
     fn parity(&self) -> usize {
         self.epoch.load(Ordering::Relaxed) as usize & 1
-    }
-
-    /// A kept entry whose file has not changed either, and whose rights the process still has; those that lost them go.
-    fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
-        loop {
-            let same = |number| self.entry(number).is_some_and(|entry| self.same_inode(entry));
-            let number = table.find(range, access, &self.entries, same)?;
-            if self.entry(number).is_some_and(|entry| self.allowed(entry)) {
-                return Some(number);
-            }
-            table.invalidate_one(number, &self.entries);
-        }
-    }
-
-    /// Whether the monitor is not in the middle of a change, and the range's file is as it was.
-    fn is_still(&self, watched: &Watched) -> bool {
-        !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
-    }
-
-    /// Takes in all that was told, if the monitor has finished telling it within some microseconds.
-    fn settle(&self, table: &mut Table<R::Pin>) -> bool {
-        for look in 0..SETTLING {
-            if table.drain(&self.journal, &self.entries) == Drained::Settled {
-                return true;
-            }
-            // The monitor may be waiting for this processor.
-            if look < SETTLING / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
-        }
-        false
-    }
-
-    /// Pins, dropping idle registrations and trying again where a limit stands against it (RCACHE-023).
-    fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
-        loop {
-            let error = match self.registrar.pin(pages, access) {
-                Ok(pinned) => return Ok(pinned),
-                Err(error) if is_a_limit(&error) => error,
-                Err(error) => return Err(error),
-            };
-            let mut out = Vec::new();
-            {
-                let mut table = self.table();
-                // First what is out of the cache and not unpinned yet.
-                table.sweep(&self.epoch, &self.entries, true, &mut out);
-                if out.is_empty() {
-                    // An eighth at a time: one may not be enough, and all would empty the cache.
-                    for _ in 0..(table.stats.entries / 8).max(1) {
-                        table.drop_oldest(&self.entries);
-                    }
-                    table.sweep(&self.epoch, &self.entries, true, &mut out);
-                }
-            }
-            if out.is_empty() {
-                return Err(error);
-            }
-            self.let_go(out);
-        }
     }
 
     /// The end of a use that had a registration of its own.
@@ -450,13 +309,4 @@ impl<R: Registrar> Drop for Shared<R> {
         }
         self.let_go(table.into_pins(&self.entries));
     }
-}
-
-/// Looks at a monitor that is telling something, before a registration is made for one use.
-const SETTLING: u32 = 400;
-
-/// Whether the registrar ran into a limit that idle registrations may stand in the way of.
-fn is_a_limit(error: &io::Error) -> bool {
-    let limits = [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::EDQUOT];
-    error.raw_os_error().is_some_and(|code| limits.contains(&code)) || error.kind() == io::ErrorKind::OutOfMemory
 }

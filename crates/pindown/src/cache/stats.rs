@@ -20,6 +20,8 @@ pub struct Stats {
     pub evictions: u64,
     /// Registrations dropped because their memory changed.
     pub invalidations: u64,
+    /// Registrations dropped because a larger one took their place ([`Builder::merging`](crate::Builder::merging)).
+    pub merged: u64,
     /// Times that everything was dropped, because nobody knew what had changed.
     pub flushes: u64,
     /// Registrations of the application's own that it has not undone.

@@ -122,6 +122,27 @@ impl<P> Table<P> {
         });
     }
 
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Calls `with` for each kept entry that overlaps the range or adjoins it.
+    pub(super) fn each_near(&self, range: Range, with: &mut impl FnMut(u32)) {
+        let near = Range::between(range.start().saturating_sub(1), range.end().saturating_add(1)).unwrap_or(range);
+        self.tree.overlapping(near, &mut |number| {
+            with(number);
+            true
+        });
+    }
+
+    /// Takes one out whose place another has taken.
+    pub(super) fn replace(&mut self, number: u32, entries: &Entries) {
+        if entries.get(number).is_some_and(Entry::kill) {
+            self.dead.push(number);
+            self.stats.merged += 1;
+        }
+    }
+
     /// Takes one out that is not to be used again.
     pub(super) fn invalidate_one(&mut self, number: u32, entries: &Entries) {
         if entries.get(number).is_some_and(Entry::kill) {

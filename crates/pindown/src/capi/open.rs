@@ -38,9 +38,11 @@ pub(super) const CHECK_RIGHTS: u32 = 1 << 1;
 
 /// `PINDOWN_REFUSE_GUARDS`.
 pub(super) const REFUSE_GUARDS: u32 = 1 << 2;
+/// `PINDOWN_MERGE`.
+pub(super) const MERGE: u32 = 1 << 3;
 
 /// All that are known.
-const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS | REFUSE_GUARDS;
+const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS | REFUSE_GUARDS | MERGE;
 
 /// Longer than any version of the structure.
 const LONGEST: usize = 4096;
@@ -133,6 +135,8 @@ pub struct Wishes<'a> {
     pub max_count: Option<u32>,
     /// How userfaultfd is to work: the caller's promise.
     pub userfaultfd: Settings,
+    /// Whether registrations are merged.
+    pub merging: bool,
     /// What decides which memory the caller answers for.
     pub answering: Answering,
 }
@@ -161,7 +165,7 @@ fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
         }
         name => return Err(unknown(name)),
     };
-    let mut builder = Cache::builder(callbacks).monitor(choice);
+    let mut builder = Cache::builder(callbacks).monitor(choice).merging(wishes.merging);
     if let Some(bytes) = wishes.max_bytes {
         builder = builder.max_bytes(bytes);
     }
@@ -197,6 +201,7 @@ pub unsafe fn open_by(
             max_bytes: (attr.max_bytes != NO_LIMIT).then_some(attr.max_bytes),
             max_count: (attr.max_count != DEFAULT_COUNT).then_some(attr.max_count),
             userfaultfd: attr.userfaultfd(),
+            merging: attr.flags & MERGE != 0,
             answering: Answering::new(attr.answers, context),
         };
         let Opened { cache, notifier, kept } = open(Callbacks { pin, unpin, context }, wishes)?;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::handles::{OwnRegistration, reason};
 use super::lane::UseOfLane;
-use super::open::{Attr, CHECK_RIGHTS, DEFAULT_COUNT, NO_LIMIT, NO_UNSEEN_CHANGES, REFUSE_GUARDS};
+use super::open::{Attr, CHECK_RIGHTS, DEFAULT_COUNT, MERGE, NO_LIMIT, NO_UNSEEN_CHANGES, REFUSE_GUARDS};
 use super::pindown_version;
 use super::registrar::PinnedKeys;
 use super::stats::Counts;
@@ -62,6 +62,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("PINDOWN_NO_UNSEEN_CHANGES", NO_UNSEEN_CHANGES.into()),
         ("PINDOWN_CHECK_RIGHTS", CHECK_RIGHTS.into()),
         ("PINDOWN_REFUSE_GUARDS", REFUSE_GUARDS.into()),
+        ("PINDOWN_MERGE", MERGE.into()),
         ("PINDOWN_USE_SINGLE", single),
         ("PINDOWN_LOCAL_WRITE", access("LOCAL_WRITE")),
         ("PINDOWN_REMOTE_READ", access("REMOTE_READ")),

@@ -10,9 +10,10 @@ use proptest::prelude::*;
 
 use super::*;
 mod handles;
+mod merging;
 use crate::Pinned;
-use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
+use crate::monitor::{Choice, Refusal};
 use crate::range::page_size;
 
 /// Memory as a model: every page has a generation, and a pin remembers those that it saw.
@@ -24,6 +25,8 @@ pub(super) struct Memory {
     /// Pins allowed at a time.
     limit: Option<usize>,
     pub(super) pinned: AtomicU64,
+    /// Bytes, each time that they were pinned.
+    registered: AtomicU64,
     pub(super) unpinned: AtomicU64,
 }
 
@@ -61,6 +64,7 @@ impl Registrar for Arc<Memory> {
         let pin = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         pins.insert(pin, (range, self.generation(range)));
         self.pinned.fetch_add(1, Ordering::Relaxed);
+        self.registered.fetch_add(range.len(), Ordering::Relaxed);
         Ok(Pinned { pin, local_key: pin, remote_key: pin + 1000 })
     }
 
@@ -356,8 +360,10 @@ proptest! {
     fn rcache_021_nothing_stale_is_ever_served(
         steps in prop::collection::vec((0..6_u8, 0..60_u64, 1..6_u64, any::<bool>()), 1..400),
         count in 1..24_u32,
+        merges in any::<bool>(),
     ) {
         let memory = Arc::new(Memory::default());
+        let open = if merges { merging::merging } else { open };
         let (cache, notifier) = open(&memory, count, 64 * page_size());
         let lanes = [cache.lane(), cache.lane()];
         let mut under_way: Vec<(usize, Use)> = Vec::new();

@@ -1,0 +1,201 @@
+//! A miss: what a hit did not find is found behind the lock, or registered.
+
+use std::io;
+
+use super::entry::Entry;
+use super::grace::Counts;
+use super::table::Table;
+use super::{Found, LookupError, Shared};
+use crate::access::Access;
+use crate::journal::Drained;
+use crate::monitor::{Refusal, Watched};
+use crate::range::Range;
+use crate::registrar::{Pinned, Registrar};
+use crate::sync::Ordering;
+
+impl<R: Registrar> Shared<R> {
+    /// What a hit did not find, by a caller whose announcement has ended: what it waits for would else wait for it. With
+    /// a kept registration it goes on announced anew, under the lock without which none is taken out.
+    #[cold]
+    pub(super) fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
+        if self.journal.forked() {
+            return Err(LookupError::Forked);
+        }
+        let pages = range.pages();
+        let mut out = Vec::new();
+        let (ticket, kept, wide) = {
+            let mut table = self.table();
+            let settled = self.settle(&mut table);
+            if settled && let Some(number) = self.find(&mut table, range, access) {
+                table.stats.slow_hits += 1;
+                return Ok(self.found(number, range, lane));
+            }
+            let kept = table.can_keep(pages);
+            let merging = self.merging && settled && kept.is_ok();
+            let wide = if merging { table.widened(pages, access, &self.entries) } else { pages };
+            if kept.is_ok() {
+                table.make_room(wide.len(), &self.entries);
+            }
+            let tight = table.is_tight(wide.len());
+            table.sweep(&self.epoch, &self.entries, tight, &mut out);
+            // What is told from here on spoils the registration; what was begun before and is not told yet shows as busy.
+            let ticket = table.begin(wide);
+            (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
+        };
+        self.let_go(out);
+        let merged = if wide == pages { None } else { self.register_merged(kept, wide, access) };
+        let registered = if merged.is_some() { wide } else { pages };
+        let (watched, pinned) = merged.unwrap_or_else(|| {
+            let watched = kept.and_then(|()| self.monitor.watch(pages, access));
+            (watched, self.pin(pages, access))
+        });
+        let (found, unused) = {
+            let mut table = self.table();
+            let settled = self.settle(&mut table);
+            let undisturbed = table.end(ticket);
+            if watched.as_ref().is_err_and(|reason| *reason == Refusal::MonitorEnded) {
+                table.clear(&self.entries);
+            }
+            match pinned {
+                Ok(pinned) => {
+                    let still = |watched: &Watched| settled && undisturbed && self.is_still(watched);
+                    match watched {
+                        Ok(watched) if still(&watched) => {
+                            self.keep(&mut table, (range, registered), access, pinned, watched, lane)
+                        }
+                        Ok(watched) => (Ok(Self::single(&mut table, pinned, Refusal::Changed)), Some(watched)),
+                        Err(reason) => (Ok(Self::single(&mut table, pinned, reason)), None),
+                    }
+                }
+                Err(source) => {
+                    table.stats.failures += 1;
+                    (Err(LookupError::Registrar { range: pages, source }), watched.ok())
+                }
+            }
+        };
+        self.unwatch(unused);
+        found
+    }
+
+    /// Registers more than was asked for, if that can be watched and pinned without dropping anything.
+    #[expect(clippy::type_complexity, reason = "what the two calls answer")]
+    fn register_merged(
+        &self,
+        kept: Result<(), Refusal>,
+        wide: Range,
+        access: Access,
+    ) -> Option<(Result<Watched, Refusal>, io::Result<Pinned<R::Pin>>)> {
+        kept.ok()?;
+        let watched = self.monitor.watch(wide, access).ok()?;
+        match self.registrar.pin(wide, access) {
+            Ok(pinned) => Some((Ok(watched), Ok(pinned))),
+            Err(_) => {
+                self.unwatch(Some(watched));
+                None
+            }
+        }
+    }
+
+    /// Keeps a registration, if there is an entry left for it. And what is not to be watched any more, if not.
+    fn keep(
+        &self,
+        table: &mut Table<R::Pin>,
+        (range, registered): (Range, Range),
+        access: Access,
+        pinned: Pinned<R::Pin>,
+        watched: Watched,
+        lane: &Counts,
+    ) -> (Result<Found, LookupError>, Option<Watched>) {
+        let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
+        self.now.store(now, Ordering::Relaxed);
+        match table.keep(registered, access, pinned, watched.inode, now, &self.entries) {
+            Ok(number) => {
+                if self.merging {
+                    table.absorb(number, &self.entries);
+                }
+                (Ok(self.found(number, range, lane)), None)
+            }
+            Err(pinned) => (Ok(Self::single(table, pinned, Refusal::InUse)), Some(watched)),
+        }
+    }
+
+    /// A registration for one use.
+    fn single(table: &mut Table<R::Pin>, pinned: Pinned<R::Pin>, reason: Refusal) -> Found {
+        let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
+        Found::Single(table.single(pinned.pin, reason), keys)
+    }
+
+    /// A kept entry is used, and found at this address from now on. Under the table's lock.
+    fn found(&self, number: u32, range: Range, lane: &Counts) -> Found {
+        self.front.put(range.start(), number, |old| !self.entry(old).is_some_and(Entry::is_live));
+        let parity = self.parity();
+        lane.begin(parity);
+        Found::Kept(number, parity)
+    }
+
+    /// A kept entry whose file has not changed either, and whose rights the process still has; those that lost them go.
+    fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
+        loop {
+            let same = |number| self.entry(number).is_some_and(|entry| self.same_inode(entry));
+            let number = table.find(range, access, &self.entries, same)?;
+            if self.entry(number).is_some_and(|entry| self.allowed(entry)) {
+                return Some(number);
+            }
+            table.invalidate_one(number, &self.entries);
+        }
+    }
+
+    /// Whether the monitor is not in the middle of a change, and the range's file is as it was.
+    pub(super) fn is_still(&self, watched: &Watched) -> bool {
+        !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
+    }
+
+    /// Takes in all that was told, if the monitor has finished telling it within some microseconds.
+    pub(super) fn settle(&self, table: &mut Table<R::Pin>) -> bool {
+        for look in 0..SETTLING {
+            if table.drain(&self.journal, &self.entries) == Drained::Settled {
+                return true;
+            }
+            // The monitor may be waiting for this processor.
+            if look < SETTLING / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        false
+    }
+
+    /// Pins, dropping idle registrations and trying again where a limit stands against it (RCACHE-023).
+    pub(super) fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
+        loop {
+            let error = match self.registrar.pin(pages, access) {
+                Ok(pinned) => return Ok(pinned),
+                Err(error) if is_a_limit(&error) => error,
+                Err(error) => return Err(error),
+            };
+            let mut out = Vec::new();
+            {
+                let mut table = self.table();
+                // First what is out of the cache and not unpinned yet.
+                table.sweep(&self.epoch, &self.entries, true, &mut out);
+                if out.is_empty() {
+                    // An eighth at a time: one may not be enough, and all would empty the cache.
+                    for _ in 0..(table.stats.entries / 8).max(1) {
+                        table.drop_oldest(&self.entries);
+                    }
+                    table.sweep(&self.epoch, &self.entries, true, &mut out);
+                }
+            }
+            if out.is_empty() {
+                return Err(error);
+            }
+            self.let_go(out);
+        }
+    }
+}
+
+/// Looks at a monitor that is telling something, before a registration is made for one use.
+const SETTLING: u32 = 400;
+
+/// Whether the registrar ran into a limit that idle registrations may stand in the way of.
+fn is_a_limit(error: &io::Error) -> bool {
+    let limits = [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::EDQUOT];
+    error.raw_os_error().is_some_and(|code| limits.contains(&code)) || error.kind() == io::ErrorKind::OutOfMemory
+}
