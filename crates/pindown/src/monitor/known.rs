@@ -1,10 +1,10 @@
 //! What a monitor knows of the mapping that it looked at last.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use crate::journal::Page;
 use crate::range::Range;
+use crate::sync::{Mutex, Ordering};
 
 /// A mapping that can be watched, for as long as nothing at all was told since: a mapping is replaced by another only
 /// after its going was told. So many registrations in one mapping ask the kernel about it once.
@@ -36,7 +36,7 @@ impl Known {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::journal::Change;
@@ -61,5 +61,143 @@ mod tests {
         assert!(!known.has(range(0x2000, 0x1000), Since::now(&page)), "a change is under way");
         page.busy.store(0, Ordering::Release);
         assert!(!known.has(range(0x2000, 0x1000), Since::now(&page)), "and nothing was learnt meanwhile");
+    }
+}
+
+/// Loom: somebody asks the kernel about a mapping and learns the answer, while the mapping becomes another.
+#[cfg(all(test, loom))]
+mod model {
+    use std::sync::Arc;
+
+    use loom::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::journal::Change;
+
+    /// A mapping, its monitor, and what is known of it.
+    struct World {
+        page: &'static Page,
+        known: Known,
+        /// Which mapping is there: its number is the range that the kernel answers with.
+        mapping: AtomicU64,
+        /// Changes that nobody has read: counted before the mapping goes, as userfaultfd(2) does.
+        unread: AtomicU64,
+        /// Changes that have been told in full.
+        told: AtomicU64,
+    }
+
+    fn world() -> Arc<World> {
+        Arc::new(World {
+            page: Box::leak(Page::boxed()),
+            known: Known::default(),
+            mapping: AtomicU64::new(1),
+            unread: AtomicU64::new(0),
+            told: AtomicU64::new(1),
+        })
+    }
+
+    fn mapping(number: u64) -> Range {
+        Range::new(0x1000, number * 0x1000).expect("a range")
+    }
+
+    impl World {
+        /// A monitor that marks the page before it reads, and tells what it read after.
+        fn change_and_mark_first(&self) {
+            self.unread.fetch_add(1, Ordering::SeqCst);
+            self.mapping.fetch_add(1, Ordering::SeqCst);
+            self.page.busy.store(1, Ordering::Release);
+            self.page.emit(Change::Of(mapping(1)));
+            // Read: whoever changed it goes on.
+            self.unread.fetch_sub(1, Ordering::SeqCst);
+            self.page.emit(Change::Of(mapping(1)));
+            self.page.busy.store(0, Ordering::Release);
+        }
+
+        /// A monitor that tells when the change is over, before whoever made it goes on.
+        fn change_and_tell(&self) {
+            self.mapping.fetch_add(1, Ordering::SeqCst);
+            self.page.emit(Change::Of(mapping(1)));
+            self.told.fetch_add(1, Ordering::SeqCst);
+        }
+
+        /// A monitor that tells when a change begins, and marks the page until it is over (the kernel's, where it frees page
+        /// tables early).
+        fn tell_and_change(&self) {
+            self.page.busy.store(1, Ordering::Release);
+            self.page.emit(Change::Of(mapping(1)));
+            self.mapping.fetch_add(1, Ordering::SeqCst);
+            self.page.busy.store(0, Ordering::Release);
+        }
+
+        /// As a miss does; what the mapping is said to be, if it is known.
+        fn look(&self) -> Option<u64> {
+            let now = (self.unread.load(Ordering::SeqCst) == 0).then(|| Since::now(self.page));
+            let known = now.and_then(|now| (1..=3).rev().find(|number| self.known.has(mapping(*number), now)));
+            if known.is_none() {
+                let found = self.mapping.load(Ordering::SeqCst);
+                if let Some(now) = now {
+                    self.known.learn(mapping(found), now);
+                }
+            }
+            known
+        }
+    }
+
+    #[test]
+    fn loom_what_is_known_of_a_mapping_against_its_change() {
+        loom::model(|| {
+            let world = world();
+            world.look();
+            let changer = loom::thread::spawn({
+                let world = Arc::clone(&world);
+                move || world.change_and_tell()
+            });
+            // What was told before the look began is not there any more.
+            let told = world.told.load(Ordering::SeqCst);
+            assert!(world.look().is_none_or(|known| known >= told));
+            changer.join().expect("no panic");
+            assert!(world.look().is_none_or(|known| known == 2));
+            assert!(world.look().is_none_or(|known| known == 2));
+        });
+    }
+
+    #[test]
+    fn loom_what_is_known_of_a_mapping_against_a_monitor_that_tells_first() {
+        loom::model(|| {
+            let world = world();
+            world.look();
+            let changer = loom::thread::spawn({
+                let world = Arc::clone(&world);
+                move || world.tell_and_change()
+            });
+            world.look();
+            let there = world.mapping.load(Ordering::SeqCst);
+            assert!(
+                world.look().is_none_or(|known| known >= there),
+                "what was learnt during the change is not known after"
+            );
+            changer.join().expect("no panic");
+            assert!(world.look().is_none_or(|known| known == 2));
+        });
+    }
+
+    #[test]
+    fn loom_what_is_known_of_a_mapping_against_a_monitor_that_marks_first() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let world = world();
+            world.look();
+            let changer = loom::thread::spawn({
+                let world = Arc::clone(&world);
+                move || world.change_and_mark_first()
+            });
+            // Another who has seen the new mapping, as a thread may that maps the hole itself.
+            let there = world.mapping.load(Ordering::SeqCst);
+            assert!(world.look().is_none_or(|known| known >= there), "it was another already");
+            assert!(world.look().is_none_or(|known| known >= there), "and what was learnt meanwhile is of it");
+            changer.join().expect("no panic");
+            assert!(world.look().is_none_or(|known| known == 2));
+        });
     }
 }

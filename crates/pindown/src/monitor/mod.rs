@@ -11,7 +11,7 @@
 #[cfg(not(loom))]
 pub mod bpf;
 pub mod imported;
-#[cfg(not(loom))]
+#[cfg(any(not(loom), test))]
 mod known;
 #[cfg(not(loom))]
 pub mod sealed;
