@@ -134,7 +134,8 @@ impl Entry {
     }
 }
 
-/// All entries, by number: as many as the cache may keep. They take no memory before they are used.
+/// All entries, by number: as many as the cache may keep, after one that is never valid, which stands for none. They take
+/// no memory before they are used.
 #[derive(Debug)]
 pub(crate) struct Entries(Box<[Entry]>);
 
@@ -146,20 +147,26 @@ impl Entries {
     /// No memory.
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         #[cfg(not(loom))]
-        let entries = <[Entry] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count as usize);
+        let entries = <[Entry] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count as usize + 1);
         #[cfg(loom)]
-        let entries = Ok::<_, io::Error>((0..count).map(|_| Entry::new()).collect());
+        let entries = Ok::<_, io::Error>((0..=count).map(|_| Entry::new()).collect());
         entries.map(Self).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
     /// Entry `number`, if there is one.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
+        self.0.get(number as usize + 1)
+    }
+
+    /// The entry whose number plus one this is; one that is never valid for 0.
+    #[inline]
+    pub(crate) fn after(&self, number: u32) -> Option<&Entry> {
         self.0.get(number as usize)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.0.len() - 1
     }
 }
 

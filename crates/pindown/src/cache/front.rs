@@ -19,24 +19,14 @@ const MOST_SLOTS: usize = 1 << 22;
 /// log2 of the bytes of the smallest page.
 const PAGE_SHIFT: u32 = 12;
 
-#[derive(Debug)]
-#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
-#[repr(C, align(64))]
-struct Line([AtomicU32; WAYS]);
-
 /// The table. A slot holds the number of an entry, plus one.
 #[derive(Debug)]
 pub(crate) struct Front {
-    lines: Box<[Line]>,
+    slots: Box<[AtomicU32]>,
+    /// Slots before the first whole cache line.
+    before: usize,
     /// What of a hash is not the number of a slot.
     shift: u32,
-}
-
-/// Where an address is looked for.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    line: usize,
-    way: usize,
 }
 
 impl Front {
@@ -46,45 +36,54 @@ impl Front {
     /// No memory.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let slots = (entries as usize * 8).clamp(64, MOST_SLOTS).next_power_of_two();
-        let (lines, shift) = (slots / WAYS, 64 - slots.ilog2());
+        let shift = 64 - slots.ilog2();
+        let all = slots + WAYS;
         #[cfg(not(loom))]
-        let lines = <[Line] as zerocopy::FromZeros>::new_box_zeroed_with_elems(lines);
+        let slots = <[AtomicU32] as zerocopy::FromZeros>::new_box_zeroed_with_elems(all);
         #[cfg(loom)]
-        let lines = Ok::<_, io::Error>((0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU32::new(0)))).collect());
-        lines.map(|lines| Self { lines, shift }).map_err(|_| io::ErrorKind::OutOfMemory.into())
+        let slots = Ok::<_, io::Error>((0..all).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
+        let slots = slots.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let past = slots.as_ptr().addr() / size_of::<u32>() % WAYS;
+        Ok(Self { slots, before: (WAYS - past) % WAYS, shift })
     }
 
+    /// The number of the slot where an address is looked for first.
     #[inline]
-    fn place(&self, address: u64) -> Place {
+    fn place(&self, address: u64) -> usize {
         // 2^64 divided by the golden ratio: the upper bits of its multiples keep apart for addresses at any stride, and
         // nobody gains by choosing addresses.
-        let slot = (address >> PAGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift;
-        Place { line: slot as usize / WAYS, way: slot as usize % WAYS }
+        let hash = (address >> PAGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> self.shift) as usize
     }
 
-    /// The entry where this address is looked for first.
+    /// What the slot holds where this address is looked for first: the number of an entry plus one, or 0.
     #[inline]
-    pub(crate) fn first(&self, address: u64) -> Option<u32> {
-        let place = self.place(address);
-        number(&self.lines.get(place.line)?.0[place.way])
+    pub(crate) fn first(&self, address: u64) -> u32 {
+        let slot = self.slots.get(self.before + self.place(address));
+        slot.map_or(0, |slot| slot.load(Ordering::Acquire))
+    }
+
+    /// The slots of a line.
+    fn line(&self, place: usize) -> &[AtomicU32] {
+        let start = self.before + place / WAYS * WAYS;
+        &self.slots[start..start + WAYS]
     }
 
     /// An entry of the address' line that `serves`.
     #[cold]
     pub(crate) fn find(&self, address: u64, serves: impl Fn(u32) -> bool) -> Option<u32> {
-        let place = self.place(address);
-        self.lines[place.line].0.iter().filter_map(number).find(|number| serves(*number))
+        self.line(self.place(address)).iter().filter_map(number).find(|number| serves(*number))
     }
 
     /// From now on this address is looked for at this entry. `useless` says which entries need no slot any more.
     pub(crate) fn put(&self, address: u64, entry: u32, useless: impl Fn(u32) -> bool) {
         let place = self.place(address);
-        let line = &self.lines[place.line].0;
-        let own = &line[place.way];
+        let (line, way) = (self.line(place), place % WAYS);
+        let own = &line[way];
         let goes = |slot: &AtomicU32| number(slot).is_none_or(&useless);
         if !goes(own) {
             // The one before moves aside, if there is room.
-            let mut aside = (1..WAYS).map(|step| &line[(place.way + step) % WAYS]);
+            let mut aside = (1..WAYS).map(|step| &line[(way + step) % WAYS]);
             if let Some(free) = aside.find(|slot| goes(slot)) {
                 free.store(own.load(Ordering::Relaxed), Ordering::Release);
             }

@@ -216,9 +216,10 @@ impl<R: Registrar> Shared<R> {
     /// stands ([`Journal::seen`]).
     #[inline(always)]
     fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(u32, &Entry)> {
-        let number = self.front.first(range.start())?;
-        let entry = self.entries.get(number)?;
-        self.holds(entry, range, access, seen).then_some((number, entry))
+        let next = self.front.first(range.start());
+        let entry = self.entries.after(next)?;
+        // The entry that stands for none holds nothing, so there is a number.
+        self.holds(entry, range, access, seen).then_some((next.wrapping_sub(1), entry))
     }
 
     /// A hit elsewhere, by the same caller.

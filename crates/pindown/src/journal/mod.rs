@@ -23,8 +23,10 @@ use wiped::Wiped;
 /// One cache's view of a monitor's page.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// `None` if there is nothing to tell: memory that cannot change under us.
-    page: Option<&'static Page>,
+    /// One in which nothing is ever told, if there is nothing to tell: memory that cannot change under us.
+    page: &'static Page,
+    /// Whether anything may be told.
+    told: bool,
     /// A monitor that marks the page before it knows what changed: while it is busy, nothing it told is the last word.
     waits: bool,
     /// A userfaultfd to ask first.
@@ -54,7 +56,7 @@ impl Journal {
         aside: bool,
     ) -> std::io::Result<Self> {
         let seen = Wiped::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
-        Ok(Self { page, waits, asked, aside, seen })
+        Ok(Self { page: page.unwrap_or_else(silent), told: page.is_some(), waits, asked, aside, seen })
     }
 
     /// Whether this is a forked child of the process that made the journal.
@@ -93,16 +95,13 @@ impl Journal {
     /// After a look-up that found its entry: whether nothing was told since `seen`.
     #[inline]
     pub(crate) fn still(&self, seen: u64) -> bool {
-        match self.page {
-            Some(page) => page.head.load(Ordering::Acquire).wrapping_add(1) == seen,
-            None => seen != 0,
-        }
+        self.page.head.load(Ordering::Acquire).wrapping_add(1) == seen
     }
 
     /// How often pages were taken from the file watched at `slot`.
     #[inline]
     pub(crate) fn inode(&self, slot: u32) -> u64 {
-        self.page.and_then(|page| page.inodes.get(slot as usize)).map_or(0, |count| count.load(Ordering::Acquire))
+        self.page.inodes.get(slot as usize).map_or(0, |count| count.load(Ordering::Acquire))
     }
 
     /// Whether a change is under way that was told when it began, and may not be told again. (A monitor that marks first
@@ -112,12 +111,15 @@ impl Journal {
     }
 
     fn marked(&self) -> bool {
-        self.page.is_some_and(|page| page.busy.load(Ordering::Acquire) != 0)
+        self.page.busy.load(Ordering::Acquire) != 0
     }
 
     /// Takes in what was told, `apply` each: by one thread at a time.
     pub(crate) fn drain(&self, mut apply: impl FnMut(Change)) -> Drained {
-        let Some(page) = self.page else { return Drained::Settled };
+        if !self.told {
+            return Drained::Settled;
+        }
+        let page = self.page;
         // A change whose caller still waits to be read may be over for others that map the addresses anew.
         if self.changing() {
             return Drained::Unsettled;
@@ -145,6 +147,18 @@ impl Journal {
         self.seen.store(head + 1, Ordering::Release);
         Drained::Settled
     }
+}
+
+/// The page of those who are told nothing.
+fn silent() -> &'static Page {
+    #[cfg(not(loom))]
+    {
+        static SILENT: std::sync::OnceLock<&Page> = std::sync::OnceLock::new();
+        SILENT.get_or_init(|| Box::leak(Page::boxed()))
+    }
+    // Loom's atomics belong to one run of a model.
+    #[cfg(loom)]
+    Box::leak(Page::boxed())
 }
 
 #[cfg(all(test, not(loom)))]
