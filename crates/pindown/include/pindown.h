@@ -184,7 +184,7 @@ int pindown_open(const struct pindown_attr *attr, struct pindown_cache **cache);
 int pindown_close(struct pindown_cache *cache);
 
 /*
- * The name of the monitor that watches: never "best". Good until pindown_close; null for a null cache. Any thread.
+ * The name of the monitor that watches: never "best"; "userfaultfd-plain" is userfaultfd of Linux 5.18 to 6.6. Good until pindown_close; null for a null cache. Any thread.
  */
 const char *pindown_monitor(const struct pindown_cache *cache);
 

@@ -26,7 +26,7 @@
 //!
 //! # Before Linux 6.7
 //!
-//! There is no asynchronous write protection then, and [`Mode::Plain`] registers for the plain one, whose faults are
+//! There is no asynchronous write protection then, and mappings are registered for the plain one, whose faults are
 //! reported to this thread, and wait for it. It is as sound, for what is kept:
 //! * No fault comes, for a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A mark of
 //!   somebody else's, by PAGEMAP_SCAN since Linux 6.7, is taken back when the fault is reported.) So nothing of the program
