@@ -4,14 +4,25 @@
 //! it was inserted in, a small number, its [`PeerAddress`], by which operations name it.
 //!
 //! * [`name`]: the text form of network addresses, and resolving names.
-//! * [`vector`]: address vectors.
+//! * [`vector`]: address vectors; [`inserted`]: what became of an insertion.
+//!
+//! Within: `table` finds, reads and writes entries, which are words (`entry`) in a `store`, or addresses of a symmetric
+//! `block`; `symmetric` makes blocks of nodes and services that count up; `paged` is a table that grows without moving.
 
+mod block;
 mod builder;
+mod entry;
+pub mod error;
+pub mod inserted;
 pub mod name;
 mod paged;
+mod store;
+mod symmetric;
+mod table;
 pub mod vector;
 
 pub use self::builder::VectorBuilder;
+pub use self::inserted::Inserted;
 
 use std::fmt;
 

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+use super::known::Known;
 use super::types::Pending;
 use crate::address::PeerAddress;
 use crate::address::vector::{AddressError, AddressVector};
@@ -25,6 +26,9 @@ pub(crate) enum State {
     /// Another slot is the same peer under the address that it advertises.
     Alias(Connection),
 }
+
+/// No count of removals or changes: what was never looked up.
+const NEVER: u64 = u64::MAX;
 
 /// One peer.
 #[derive(Debug)]
@@ -64,9 +68,11 @@ pub(crate) struct Peer {
     pub(crate) counts: Counts,
     /// It wants offers only.
     pub(crate) offers_only: bool,
-    /// Its place in the vector, as of `source_generation`.
+    /// Its place in the vector, if it was found there and nothing has been removed since (`source_removals`).
     source: PeerAddress,
-    source_generation: u64,
+    source_removals: u64,
+    /// It was not found, and nothing has been inserted since (the vector's changes).
+    missed_at: u64,
     /// It broke the protocol; the engine closes the link when it next looks.
     pub(crate) accused: Option<&'static str>,
 }
@@ -93,7 +99,8 @@ impl Peer {
             counts: Counts::empty(),
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
-            source_generation: u64::MAX,
+            source_removals: NEVER,
+            missed_at: NEVER,
             accused: None,
         }
     }
@@ -110,11 +117,11 @@ impl Peer {
 pub(crate) struct Peers {
     list: Vec<Peer>,
     by_socket: HashMap<SocketAddr, Connection>,
-    /// Slot + 1 by vector index; 0 is "not looked up yet".
-    by_address: Vec<u32>,
+    /// Slots of the vector's addresses that were named.
+    known: Known,
     vector: Option<AddressVector>,
-    /// The vector's generation for which `by_address` holds.
-    generation: u64,
+    /// The vector's removals for which `known` holds; odd ones never do.
+    removals: u64,
     /// Some peer is accused.
     pub(crate) any_accused: bool,
     /// The endpoint is for one peer, which is the only one in its vector once there is a connection to it.
@@ -126,13 +133,14 @@ pub(crate) struct Peers {
 impl Peers {
     /// No peers yet.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
-        let generation = vector.as_ref().map_or(0, AddressVector::generation);
+        let removals = vector.as_ref().map_or(NEVER, AddressVector::removals);
+        let bits = vector.as_ref().map_or(0, |vector| vector.options().receive_context_bits);
         Self {
             list: Vec::new(),
             by_socket: HashMap::new(),
-            by_address: Vec::new(),
+            known: Known::new(bits),
             vector,
-            generation,
+            removals,
             any_accused: false,
             single,
             free: Vec::new(),
@@ -151,10 +159,10 @@ impl Peers {
     /// As [`resolve`](Self::resolve), if it was looked up since the vector changed.
     #[inline]
     pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
-        if self.vector.as_ref()?.generation() != self.generation {
+        if self.vector.as_ref()?.removals() != self.removals {
             return None;
         }
-        self.by_address.get(peer.0 as usize)?.checked_sub(1)
+        self.known.get(peer)
     }
 
     #[cold]
@@ -163,21 +171,22 @@ impl Peers {
         if self.single && vector.is_empty() {
             return Err(Unresolved::NotConnected);
         }
-        let generation = vector.generation();
-        if generation != self.generation {
-            self.by_address.clear();
-            self.generation = generation;
+        let removals = vector.removals();
+        if removals != self.removals {
+            self.known.clear();
+            self.removals = removals;
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
-        let index = usize::try_from(peer.0).map_err(|_| Unresolved::Unknown)?;
+        let bits = vector.options().receive_context_bits;
         let slot = self.real_slot(address);
-        if self.by_address.len() <= index {
-            self.by_address.resize(index + 1, 0);
+        if removals.is_multiple_of(2) {
+            self.known.insert(peer, slot);
+            let peer_slot = &mut self.list[slot as usize];
+            (peer_slot.source, peer_slot.source_removals) = (PeerAddress(peer.0 << bits >> bits), removals);
+        } else {
+            // What is looked up during a removal holds for this once.
+            self.removals = NEVER;
         }
-        self.by_address[index] = slot + 1;
-        let peer_slot = &mut self.list[slot as usize];
-        peer_slot.source = peer;
-        peer_slot.source_generation = generation;
         Ok(slot)
     }
 
@@ -238,7 +247,7 @@ impl Peers {
         let moved = std::mem::take(&mut self.list[slot as usize].pending);
         self.list[slot as usize].state = State::Alias(real);
         self.list[real as usize].pending.extend(moved);
-        self.by_address.iter_mut().filter(|entry| **entry == slot + 1).for_each(|entry| *entry = real + 1);
+        self.known.rename(slot, real);
     }
 
     /// Lets another address name a slot: the one that the peer advertises.
@@ -278,16 +287,30 @@ impl Peers {
     #[inline(always)]
     pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
-        let generation = vector.generation();
-        let peer = &mut self.list[slot as usize];
-        if peer.source_generation == generation { peer.source } else { self.find_source(slot, generation) }
+        let removals = vector.removals();
+        let peer = &self.list[slot as usize];
+        if peer.source_removals == removals { peer.source } else { self.find_source(slot, removals) }
     }
 
+    /// Looks for a peer in the vector. Where it was, it mostly still is; where it was not, nothing need have been inserted.
     #[cold]
-    fn find_source(&mut self, slot: Connection, generation: u64) -> PeerAddress {
-        let peer = &mut self.list[slot as usize];
-        let found = self.vector.as_ref().and_then(|vector| vector.find(peer.address));
-        (peer.source, peer.source_generation) = (found.unwrap_or(PeerAddress::UNSPECIFIED), generation);
+    fn find_source(&mut self, slot: Connection, removals: u64) -> PeerAddress {
+        let (Some(vector), peer) = (&self.vector, &mut self.list[slot as usize]) else {
+            return PeerAddress::UNSPECIFIED;
+        };
+        let changes = vector.changes();
+        if peer.missed_at == changes {
+            return PeerAddress::UNSPECIFIED;
+        }
+        let found = if vector.lookup(peer.source) == Some(peer.address) {
+            Some(peer.source)
+        } else {
+            vector.find(peer.address)
+        };
+        peer.source = found.unwrap_or(PeerAddress::UNSPECIFIED);
+        let holds = found.is_some() && removals.is_multiple_of(2);
+        peer.source_removals = if holds { removals } else { NEVER };
+        peer.missed_at = if found.is_some() { NEVER } else { changes };
         peer.source
     }
 
