@@ -4,7 +4,7 @@
 //! it was inserted in, a small number, its [`PeerAddress`], by which operations name it.
 //!
 //! * [`name`]: the text form of network addresses, and resolving names.
-//! * [`vector`]: address vectors; [`inserted`]: what became of an insertion.
+//! * [`vector`]: address vectors; [`inserted`]: what became of an insertion; [`inserter`]: insertion without waiting.
 //!
 //! Within: `table` finds, reads and writes entries, which are words (`entry`) in a `store`, or addresses of a symmetric
 //! `block`; `symmetric` makes blocks of nodes and services that count up; `paged` is a table that grows without moving.
@@ -14,6 +14,7 @@ mod builder;
 mod entry;
 pub mod error;
 pub mod inserted;
+pub mod inserter;
 pub mod name;
 mod paged;
 mod store;
@@ -23,6 +24,7 @@ pub mod vector;
 
 pub use self::builder::VectorBuilder;
 pub use self::inserted::Inserted;
+pub use self::inserter::Inserter;
 
 use std::fmt;
 

@@ -156,12 +156,24 @@ pub(super) fn resolve_service(node: &str, port: u16, family: Option<Family>) -> 
         return format!("localhost:{port}").resolve(family);
     }
     let unknown = |reason: String| AddressError::Name { name: node.to_owned(), reason };
-    // An address with a scope, which the resolver does not take everywhere.
-    if let Ok(address) = format!("[{node}]:{port}").parse::<SocketAddrV6>() {
+    if let Some(address) = literal(node, port) {
         return address.resolve(family);
     }
     let all: Vec<SocketAddr> = (node, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
     choose(&all, family).map_err(unknown)
+}
+
+/// The address that a node is, if it is one; an IPv6 address may have a scope.
+pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
+    if let Ok(ip) = node.parse::<IpAddr>() {
+        return Some(SocketAddr::new(ip, port));
+    }
+    format!("[{node}]:{port}").parse::<SocketAddrV6>().ok().map(SocketAddr::V6)
+}
+
+/// Whether a node is an address, so that nobody need be asked for it.
+pub(super) fn is_literal(node: &str) -> bool {
+    literal(node, 1).is_some()
 }
 
 /// Where the system keeps the names of services.

@@ -3,11 +3,11 @@
 //! A node is an address, which counts up as a number, or a name that ends in one: `node08` is followed by `node09` and
 //! `node10`; a number that begins with zeros keeps its length for as long as it can. A service is a port.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 
 use super::block::Block;
 use super::error::AddressError;
-use super::name::{Family, Name, port_of};
+use super::name::{Family, Name, literal, port_of};
 use super::paged::LIMIT;
 
 /// What is to be inserted.
@@ -17,6 +17,15 @@ pub(super) struct Symmetric<'a> {
     pub(super) nodes: usize,
     pub(super) service: &'a str,
     pub(super) services: usize,
+}
+
+/// A range, without asking anybody.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Empty,
+    Block(Block),
+    /// Of names, from this port on.
+    Named(u16),
 }
 
 /// Addresses of a block; or so many that failed for one reason.
@@ -37,9 +46,18 @@ impl Symmetric<'_> {
         family: Option<Family>,
         resolve: impl FnMut(&str, u16) -> Result<SocketAddr, AddressError>,
     ) -> Result<Vec<Part>, AddressError> {
+        match self.check(family)? {
+            Kind::Empty => Ok(Vec::new()),
+            Kind::Block(block) => Ok(vec![Ok(block)]),
+            Kind::Named(port) => self.named(port, resolve),
+        }
+    }
+
+    /// What can be said without asking anybody: whether there is such a range, but for unknown names.
+    pub(super) fn check(&self, family: Option<Family>) -> Result<Kind, AddressError> {
         let port = port_of(self.service)?;
         if self.nodes == 0 || self.services == 0 {
-            return Ok(Vec::new());
+            return Ok(Kind::Empty);
         }
         if self.nodes.checked_mul(self.services).is_none_or(|all| all > LIMIT) {
             return Err(self.refuse("a vector does not hold so many"));
@@ -51,9 +69,9 @@ impl Symmetric<'_> {
             Some(first) => {
                 let first = first.resolve(family)?;
                 let block = Block::new(first, self.nodes as u64, self.services as u64);
-                Ok(vec![Ok(block.ok_or_else(|| self.refuse("not all of them are addresses of endpoints"))?)])
+                block.map(Kind::Block).ok_or_else(|| self.refuse("not all of them are addresses of endpoints"))
             }
-            None => self.named(port, resolve),
+            None => self.names().map(|_| Kind::Named(port)),
         }
     }
 
@@ -109,15 +127,6 @@ impl Symmetric<'_> {
             format!("{stem}{:0width$}", first + at, width = digits.len())
         }))
     }
-}
-
-/// The address that a node is, if it is one.
-fn literal(node: &str, port: u16) -> Option<SocketAddr> {
-    if let Ok(ip) = node.parse::<IpAddr>() {
-        return Some(SocketAddr::new(ip, port));
-    }
-    let scoped: SocketAddrV6 = format!("[{node}]:{port}").parse().ok()?;
-    Some(scoped.into())
 }
 
 #[cfg(test)]

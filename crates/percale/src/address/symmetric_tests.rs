@@ -1,6 +1,6 @@
 //! Tests of symmetric insertion, against a model that writes every name and number out.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 

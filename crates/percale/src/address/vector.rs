@@ -108,6 +108,16 @@ impl AddressVector {
         Ok(inserted)
     }
 
+    /// Inserts addresses, or leaves places for those that failed before.
+    pub(super) fn insert_outcomes(
+        &self,
+        addresses: impl IntoIterator<Item = Result<SocketAddr, AddressError>>,
+    ) -> Result<Inserted, AddressError> {
+        let mut inserted = Inserted::default();
+        self.put(&mut inserted, addresses.into_iter().map(|address| self.resolved(&address?)))?;
+        Ok(inserted)
+    }
+
     /// Inserts outcomes of resolving.
     fn put(
         &self,

@@ -4,6 +4,7 @@
 //! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer. Only a
 //! listener, which nobody exchanges messages with, gives up the slots of those that have left.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
@@ -29,6 +30,9 @@ pub(crate) enum State {
 
 /// No count of removals or changes: what was never looked up.
 const NEVER: u64 = u64::MAX;
+
+/// No peer that was named last.
+const NOBODY: (PeerAddress, Connection) = (PeerAddress::UNSPECIFIED, 0);
 
 /// One peer.
 #[derive(Debug)]
@@ -119,6 +123,8 @@ pub(crate) struct Peers {
     by_socket: HashMap<SocketAddr, Connection>,
     /// Slots of the vector's addresses that were named.
     known: Known,
+    /// The one of them that was named last, and its slot + 1; 0 is none.
+    last: Cell<(PeerAddress, Connection)>,
     vector: Option<AddressVector>,
     /// The vector's removals for which `known` holds; odd ones never do.
     removals: u64,
@@ -139,6 +145,7 @@ impl Peers {
             list: Vec::new(),
             by_socket: HashMap::new(),
             known: Known::new(bits),
+            last: Cell::new(NOBODY),
             vector,
             removals,
             any_accused: false,
@@ -162,7 +169,15 @@ impl Peers {
         if self.vector.as_ref()?.removals() != self.removals {
             return None;
         }
-        self.known.get(peer)
+        let (last, slot) = self.last.get();
+        if last == peer { slot.checked_sub(1) } else { self.known_slot(peer) }
+    }
+
+    #[inline(never)]
+    fn known_slot(&self, peer: PeerAddress) -> Option<Connection> {
+        let slot = self.known.get(peer)?;
+        self.last.set((peer, slot + 1));
+        Some(slot)
     }
 
     #[cold]
@@ -174,6 +189,7 @@ impl Peers {
         let removals = vector.removals();
         if removals != self.removals {
             self.known.clear();
+            self.last.set(NOBODY);
             self.removals = removals;
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
@@ -248,6 +264,7 @@ impl Peers {
         self.list[slot as usize].state = State::Alias(real);
         self.list[real as usize].pending.extend(moved);
         self.known.rename(slot, real);
+        self.last.set(NOBODY);
     }
 
     /// Lets another address name a slot: the one that the peer advertises.
