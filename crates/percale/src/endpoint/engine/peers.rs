@@ -31,9 +31,6 @@ pub(crate) enum State {
 /// No count of removals or changes: what was never looked up.
 const NEVER: u64 = u64::MAX;
 
-/// No peer that was named last.
-const NOBODY: (PeerAddress, Connection) = (PeerAddress::UNSPECIFIED, 0);
-
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -72,11 +69,9 @@ pub(crate) struct Peer {
     pub(crate) counts: Counts,
     /// It wants offers only.
     pub(crate) offers_only: bool,
-    /// Its place in the vector, if it was found there and nothing has been removed since (`source_removals`).
+    /// Its place in the vector, or UNSPECIFIED, as of so many changes of the vector.
     source: PeerAddress,
-    source_removals: u64,
-    /// It was not found, and nothing has been inserted since (the vector's changes).
-    missed_at: u64,
+    source_changes: u64,
     /// It broke the protocol; the engine closes the link when it next looks.
     pub(crate) accused: Option<&'static str>,
 }
@@ -103,8 +98,7 @@ impl Peer {
             counts: Counts::empty(),
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
-            source_removals: NEVER,
-            missed_at: NEVER,
+            source_changes: NEVER,
             accused: None,
         }
     }
@@ -123,10 +117,10 @@ pub(crate) struct Peers {
     by_socket: HashMap<SocketAddr, Connection>,
     /// Slots of the vector's addresses that were named.
     known: Known,
-    /// The one of them that was named last, and its slot + 1; 0 is none.
+    /// The one of them that was named last, and its slot; there is one whenever `known` holds.
     last: Cell<(PeerAddress, Connection)>,
     vector: Option<AddressVector>,
-    /// The vector's removals for which `known` holds; odd ones never do.
+    /// The vector's removals for which `known` holds, or NEVER.
     removals: u64,
     /// Some peer is accused.
     pub(crate) any_accused: bool,
@@ -139,15 +133,14 @@ pub(crate) struct Peers {
 impl Peers {
     /// No peers yet.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
-        let removals = vector.as_ref().map_or(NEVER, AddressVector::removals);
         let bits = vector.as_ref().map_or(0, |vector| vector.options().receive_context_bits);
         Self {
             list: Vec::new(),
             by_socket: HashMap::new(),
             known: Known::new(bits),
-            last: Cell::new(NOBODY),
+            last: Cell::new((PeerAddress::UNSPECIFIED, 0)),
             vector,
-            removals,
+            removals: NEVER,
             any_accused: false,
             single,
             free: Vec::new(),
@@ -170,13 +163,13 @@ impl Peers {
             return None;
         }
         let (last, slot) = self.last.get();
-        if last == peer { slot.checked_sub(1) } else { self.known_slot(peer) }
+        if last == peer { Some(slot) } else { self.known_slot(peer) }
     }
 
     #[inline(never)]
     fn known_slot(&self, peer: PeerAddress) -> Option<Connection> {
         let slot = self.known.get(peer)?;
-        self.last.set((peer, slot + 1));
+        self.last.set((peer, slot));
         Some(slot)
     }
 
@@ -189,20 +182,18 @@ impl Peers {
         let removals = vector.removals();
         if removals != self.removals {
             self.known.clear();
-            self.last.set(NOBODY);
-            self.removals = removals;
+            self.removals = NEVER;
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
         let bits = vector.options().receive_context_bits;
         let slot = self.real_slot(address);
         if removals.is_multiple_of(2) {
             self.known.insert(peer, slot);
-            let peer_slot = &mut self.list[slot as usize];
-            (peer_slot.source, peer_slot.source_removals) = (PeerAddress(peer.0 << bits >> bits), removals);
-        } else {
-            // What is looked up during a removal holds for this once.
-            self.removals = NEVER;
-        }
+            self.last.set((peer, slot));
+            self.removals = removals;
+            // It is looked at before it is believed.
+            self.list[slot as usize].source = PeerAddress(peer.0 << bits >> bits);
+        } // Else there is a removal under way: this holds for once.
         Ok(slot)
     }
 
@@ -264,7 +255,8 @@ impl Peers {
         self.list[slot as usize].state = State::Alias(real);
         self.list[real as usize].pending.extend(moved);
         self.known.rename(slot, real);
-        self.last.set(NOBODY);
+        let (peer, last) = self.last.get();
+        self.last.set((peer, if last == slot { real } else { last }));
     }
 
     /// Lets another address name a slot: the one that the peer advertises.
@@ -304,30 +296,21 @@ impl Peers {
     #[inline(always)]
     pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
-        let removals = vector.removals();
+        let changes = vector.changes();
         let peer = &self.list[slot as usize];
-        if peer.source_removals == removals { peer.source } else { self.find_source(slot, removals) }
+        if peer.source_changes == changes { peer.source } else { self.find_source(slot, changes) }
     }
 
-    /// Looks for a peer in the vector. Where it was, it mostly still is; where it was not, nothing need have been inserted.
+    /// Looks for a peer in the vector, where it mostly still is where it was.
     #[cold]
-    fn find_source(&mut self, slot: Connection, removals: u64) -> PeerAddress {
-        let (Some(vector), peer) = (&self.vector, &mut self.list[slot as usize]) else {
-            return PeerAddress::UNSPECIFIED;
-        };
-        let changes = vector.changes();
-        if peer.missed_at == changes {
-            return PeerAddress::UNSPECIFIED;
+    fn find_source(&mut self, slot: Connection, changes: u64) -> PeerAddress {
+        let peer = &mut self.list[slot as usize];
+        if let Some(vector) = &self.vector
+            && (!peer.source.is_specified() || vector.lookup(peer.source) != Some(peer.address))
+        {
+            peer.source = vector.find(peer.address).unwrap_or(PeerAddress::UNSPECIFIED);
         }
-        let found = if vector.lookup(peer.source) == Some(peer.address) {
-            Some(peer.source)
-        } else {
-            vector.find(peer.address)
-        };
-        peer.source = found.unwrap_or(PeerAddress::UNSPECIFIED);
-        let holds = found.is_some() && removals.is_multiple_of(2);
-        peer.source_removals = if holds { removals } else { NEVER };
-        peer.missed_at = if found.is_some() { NEVER } else { changes };
+        peer.source_changes = changes;
         peer.source
     }
 
