@@ -25,6 +25,9 @@ pub enum AddressError {
         /// The family that is wanted.
         wanted: Family,
     },
+    /// The bytes are no address in the form that the vector's addresses have.
+    #[error("it is no address of the form that this address vector's have")]
+    Form,
     /// No endpoint can have this address.
     #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
     NotAnEndpoint(SocketAddr),
@@ -64,7 +67,7 @@ impl AddressError {
             Self::Name { .. } => libc::ENODATA,
             Self::Family { .. } => libc::EAFNOSUPPORT,
             Self::NotAnEndpoint(_) => libc::EADDRNOTAVAIL,
-            Self::Range { .. } | Self::Unknown(_) | Self::ReceiveContextBits(_) => libc::EINVAL,
+            Self::Form | Self::Range { .. } | Self::Unknown(_) | Self::ReceiveContextBits(_) => libc::EINVAL,
             Self::Full => libc::ENOSPC,
             Self::Canceled => libc::ECANCELED,
         }

@@ -147,11 +147,19 @@ fn choose(all: &[SocketAddr], family: Option<Family>) -> Result<SocketAddr, Stri
     })
 }
 
+/// The address of a node's name, or address, and a service's name, or port.
+///
+/// # Errors
+/// If it has none of the wanted family, or the service no port.
+pub fn resolve_service(node: &str, service: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> {
+    resolve_port(node, port_of(service)?, family)
+}
+
 /// The address of a node, a name or an address, with a port.
 ///
 /// # Errors
 /// If it has none of the wanted family.
-pub(super) fn resolve_service(node: &str, port: u16, family: Option<Family>) -> Result<SocketAddr, AddressError> {
+pub(super) fn resolve_port(node: &str, port: u16, family: Option<Family>) -> Result<SocketAddr, AddressError> {
     if node.eq_ignore_ascii_case("localhost") {
         return format!("localhost:{port}").resolve(family);
     }
@@ -264,8 +272,8 @@ mod tests {
         assert_eq!(choose(&all, Some(Family::V6)), Ok(all[0]));
         assert_eq!(choose(&all[..1], None), Ok(all[0]));
         assert!(choose(&all[1..], Some(Family::V6)).unwrap_err().contains("IPv6"));
-        assert_eq!(resolve_service("fe80::1%3", 5, None), Ok("[fe80::1%3]:5".parse().unwrap()));
-        assert_eq!(resolve_service("10.1.1.1", 5, Some(Family::V4)), Ok("10.1.1.1:5".parse().unwrap()));
+        assert_eq!(resolve_service("fe80::1%3", "5", None), Ok("[fe80::1%3]:5".parse().unwrap()));
+        assert_eq!(resolve_service("10.1.1.1", "5", Some(Family::V4)), Ok("10.1.1.1:5".parse().unwrap()));
     }
 
     #[test]

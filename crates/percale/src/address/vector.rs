@@ -108,8 +108,11 @@ impl AddressVector {
         Ok(inserted)
     }
 
-    /// Inserts addresses, or leaves places for those that failed before.
-    pub(super) fn insert_outcomes(
+    /// As [`insert_many`](Self::insert_many); an address that failed before has its place, and fails.
+    ///
+    /// # Errors
+    /// As [`insert_many`](Self::insert_many).
+    pub fn insert_outcomes(
         &self,
         addresses: impl IntoIterator<Item = Result<SocketAddr, AddressError>>,
     ) -> Result<Inserted, AddressError> {
@@ -154,7 +157,7 @@ impl AddressVector {
     /// # Errors
     /// As [`insert`](Self::insert).
     pub fn insert_service(&self, node: &str, service: &str) -> Result<PeerAddress, AddressError> {
-        self.insert(name::resolve_service(node, name::port_of(service)?, self.shared.options.family)?)
+        self.insert(name::resolve_service(node, service, self.shared.options.family)?)
     }
 
     /// Inserts `nodes` nodes counted up from `node` with `services` services each, counted up from `service`; all
@@ -173,7 +176,7 @@ impl AddressVector {
     ) -> Result<Inserted, AddressError> {
         let family = self.shared.options.family;
         let blocks = Symmetric { node, nodes, service, services }
-            .blocks(family, |name, port| name::resolve_service(name, port, family))?;
+            .blocks(family, |name, port| name::resolve_port(name, port, family))?;
         let mut inserted = Inserted::default();
         let (_lock, mut writer) = self.shared.write()?;
         for block in blocks {
