@@ -1,17 +1,17 @@
 //! `fid_av`: an address vector (fi_av(3)).
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use percale::address::Inserter;
 use percale::address::name::Family;
-use percale::address::vector::VectorType;
+use percale::address::vector::{DEFAULT_BASE, VectorType};
 use percale::{AddressVector, PeerAddress};
 
 use crate::abi::{
-    FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_LOG_AV, FI_SYMMETRIC, fi_addr_t, fi_av_attr, fi_ops, fi_ops_av,
-    fid, fid_av, fid_domain,
+    FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_LOG_AV, FI_READ, FI_SYMMETRIC, fi_addr_t, fi_av_attr, fi_ops,
+    fi_ops_av, fid, fid_av, fid_domain,
 };
 use crate::address::{self, Native};
 use crate::domain::{self, Domain};
@@ -78,14 +78,15 @@ pub(crate) unsafe extern "C" fn open(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: null, or the client's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return -libc::EINVAL };
-    if !attr.name.is_null() {
-        log::warning!(FI_LOG_AV, "fi_av_open: named (shared) vectors are not supported");
-        return -libc::ENOSYS;
-    }
-    if attr.flags & !(FI_EVENT | FI_SYMMETRIC) != 0 {
+    if attr.flags & !(FI_EVENT | FI_SYMMETRIC | FI_READ) != 0 {
         log::warning!(FI_LOG_AV, "fi_av_open: flags {:#x} are not supported", attr.flags);
         return -libc::EINVAL;
     }
+    // SAFETY: null, or the client's string.
+    let name = match (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_str()).transpose() {
+        Ok(name) => name,
+        Err(_) => return -libc::EINVAL,
+    };
     let wanted = if attr.r#type == 0 { domain.av_type } else { attr.r#type };
     let kind = match wanted {
         FI_AV_MAP => VectorType::Map,
@@ -97,7 +98,15 @@ pub(crate) unsafe extern "C" fn open(
     };
     let Ok(bits) = u32::try_from(attr.rx_ctx_bits) else { return -libc::EINVAL };
     let family = if domain.ipv6 { Family::V6 } else { Family::V4 };
-    let vector = match domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).build() {
+    let mut builder =
+        domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).expected(attr.count);
+    if let Some(name) = name {
+        builder = builder.name(name).base(attr.map_addr.expose_provenance() as u64);
+    }
+    if attr.flags & FI_READ != 0 {
+        builder = builder.read_only();
+    }
+    let vector = match builder.build() {
         Ok(vector) => vector,
         Err(error) => {
             log::warning!(FI_LOG_AV, "fi_av_open: {error}");
@@ -105,6 +114,9 @@ pub(crate) unsafe extern "C" fn open(
         }
     };
     // What was left open is answered (fi_av_open(3)).
+    if name.is_some() && attr.map_addr.is_null() {
+        attr.map_addr = std::ptr::with_exposed_provenance_mut(DEFAULT_BASE as usize);
+    }
     attr.r#type = if kind == VectorType::Map { FI_AV_MAP } else { FI_AV_TABLE };
     let fid = fid_av { fid: object::head(FI_CLASS_AV, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     let asynchronous = attr.flags & FI_EVENT != 0;

@@ -3,6 +3,9 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static struct sockaddr_in address(int number)
 {
@@ -188,6 +191,81 @@ static void symmetric(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
+/* Vectors with names are shared with other processes, one of which inserts here. */
+static void named(struct room *room)
+{
+	char name[64];
+	struct sockaddr_in a = address(21), got;
+	struct fid_av *av, *other, *elsewhere;
+	fi_addr_t peer, mine;
+	int link[2], status;
+	char byte = 0;
+	pid_t child;
+
+	snprintf(name, sizeof(name), "every-%ld", (long)getpid());
+	struct fi_av_attr attr = { .type = FI_AV_MAP, .name = name, .count = 100 };
+	struct fi_av_attr unnamed = { .type = FI_AV_MAP, .flags = FI_READ }, reading = { .type = FI_AV_MAP, .name = name, .flags = FI_READ };
+
+	ANSWERS(-FI_EINVAL, fi_av_open(room->domain, &unnamed, &av, NULL));
+	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &av, NULL));
+	NEEDS(fi_av_open(room->domain, &attr, &av, NULL));
+	CHECK(attr.map_addr != NULL, "map_addr is not told");
+	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
+	NEEDS(fi_av_open(room->domain, &reading, &other, NULL));
+	CHECK(reading.map_addr == attr.map_addr, "%p and %p", reading.map_addr, attr.map_addr);
+	found(other, peer, &a);
+	ANSWERS(-FI_EACCES, fi_av_insert(other, &a, 1, &mine, 0, NULL));
+	ANSWERS(-FI_EACCES, fi_av_remove(other, &peer, 1, 0));
+	/* Counted from elsewhere, in a process of its own that has nothing of ours. */
+	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, link), "no sockets");
+	child = fork();
+	if (child == 0) {
+		char *self = realpath("/proc/self/exe", NULL);
+
+		dup2(link[1], 0);
+		execl(self, self, "-v", name, (char *)NULL);
+		_exit(9);
+	}
+	close(link[1]);
+	MUST(read(link[0], &mine, sizeof(mine)) == sizeof(mine), "the other process says nothing");
+	a = address(22);
+	found(av, mine, &a);
+	found(other, mine, &a);
+	CHECK(write(link[0], &byte, 1) == 1, "the other process is gone");
+	MUST(waitpid(child, &status, 0) == child && status == 0, "the other process ended with %d", status);
+	close(link[0]);
+	found(av, mine, &a);
+	attr.map_addr = (void *)0x10000000;
+	NEEDS(fi_av_open(room->domain, &attr, &elsewhere, NULL));
+	CHECK(fi_av_lookup(elsewhere, 0x10000000, &got, &(size_t){ sizeof(got) }) == 0, "counted from map_addr");
+	ANSWERS(0, fi_close(&elsewhere->fid));
+	/* Who made it may go first; with the last of them it is gone. */
+	ANSWERS(0, fi_close(&av->fid));
+	found(other, mine, &a);
+	ANSWERS(0, fi_close(&other->fid));
+	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &other, NULL));
+}
+
+/* The other process of named(): inserts an address, tells its number, and waits for a word. */
+int vector_writer(const char *name)
+{
+	static const struct settings how = { .name = "vector writer", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+	struct fi_av_attr attr = { .type = FI_AV_MAP, .name = name };
+	struct sockaddr_in a = address(22);
+	struct room room;
+	struct fid_av *av;
+	fi_addr_t peer;
+	char byte;
+
+	open_room(&room, &how);
+	NEEDS(fi_av_open(room.domain, &attr, &av, NULL));
+	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
+	MUST(write(0, &peer, sizeof(peer)) == sizeof(peer) && read(0, &byte, 1) == 1, "the first process is gone");
+	ANSWERS(0, fi_close(&av->fid));
+	close_room(&room);
+	return all_is_well() ? 0 : 1;
+}
+
 /* Reads what an insertion came to: errors, each with the index of its address, and the end. */
 static uint64_t ended(struct fid_eq *eq, struct fid_av *av, void *context, const uint64_t *failing, int errors)
 {
@@ -284,6 +362,7 @@ void vector_groups(void)
 		{ "av: receive contexts", receive_contexts },
 		{ "av: symmetric", symmetric },
 		{ "av: asynchronous", asynchronous },
+		{ "av: named", named },
 	};
 	struct room room;
 

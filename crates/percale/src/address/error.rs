@@ -54,6 +54,33 @@ pub enum AddressError {
     /// Too many bits reserved for receive contexts.
     #[error("{0} bits for receive contexts leave too few for peers; reserve at most 31")]
     ReceiveContextBits(u32),
+    /// The vector was opened for reading only.
+    #[error("the address vector was opened for reading only")]
+    ReadOnly,
+    /// Only named vectors are opened for reading only.
+    #[error("an address vector without a name cannot be opened for reading only: it would be empty for ever")]
+    Unnamed,
+    /// Another process has the vector locked, and does not go on.
+    #[error("another process is changing the address vector and does not come to an end; is it stopped?")]
+    Busy,
+    /// A named vector could not be opened.
+    #[error("address vector {name:?} cannot be opened: {reason}")]
+    Open {
+        /// Its name.
+        name: String,
+        /// The system's code.
+        errno: i32,
+        /// What it says.
+        reason: String,
+    },
+    /// The number that its numbers are to count from leaves no room for receive contexts.
+    #[error("a map that counts from {base:#x} has no room for {bits} bits of receive contexts")]
+    Base {
+        /// The number.
+        base: u64,
+        /// The bits.
+        bits: u32,
+    },
     /// The insertion was given up before it was done.
     #[error("the insertion was given up: its vector is being closed")]
     Canceled,
@@ -68,6 +95,10 @@ impl AddressError {
             Self::Family { .. } => libc::EAFNOSUPPORT,
             Self::NotAnEndpoint(_) => libc::EADDRNOTAVAIL,
             Self::Form | Self::Range { .. } | Self::Unknown(_) | Self::ReceiveContextBits(_) => libc::EINVAL,
+            Self::Base { .. } | Self::Unnamed => libc::EINVAL,
+            Self::ReadOnly => libc::EACCES,
+            Self::Busy => libc::EAGAIN,
+            Self::Open { errno, .. } => *errno,
             Self::Full => libc::ENOSPC,
             Self::Canceled => libc::ECANCELED,
         }

@@ -72,7 +72,8 @@ impl Inserted {
         })
     }
 
-    pub(super) fn there(&mut self, first: u64, more: u64) {
+    pub(super) fn there(&mut self, first: PeerAddress, more: u64) {
+        let first = first.0;
         match self.runs.last_mut() {
             Some(Run::There { first: before, count }) if *before + *count == first => *count += more,
             _ => self.runs.push(Run::There { first, count: more }),
@@ -86,9 +87,9 @@ impl Inserted {
         }
     }
 
-    pub(super) fn push(&mut self, outcome: Result<usize, AddressError>) {
+    pub(super) fn push(&mut self, outcome: Result<PeerAddress, AddressError>) {
         match outcome {
-            Ok(index) => self.there(index as u64, 1),
+            Ok(peer) => self.there(peer, 1),
             Err(error) => self.failed(1, error),
         }
     }
@@ -102,7 +103,7 @@ mod tests {
     fn av_025_each_address_has_its_outcome_at_its_place() {
         let mut inserted = Inserted::default();
         for outcome in [Ok(7), Ok(8), Err(AddressError::Full), Err(AddressError::Full), Ok(9), Ok(20)] {
-            inserted.push(outcome);
+            inserted.push(outcome.map(PeerAddress));
         }
         assert_eq!(inserted.runs.len(), 4);
         assert_eq!((inserted.count(), inserted.len()), (4, 6));

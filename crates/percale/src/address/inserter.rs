@@ -107,7 +107,7 @@ impl What {
             Self::Service { node, service } => match vector.insert_service(&node, &service) {
                 Ok(peer) => {
                     let mut inserted = Inserted::default();
-                    inserted.there(peer.0, 1);
+                    inserted.there(peer, 1);
                     inserted
                 }
                 Err(error) => failed(error),

@@ -7,7 +7,7 @@
 //! * [`vector`]: address vectors; [`inserted`]: what became of an insertion; [`inserter`]: insertion without waiting.
 //!
 //! Within: `table` finds, reads and writes entries, which are words (`entry`) in a `store`, or addresses of a symmetric
-//! `block`; `symmetric` makes blocks of nodes and services that count up; `paged` is a table that grows without moving.
+//! `block`. A store is `local`, or `shared` with other processes, which find it by `names`. `symmetric` makes blocks of nodes and services that count up; `paged` is a table that grows without moving.
 
 mod block;
 mod builder;
@@ -15,8 +15,11 @@ mod entry;
 pub mod error;
 pub mod inserted;
 pub mod inserter;
+mod local;
 pub mod name;
+mod names;
 mod paged;
+mod shared;
 mod store;
 mod symmetric;
 mod table;

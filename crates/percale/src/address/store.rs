@@ -4,12 +4,14 @@
 //! about itself; *entries* and, at twice their index, *records* of IPv6 addresses, in pages that exist or do not; one
 //! *count* for each page of entries; and *ranges*, a few words each.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::block::{Block, WORDS};
 use super::error::AddressError;
-use super::paged::{LIMIT, Paged};
+use super::local::Local;
+use super::paged::LIMIT;
+use super::shared::Shared;
+use crate::memory::words::Array;
 
 /// What a table keeps about itself.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,9 @@ pub(super) enum Cell {
 /// Cells.
 pub(super) const CELLS: usize = Cell::Writing as usize + 1;
 
+/// What is found without asking whose it is.
+pub(super) type Cells = Array<CELLS>;
+
 /// Words of a range: its first index, how many entries it has, how many addresses of its block come before them, and
 /// the block.
 pub(super) const RANGE: usize = 3 + WORDS;
@@ -51,37 +56,66 @@ pub(super) struct Range {
     pub(super) block: Block,
 }
 
-/// Directories of ranges, of 1, 2, 4, … each.
-const DIRECTORIES: usize = 32;
+impl Range {
+    /// Writes it to its words.
+    pub(super) fn write(&self, words: &[AtomicU64]) {
+        let values = [self.first, self.count, self.skip].into_iter().chain(self.block.pack());
+        for (word, value) in words.iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
 
-type RangeWords = [AtomicU64; RANGE];
+    /// The range that words say, if they say one.
+    #[inline]
+    fn read(words: &[AtomicU64]) -> Option<Self> {
+        let words: &[AtomicU64; RANGE] = words.first_chunk()?;
+        let word = |at: usize| words[at].load(Ordering::Relaxed);
+        let block = Block::unpack(std::array::from_fn(|at| word(3 + at)))?;
+        Some(Self { first: word(0), count: word(1), skip: word(2), block })
+    }
+}
 
 /// The words.
 #[derive(Debug)]
 pub(super) struct Store {
-    cells: [AtomicU64; CELLS],
-    entries: Paged,
-    records: Paged,
-    counts: Paged,
-    ranges: [OnceLock<Box<[RangeWords]>>; DIRECTORIES],
+    pub(super) cells: Cells,
+    place: Place,
 }
+
+#[derive(Debug)]
+enum Place {
+    Here(Box<Local>),
+    Shared(Shared),
+}
+
+use Place::{Here, Shared as There};
 
 impl Store {
     /// Words of this process.
     pub(super) fn local() -> Self {
-        Self {
-            cells: [const { AtomicU64::new(0) }; CELLS],
-            entries: Paged::new(),
-            records: Paged::new(),
-            counts: Paged::new(),
-            ranges: [const { OnceLock::new() }; DIRECTORIES],
+        Self { cells: Cells::here(), place: Here(Box::new(Local::new())) }
+    }
+
+    /// Words that others use as well.
+    pub(super) fn shared(shared: Shared) -> Self {
+        Self { cells: shared.cells(), place: There(shared) }
+    }
+
+    /// What is shared, if it is.
+    pub(super) fn as_shared(&self) -> Option<&Shared> {
+        match &self.place {
+            Here(_) => None,
+            There(shared) => Some(shared),
         }
     }
 
     /// Entries that there can be.
     #[inline]
-    pub(super) const fn limit(&self) -> usize {
-        LIMIT
+    pub(super) fn limit(&self) -> usize {
+        match &self.place {
+            Here(_) => LIMIT,
+            There(shared) => shared.capacity(),
+        }
     }
 
     #[inline]
@@ -92,80 +126,93 @@ impl Store {
     /// The entry at `index`, if its page exists.
     #[inline]
     pub(super) fn entry(&self, index: usize) -> Option<&AtomicU64> {
-        self.entries.get(index)
+        match &self.place {
+            Here(local) => local.entries.get(index),
+            There(shared) => shared.entry(index),
+        }
     }
 
     /// A page of entries, if it exists.
     pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
-        self.entries.page(page)
+        match &self.place {
+            Here(local) => local.entries.page(page),
+            There(shared) => shared.page(page),
+        }
     }
 
     /// The entry at `index`, whose page is made if need be.
+    #[inline]
     pub(super) fn make_entry(&self, index: usize) -> Result<&AtomicU64, AddressError> {
-        self.entries.make(index).ok_or(AddressError::Full)
+        match &self.place {
+            Here(local) => local.entries.make(index).ok_or(AddressError::Full),
+            There(shared) => shared.make_entry(index),
+        }
     }
 
     /// The record at `index`: high and low bits.
     #[inline]
     pub(super) fn record(&self, index: usize) -> Option<(&AtomicU64, &AtomicU64)> {
-        Some((self.records.get(2 * index)?, self.records.get(2 * index + 1)?))
+        match &self.place {
+            Here(local) => Some((local.records.get(2 * index)?, local.records.get(2 * index + 1)?)),
+            There(shared) => shared.record(index),
+        }
     }
 
     /// The record at `index`, whose page is made if need be.
     pub(super) fn make_record(&self, index: usize) -> Result<(&AtomicU64, &AtomicU64), AddressError> {
-        let make = |at| self.records.make(at).ok_or(AddressError::Full);
-        Ok((make(2 * index)?, make(2 * index + 1)?))
+        match &self.place {
+            Here(local) => {
+                let make = |at| local.records.make(at).ok_or(AddressError::Full);
+                Ok((make(2 * index)?, make(2 * index + 1)?))
+            }
+            There(shared) => shared.make_record(index),
+        }
     }
 
     /// How many entries of a page are marked as removed.
     pub(super) fn count(&self, page: usize) -> u64 {
-        self.counts.get(page).map_or(0, |count| count.load(Ordering::Relaxed))
+        match &self.place {
+            Here(local) => local.count(page),
+            There(shared) => shared.count(page),
+        }
     }
 
     /// Adds to that number.
     pub(super) fn add_count(&self, page: usize, more: i64) {
-        if let Some(count) = self.counts.make(page) {
-            count.store(count.load(Ordering::Relaxed).wrapping_add_signed(more), Ordering::Relaxed);
+        match &self.place {
+            Here(local) => local.add_count(page, more),
+            There(shared) => shared.add_count(page, more),
         }
     }
 
     /// The range with this number.
     #[inline]
     pub(super) fn range(&self, number: usize) -> Option<Range> {
-        let words = self.range_words(number)?;
-        let word = |at: usize| words[at].load(Ordering::Relaxed);
-        let block = Block::unpack(std::array::from_fn(|at| word(3 + at)))?;
-        Some(Range { first: word(0), count: word(1), skip: word(2), block })
+        Range::read(self.range_words(number)?)
     }
 
     /// Where the range with this number begins.
     #[inline]
     pub(super) fn range_start(&self, number: usize) -> Option<u64> {
-        self.range_words(number).map(|words| words[0].load(Ordering::Relaxed))
+        self.range_words(number)?.first().map(|word| word.load(Ordering::Relaxed))
     }
 
     #[inline]
-    fn range_words(&self, number: usize) -> Option<&RangeWords> {
-        let (directory, at) = range_place(number);
-        self.ranges.get(directory)?.get()?.get(at)
+    fn range_words(&self, number: usize) -> Option<&[AtomicU64]> {
+        match &self.place {
+            Here(local) => local.range(number),
+            There(shared) => shared.range(number),
+        }
     }
 
     /// Writes the range with this number; whether there is room for it.
     pub(super) fn write_range(&self, number: usize, range: &Range) -> bool {
-        let (directory, at) = range_place(number);
-        let Some(directory_at) = self.ranges.get(directory) else { return false };
-        let make = || std::iter::repeat_with(|| [const { AtomicU64::new(0) }; RANGE]).take(1 << directory).collect();
-        let words: &RangeWords = &directory_at.get_or_init(make)[at];
-        let values = [range.first, range.count, range.skip].into_iter().chain(range.block.pack());
-        for (word, value) in words.iter().zip(values) {
-            word.store(value, Ordering::Relaxed);
+        match &self.place {
+            Here(local) => local.write_range(number, range),
+            There(shared) => shared.range(number).is_some_and(|words| {
+                range.write(words);
+                true
+            }),
         }
-        true
     }
-}
-
-/// Which directory, and which place in it, has a range.
-const fn range_place(number: usize) -> (usize, usize) {
-    let directory = (number + 1).ilog2() as usize;
-    (directory, number + 1 - (1 << directory))
 }

@@ -297,6 +297,27 @@ impl Drop for Writer<'_> {
 }
 
 impl Store {
+    /// Puts the table in order behind a writer that died: whatever it had not told anybody of is free.
+    pub(super) fn mend(&self) {
+        let ranges = self.get(Cell::Ranges) as usize;
+        let behind = ranges.checked_sub(1).and_then(|last| self.range(last));
+        let behind = behind.map_or(0, |range| range.first.saturating_add(range.count));
+        self.set(Cell::End, self.get(Cell::End).max(behind).min(self.limit() as u64));
+        let end = self.end();
+        let mut free = 0;
+        if let Some(shared) = self.as_shared() {
+            for page in 0..=end / PAGE {
+                let here = (end - page * PAGE).min(PAGE);
+                free += shared.mend_page(page, here, |index| self.range_around(index as u64).is_some());
+            }
+        }
+        self.set(Cell::Removed, free);
+        self.set(Cell::Used, (end as u64).saturating_sub(free));
+        self.set(Cell::Hint, 0);
+        self.set(Cell::Removals, (self.get(Cell::Removals) | 1).wrapping_add(1));
+        self.add(Cell::Changes, 1);
+    }
+
     pub(super) fn get(&self, cell: Cell) -> u64 {
         self.cell(cell).load(Ordering::Relaxed)
     }

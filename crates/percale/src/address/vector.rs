@@ -12,6 +12,7 @@
 //! keeps the answer when to ask again.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +20,9 @@ use super::PeerAddress;
 use super::entry::check;
 use super::inserted::Inserted;
 use super::name::{self, Family, Name};
-use super::store::{Cell, Store};
+use super::names::Opening;
+use super::shared;
+use super::store::{Cell, Cells, Store};
 use super::symmetric::Symmetric;
 use super::table::Writer;
 
@@ -35,8 +38,11 @@ pub enum VectorType {
     Map,
 }
 
+/// What a map's numbers count from in a named vector, unless somebody says otherwise: the same in every process.
+pub const DEFAULT_BASE: u64 = 1 << 32;
+
 /// How a vector is made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct VectorOptions {
     /// What its numbers mean.
     pub kind: VectorType,
@@ -44,12 +50,24 @@ pub struct VectorOptions {
     pub family: Option<Family>,
     /// Top bits of a [`PeerAddress`] that number a peer's receive contexts, at most 31.
     pub receive_context_bits: u32,
+    /// How many addresses are expected. More are taken; a named vector that is made has room for at least as many.
+    pub expected: usize,
+    /// A name by which other processes of this user share the vector: who opens it first makes it, and it lasts as long as
+    /// any of them. Vectors of different families are different, whatever their names.
+    pub name: Option<String>,
+    /// Of a named vector: it must be there, and is only looked at.
+    pub read_only: bool,
+    /// Of a named map: what its numbers count from, 0 for [`DEFAULT_BASE`]. Equal numbers mean the same peer to processes
+    /// with equal bases.
+    pub base: u64,
 }
 
 /// Numbers for peers. Each handle is the same vector.
 #[derive(Clone, Debug)]
 pub struct AddressVector {
     shared: Arc<Shared>,
+    /// The store's, within reach.
+    cells: Cells,
 }
 
 #[derive(Debug)]
@@ -57,18 +75,62 @@ struct Shared {
     options: VectorOptions,
     store: Store,
     writing: Mutex<()>,
+    /// Tells other processes that this one has the vector.
+    _presence: Option<OwnedFd>,
+}
+
+/// The lock of writers.
+#[derive(Debug)]
+struct Lock<'a> {
+    _here: MutexGuard<'a, ()>,
+    /// Locked against other processes as well.
+    there: Option<&'a shared::Shared>,
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.there {
+            shared.unlock();
+        }
+    }
 }
 
 impl AddressVector {
-    /// An empty vector.
+    /// An empty vector; with a name, that vector.
     ///
     /// # Errors
-    /// If too many bits are to be reserved for receive contexts.
-    pub fn new(options: VectorOptions) -> Result<Self, AddressError> {
-        if options.receive_context_bits > 31 {
-            return Err(AddressError::ReceiveContextBits(options.receive_context_bits));
+    /// If too many bits are to be reserved for receive contexts, or the named vector cannot be made or opened.
+    pub fn new(mut options: VectorOptions) -> Result<Self, AddressError> {
+        let bits = options.receive_context_bits;
+        if bits > 31 {
+            return Err(AddressError::ReceiveContextBits(bits));
         }
-        Ok(Self { shared: Arc::new(Shared { options, store: Store::local(), writing: Mutex::new(()) }) })
+        let (store, presence) = match &options.name {
+            None if options.read_only => return Err(AddressError::Unnamed),
+            None => (Store::local(), None),
+            Some(name) => {
+                let family = options.family.map_or_else(String::new, |family| family.to_string());
+                let opening =
+                    Opening { name, family: &family, read_only: options.read_only, expected: options.expected };
+                let named = opening.open().map_err(|error| AddressError::Open {
+                    name: name.clone(),
+                    errno: code_of(&error),
+                    reason: error.to_string(),
+                })?;
+                (Store::shared(named.shared), Some(named.presence))
+            }
+        };
+        options.base = match (options.kind, presence.is_some(), options.base) {
+            (VectorType::Map, true, 0) => DEFAULT_BASE,
+            (VectorType::Map, true, base) => base,
+            _ => 0,
+        };
+        let base = options.base;
+        if base.checked_add(store.limit() as u64).is_none_or(|end| end > u64::MAX >> bits) {
+            return Err(AddressError::Base { base, bits });
+        }
+        let cells = store.cells.clone();
+        Ok(Self { shared: Arc::new(Shared { options, store, writing: Mutex::new(()), _presence: presence }), cells })
     }
 
     /// How it was made.
@@ -85,7 +147,7 @@ impl AddressVector {
     pub fn insert(&self, address: impl Name) -> Result<PeerAddress, AddressError> {
         let address = self.resolved(&address)?;
         let (_lock, mut writer) = self.shared.write()?;
-        writer.insert(&address).map(|index| PeerAddress(index as u64))
+        writer.insert(&address).map(|index| self.number(index))
     }
 
     /// Inserts addresses in order, as one step against other writers. The outcome of each is at its place. In a table
@@ -133,7 +195,7 @@ impl AddressVector {
             if outcome.is_err() {
                 writer.skip();
             }
-            inserted.push(outcome);
+            inserted.push(outcome.map(|index| self.number(index)));
         }
         Ok(())
     }
@@ -184,7 +246,7 @@ impl AddressVector {
                 Ok(block) => {
                     let mut done = 0;
                     let outcome = writer.insert_block(&block, |first, count| {
-                        inserted.there(first as u64, count);
+                        inserted.there(self.number(first), count);
                         done += count;
                     });
                     if let Err(error) = outcome {
@@ -226,7 +288,7 @@ impl AddressVector {
     /// time in proportion to the entries that are not in ranges.
     #[must_use]
     pub fn find(&self, address: SocketAddr) -> Option<PeerAddress> {
-        self.shared.store.find(address).map(|index| PeerAddress(index as u64))
+        self.shared.store.find(address).map(|index| self.number(index))
     }
 
     /// Grows with every change: what [`find`](Self::find) did not find is still not there if this was the same before the
@@ -234,7 +296,7 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn changes(&self) -> u64 {
-        self.shared.store.cell(Cell::Changes).load(Ordering::Acquire)
+        self.cells[Cell::Changes as usize].load(Ordering::Acquire)
     }
 
     /// Grows with every removal: what [`find`](Self::find) or [`lookup`](Self::lookup) has answered is still right if this
@@ -242,13 +304,13 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn removals(&self) -> u64 {
-        self.shared.store.cell(Cell::Removals).load(Ordering::Acquire)
+        self.cells[Cell::Removals as usize].load(Ordering::Acquire)
     }
 
     /// Peers in the vector.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared.store.cell(Cell::Used).load(Ordering::Acquire) as usize
+        self.cells[Cell::Used as usize].load(Ordering::Acquire) as usize
     }
 
     /// Whether there are no peers.
@@ -263,15 +325,39 @@ impl AddressVector {
         if !peer.is_specified() {
             return None;
         }
-        let bits = self.shared.options.receive_context_bits;
-        usize::try_from(peer.0 << bits >> bits).ok().filter(|&index| index < self.shared.store.limit())
+        let Shared { options, store, .. } = &*self.shared;
+        let number = peer.0 << options.receive_context_bits >> options.receive_context_bits;
+        usize::try_from(number.checked_sub(options.base)?).ok().filter(|&index| index < store.limit())
+    }
+
+    /// The number of an entry.
+    #[inline]
+    fn number(&self, index: usize) -> PeerAddress {
+        PeerAddress(self.shared.options.base + index as u64)
+    }
+}
+
+/// The system's code for what could not be opened.
+fn code_of(error: &std::io::Error) -> i32 {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => libc::ENOENT,
+        std::io::ErrorKind::TimedOut => libc::EAGAIN,
+        _ => error.raw_os_error().unwrap_or(libc::EINVAL),
     }
 }
 
 impl Shared {
-    /// The lock of writers, and who works under it.
-    fn write(&self) -> Result<(MutexGuard<'_, ()>, Writer<'_>), AddressError> {
-        let lock = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The lock of writers, and who works under it; who works is to be dropped first.
+    fn write(&self) -> Result<(Lock<'_>, Writer<'_>), AddressError> {
+        let mut lock = Lock { _here: self.writing.lock().unwrap_or_else(PoisonError::into_inner), there: None };
+        if let Some(shared) = self.store.as_shared() {
+            let died = shared.lock()?;
+            lock.there = Some(shared);
+            if died {
+                tracing::warn!("a process died while it changed a shared address vector: putting it in order");
+                self.store.mend();
+            }
+        }
         Ok((lock, Writer::new(&self.store)))
     }
 }

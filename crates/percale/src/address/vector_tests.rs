@@ -186,6 +186,57 @@ fn av_045_a_symmetric_insertion_that_cannot_be_changes_nothing() {
     assert_eq!(vector.lookup(PeerAddress(0)), "10.1.1.1:5000".parse().ok());
 }
 
+#[test]
+fn av_011_whatever_a_writer_leaves_that_dies_is_put_in_order() {
+    let name = format!("unit-{}", std::process::id());
+    let options = VectorOptions { name: Some(name), ..VectorOptions::default() };
+    let (ours, theirs) = (AddressVector::new(options.clone()).unwrap(), AddressVector::new(options).unwrap());
+    ours.insert_all((0..600).map(v4));
+    let range = ours.insert_symmetric("10.8.0.0", 10, "5000", 100).unwrap();
+    assert_eq!(range.iter().next(), Some(Ok(PeerAddress(600))));
+    ours.remove(PeerAddress(700)).unwrap();
+    ours.remove(PeerAddress(3)).unwrap();
+    // It died: with an entry behind the end, one that was removed and not counted, a range that the end does not know of.
+    let store = &ours.shared.store;
+    store.make_entry(1600).unwrap().store(store.entry(5).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
+    store.make_entry(9).unwrap().store(store.entry(3).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
+    for (cell, value) in
+        [(Cell::Used, 7), (Cell::Removed, 0), (Cell::Hint, 1600), (Cell::End, 650), (Cell::Removals, 5)]
+    {
+        store.cell(cell).store(value, Ordering::Relaxed);
+    }
+    store.cell(Cell::Writing).store(1, Ordering::Relaxed);
+    assert_eq!(theirs.insert(v4(1000)), Ok(PeerAddress(3)));
+    assert_eq!((theirs.len(), theirs.removals()), (1598, 6));
+    assert_eq!(theirs.insert_all((0..3).map(v6)), [9, 700, 1600].map(|n| Ok(PeerAddress(n))));
+    assert_eq!(ours.lookup(PeerAddress(701)), "10.8.0.1:5001".parse().ok());
+    assert_eq!(ours.lookup(PeerAddress(1600)), Some(v6(2)));
+    assert_eq!(ours.find(v6(1)), Some(PeerAddress(700)));
+}
+
+#[test]
+fn av_016_av_052_a_map_that_is_shared_counts_from_its_base() {
+    let name = format!("unit-base-{}", std::process::id());
+    let options = VectorOptions { kind: VectorType::Map, name: Some(name), ..VectorOptions::default() };
+    let base = |base, bits| {
+        let options = VectorOptions { base, receive_context_bits: bits, ..options.clone() };
+        AddressVector::new(options)
+    };
+    let vector = base(0, 4).unwrap();
+    let peer = vector.insert(v4(1)).unwrap();
+    assert_eq!(peer, PeerAddress(DEFAULT_BASE));
+    assert_eq!(vector.lookup(peer.receive_context(15, 4).unwrap()), Some(v4(1)));
+    assert_eq!(vector.lookup(PeerAddress(0)), None);
+    assert_eq!(base(77, 0).unwrap().lookup(PeerAddress(77)), Some(v4(1)));
+    assert!(matches!(base(1 << 60, 4), Err(AddressError::Base { .. })));
+    let unnamed = VectorOptions { name: None, base: 77, ..options };
+    assert_eq!(
+        AddressVector::new(unnamed).unwrap().insert(v4(1)),
+        Ok(PeerAddress(0)),
+        "without a name it means nothing"
+    );
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Insert(SocketAddr),

@@ -21,18 +21,20 @@ pub(super) struct Known {
     shift: u32,
     /// The vector's bits for receive contexts.
     bits: u32,
+    /// What its numbers count from.
+    base: u64,
 }
 
 impl Known {
-    /// Of a vector with so many bits for receive contexts.
-    pub(super) fn new(bits: u32) -> Self {
-        Self { entries: Box::default(), used: 0, shift: 63, bits }
+    /// Of a vector with so many bits for receive contexts, whose numbers count from `base`.
+    pub(super) fn new(bits: u32, base: u64) -> Self {
+        Self { entries: Box::default(), used: 0, shift: 63, bits, base }
     }
 
     /// An address as a small number: receive contexts are its top bits.
     #[inline]
     const fn key(&self, peer: PeerAddress) -> u64 {
-        peer.0.rotate_left(self.bits)
+        peer.0.wrapping_sub(self.base).rotate_left(self.bits)
     }
 
     /// Where looking for a key begins.
@@ -101,7 +103,7 @@ impl Known {
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        *self = Self::new(self.bits);
+        *self = Self::new(self.bits, self.base);
     }
 
     /// Bytes that it takes.
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn addresses_far_apart_and_their_receive_contexts_are_told_apart() {
-        let mut known = Known::new(4);
+        let mut known = Known::new(4, 0);
         assert_eq!(known.get(PeerAddress(0)), None);
         let peers: Vec<_> = (0..64).map(|n| PeerAddress(n * 15_625).receive_context(n % 16, 4).unwrap()).collect();
         for (slot, peer) in (0..).zip(&peers) {
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_noted() {
-        let mut known = Known::new(0);
+        let mut known = Known::new(0, 0);
         known.insert(PeerAddress(1 << 40), 0);
         known.insert(PeerAddress(0), (1 << SLOT) - 1);
         assert_eq!([known.get(PeerAddress(1 << 40)), known.get(PeerAddress(0))], [None, None]);

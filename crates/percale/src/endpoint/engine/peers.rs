@@ -133,11 +133,12 @@ pub(crate) struct Peers {
 impl Peers {
     /// No peers yet.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
-        let bits = vector.as_ref().map_or(0, |vector| vector.options().receive_context_bits);
+        let options = vector.as_ref().map(AddressVector::options);
+        let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
         Self {
             list: Vec::new(),
             by_socket: HashMap::new(),
-            known: Known::new(bits),
+            known,
             last: Cell::new((PeerAddress::UNSPECIFIED, 0)),
             vector,
             removals: NEVER,
