@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use percale::address::Inserter;
 use percale::address::name::Family;
-use percale::address::vector::{DEFAULT_BASE, VectorType};
+use percale::address::vector::VectorType;
 use percale::{AddressVector, PeerAddress};
 
 use crate::abi::{
@@ -101,7 +101,8 @@ pub(crate) unsafe extern "C" fn open(
     let mut builder =
         domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).expected(attr.count);
     if let Some(name) = name {
-        builder = builder.name(name).base(attr.map_addr.expose_provenance() as u64);
+        // Numbers are the same in every process, wherever it wants the vector: map_addr need not be heeded.
+        builder = builder.name(name);
     }
     if attr.flags & FI_READ != 0 {
         builder = builder.read_only();
@@ -114,8 +115,8 @@ pub(crate) unsafe extern "C" fn open(
         }
     };
     // What was left open is answered (fi_av_open(3)).
-    if name.is_some() && attr.map_addr.is_null() {
-        attr.map_addr = std::ptr::with_exposed_provenance_mut(DEFAULT_BASE as usize);
+    if let Some(numbers) = vector.numbers_in_memory().filter(|_| attr.map_addr.is_null()) {
+        attr.map_addr = std::ptr::with_exposed_provenance_mut(numbers);
     }
     attr.r#type = if kind == VectorType::Map { FI_AV_MAP } else { FI_AV_TABLE };
     let fid = fid_av { fid: object::head(FI_CLASS_AV, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };

@@ -1,8 +1,9 @@
 //! The words of a vector that several processes use: one sealed memfd, mapped by each of them.
 //!
 //! It has room for a fixed number of entries, but pages only for those that were written. In order: the cells and what
-//! the memory says of itself, a page; counts of pages of entries; ranges; entries; records. A count says whether its page
-//! exists, whether the page's records do, and how many of its entries are marked as removed.
+//! the memory says of itself, a page; counts of pages of entries; ranges; entries; records; numbers. A count says whether its page
+//! exists, whether the page's records do, and how many of its entries are marked as removed. At the end are the numbers of
+//! the entries, for those who look for them in memory: each is its index.
 //!
 //! **Who reads** takes no lock and changes nothing. **Who writes** locks the file (flock(2), by a description of its own, so
 //! that the lock ends with the process), and says in a cell that it writes. Who finds that said is behind a process that died
@@ -31,6 +32,8 @@ const MARK: u64 = 0x7065_7263_2d61_7631;
 /// Where the mark and the number of entries are.
 const MARK_AT: usize = 256;
 const CAPACITY_AT: usize = 257;
+/// Where it is said how many numbers are written.
+const NUMBERED_AT: usize = 258;
 const _: () = assert!(CELLS <= MARK_AT, "cells come first");
 
 /// Words of a page of memory.
@@ -57,6 +60,7 @@ struct Layout {
     ranges: usize,
     entries: usize,
     records: usize,
+    numbers: usize,
     end: usize,
 }
 
@@ -65,7 +69,8 @@ impl Layout {
         let ranges = HEAD + capacity / PAGE;
         let entries = ranges + RANGES * RANGE;
         let records = entries + capacity;
-        Self { capacity, ranges, entries, records, end: records + 2 * capacity }
+        let numbers = records + 2 * capacity;
+        Self { capacity, ranges, entries, records, numbers, end: numbers + capacity }
     }
 }
 
@@ -188,6 +193,32 @@ impl Shared {
     #[inline]
     pub(super) fn range(&self, number: usize) -> Option<&[AtomicU64]> {
         if number < RANGES { self.words.slice(self.layout.ranges + number * RANGE, RANGE) } else { None }
+    }
+
+    /// Writes the numbers of all entries before `end`, by whole pages.
+    pub(super) fn number(&self, end: usize) -> Result<(), AddressError> {
+        let Some(numbered) = self.words.get(NUMBERED_AT) else { return Ok(()) };
+        let from = usize::try_from(numbered.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        if from >= end {
+            return Ok(());
+        }
+        let until = end.next_multiple_of(PAGE).min(self.layout.capacity);
+        let bytes = |words: usize| words * size_of::<u64>();
+        back(self.fd.as_fd(), bytes(self.layout.numbers + from), bytes(until - from)).map_err(|error| {
+            tracing::warn!(%error, "no memory for a shared address vector");
+            AddressError::Full
+        })?;
+        let words = self.words.slice(self.layout.numbers + from, until - from).ok_or(AddressError::Full)?;
+        for (word, number) in words.iter().zip(from as u64..) {
+            word.store(number, Ordering::Relaxed);
+        }
+        numbered.store(until as u64, Ordering::Release);
+        Ok(())
+    }
+
+    /// Where the numbers are in this process's memory.
+    pub(super) fn numbers(&self) -> usize {
+        self.words.get(self.layout.numbers).map_or(0, |word| std::ptr::from_ref(word).expose_provenance())
     }
 
     /// Locks the memory against other writers. True if the one before died while it wrote.

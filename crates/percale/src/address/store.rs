@@ -169,6 +169,15 @@ impl Store {
         }
     }
 
+    /// Sees to the numbers of all entries before `end` being in memory, where that is for others to see.
+    #[inline]
+    pub(super) fn number(&self, end: usize) -> Result<(), AddressError> {
+        match &self.place {
+            Here(_) => Ok(()),
+            There(shared) => shared.number(end),
+        }
+    }
+
     /// How many entries of a page are marked as removed.
     pub(super) fn count(&self, page: usize) -> u64 {
         match &self.place {

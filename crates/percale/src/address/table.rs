@@ -155,6 +155,7 @@ impl<'a> Writer<'a> {
         let hole = self.next_hole();
         let index = hole.unwrap_or_else(|| self.store.end());
         let word = self.store.make_entry(index)?;
+        self.store.number(index + 1)?;
         match address {
             SocketAddr::V4(v4) => word.store(Entry::V4(*v4.ip(), v4.port()).pack(), Ordering::Release),
             SocketAddr::V6(v6) => self.write_v6(index, word, v6)?,
@@ -215,6 +216,7 @@ impl<'a> Writer<'a> {
     fn append_range(&mut self, block: &Block, skip: u64) -> Result<bool, AddressError> {
         let (first, count) = (self.store.end() as u64, block.len() - skip);
         let end = first.checked_add(count).filter(|end| *end <= self.store.limit() as u64).ok_or(AddressError::Full)?;
+        self.store.number(end as usize)?;
         let number = self.store.get(Cell::Ranges);
         if !self.store.write_range(number as usize, &Range { first, count, skip, block: *block }) {
             return Ok(false);

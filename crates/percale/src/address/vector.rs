@@ -38,9 +38,6 @@ pub enum VectorType {
     Map,
 }
 
-/// What a map's numbers count from in a named vector, unless somebody says otherwise: the same in every process.
-pub const DEFAULT_BASE: u64 = 1 << 32;
-
 /// How a vector is made.
 #[derive(Clone, Debug, Default)]
 pub struct VectorOptions {
@@ -57,8 +54,7 @@ pub struct VectorOptions {
     pub name: Option<String>,
     /// Of a named vector: it must be there, and is only looked at.
     pub read_only: bool,
-    /// Of a named map: what its numbers count from, 0 for [`DEFAULT_BASE`]. Equal numbers mean the same peer to processes
-    /// with equal bases.
+    /// Of a named map: what its numbers count from. Equal numbers mean the same peer to processes with equal bases.
     pub base: u64,
 }
 
@@ -120,11 +116,9 @@ impl AddressVector {
                 (Store::shared(named.shared), Some(named.presence))
             }
         };
-        options.base = match (options.kind, presence.is_some(), options.base) {
-            (VectorType::Map, true, 0) => DEFAULT_BASE,
-            (VectorType::Map, true, base) => base,
-            _ => 0,
-        };
+        if options.kind != VectorType::Map || presence.is_none() {
+            options.base = 0;
+        }
         let base = options.base;
         if base.checked_add(store.limit() as u64).is_none_or(|end| end > u64::MAX >> bits) {
             return Err(AddressError::Base { base, bits });
@@ -305,6 +299,13 @@ impl AddressVector {
     #[inline]
     pub fn removals(&self) -> u64 {
         self.cells[Cell::Removals as usize].load(Ordering::Acquire)
+    }
+
+    /// Where the numbers of a named vector's entries are in this process's memory while the vector is open, in order, and
+    /// counted from 0; `None` without a name. They are written as entries come. 64 bits each.
+    #[must_use]
+    pub fn numbers_in_memory(&self) -> Option<usize> {
+        self.shared.store.as_shared().map(shared::Shared::numbers)
     }
 
     /// Peers in the vector.

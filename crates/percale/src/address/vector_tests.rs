@@ -222,9 +222,9 @@ fn av_016_av_052_a_map_that_is_shared_counts_from_its_base() {
         let options = VectorOptions { base, receive_context_bits: bits, ..options.clone() };
         AddressVector::new(options)
     };
-    let vector = base(0, 4).unwrap();
+    let vector = base(1 << 32, 4).unwrap();
     let peer = vector.insert(v4(1)).unwrap();
-    assert_eq!(peer, PeerAddress(DEFAULT_BASE));
+    assert_eq!((peer, vector.numbers_in_memory().is_some()), (PeerAddress(1 << 32), true));
     assert_eq!(vector.lookup(peer.receive_context(15, 4).unwrap()), Some(v4(1)));
     assert_eq!(vector.lookup(PeerAddress(0)), None);
     assert_eq!(base(77, 0).unwrap().lookup(PeerAddress(77)), Some(v4(1)));
