@@ -229,6 +229,9 @@ impl Inserter {
     }
 
     fn submit(&self, job: Job) -> Result<(), AddressError> {
+        if self.shared.vector.options().read_only {
+            return Err(AddressError::ReadOnly);
+        }
         let mut queue = self.shared.lock();
         if queue.jobs.is_empty() && !queue.busy && job.what.is_immediate() {
             // Under the lock, so that no later call is earlier.

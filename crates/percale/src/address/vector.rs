@@ -146,7 +146,7 @@ impl AddressVector {
 
     /// Inserts addresses in order, as one step against other writers. The outcome of each is at its place. In a table
     /// the numbers are known beforehand: a failed address leaves its index unused for now, and does not shift those
-    /// after it.
+    /// after it. An iterator that changes this vector itself waits for ever.
     ///
     /// # Errors
     /// If the vector cannot be changed at all. A bad address is no error of the call.

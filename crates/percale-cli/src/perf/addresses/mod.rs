@@ -26,6 +26,8 @@ const ROUNDS: usize = 5;
 const SERVICES: usize = 100;
 /// Lookups that are timed.
 const LOOKUPS: u64 = 2_000_000;
+/// Ranges that are timed together, each in a vector of its own: one by itself is mostly the time of finding it out.
+const RANGES: usize = 1000;
 /// Where addresses begin: 10.0.0.0.
 const FIRST: u32 = 0x0a00_0000;
 /// The port of those that are inserted one by one.
@@ -84,7 +86,7 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     counts.retain(|count| *count >= SERVICES);
     // The largest comes first, while nothing has been given back that would be used again.
     for count in counts.into_iter().rev() {
-        for line in measure(count / SERVICES * SERVICES, peer.as_ref().ok())? {
+        for line in measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())? {
             if args.json {
                 print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
             }
@@ -134,7 +136,8 @@ fn vector() -> Result<AddressVector> {
     AddressVector::new(VectorOptions::default()).map_err(percale("making an address vector"))
 }
 
-fn measure(count: usize, peer: Option<&Peer>) -> Result<Vec<Line>> {
+/// One number of addresses. Memory is only looked at for the largest, which comes first.
+fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<Line>> {
     let v4: Vec<SocketAddr> =
         (FIRST..).take(count).map(|bits| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), PORT)).collect();
     let v6: Vec<SocketAddr> = (0xfd00u128 << 112..)
@@ -145,7 +148,8 @@ fn measure(count: usize, peer: Option<&Peer>) -> Result<Vec<Line>> {
     let [mut insert, mut insert_v6, mut lookup, mut range, mut range_lookup]: [Rounds; 5] = Default::default();
     let [mut peer_insert, mut peer_lookup, mut peer_range]: [Rounds; 3] = Default::default();
     for round in 0..ROUNDS {
-        let (flat, six, symmetric) = (vector()?, vector()?, vector()?);
+        let (flat, six) = (vector()?, vector()?);
+        let symmetric = (0..RANGES).map(|_| vector()).collect::<Result<Vec<_>>>()?;
         let check = |inserted: percale::address::Inserted| {
             let all = inserted.count() == count as u64;
             if all { Ok(()) } else { Err(Failure::Data("not all addresses were inserted".into())) }
@@ -156,11 +160,13 @@ fn measure(count: usize, peer: Option<&Peer>) -> Result<Vec<Line>> {
         insert.add(|| put(&flat, &v4))?;
         insert_v6.add(|| put(&six, &v6))?;
         range.add(|| {
-            let inserted = symmetric.insert_symmetric("10.0.0.0", nodes, "5000", SERVICES);
-            inserted.map_err(percale("inserting a range")).and_then(check)
+            symmetric.iter().try_for_each(|vector| {
+                let inserted = vector.insert_symmetric("10.0.0.0", nodes, "5000", SERVICES);
+                inserted.map_err(percale("inserting a range")).and_then(check)
+            })
         })?;
         lookup.add(|| Ok(look_up(&flat, count as u64)))?;
-        range_lookup.add(|| Ok(look_up(&symmetric, count as u64)))?;
+        range_lookup.add(|| Ok(look_up(&symmetric[0], count as u64)))?;
         // The other side takes some seconds for a million: it has fewer rounds.
         if let Some(peer) = peer.filter(|_| round < 3) {
             let table = peer.vector(count)?;
@@ -171,21 +177,21 @@ fn measure(count: usize, peer: Option<&Peer>) -> Result<Vec<Line>> {
             peer_range.add(|| table.insert_symmetric(c"10.0.0.0", nodes, c"5000", SERVICES))?;
         }
     }
-    let line = |what, rounds: &Rounds, other: Option<&Rounds>, each: f64, memory: bool| Line {
+    let line = |what, rounds: &Rounds, each: f64, other: Option<(&Rounds, f64)>, memory: bool| Line {
         what,
         addresses: count,
         ns: rounds.median().unwrap_or_default() / each,
         bytes: rounds.bytes.filter(|_| memory).map(|bytes| bytes / each),
-        peer_ns: other.and_then(Rounds::median).map(|ns| ns / each),
-        peer_bytes: other.and_then(|other| other.bytes).filter(|_| memory).map(|bytes| bytes / each),
+        peer_ns: other.and_then(|(other, each)| other.median().map(|ns| ns / each)),
+        peer_bytes: other.and_then(|(other, each)| other.bytes.filter(|_| memory).map(|bytes| bytes / each)),
     };
     let each = count as f64;
     Ok(vec![
-        line(What::Insert, &insert, Some(&peer_insert), each, true),
-        line(What::InsertV6, &insert_v6, None, each, true),
-        line(What::Lookup, &lookup, Some(&peer_lookup), LOOKUPS as f64, false),
-        line(What::Range, &range, Some(&peer_range), 1.0, true),
-        line(What::RangeLookup, &range_lookup, None, LOOKUPS as f64, false),
+        line(What::Insert, &insert, each, Some((&peer_insert, each)), largest),
+        line(What::InsertV6, &insert_v6, each, None, largest),
+        line(What::Lookup, &lookup, LOOKUPS as f64, Some((&peer_lookup, LOOKUPS as f64)), false),
+        line(What::Range, &range, RANGES as f64, Some((&peer_range, 1.0)), largest),
+        line(What::RangeLookup, &range_lookup, LOOKUPS as f64, None, false),
     ])
 }
 

@@ -134,6 +134,30 @@ mod tests {
         assert_eq!(known.get(peers[5]), None);
     }
 
+    /// 100 nodes with 100 endpoints each; every endpoint names 64 others of one symmetric vector.
+    #[test]
+    fn av_009_a_job_of_ten_thousand_endpoints_keeps_a_kilobyte_for_each() {
+        let vector = crate::AddressVector::new(crate::address::vector::VectorOptions::default()).unwrap();
+        vector.insert_symmetric("10.0.0.1", 100, "5000", 100).unwrap();
+        let (mut bytes, mut state) = (0, 1u64);
+        for _ in 0..10_000 {
+            let mut endpoint = Known::new(0, 0);
+            let mut named = Vec::new();
+            while named.len() < 64 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let peer = PeerAddress((state >> 33) % 10_000);
+                assert!(vector.lookup(peer).is_some());
+                if endpoint.get(peer).is_none() {
+                    endpoint.insert(peer, named.len() as Connection);
+                    named.push(peer);
+                }
+            }
+            assert!((0..).zip(&named).all(|(slot, peer)| endpoint.get(*peer) == Some(slot)));
+            bytes += endpoint.bytes() + size_of::<Known>();
+        }
+        assert!(bytes <= 10_000 * 1100, "{} bytes an endpoint", bytes / 10_000);
+    }
+
     #[test]
     fn what_does_not_fit_is_not_noted() {
         let mut known = Known::new(0, 0);
