@@ -129,14 +129,17 @@ impl Peer {
         // SAFETY: as above (fi_fabric(3)).
         let open: Open = unsafe { std::mem::transmute(symbol(library, c"fi_fabric")?) };
         // SAFETY: of nothing it makes an empty info with all its parts.
-        let hints = unsafe { dup(std::ptr::null()).as_mut() }.ok_or("out of memory")?;
+        let hints = unsafe { dup(std::ptr::null()) };
+        // SAFETY: ours alone, if there is one.
+        let hints = unsafe { hints.as_mut() }.ok_or("out of memory")?;
         hints.caps = FI_MSG;
         // SAFETY: the endpoint's attributes begin with their type.
         unsafe { hints.ep_attr.write(FI_EP_RDM) };
         // SAFETY: a text that ends in a zero; the library frees the copy.
         let name = unsafe { libc::strdup(c"tcp".as_ptr()) };
         // SAFETY: the info has its parts.
-        unsafe { (*hints.fabric_attr).prov_name = name };
+        let fabric_attr = unsafe { &mut *hints.fabric_attr };
+        fabric_attr.prov_name = name;
         let (mut info, mut fabric, mut domain) = (null_mut(), null_mut(), null_mut());
         // SAFETY: hints that are whole, and room for the answer.
         let code = unsafe { get(API, null_mut(), null_mut(), 0, hints, &raw mut info) };
@@ -150,8 +153,10 @@ impl Peer {
         if code != 0 {
             return Err(format!("fi_fabric says {code}"));
         }
-        // SAFETY: an open fabric has its table.
-        let call = unsafe { (*(*fabric).ops).domain };
+        // SAFETY: an open fabric.
+        let ops = unsafe { (*fabric).ops };
+        // SAFETY: it has its table.
+        let call = unsafe { (*ops).domain };
         // SAFETY: the fabric, its info, and room for the answer.
         let code = unsafe { call(fabric.cast(), info, &raw mut domain, null_mut()) };
         if code != 0 { Err(format!("fi_domain says {code}")) } else { Ok(Self { domain }) }
@@ -162,8 +167,10 @@ impl Peer {
         let (name, map_addr) = (null_mut(), null_mut());
         let mut attr = AvAttr { kind: FI_AV_TABLE, rx_ctx_bits: 0, count, ep_per_node: 0, name, map_addr, flags: 0 };
         let mut av = null_mut();
-        // SAFETY: an open domain has its table.
-        let open = unsafe { (*(*self.domain).ops).av_open };
+        // SAFETY: an open domain.
+        let ops = unsafe { (*self.domain).ops };
+        // SAFETY: it has its table.
+        let open = unsafe { (*ops).av_open };
         // SAFETY: the domain, whole attributes, and room for the answer.
         let code = unsafe { open(self.domain.cast(), &raw mut attr, &raw mut av, null_mut()) };
         if code == 0 { Ok(Vector { av }) } else { Err(failed("fi_av_open", code)) }
@@ -176,8 +183,10 @@ fn failed(what: &str, code: c_int) -> Failure {
 
 impl Vector {
     fn ops(&self) -> &AvOps {
-        // SAFETY: an open vector has its table.
-        unsafe { &*(*self.av).ops }
+        // SAFETY: an open vector.
+        let ops = unsafe { (*self.av).ops };
+        // SAFETY: it has its table, for as long as it is open.
+        unsafe { &*ops }
     }
 
     /// Inserts `count` addresses from `first` on.
@@ -236,8 +245,10 @@ impl Vector {
 
 impl Drop for Vector {
     fn drop(&mut self) {
-        // SAFETY: an open vector has its table.
-        let close = unsafe { (*(*self.av).common).close };
+        // SAFETY: an open vector.
+        let common = unsafe { (*self.av).common };
+        // SAFETY: it has its table.
+        let close = unsafe { (*common).close };
         // SAFETY: nobody uses it any more.
         let code = unsafe { close(self.av.cast()) };
         debug_assert_eq!(code, 0, "closing an address vector");
