@@ -83,6 +83,7 @@ Examples:
   percale perf --op tagged-latency --svg latency.svg
   percale perf --registration --monitor bpf --svg registration.svg
   percale perf --registration --size 4K,1M --json > lines.json
+  percale perf --addresses 1000000
 
 Exit codes: 0 measured, 1 failed, 2 bad usage.")]
 pub(crate) struct PerfArgs {
@@ -122,6 +123,9 @@ pub(crate) struct PerfArgs {
     /// Measure what it costs to have memory registered, with a registration cache and without
     #[arg(long, conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) registration: bool,
+    /// Measure what so many addresses cost in an address vector, beside libfabric's tcp provider if that is installed
+    #[arg(long, value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "registration"])]
+    pub(crate) addresses: Option<usize>,
     /// Monitors of the registration cache [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", value_parser = crate::perf::registration::monitor_names())]
     pub(crate) monitor: Vec<String>,
@@ -241,6 +245,12 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.01..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err("from 0.01 to 600".into()),
     }
+}
+
+/// How many addresses: whole nodes of 100, and no more than there are in 10.0.0.0/8.
+fn addresses(text: &str) -> Result<usize, String> {
+    let count = text.parse::<usize>().ok().filter(|count| (1000..=16_000_000).contains(count));
+    count.ok_or_else(|| "a number from 1000 to 16000000".to_owned())
 }
 
 fn host_and_port(text: &str) -> Result<String, String> {

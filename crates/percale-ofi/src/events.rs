@@ -21,7 +21,7 @@ use crate::{errors, log};
 
 mod record;
 
-use self::record::{Asked, Fid, HEAD, Names, Record, Settling};
+use self::record::{Asked, Fid, Names, Record, Settling};
 
 /// What others know of their event queue.
 #[derive(Debug)]
@@ -192,6 +192,11 @@ impl Shared {
         settling.release()
     }
 
+    /// Events of this inserter name the client's address vector.
+    pub(crate) fn name_vector(&self, inserter: u64, vector: fid_t) {
+        lock(&self.names).vectors.insert(inserter, Fid(vector));
+    }
+
     /// The client has ended an endpoint's connection: its own queue says so too, as if the peer had done it.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
         let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
@@ -235,6 +240,14 @@ impl Shared {
                 log::warning!(FI_LOG_EQ, "no connection: {reason}");
                 Some(Record::Refused { fid: fid(endpoint)?, error, data })
             }
+            Event::AddressesInserted { inserter, context, count } => {
+                Some(Record::Inserted { fid: *names.vectors.get(&inserter)?, context, count })
+            }
+            Event::AddressFailed { inserter, context, index, error } => {
+                log::warning!(FI_LOG_EQ, "address {index} of an insertion: {error}");
+                let (code, reason) = (error.errno(), error.to_string().into_bytes());
+                Some(Record::NotInserted { fid: *names.vectors.get(&inserter)?, context, index, code, reason })
+            }
             // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
             other => {
                 log::note!(FI_LOG_EQ, "{other:?}");
@@ -264,12 +277,11 @@ impl Shared {
         let mut front = self.look();
         let (code, bytes) = match &*front {
             None => return -(libc::EAGAIN as isize),
-            Some(Record::Refused { .. }) => return -(FI_EAVAIL as isize),
-            Some(Record::User { code, data }) if data.len() > room => {
-                log::note!(FI_LOG_EQ, "fi_eq_read: event {code} has {} bytes, there is room for {room}", data.len());
+            Some(record) if record.is_error() => return -(FI_EAVAIL as isize),
+            Some(record) if record.least() > room => {
+                log::note!(FI_LOG_EQ, "fi_eq_read: an event has {} bytes, there is room for {room}", record.least());
                 return -(FI_ETOOSMALL as isize);
             }
-            Some(Record::Connection { .. }) if room < HEAD => return -(FI_ETOOSMALL as isize),
             Some(record) => record.bytes(room),
         };
         // SAFETY: the client wants the event there.
@@ -290,13 +302,15 @@ impl Shared {
     /// `to` is readable and writable.
     unsafe fn read_error(&self, to: *mut fi_eq_err_entry) -> isize {
         let mut front = self.look();
-        let Some(Record::Refused { .. }) = &*front else { return -(libc::EAGAIN as isize) };
-        let Some(Record::Refused { fid, error, data }) = front.take() else { return -(libc::EAGAIN as isize) };
+        if !front.as_ref().is_some_and(Record::is_error) {
+            return -(libc::EAGAIN as isize);
+        }
+        let Some((mut entry, data)) = front.take().and_then(Record::error) else { return -(libc::EAGAIN as isize) };
         // SAFETY: promised by the caller.
         let (buffer, room) = unsafe { ((*to).err_data, (*to).err_data_size) };
         let mut kept = lock(&self.error_data);
         *kept = data;
-        let (err_data, err_data_size) = if buffer.is_null() || room == 0 {
+        (entry.err_data, entry.err_data_size) = if buffer.is_null() || room == 0 {
             // Ours, until the next reading (fi_eq(3)).
             (kept.as_mut_ptr().cast(), kept.len())
         } else {
@@ -304,16 +318,6 @@ impl Shared {
             // SAFETY: the client has so much room.
             unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), buffer.cast(), count) };
             (buffer, count)
-        };
-        let entry = fi_eq_err_entry {
-            fid: fid.0,
-            // SAFETY: an endpoint that is open, or its name would be forgotten.
-            context: unsafe { (*fid.0).context },
-            data: 0,
-            err: error.errno(),
-            prov_errno: errors::number(error),
-            err_data,
-            err_data_size,
         };
         // SAFETY: promised by the caller.
         unsafe { to.write(entry) };

@@ -1,26 +1,42 @@
 //! `fid_av`: an address vector (fi_av(3)).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
+use percale::address::Inserter;
+use percale::address::name::Family;
 use percale::address::vector::VectorType;
 use percale::{AddressVector, PeerAddress};
 
 use crate::abi::{
-    FI_ADDR_NOTAVAIL, FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_LOG_AV, FI_MORE, FI_SYNC_ERR, fi_addr_t,
-    fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain,
+    FI_AV_MAP, FI_AV_TABLE, FI_CLASS_AV, FI_EVENT, FI_LOG_AV, FI_READ, FI_SYMMETRIC, fi_addr_t, fi_av_attr, fi_ops,
+    fi_ops_av, fid, fid_av, fid_domain,
 };
 use crate::address::{self, Native};
 use crate::domain::{self, Domain};
+use crate::events::{self, Events};
 use crate::log;
 use crate::object::{self, Object};
+
+mod insert;
 
 /// What endpoints know of their vector.
 #[derive(Debug)]
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     pub(crate) percale: AddressVector,
+    /// Insertions tell an event queue what became of them (FI_EVENT).
+    asynchronous: bool,
+    /// Which one, once it is bound.
+    reports: OnceLock<Reports>,
+}
+
+/// By what a vector inserts without waiting.
+#[derive(Debug)]
+struct Reports {
+    inserter: Inserter,
+    _events: Arc<events::Shared>,
 }
 
 #[repr(C)]
@@ -40,10 +56,11 @@ impl Vector {
     }
 }
 
-static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
+static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), ..fi_ops::REFUSING };
 static OPS: fi_ops_av = fi_ops_av {
-    insert: Some(insert),
-    insertsvc: Some(insert_service),
+    insert: Some(insert::insert),
+    insertsvc: Some(insert::insert_service),
+    insertsym: Some(insert::insert_symmetric),
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(text),
@@ -61,14 +78,15 @@ pub(crate) unsafe extern "C" fn open(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: null, or the client's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return -libc::EINVAL };
-    if !attr.name.is_null() {
-        log::warning!(FI_LOG_AV, "fi_av_open: named (shared) vectors are not supported");
-        return -libc::ENOSYS;
+    if attr.flags & !(FI_EVENT | FI_SYMMETRIC | FI_READ) != 0 {
+        log::warning!(FI_LOG_AV, "fi_av_open: flags {:#x} are not supported", attr.flags);
+        return -libc::EINVAL;
     }
-    if attr.flags & FI_EVENT != 0 {
-        log::warning!(FI_LOG_AV, "fi_av_open: asynchronous insertion (FI_EVENT) is not supported");
-        return -libc::ENOSYS;
-    }
+    // SAFETY: null, or the client's string.
+    let name = match (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_str()).transpose() {
+        Ok(name) => name,
+        Err(_) => return -libc::EINVAL,
+    };
     let wanted = if attr.r#type == 0 { domain.av_type } else { attr.r#type };
     let kind = match wanted {
         FI_AV_MAP => VectorType::Map,
@@ -79,7 +97,17 @@ pub(crate) unsafe extern "C" fn open(
         }
     };
     let Ok(bits) = u32::try_from(attr.rx_ctx_bits) else { return -libc::EINVAL };
-    let vector = match domain.percale.address_vector().kind(kind).receive_context_bits(bits).build() {
+    let family = if domain.ipv6 { Family::V6 } else { Family::V4 };
+    let mut builder =
+        domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).expected(attr.count);
+    if let Some(name) = name {
+        // Numbers are the same in every process, wherever it wants the vector: map_addr need not be heeded.
+        builder = builder.name(name);
+    }
+    if attr.flags & FI_READ != 0 {
+        builder = builder.read_only();
+    }
+    let vector = match builder.build() {
         Ok(vector) => vector,
         Err(error) => {
             log::warning!(FI_LOG_AV, "fi_av_open: {error}");
@@ -87,9 +115,14 @@ pub(crate) unsafe extern "C" fn open(
         }
     };
     // What was left open is answered (fi_av_open(3)).
+    if let Some(numbers) = vector.numbers_in_memory().filter(|_| attr.map_addr.is_null()) {
+        attr.map_addr = std::ptr::with_exposed_provenance_mut(numbers);
+    }
     attr.r#type = if kind == VectorType::Map { FI_AV_MAP } else { FI_AV_TABLE };
     let fid = fid_av { fid: object::head(FI_CLASS_AV, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
-    let shared = Arc::new(Shared { domain: Arc::clone(domain), percale: vector });
+    let asynchronous = attr.flags & FI_EVENT != 0;
+    let shared = Shared { domain: Arc::clone(domain), percale: vector, asynchronous, reports: OnceLock::new() };
+    let shared = Arc::new(shared);
     // SAFETY: the client wants the vector there.
     unsafe { Vector { fid, shared }.give(av) };
     0
@@ -100,103 +133,27 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     unsafe { Vector::close(fid, Vector::shared) }
 }
 
-/// Tells the outcome of inserting one address where the client wants it.
-///
-/// # Safety
-/// `fi_addr` is null or writable at `at`, and so is `errors`.
-unsafe fn tell(outcome: Result<PeerAddress, i32>, at: usize, fi_addr: *mut fi_addr_t, errors: *mut c_int) -> bool {
-    let (peer, error) = match outcome {
-        Ok(peer) => (peer.0, 0),
-        Err(error) => (FI_ADDR_NOTAVAIL, error),
+/// Insertions tell this event queue what became of them (fi_av_bind(3)).
+unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    // SAFETY: a vector of ours.
+    let shared = unsafe { Vector::of(av) }.shared();
+    // SAFETY: some open object of the client's.
+    let Some(events) = (unsafe { Events::of_class(other) }) else {
+        log::warning!(FI_LOG_AV, "fi_av_bind: only event queues are bound to address vectors");
+        return -libc::EINVAL;
     };
-    if !fi_addr.is_null() {
-        // SAFETY: promised by the caller.
-        unsafe { fi_addr.add(at).write(peer) };
-    }
-    if !errors.is_null() {
-        // SAFETY: promised by the caller.
-        unsafe { errors.add(at).write(error) };
-    }
-    error == 0
-}
-
-/// With FI_SYNC_ERR the context is an array of an int for each address.
-fn errors_of(flags: u64, context: *mut c_void) -> *mut c_int {
-    if flags & FI_SYNC_ERR != 0 { context.cast() } else { std::ptr::null_mut() }
-}
-
-unsafe extern "C" fn insert(
-    av: *mut fid_av,
-    addresses: *const c_void,
-    count: usize,
-    fi_addr: *mut fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: a vector of ours.
-    let Shared { domain, percale } = &**unsafe { Vector::of(av) }.shared();
-    if flags & !(FI_MORE | FI_SYNC_ERR) != 0 {
-        log::warning!(FI_LOG_AV, "fi_av_insert: flags {flags:#x} are not supported");
+    if !shared.asynchronous || flags != 0 {
+        log::warning!(FI_LOG_AV, "fi_av_bind: the vector was opened without FI_EVENT, or flags are given ({flags:#x})");
         return -libc::EINVAL;
     }
-    if addresses.is_null() && count > 0 {
+    let inserter = Inserter::new(&shared.percale, &events.shared().percale);
+    events.shared().name_vector(inserter.id(), av);
+    let reports = Reports { inserter, _events: Arc::clone(events.shared()) };
+    if shared.reports.set(reports).is_err() {
+        log::warning!(FI_LOG_AV, "fi_av_bind: the vector has an event queue");
         return -libc::EINVAL;
     }
-    let each = if domain.ipv6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
-    let errors = errors_of(flags, context);
-    let mut inserted = 0;
-    for at in 0..count {
-        // SAFETY: the client gives `count` addresses of the domain's format, one behind the other.
-        let address = unsafe { address::read(addresses.byte_add(at * each), each) };
-        let outcome = match address {
-            Some(address) => percale.insert(address).map_err(|error| {
-                log::warning!(FI_LOG_AV, "fi_av_insert: {address}: {error}");
-                error.errno()
-            }),
-            None => {
-                log::warning!(
-                    FI_LOG_AV,
-                    "fi_av_insert: address {at} is not of the family that the domain's addresses have"
-                );
-                Err(libc::EINVAL)
-            }
-        };
-        // SAFETY: the client wants `count` outcomes there.
-        inserted += c_int::from(unsafe { tell(outcome, at, fi_addr, errors) });
-    }
-    inserted
-}
-
-unsafe extern "C" fn insert_service(
-    av: *mut fid_av,
-    node: *const c_char,
-    service: *const c_char,
-    fi_addr: *mut fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: a vector of ours.
-    let Shared { domain, percale } = &**unsafe { Vector::of(av) }.shared();
-    if node.is_null() || service.is_null() {
-        return -libc::EINVAL;
-    }
-    // SAFETY: the client's strings.
-    let (node, service) = unsafe { (CStr::from_ptr(node), CStr::from_ptr(service)) };
-    let outcome =
-        resolve(node, service, domain.ipv6).and_then(|address| percale.insert(address).map_err(|error| error.errno()));
-    if outcome.is_err() {
-        log::warning!(FI_LOG_AV, "fi_av_insertsvc: {node:?} {service:?} is no address here");
-    }
-    // SAFETY: the client wants one outcome there.
-    c_int::from(unsafe { tell(outcome, 0, fi_addr, errors_of(flags, context)) })
-}
-
-/// The first address of the domain's family that a node and a port mean.
-fn resolve(node: &CStr, service: &CStr, ipv6: bool) -> Result<SocketAddr, i32> {
-    let node = node.to_str().map_err(|_| libc::EINVAL)?;
-    let port: u16 = service.to_str().ok().and_then(|port| port.parse().ok()).ok_or(libc::EINVAL)?;
-    let mut all = (node, port).to_socket_addrs().map_err(|_| libc::ENODATA)?;
-    all.find(|address| address.is_ipv6() == ipv6).ok_or(libc::ENODATA)
+    0
 }
 
 unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int {

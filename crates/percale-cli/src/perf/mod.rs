@@ -3,7 +3,7 @@
 //! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
 //! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
 //! which rows there are, [`measure`] makes one of them. What it costs to have memory registered is measured apart:
-//! [`registration`].
+//! [`registration`]; and what addresses cost: [`addresses`].
 
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::row::Row;
 use crate::{plot, table};
 use session::Session;
 
+mod addresses;
 pub(crate) mod control;
 pub(crate) mod far;
 mod measure;
@@ -32,6 +33,9 @@ const SECONDS: f64 = 0.8;
 pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     if let Some(address) = &args.listen {
         return far::listen(address);
+    }
+    if let Some(count) = args.addresses {
+        return addresses::run(args, count);
     }
     if args.registration {
         return registration::run(args);

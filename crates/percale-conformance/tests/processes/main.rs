@@ -11,6 +11,7 @@ mod environment;
 mod faults;
 mod flood;
 mod hostile;
+mod named;
 mod onesided;
 mod resources;
 mod ring;
@@ -54,6 +55,9 @@ fn helper() {
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),
         ("scribbler", hostile::scribbler),
+        ("vector-holder", named::holder),
+        ("vector-churner", named::churner),
+        ("vector-reader", named::reader),
         ("endured", endless::endured),
         ("babbler", endless::babbler),
         ("flood", flood::flood),

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use percale::endpoint::connection::ConnectionRequest;
 use percale::{ErrorCode, Event};
 
-use crate::abi::{fi_eq_cm_entry, fi_info, fid_t};
+use crate::abi::{FI_AV_COMPLETE, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fid_t};
+use crate::errors;
 use crate::info::Copied;
 use crate::passive::Request;
 
@@ -24,6 +25,8 @@ unsafe impl Send for Fid {}
 pub(super) struct Names {
     /// Endpoints by their percale number.
     pub(super) endpoints: HashMap<u64, Fid>,
+    /// Address vectors by their inserters' numbers. Events outlive them, and so do their names.
+    pub(super) vectors: HashMap<u64, Fid>,
     /// Those whose connections are over, and were said to be.
     pub(super) over: HashSet<u64>,
     /// Passive endpoints, and what the endpoints are like that take their connections.
@@ -138,6 +141,10 @@ pub(super) enum Record {
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
     /// An error: there will be no connection.
     Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
+    /// An asynchronous insertion is over.
+    Inserted { fid: Fid, context: u64, count: u64 },
+    /// An error: one address was not inserted. With the reason in words.
+    NotInserted { fid: Fid, context: u64, index: u64, code: i32, reason: Vec<u8> },
 }
 
 /// Bytes of a connection's event without its data.
@@ -157,7 +164,53 @@ impl Record {
                 bytes.truncate(room);
                 (*code, bytes)
             }
-            Self::Refused { .. } => (0, Vec::new()),
+            Self::Inserted { fid, context, count } => {
+                let head = fid.0.expose_provenance().to_ne_bytes();
+                let mut bytes = Vec::with_capacity(size_of::<fi_eq_entry>());
+                bytes.extend(head.into_iter().chain(context.to_ne_bytes()).chain(count.to_ne_bytes()));
+                (FI_AV_COMPLETE, bytes)
+            }
+            Self::Refused { .. } | Self::NotInserted { .. } => (0, Vec::new()),
+        }
+    }
+
+    /// Whether this is read by fi_eq_readerr.
+    pub(super) const fn is_error(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::NotInserted { .. })
+    }
+
+    /// Bytes that a client must have room for.
+    pub(super) fn least(&self) -> usize {
+        match self {
+            Self::User { data, .. } => data.len(),
+            Self::Connection { .. } => HEAD,
+            Self::Inserted { .. } => size_of::<fi_eq_entry>(),
+            Self::Refused { .. } | Self::NotInserted { .. } => 0,
+        }
+    }
+
+    /// The error entry of an error, and the data that goes with it.
+    pub(super) fn error(self) -> Option<(fi_eq_err_entry, Vec<u8>)> {
+        let entry = |fid: Fid, context, data, err, prov_errno| fi_eq_err_entry {
+            fid: fid.0,
+            context,
+            data,
+            err,
+            prov_errno,
+            err_data: std::ptr::null_mut(),
+            err_data_size: 0,
+        };
+        match self {
+            Self::Refused { fid, error, data } => {
+                // SAFETY: an endpoint that is open, or its name would be forgotten.
+                let context = unsafe { (*fid.0).context };
+                Some((entry(fid, context, 0, error.errno(), errors::number(error)), data))
+            }
+            Self::NotInserted { fid, context, index, code, reason } => {
+                let context = std::ptr::with_exposed_provenance_mut(context as usize);
+                Some((entry(fid, context, index, code, 0), reason))
+            }
+            _ => None,
         }
     }
 }

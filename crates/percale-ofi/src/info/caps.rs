@@ -13,7 +13,7 @@ const ACCESSES: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 
 /// Of domains.
-pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 /// Of the transmitting side.
 const TRANSMIT: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 /// Of the receiving side.

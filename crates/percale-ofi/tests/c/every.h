@@ -278,6 +278,7 @@ void counter_groups(struct pair *p);
 void info_groups(void);
 void fabric_groups(void);
 void vector_groups(void);
+int vector_writer(const char *name);
 void region_groups(void);
 void queue_groups(void);
 void wait_groups(void);

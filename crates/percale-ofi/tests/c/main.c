@@ -218,7 +218,7 @@ int main(int argc, char **argv)
 	bool good = true;
 	int option;
 
-	while ((option = getopt(argc, argv, "p:o:s")) != -1) {
+	while ((option = getopt(argc, argv, "p:o:sv:")) != -1) {
 		switch (option) {
 		case 'p':
 			options.provider = optarg;
@@ -229,6 +229,8 @@ int main(int argc, char **argv)
 		case 's':
 			options.few = true;
 			break;
+		case 'v':
+			return vector_writer(optarg);
 		default:
 			fprintf(stderr, "usage: %s [-p provider] [-o part of a scenario's name] [-s]\n", argv[0]);
 			return 2;

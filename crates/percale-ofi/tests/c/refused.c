@@ -24,10 +24,7 @@ static int cq_mutex(struct two *t) { struct fid_cq *q; struct fi_cq_attr a = { .
 static int eq_mutex(struct two *t) { struct fid_eq *q; struct fi_eq_attr a = { .wait_obj = FI_WAIT_MUTEX_COND }; return fi_eq_open(t->room.fabric, &a, &q, NULL); }
 static int cntr_mutex(struct two *t) { struct fid_cntr *c; struct fi_cntr_attr a = { .wait_obj = FI_WAIT_MUTEX_COND }; return fi_cntr_open(t->room.domain, &a, &c, NULL); }
 
-static int av_named(struct two *t) { struct fid_av *v; struct fi_av_attr a = { .type = FI_AV_TABLE, .name = "/percale-every" }; return fi_av_open(t->room.domain, &a, &v, NULL); }
-static int av_events(struct two *t) { struct fid_av *v; struct fi_av_attr a = { .type = FI_AV_TABLE, .flags = FI_EVENT }; return fi_av_open(t->room.domain, &a, &v, NULL); }
 static int av_bind(struct two *t) { return fi_av_bind(t->a.av, &t->a.txcq->fid, 0); }
-static int av_symmetric(struct two *t) { fi_addr_t to[4]; return fi_av_insertsym(t->a.av, "127.0.0.1", 1, "21000", 2, to, 0, NULL); }
 static int av_set(struct two *t) { struct fid_av_set *s; struct fi_av_set_attr a = { .count = 2, .start_addr = FI_ADDR_NOTAVAIL }; return fi_av_set(t->a.av, &a, &s, NULL); }
 
 static int register_events(struct two *t)
@@ -130,10 +127,7 @@ static const struct refusal {
 	{ "FI_WAIT_MUTEX_COND of queues", -FI_ENOSYS, cq_mutex },
 	{ "FI_WAIT_MUTEX_COND of event queues", -FI_ENOSYS, eq_mutex },
 	{ "FI_WAIT_MUTEX_COND of counters", -FI_ENOSYS, cntr_mutex },
-	{ "named address vectors", -FI_ENOSYS, av_named },
-	{ "asynchronous insertion", -FI_ENOSYS, av_events },
-	{ "fi_av_bind", -FI_ENOSYS, av_bind },
-	{ "fi_av_insertsym", -FI_ENOSYS, av_symmetric },
+	{ "fi_av_bind of a completion queue", -FI_EINVAL, av_bind },
 	{ "fi_av_set", -FI_ENOSYS, av_set },
 	{ "asynchronous registration", -FI_EOPNOTSUPP, register_events },
 	{ "fi_mr_raw_attr", -FI_ENOSYS, mr_raw },

@@ -3,6 +3,9 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static struct sockaddr_in address(int number)
 {
@@ -60,7 +63,8 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(2, fi_av_insert(av, all, 3, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && errors[2] == 0, "%d %d %d", errors[0], errors[1], errors[2]);
 	CHECK(peers[1] == FI_ADDR_NOTAVAIL && peers[0] != FI_ADDR_NOTAVAIL, "addresses");
-	ANSWERS(1, fi_av_insert(av, &(struct sockaddr_in[]){ address(103) }, 1, NULL, FI_MORE, NULL));
+	/* Indices are known beforehand; the numbers of a map are not. */
+	ANSWERS(type == FI_AV_TABLE ? 1 : -FI_EINVAL, fi_av_insert(av, &(struct sockaddr_in[]){ address(103) }, 1, NULL, FI_MORE, NULL));
 	ANSWERS(0, fi_av_insert(av, all, 0, NULL, 0, NULL));
 	ANSWERS(0, fi_close(&av->fid));
 }
@@ -151,6 +155,204 @@ static void receive_contexts(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
+/* Nodes and services that count up (fi_av_insertsym). */
+static void symmetric(struct room *room)
+{
+	struct fi_av_attr attr = { .type = FI_AV_TABLE, .flags = FI_SYMMETRIC, .count = 4, .ep_per_node = 2 };
+	struct sockaddr_in a = { .sin_family = AF_INET };
+	fi_addr_t peers[64];
+	struct fid_av *av;
+	int errors[2];
+
+	NEEDS(fi_av_open(room->domain, &attr, &av, NULL));
+	ANSWERS(4, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 2, peers, 0, NULL));
+	for (int n = 0; n < 4; n++) {
+		CHECK(peers[n] == (fi_addr_t)n, "entry %d is %llu", n, (unsigned long long)peers[n]);
+		a.sin_addr.s_addr = htonl(0x0a010101 + (uint32_t)n / 2);
+		a.sin_port = htons((uint16_t)(5000 + n % 2));
+		found(av, peers[n], &a);
+	}
+	/* A long one is one entry, whose parts come and go like others. */
+	ANSWERS(1000000, fi_av_insertsym(av, "10.2.0.1", 1000, "1000", 1000, NULL, 0, NULL));
+	a.sin_addr.s_addr = htonl(0x0a020001 + 999), a.sin_port = htons(1999);
+	found(av, 1000003, &a);
+	ANSWERS(0, fi_av_remove(av, &(fi_addr_t){ 1000003 }, 1, 0));
+	CHECK(fi_av_lookup(av, 1000003, &a, &(size_t){ sizeof(a) }) == -FI_EINVAL, "a removed address is there");
+	ANSWERS(1, fi_av_insertsym(av, "10.9.9.9", 1, "7", 1, peers, FI_SYNC_ERR, errors));
+	CHECK(peers[0] == 1000003 && errors[0] == 0, "%llu", (unsigned long long)peers[0]);
+	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "nonumber", 2, "5000", 1, peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, "65535", 2, peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", SIZE_MAX, "5", SIZE_MAX, NULL, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, NULL, 1, "5", 1, peers, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, "5", 1, peers, FI_DELIVERY_COMPLETE, NULL));
+	CHECK(fi_av_insertsym(av, "fe80::1", 1, "5", 1, peers, 0, NULL) < 0, "an address of another family");
+	CHECK(fi_av_insertsym(av, "10.1.1.1", 1, "none", 1, peers, 0, NULL) < 0, "a service that is none");
+	ANSWERS(0, fi_close(&av->fid));
+}
+
+/* Vectors with names are shared with other processes, one of which inserts here. */
+static void named(struct room *room)
+{
+	char name[64];
+	struct sockaddr_in a = address(21);
+	struct fid_av *av, *other, *elsewhere;
+	fi_addr_t peer, mine;
+	int link[2], status;
+	char byte = 0;
+	pid_t child;
+
+	snprintf(name, sizeof(name), "every-%ld", (long)getpid());
+	struct fi_av_attr attr = { .type = FI_AV_MAP, .name = name, .count = 100 };
+	struct fi_av_attr unnamed = { .type = FI_AV_MAP, .flags = FI_READ }, reading = { .type = FI_AV_MAP, .name = name, .flags = FI_READ };
+
+	ANSWERS(-FI_EINVAL, fi_av_open(room->domain, &unnamed, &av, NULL));
+	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &av, NULL));
+	NEEDS(fi_av_open(room->domain, &attr, &av, NULL));
+	MUST(attr.map_addr != NULL, "map_addr is not told");
+	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
+	NEEDS(fi_av_open(room->domain, &reading, &other, NULL));
+	/* Where the numbers are to be found, for whoever did not insert. */
+	MUST(reading.map_addr != NULL, "map_addr is not told");
+	CHECK(((fi_addr_t *)reading.map_addr)[0] == peer, "another number");
+	found(other, peer, &a);
+	ANSWERS(-FI_EACCES, fi_av_insert(other, &a, 1, &mine, 0, NULL));
+	ANSWERS(-FI_EACCES, fi_av_remove(other, &peer, 1, 0));
+	/* Counted from elsewhere, in a process of its own that has nothing of ours. */
+	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, link), "no sockets");
+	child = fork();
+	if (child == 0) {
+		char *self = realpath("/proc/self/exe", NULL);
+
+		dup2(link[1], 0);
+		execl(self, self, "-v", name, (char *)NULL);
+		_exit(9);
+	}
+	close(link[1]);
+	MUST(read(link[0], &mine, sizeof(mine)) == sizeof(mine), "the other process says nothing");
+	a = address(22);
+	found(av, mine, &a);
+	found(other, mine, &a);
+	CHECK(write(link[0], &byte, 1) == 1, "the other process is gone");
+	MUST(waitpid(child, &status, 0) == child && status == 0, "the other process ended with %d", status);
+	close(link[0]);
+	found(av, mine, &a);
+	CHECK(((fi_addr_t *)reading.map_addr)[1] == mine, "another number");
+	/* Numbers mean the same wherever the vector is wanted. */
+	attr.map_addr = (void *)0x10000000;
+	NEEDS(fi_av_open(room->domain, &attr, &elsewhere, NULL));
+	CHECK(attr.map_addr == (void *)0x10000000, "map_addr is not the client's any more");
+	found(elsewhere, mine, &a);
+	ANSWERS(0, fi_close(&elsewhere->fid));
+	/* Who made it may go first; with the last of them it is gone. */
+	ANSWERS(0, fi_close(&av->fid));
+	found(other, mine, &a);
+	ANSWERS(0, fi_close(&other->fid));
+	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &other, NULL));
+}
+
+/* The other process of named(): inserts an address, tells its number, and waits for a word. */
+int vector_writer(const char *name)
+{
+	static const struct settings how = { .name = "vector writer", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+	struct fi_av_attr attr = { .type = FI_AV_MAP, .name = name };
+	struct sockaddr_in a = address(22);
+	struct room room;
+	struct fid_av *av;
+	fi_addr_t peer;
+	char byte;
+
+	open_room(&room, &how);
+	NEEDS(fi_av_open(room.domain, &attr, &av, NULL));
+	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
+	MUST(write(0, &peer, sizeof(peer)) == sizeof(peer) && read(0, &byte, 1) == 1, "the first process is gone");
+	ANSWERS(0, fi_close(&av->fid));
+	close_room(&room);
+	return all_is_well() ? 0 : 1;
+}
+
+/* Reads what an insertion came to: errors, each with the index of its address, and the end. */
+static uint64_t ended(struct fid_eq *eq, struct fid_av *av, void *context, const uint64_t *failing, int errors)
+{
+	struct fi_eq_err_entry error;
+	struct fi_eq_entry entry;
+	uint32_t event = 0;
+	ssize_t got = 0;
+
+	for (int at = 0; at <= errors; at++) {
+		got = fi_eq_sread(eq, &event, &entry, sizeof(entry), PATIENCE * 1000, 0);
+		if (at == errors)
+			break;
+		ANSWERS(-FI_EAVAIL, got);
+		memset(&error, 0, sizeof(error));
+		MUST(fi_eq_readerr(eq, &error, 0) > 0, "no error");
+		CHECK(error.fid == &av->fid && error.context == context && error.err != 0, "error %d", error.err);
+		CHECK(error.data == failing[at], "index %llu", (unsigned long long)error.data);
+	}
+	MUST(got == sizeof(entry), "%zd", got);
+	CHECK(event == FI_AV_COMPLETE && entry.fid == &av->fid && entry.context == context, "event %u", event);
+	return entry.data;
+}
+
+static void asynchronous(struct room *room)
+{
+	struct fi_av_attr attr = { .type = FI_AV_TABLE, .flags = FI_EVENT };
+	struct fi_eq_attr eq_attr = { .wait_obj = FI_WAIT_FD };
+	struct sockaddr_in all[4] = { address(1), { 0 }, address(2), { 0 } }, one = address(3);
+	fi_addr_t peers[4] = { 0 }, more[4] = { 0 };
+	uint64_t failing[] = { 1, 3 };
+	struct fi_eq_entry entry;
+	struct fid_eq *eq;
+	struct fid_av *av, *plain;
+	uint32_t event;
+
+	NEEDS(fi_av_open(room->domain, &attr, &av, NULL));
+	ANSWERS(-FI_ENOEQ, fi_av_insert(av, all, 1, peers, 0, NULL));
+	ANSWERS(-FI_ENOEQ, fi_av_insertsvc(av, "127.0.0.1", "5", peers, 0, NULL));
+	ANSWERS(-FI_ENOEQ, fi_av_insertsym(av, "127.0.0.1", 1, "5", 1, peers, 0, NULL));
+	NEEDS(fi_eq_open(room->fabric, &eq_attr, &eq, NULL));
+	ANSWERS(0, fi_av_bind(av, &eq->fid, 0));
+	CHECK(fi_av_bind(av, &eq->fid, 0) < 0, "bound twice");
+	ANSWERS(0, fi_av_insert(av, all, 4, peers, 0, context(1)));
+	ANSWERS(2, ended(eq, av, context(1), failing, 2));
+	CHECK(peers[0] == 0 && peers[2] == 2, "indices");
+	CHECK(peers[1] == FI_ADDR_NOTAVAIL && peers[3] == FI_ADDR_NOTAVAIL, "failed addresses");
+	found(av, 2, &all[2]);
+	/* All of them failing has its end as well. */
+	ANSWERS(0, fi_av_insert(av, &all[1], 1, peers, 0, context(2)));
+	ANSWERS(0, ended(eq, av, context(2), (uint64_t[]){ 0 }, 1));
+	/* Two at a time, one of which asks a resolver: numbers follow the calls. */
+	ANSWERS(0, fi_av_insertsvc(av, "localhost", "20001", peers, FI_MORE, context(3)));
+	ANSWERS(0, fi_av_insert(av, &one, 1, more, 0, context(4)));
+	ANSWERS(1, ended(eq, av, context(3), NULL, 0));
+	ANSWERS(1, ended(eq, av, context(4), NULL, 0));
+	CHECK(peers[0] == 1 && more[0] == 3, "%llu %llu", (unsigned long long)peers[0], (unsigned long long)more[0]);
+	found(av, 3, &one);
+	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 2, more, 0, context(5)));
+	ANSWERS(4, ended(eq, av, context(5), NULL, 0));
+	CHECK(more[3] == 7, "%llu", (unsigned long long)more[3]);
+	/* What does not begin has no events. */
+	CHECK(fi_av_insertsym(av, "nonumber", 2, "5000", 1, more, 0, context(6)) < 0, "names without numbers");
+	CHECK(fi_av_insert(av, NULL, 1, more, 0, context(6)) < 0, "no addresses");
+	CHECK(fi_av_insert(av, &one, 1, more, FI_SYNC_ERR, more) < 0, "codes at once");
+	ANSWERS(-FI_EAGAIN, fi_eq_read(eq, &event, &entry, sizeof(entry), 0));
+	/* Events outlive their vector. */
+	ANSWERS(0, fi_av_insert(av, &one, 1, more, 0, context(7)));
+	ANSWERS(-FI_EBUSY, fi_close(&eq->fid));
+	ANSWERS(0, fi_close(&av->fid));
+	ANSWERS(sizeof(entry), fi_eq_read(eq, &event, &entry, sizeof(entry), FI_PEEK));
+	ANSWERS(-FI_ETOOSMALL, fi_eq_read(eq, &event, &entry, sizeof(entry) - 1, 0));
+	ANSWERS(sizeof(entry), fi_eq_read(eq, &event, &entry, sizeof(entry), 0));
+	CHECK(event == FI_AV_COMPLETE && entry.data == 1 && entry.context == context(7), "%u", event);
+	attr.flags = 0;
+	NEEDS(fi_av_open(room->domain, &attr, &plain, NULL));
+	CHECK(fi_av_bind(plain, &eq->fid, 0) < 0, "a vector that reports nothing");
+	ANSWERS(0, fi_close(&plain->fid));
+	ANSWERS(0, fi_close(&eq->fid));
+	attr.flags = 1ull << 50;
+	CHECK(fi_av_open(room->domain, &attr, &plain, NULL) < 0, "flags that are none");
+}
+
 void vector_groups(void)
 {
 	static const struct settings how = { .name = "vectors", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
@@ -163,6 +365,9 @@ void vector_groups(void)
 		{ "av: nodes and services", services },
 		{ "av: type left open", unspecified },
 		{ "av: receive contexts", receive_contexts },
+		{ "av: symmetric", symmetric },
+		{ "av: asynchronous", asynchronous },
+		{ "av: named", named },
 	};
 	struct room room;
 

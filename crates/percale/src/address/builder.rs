@@ -29,7 +29,31 @@ impl VectorBuilder {
         self
     }
 
-    /// Makes the vector.
+    /// How many addresses are expected; more are taken.
+    pub const fn expected(mut self, count: usize) -> Self {
+        self.options.expected = count;
+        self
+    }
+
+    /// The name by which processes of this user share it: who opens it first makes it, and it lasts as long as any of them.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.options.name = Some(name.into());
+        self
+    }
+
+    /// Only a named vector that is there already, and only to look at.
+    pub const fn read_only(mut self) -> Self {
+        self.options.read_only = true;
+        self
+    }
+
+    /// What the numbers of a named map count from; equal numbers mean the same peer where this is equal.
+    pub const fn base(mut self, base: u64) -> Self {
+        self.options.base = base;
+        self
+    }
+
+    /// Makes the vector, or opens it.
     ///
     /// # Errors
     /// If an option is out of range.

@@ -4,14 +4,30 @@
 //! it was inserted in, a small number, its [`PeerAddress`], by which operations name it.
 //!
 //! * [`name`]: the text form of network addresses, and resolving names.
-//! * [`vector`]: address vectors.
+//! * [`vector`]: address vectors; [`inserted`]: what became of an insertion; [`inserter`]: insertion without waiting.
+//!
+//! Within: `table` finds, reads and writes entries, which are words (`entry`) in a `store`, or addresses of a symmetric
+//! `block`. A store is `local`, or `shared` with other processes, which find it by `names`. `symmetric` makes blocks of nodes and services that count up; `paged` is a table that grows without moving.
 
+mod block;
 mod builder;
+mod entry;
+pub mod error;
+pub mod inserted;
+pub mod inserter;
+mod local;
 pub mod name;
+mod names;
 mod paged;
+mod shared;
+mod store;
+mod symmetric;
+mod table;
 pub mod vector;
 
 pub use self::builder::VectorBuilder;
+pub use self::inserted::Inserted;
+pub use self::inserter::Inserter;
 
 use std::fmt;
 

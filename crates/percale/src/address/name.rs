@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 
-use super::vector::AddressError;
+use super::error::AddressError;
 
 /// What an address begins with in libfabric's text form.
 const SCHEMES: [(&str, Family); 2] = [("fi_sockaddr_in6://", Family::V6), ("fi_sockaddr_in://", Family::V4)];
@@ -43,6 +43,9 @@ impl std::fmt::Display for Family {
 
 /// What names a peer's network address: an address, or a text that is one or resolves to one.
 pub trait Name {
+    /// Whether [`resolve`](Self::resolve) asks nobody, and never blocks.
+    const IMMEDIATE: bool;
+
     /// The address, of the wanted family if one is wanted.
     ///
     /// # Errors
@@ -51,6 +54,8 @@ pub trait Name {
 }
 
 impl Name for SocketAddr {
+    const IMMEDIATE: bool = true;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         match family {
             Some(wanted) if wanted != Family::of(self) => Err(AddressError::Family { address: *self, wanted }),
@@ -60,24 +65,32 @@ impl Name for SocketAddr {
 }
 
 impl Name for SocketAddrV4 {
+    const IMMEDIATE: bool = true;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         SocketAddr::V4(*self).resolve(family)
     }
 }
 
 impl Name for SocketAddrV6 {
+    const IMMEDIATE: bool = true;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         SocketAddr::V6(*self).resolve(family)
     }
 }
 
 impl Name for (IpAddr, u16) {
+    const IMMEDIATE: bool = true;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         SocketAddr::from(*self).resolve(family)
     }
 }
 
 impl Name for str {
+    const IMMEDIATE: bool = false;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         let found = SCHEMES.iter().find_map(|(scheme, named)| Some((self.strip_prefix(scheme)?, *named)));
         let (text, family) = match found {
@@ -93,12 +106,16 @@ impl Name for str {
 }
 
 impl Name for String {
+    const IMMEDIATE: bool = false;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         self.as_str().resolve(family)
     }
 }
 
 impl<T: Name + ?Sized> Name for &T {
+    const IMMEDIATE: bool = T::IMMEDIATE;
+
     fn resolve(&self, family: Option<Family>) -> Result<SocketAddr, AddressError> {
         (**self).resolve(family)
     }
@@ -113,18 +130,84 @@ fn pick(text: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> 
             if family == Some(Family::V6) { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
         return Ok(SocketAddr::new(ip, port));
     }
-    let all: Vec<SocketAddr> = text
-        .to_socket_addrs()
-        .map_err(|error| AddressError::Name { name: text.to_owned(), reason: error.to_string() })?
-        .collect();
+    let unknown = |reason: String| AddressError::Name { name: text.to_owned(), reason };
+    let all: Vec<SocketAddr> = text.to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
+    choose(&all, family).map_err(unknown)
+}
+
+/// The address of a family that counts, of all that a name has; or why there is none.
+fn choose(all: &[SocketAddr], family: Option<Family>) -> Result<SocketAddr, String> {
     let of = |wanted| all.iter().find(|address| Family::of(address) == wanted);
     let chosen = match family {
         Some(wanted) => of(wanted),
         None => of(Family::V4).or_else(|| all.first()),
     };
-    chosen.copied().ok_or_else(|| AddressError::Name {
-        name: text.to_owned(),
-        reason: family.map_or_else(|| "it has no address".to_owned(), |family| format!("it has no {family} address")),
+    chosen.copied().ok_or_else(|| {
+        family.map_or_else(|| "it has no address".to_owned(), |family| format!("it has no {family} address"))
+    })
+}
+
+/// The address of a node's name, or address, and a service's name, or port.
+///
+/// # Errors
+/// If it has none of the wanted family, or the service no port.
+pub fn resolve_service(node: &str, service: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> {
+    resolve_port(node, port_of(service)?, family)
+}
+
+/// The address of a node, a name or an address, with a port.
+///
+/// # Errors
+/// If it has none of the wanted family.
+pub(super) fn resolve_port(node: &str, port: u16, family: Option<Family>) -> Result<SocketAddr, AddressError> {
+    if node.eq_ignore_ascii_case("localhost") {
+        return format!("localhost:{port}").resolve(family);
+    }
+    let unknown = |reason: String| AddressError::Name { name: node.to_owned(), reason };
+    if let Some(address) = literal(node, port) {
+        return address.resolve(family);
+    }
+    let all: Vec<SocketAddr> = (node, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?.collect();
+    choose(&all, family).map_err(unknown)
+}
+
+/// The address that a node is, if it is one; an IPv6 address may have a scope.
+pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
+    if let Ok(ip) = node.parse::<IpAddr>() {
+        return Some(SocketAddr::new(ip, port));
+    }
+    format!("[{node}]:{port}").parse::<SocketAddrV6>().ok().map(SocketAddr::V6)
+}
+
+/// Whether a node is an address, so that nobody need be asked for it.
+pub(super) fn is_literal(node: &str) -> bool {
+    literal(node, 1).is_some()
+}
+
+/// Where the system keeps the names of services.
+const SERVICES: &str = "/etc/services";
+
+/// The port that a service is: its number, or that of the TCP service with this name.
+///
+/// # Errors
+/// If there is none.
+pub fn port_of(service: &str) -> Result<u16, AddressError> {
+    let unknown =
+        |reason: &str| AddressError::Name { name: service.to_owned(), reason: format!("as a service: {reason}") };
+    if !service.is_empty() && service.bytes().all(|digit| digit.is_ascii_digit()) {
+        return service.parse().ok().filter(|port| *port != 0).ok_or_else(|| unknown("ports are 1 to 65535"));
+    }
+    let known = std::fs::read_to_string(SERVICES).map_err(|_| unknown("no list of services is here"))?;
+    listed(&known, service).ok_or_else(|| unknown("no TCP service has this name"))
+}
+
+/// The TCP port of a name in a list of services (services(5)).
+fn listed(list: &str, service: &str) -> Option<u16> {
+    list.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_ascii_whitespace();
+        let name = words.next()?;
+        let port = words.next()?.strip_suffix("/tcp")?;
+        if name == service || words.any(|alias| alias == service) { port.parse().ok() } else { None }
     })
 }
 
@@ -169,6 +252,28 @@ mod tests {
             let error = text.resolve(None).unwrap_err();
             assert!(matches!(&error, AddressError::Name { name, .. } if name == text), "{error}");
         }
+    }
+
+    #[test]
+    fn av_040_a_service_is_a_port_or_the_name_of_one() {
+        let list = "# none\ntcpmux 1/tcp # one\necho 7/udp\necho\t7/tcp ping again\n";
+        assert_eq!([listed(list, "tcpmux"), listed(list, "echo"), listed(list, "again")], [Some(1), Some(7), Some(7)]);
+        assert_eq!([listed(list, "none"), listed(list, "7")], [None, None]);
+        assert_eq!(port_of("5000"), Ok(5000));
+        for none in ["", "0", "65536", "-1", "+5", "no such service"] {
+            assert!(matches!(port_of(none), Err(AddressError::Name { .. })), "{none}");
+        }
+    }
+
+    #[test]
+    fn av_040_of_several_addresses_the_first_of_the_family_counts() {
+        let all: Vec<SocketAddr> = ["[::1]:5", "10.0.0.1:5", "10.0.0.2:5"].map(|text| text.parse().unwrap()).into();
+        assert_eq!(choose(&all, None), Ok(all[1]));
+        assert_eq!(choose(&all, Some(Family::V6)), Ok(all[0]));
+        assert_eq!(choose(&all[..1], None), Ok(all[0]));
+        assert!(choose(&all[1..], Some(Family::V6)).unwrap_err().contains("IPv6"));
+        assert_eq!(resolve_service("fe80::1%3", "5", None), Ok("[fe80::1%3]:5".parse().unwrap()));
+        assert_eq!(resolve_service("10.1.1.1", "5", Some(Family::V4)), Ok("10.1.1.1:5".parse().unwrap()));
     }
 
     #[test]

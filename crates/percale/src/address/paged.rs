@@ -1,24 +1,24 @@
 //! A growing table of 64-bit words that is read without a lock.
 //!
-//! Words live in pages of 512, pages in directories of 1, 2, 4, … pages. Nothing is ever moved or freed before the
-//! table is, so a reader needs no more than the loads that lead to its word, and a table takes the memory of the pages
-//! that it uses, to the page. Every word starts as 0; a word whose page does not exist reads as 0.
+//! Words live in pieces of 512, 1024, 2048, … words. Nothing is ever moved or freed before the table is, so a reader needs
+//! two loads to its word. A piece is memory that the system gives zeroed and page by page as it is first written, so a table
+//! takes the memory of the pages that it uses. Every word starts as 0.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-/// Words in a page, which is then 4 KiB.
-const PAGE: usize = 512;
+use zerocopy::FromZeros;
+
+/// Words of the first piece, and of a *page*: what is looked through at a time. 4 KiB.
+pub(super) const PAGE: usize = 512;
 /// Enough for almost 2^33 words.
-const DIRECTORIES: usize = 24;
+const PIECES: usize = 24;
 /// Words that a table can have.
-pub(super) const LIMIT: usize = ((1 << DIRECTORIES) - 1) * PAGE;
-
-type Page = Box<[AtomicU64; PAGE]>;
+pub(super) const LIMIT: usize = ((1 << PIECES) - 1) * PAGE;
 
 /// The table.
 pub(super) struct Paged {
-    directories: [OnceLock<Box<[OnceLock<Page>]>>; DIRECTORIES],
+    pieces: [OnceLock<Box<[AtomicU64]>>; PIECES],
 }
 
 impl std::fmt::Debug for Paged {
@@ -27,56 +27,54 @@ impl std::fmt::Debug for Paged {
     }
 }
 
-/// Which directory, and which place in it, has a page.
-fn place(page: usize) -> (usize, usize) {
-    let directory = (page + 1).ilog2() as usize;
-    (directory, page + 1 - (1 << directory))
+/// Which piece, and which place in it, has a word.
+#[inline]
+const fn place(index: usize) -> (usize, usize) {
+    let shifted = index.saturating_add(PAGE);
+    let piece = shifted.ilog2() - PAGE.ilog2();
+    (piece as usize, shifted - (PAGE << piece))
 }
 
 impl Paged {
     pub(super) fn new() -> Self {
-        Self { directories: [const { OnceLock::new() }; DIRECTORIES] }
+        Self { pieces: [const { OnceLock::new() }; PIECES] }
     }
 
-    /// One page, if it exists.
-    fn page(&self, page: usize) -> Option<&[AtomicU64; PAGE]> {
-        let (directory, at) = place(page);
-        self.directories.get(directory)?.get()?[at].get().map(|page| &**page)
+    /// The words of one page, if their piece exists.
+    pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
+        let (piece, at) = place(page * PAGE);
+        self.pieces.get(piece)?.get()?.get(at..at + PAGE)
     }
 
-    /// The word at `index`, if its page exists.
+    /// The word at `index`, if its piece exists.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&AtomicU64> {
-        self.page(index / PAGE).map(|page| &page[index % PAGE])
+        let (piece, at) = place(index);
+        self.pieces.get(piece)?.get()?.get(at)
     }
 
-    /// The word at `index`, whose page is made if it does not exist; `None` past the limit.
+    /// The word at `index`, whose piece is made if it does not exist; `None` past the limit, or if there is no memory.
+    #[inline]
     pub(super) fn make(&self, index: usize) -> Option<&AtomicU64> {
-        let (directory, at) = place(index / PAGE);
-        let pages = self
-            .directories
-            .get(directory)?
-            .get_or_init(|| std::iter::repeat_with(OnceLock::new).take(1 << directory).collect());
-        let page = pages[at].get_or_init(|| Box::new([const { AtomicU64::new(0) }; PAGE]));
-        Some(&page[index % PAGE])
+        self.get(index).or_else(|| self.make_piece(index))
     }
 
-    /// Calls `f` with the index and value of each of the first `len` words until it finds something.
-    pub(super) fn find<R>(&self, len: usize, mut f: impl FnMut(usize, u64) -> Option<R>) -> Option<R> {
-        for start in (0..len).step_by(PAGE) {
-            let Some(page) = self.page(start / PAGE) else { continue };
-            for (at, word) in page.iter().enumerate().take(len - start) {
-                if let Some(found) = f(start + at, word.load(Ordering::Acquire)) {
-                    return Some(found);
-                }
-            }
+    #[cold]
+    fn make_piece(&self, index: usize) -> Option<&AtomicU64> {
+        let (piece, at) = place(index);
+        let cell = self.pieces.get(piece)?;
+        if cell.get().is_none() {
+            // If somebody else was first, theirs counts.
+            let _theirs = cell.set(<[AtomicU64]>::new_box_zeroed_with_elems(PAGE << piece).ok()?);
         }
-        None
+        cell.get()?.get(at)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]
@@ -88,15 +86,16 @@ mod tests {
             assert_eq!(word.swap(index + 1, Ordering::Relaxed), 0);
         }
         assert!((0..5000).all(|index| table.get(index).unwrap().load(Ordering::Relaxed) == index as u64 + 1));
-        assert_eq!(table.find(5000, |index, word| (word == 4000).then_some(index)), Some(3999));
-        assert_eq!(table.find(100, |index, word| (word == 4000).then_some(index)), None);
         assert!(table.get(usize::MAX).is_none());
         assert!(table.make(LIMIT).is_none());
     }
 
     #[test]
-    fn pages_fill_the_directories_without_gaps() {
-        let places: Vec<_> = (0..7).map(place).collect();
-        assert_eq!(places, [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)]);
+    fn words_fill_the_pieces_without_gaps() {
+        let places: Vec<_> = [0, 511, 512, 1535, 1536, LIMIT - 1].map(place).into();
+        assert_eq!(places, [(0, 0), (0, 511), (1, 0), (1, 1023), (2, 0), (PIECES - 1, (PAGE << (PIECES - 1)) - 1)]);
+        let table = Paged::new();
+        table.make(600).unwrap();
+        assert!((0..4).map(|page| table.page(page).is_some()).eq([false, true, true, false]));
     }
 }

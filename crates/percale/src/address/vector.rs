@@ -1,80 +1,32 @@
 //! Address vectors: numbers for peers.
 //!
 //! An [`AddressVector`] gives each network address that is inserted a [`PeerAddress`]. A table gives the lowest unused
-//! index; a map gives values that the application must not interpret (they are indices too). What an entry costs is 8
-//! bytes for an IPv4 address and 24 for an IPv6 address; who is connected is none of the vector's business. Cloning
-//! gives another handle to the same vector.
-//!
-//! An entry is one word: its kind, the port, and the IPv4 address or the number of an IPv6 record (two words). Words
-//! live in tables that grow and never move, so **reads take no lock**. Writers take one, and publish an entry's word
-//! last. A removed IPv6 record may be used again: before it is rewritten `reuses` grows, and a reader that finds it
-//! grown reads again (a seqlock without the odd state: a record is only rewritten when no word names it).
+//! index; a map gives values that the application must not interpret (they are indices too). An entry costs 8 bytes for
+//! an IPv4 address and 24 for an IPv6 address, and a symmetric range some 80 bytes, however long it is; who is connected
+//! is none of the vector's business. **Reads take no lock** (`table` says how that goes). Cloning gives another handle
+//! to the same vector.
 //!
 //! Looking for the number of an address ([`AddressVector::find`]) walks the table. That is the price of the small
 //! entries: an index would cost more than the table itself, for peers most of which are never heard from. It takes
-//! about a nanosecond an entry, once for each connection that a peer makes; [`AddressVector::generation`] tells who
+//! about a nanosecond an entry, once for each connection that a peer makes; [`AddressVector::removals`] tells who
 //! keeps the answer when to ask again.
-//!
-//! Scopes: Linux heeds an IPv6 address's scope only where it is link-local. There it is kept (in bits of the address
-//! that are zero by definition); elsewhere, and flow labels always, it is dropped.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::PeerAddress;
-use super::name::{Family, Name};
-use super::paged::{LIMIT, Paged};
+use super::entry::check;
+use super::inserted::Inserted;
+use super::name::{self, Family, Name};
+use super::names::Opening;
+use super::shared;
+use super::store::{Cell, Cells, Store};
+use super::symmetric::Symmetric;
+use super::table::Writer;
 
-/// Why an address was not inserted or removed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// The text is no address and resolves to none.
-    #[error("\"{name}\" names no address ({reason}); write host:port, or [IPv6 address]:port")]
-    Name {
-        /// The text.
-        name: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The vector holds addresses of another family.
-    #[error("{address} is not an {wanted} address, which this address vector is for")]
-    Family {
-        /// The address.
-        address: SocketAddr,
-        /// The family that is wanted.
-        wanted: Family,
-    },
-    /// No endpoint can have this address.
-    #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
-    NotAnEndpoint(SocketAddr),
-    /// The peer is not in the vector, or not any more.
-    #[error("{0} is not in the address vector")]
-    Unknown(PeerAddress),
-    /// The vector has as many entries as it can have.
-    #[error("the address vector is full; remove entries, or reserve fewer bits for receive contexts")]
-    Full,
-    /// Too many bits reserved for receive contexts.
-    #[error("{0} bits for receive contexts leave too few for peers; reserve at most 31")]
-    ReceiveContextBits(u32),
-}
-
-impl AddressError {
-    /// The code that libfabric has for this error (positive).
-    #[must_use]
-    pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Name { .. } => libc::ENODATA,
-            Self::Family { .. } => libc::EAFNOSUPPORT,
-            Self::NotAnEndpoint(_) => libc::EADDRNOTAVAIL,
-            Self::Unknown(_) | Self::ReceiveContextBits(_) => libc::EINVAL,
-            Self::Full => libc::ENOSPC,
-        }
-    }
-}
+pub use super::error::AddressError;
 
 /// What a vector's numbers mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +39,7 @@ pub enum VectorType {
 }
 
 /// How a vector is made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct VectorOptions {
     /// What its numbers mean.
     pub kind: VectorType,
@@ -95,133 +47,84 @@ pub struct VectorOptions {
     pub family: Option<Family>,
     /// Top bits of a [`PeerAddress`] that number a peer's receive contexts, at most 31.
     pub receive_context_bits: u32,
+    /// How many addresses are expected. More are taken; a named vector that is made has room for at least as many.
+    pub expected: usize,
+    /// A name by which other processes of this user share the vector: who opens it first makes it, and it lasts as long as
+    /// any of them. Vectors of different families are different, whatever their names.
+    pub name: Option<String>,
+    /// Of a named vector: it must be there, and is only looked at.
+    pub read_only: bool,
+    /// Of a named map: what its numbers count from. Equal numbers mean the same peer to processes with equal bases.
+    pub base: u64,
 }
 
 /// Numbers for peers. Each handle is the same vector.
 #[derive(Clone, Debug)]
 pub struct AddressVector {
     shared: Arc<Shared>,
+    /// The store's, within reach.
+    cells: Cells,
 }
 
 #[derive(Debug)]
 struct Shared {
     options: VectorOptions,
-    /// An entry each; see [`Word`].
-    words: Paged,
-    /// IPv6 addresses, two words each.
-    records: Paged,
-    /// Entries up to here may be in use.
-    end: AtomicUsize,
-    /// Grows before an IPv6 record that was used before is rewritten.
-    reuses: AtomicU64,
-    /// Grows after each change.
-    generation: AtomicU64,
-    writer: Mutex<Writer>,
+    store: Store,
+    writing: Mutex<()>,
+    /// Tells other processes that this one has the vector.
+    _presence: Option<OwnedFd>,
 }
 
-/// What only writers need.
-#[derive(Debug, Default)]
-struct Writer {
-    /// Unused indices below `end`.
-    free: BinaryHeap<Reverse<usize>>,
-    free_records: Vec<usize>,
-    records: usize,
-    used: usize,
+/// The lock of writers.
+#[derive(Debug)]
+struct Lock<'a> {
+    _here: MutexGuard<'a, ()>,
+    /// Locked against other processes as well.
+    there: Option<&'a shared::Shared>,
 }
 
-/// An entry, taken apart. As a word: 2 bits kind (0: unused), 16 bits port, 14 unused bits, 32 bits address or record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
-    V4(Ipv4Addr, u16),
-    V6(usize, u16),
-}
-
-impl Word {
-    const fn pack(self) -> u64 {
-        let (kind, port, low) = match self {
-            Self::V4(ip, port) => (1u64, port, ip.to_bits() as u64),
-            Self::V6(record, port) => (2u64, port, record as u64),
-        };
-        kind << 62 | (port as u64) << 46 | low
-    }
-
-    fn unpack(word: u64) -> Option<Self> {
-        let (port, low) = ((word >> 46) as u16, word as u32);
-        match word >> 62 {
-            1 => Some(Self::V4(Ipv4Addr::from_bits(low), port)),
-            2 => Some(Self::V6(low as usize, port)),
-            _ => None,
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.there {
+            shared.unlock();
         }
-    }
-}
-
-/// Bits of a link-local address that are zero by definition (RFC 4291), where its scope is kept.
-const SCOPE_SHIFT: u32 = 64;
-
-fn fold_scope(address: &SocketAddrV6) -> Option<u128> {
-    let bits = address.ip().to_bits();
-    if !address.ip().is_unicast_link_local() {
-        return Some(bits);
-    }
-    // fe80::/10, then 54 zero bits.
-    let zero = (bits >> SCOPE_SHIFT) << 10 & u128::from(u64::MAX) == 0;
-    zero.then_some(bits | u128::from(address.scope_id()) << SCOPE_SHIFT)
-}
-
-fn unfold_scope(bits: u128, port: u16) -> SocketAddr {
-    let ip = Ipv6Addr::from_bits(bits);
-    if !ip.is_unicast_link_local() {
-        return SocketAddrV6::new(ip, port, 0, 0).into();
-    }
-    let scope = (bits >> SCOPE_SHIFT) as u32;
-    let ip = Ipv6Addr::from_bits(bits & !(u128::from(u32::MAX) << SCOPE_SHIFT));
-    SocketAddrV6::new(ip, port, 0, scope).into()
-}
-
-/// What no endpoint is bound to, or cannot be kept exactly.
-fn check(address: &SocketAddr) -> Result<(), AddressError> {
-    let unusable = match address.ip() {
-        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
-    };
-    let inexact = matches!(address, SocketAddr::V6(address) if fold_scope(address).is_none());
-    if address.port() == 0 || unusable || inexact {
-        return Err(AddressError::NotAnEndpoint(*address));
-    }
-    Ok(())
-}
-
-/// The form in which two addresses of the same endpoint are equal: IPv4 addresses that are written as IPv6 ones,
-/// scopes and flow labels without meaning.
-fn canonical(address: &SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(ip) => SocketAddr::new(ip.into(), v6.port()),
-            None => fold_scope(v6).map_or(*address, |bits| unfold_scope(bits, v6.port())),
-        },
-        SocketAddr::V4(_) => *address,
     }
 }
 
 impl AddressVector {
-    /// An empty vector.
+    /// An empty vector; with a name, that vector.
     ///
     /// # Errors
-    /// If too many bits are to be reserved for receive contexts.
-    pub fn new(options: VectorOptions) -> Result<Self, AddressError> {
-        if options.receive_context_bits > 31 {
-            return Err(AddressError::ReceiveContextBits(options.receive_context_bits));
+    /// If too many bits are to be reserved for receive contexts, or the named vector cannot be made or opened.
+    pub fn new(mut options: VectorOptions) -> Result<Self, AddressError> {
+        let bits = options.receive_context_bits;
+        if bits > 31 {
+            return Err(AddressError::ReceiveContextBits(bits));
         }
-        let shared = Shared {
-            options,
-            words: Paged::new(),
-            records: Paged::new(),
-            end: AtomicUsize::new(0),
-            reuses: AtomicU64::new(0),
-            generation: AtomicU64::new(0),
-            writer: Mutex::default(),
+        let (store, presence) = match &options.name {
+            None if options.read_only => return Err(AddressError::Unnamed),
+            None => (Store::local(), None),
+            Some(name) => {
+                let family = options.family.map_or_else(String::new, |family| family.to_string());
+                let opening =
+                    Opening { name, family: &family, read_only: options.read_only, expected: options.expected };
+                let named = opening.open().map_err(|error| AddressError::Open {
+                    name: name.clone(),
+                    errno: code_of(&error),
+                    reason: error.to_string(),
+                })?;
+                (Store::shared(named.shared), Some(named.presence))
+            }
         };
-        Ok(Self { shared: Arc::new(shared) })
+        if options.kind != VectorType::Map || presence.is_none() {
+            options.base = 0;
+        }
+        let base = options.base;
+        if base.checked_add(store.limit() as u64).is_none_or(|end| end > u64::MAX >> bits) {
+            return Err(AddressError::Base { base, bits });
+        }
+        let cells = store.cells.clone();
+        Ok(Self { shared: Arc::new(Shared { options, store, writing: Mutex::new(()), _presence: presence }), cells })
     }
 
     /// How it was made.
@@ -236,54 +139,133 @@ impl AddressVector {
     /// # Errors
     /// If it names no endpoint, is not of the vector's family, or the vector is full. Nothing is changed then.
     pub fn insert(&self, address: impl Name) -> Result<PeerAddress, AddressError> {
-        let address = address.resolve(self.shared.options.family)?;
-        check(&address)?;
-        let mut writer = self.shared.write();
-        let index = self.shared.take_index(&mut writer)?;
-        self.shared.fill(&mut writer, index, &address)?;
-        Ok(PeerAddress(index as u64))
+        let address = self.resolved(&address)?;
+        let (_lock, mut writer) = self.shared.write()?;
+        writer.insert(&address).map(|index| self.number(index))
     }
 
     /// Inserts addresses in order, as one step against other writers. The outcome of each is at its place. In a table
     /// the numbers are known beforehand: a failed address leaves its index unused for now, and does not shift those
-    /// after it.
+    /// after it. An iterator that changes this vector itself waits for ever.
+    ///
+    /// # Errors
+    /// If the vector cannot be changed at all. A bad address is no error of the call.
+    pub fn insert_many<N: Name>(&self, addresses: impl IntoIterator<Item = N>) -> Result<Inserted, AddressError> {
+        let mut inserted = Inserted::default();
+        let mut addresses = addresses.into_iter();
+        // Names are resolved before the lock is taken; addresses need no more than a look.
+        let mut all = addresses.by_ref().map(|address| self.resolved(&address)).peekable();
+        if N::IMMEDIATE {
+            self.put(&mut inserted, all)?;
+        } else if all.peek().is_some() {
+            let resolved: Vec<_> = all.collect();
+            self.put(&mut inserted, resolved)?;
+        }
+        Ok(inserted)
+    }
+
+    /// As [`insert_many`](Self::insert_many); an address that failed before has its place, and fails.
+    ///
+    /// # Errors
+    /// As [`insert_many`](Self::insert_many).
+    pub fn insert_outcomes(
+        &self,
+        addresses: impl IntoIterator<Item = Result<SocketAddr, AddressError>>,
+    ) -> Result<Inserted, AddressError> {
+        let mut inserted = Inserted::default();
+        self.put(&mut inserted, addresses.into_iter().map(|address| self.resolved(&address?)))?;
+        Ok(inserted)
+    }
+
+    /// Inserts outcomes of resolving.
+    fn put(
+        &self,
+        inserted: &mut Inserted,
+        addresses: impl IntoIterator<Item = Result<SocketAddr, AddressError>>,
+    ) -> Result<(), AddressError> {
+        let (_lock, mut writer) = self.shared.write()?;
+        for address in addresses {
+            let outcome = address.and_then(|address| writer.insert(&address));
+            if outcome.is_err() {
+                writer.skip();
+            }
+            inserted.push(outcome.map(|index| self.number(index)));
+        }
+        Ok(())
+    }
+
+    /// As [`insert_many`](Self::insert_many), with an outcome for each address.
     pub fn insert_all<N: Name>(
         &self,
         addresses: impl IntoIterator<Item = N>,
     ) -> Vec<Result<PeerAddress, AddressError>> {
+        let addresses: Vec<N> = addresses.into_iter().collect();
+        let count = addresses.len();
+        match self.insert_many(addresses) {
+            Ok(inserted) => inserted.iter().map(|outcome| outcome.map_err(Clone::clone)).collect(),
+            Err(error) => vec![Err(error); count],
+        }
+    }
+
+    /// Inserts the address of a node's name, or address, and a service's name, or port (`fi_av_insertsvc`). Of several
+    /// addresses the first of the vector's family is taken, or without one the first IPv4 address before any other.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn insert_service(&self, node: &str, service: &str) -> Result<PeerAddress, AddressError> {
+        self.insert(name::resolve_service(node, service, self.shared.options.family)?)
+    }
+
+    /// Inserts `nodes` nodes counted up from `node` with `services` services each, counted up from `service`; all
+    /// services of a node before the next node (`fi_av_insertsym`). A node is an address, or a name that ends in a number
+    /// (`node08` is followed by `node09`); a service is a port, or the name of the first one. What lies behind all that was
+    /// inserted before takes the room of one entry, however much it is.
+    ///
+    /// # Errors
+    /// If there is no such range; a name without an address fails alone, as in [`insert_many`](Self::insert_many).
+    pub fn insert_symmetric(
+        &self,
+        node: &str,
+        nodes: usize,
+        service: &str,
+        services: usize,
+    ) -> Result<Inserted, AddressError> {
         let family = self.shared.options.family;
-        let resolved: Vec<_> = addresses
-            .into_iter()
-            .map(|address| address.resolve(family).and_then(|address| check(&address).map(|()| address)))
-            .collect();
-        let mut writer = self.shared.write();
-        let mut skipped = Vec::new();
-        let results = resolved
-            .into_iter()
-            .map(|address| {
-                let index = self.shared.take_index(&mut writer);
-                match (address, index) {
-                    (Ok(address), Ok(index)) => {
-                        self.shared.fill(&mut writer, index, &address)?;
-                        Ok(PeerAddress(index as u64))
-                    }
-                    (Ok(_), Err(full)) => Err(full),
-                    (Err(error), index) => {
-                        skipped.extend(index);
-                        Err(error)
+        let blocks = Symmetric { node, nodes, service, services }
+            .blocks(family, |name, port| name::resolve_port(name, port, family))?;
+        let mut inserted = Inserted::default();
+        let (_lock, mut writer) = self.shared.write()?;
+        for block in blocks {
+            match block {
+                Ok(block) => {
+                    let mut done = 0;
+                    let outcome = writer.insert_block(&block, |first, count| {
+                        inserted.there(self.number(first), count);
+                        done += count;
+                    });
+                    if let Err(error) = outcome {
+                        inserted.failed(block.len() - done, error);
                     }
                 }
-            })
-            .collect();
-        writer.free.extend(skipped.into_iter().map(Reverse));
-        results
+                Err((count, error)) => {
+                    (0..count).for_each(|_| writer.skip());
+                    inserted.failed(count, error);
+                }
+            }
+        }
+        Ok(inserted)
+    }
+
+    fn resolved(&self, address: &impl Name) -> Result<SocketAddr, AddressError> {
+        let address = address.resolve(self.shared.options.family)?;
+        check(&address).map(|()| address)
     }
 
     /// The network address of a peer, whichever of its receive contexts is named. Takes no lock.
     #[must_use]
     #[inline]
     pub fn lookup(&self, peer: PeerAddress) -> Option<SocketAddr> {
-        self.shared.load(self.index(peer)?)
+        self.shared.store.load(self.index(peer)?)
     }
 
     /// Removes a peer. Its number may be given to another at once.
@@ -292,51 +274,44 @@ impl AddressVector {
     /// If it is not in the vector.
     pub fn remove(&self, peer: PeerAddress) -> Result<(), AddressError> {
         let index = self.index(peer).ok_or(AddressError::Unknown(peer))?;
-        let mut writer = self.shared.write();
-        let word = self.shared.words.get(index).ok_or(AddressError::Unknown(peer))?;
-        match Word::unpack(word.load(Ordering::Relaxed)).ok_or(AddressError::Unknown(peer))? {
-            Word::V6(record, _) => writer.free_records.push(record),
-            Word::V4(..) => {}
-        }
-        word.store(0, Ordering::Release);
-        writer.free.push(Reverse(index));
-        writer.used -= 1;
-        self.shared.generation.fetch_add(1, Ordering::Release);
-        Ok(())
+        let (_lock, mut writer) = self.shared.write()?;
+        if writer.remove(index)? { Ok(()) } else { Err(AddressError::Unknown(peer)) }
     }
 
     /// The number of an address, the lowest if it has several; `None` if it is not in the vector. Takes no lock, and
-    /// time in proportion to the vector.
+    /// time in proportion to the entries that are not in ranges.
     #[must_use]
     pub fn find(&self, address: SocketAddr) -> Option<PeerAddress> {
-        let wanted = canonical(&address);
-        let word = match wanted {
-            SocketAddr::V4(v4) => Word::V4(*v4.ip(), v4.port()).pack(),
-            SocketAddr::V6(_) => 0,
-        };
-        let end = self.shared.end.load(Ordering::Acquire);
-        self.shared.words.find(end, |index, found| {
-            let equal = match Word::unpack(found)? {
-                Word::V4(..) => found == word,
-                Word::V6(_, port) if port != wanted.port() => false,
-                Word::V6(..) => self.shared.load(index).is_some_and(|address| canonical(&address) == wanted),
-            };
-            equal.then_some(PeerAddress(index as u64))
-        })
+        self.shared.store.find(address).map(|index| self.number(index))
     }
 
-    /// Grows with every change. An answer of [`find`](Self::find) or [`lookup`](Self::lookup) is still right if this
-    /// was the same before the question as it is now.
+    /// Grows with every change: what [`find`](Self::find) did not find is still not there if this was the same before the
+    /// question as it is now.
     #[must_use]
     #[inline]
-    pub fn generation(&self) -> u64 {
-        self.shared.generation.load(Ordering::Acquire)
+    pub fn changes(&self) -> u64 {
+        self.cells[Cell::Changes as usize].load(Ordering::Acquire)
+    }
+
+    /// Grows with every removal: what [`find`](Self::find) or [`lookup`](Self::lookup) has answered is still right if this
+    /// was the same, and even, before the question as it is now. It is odd while something is being removed.
+    #[must_use]
+    #[inline]
+    pub fn removals(&self) -> u64 {
+        self.cells[Cell::Removals as usize].load(Ordering::Acquire)
+    }
+
+    /// Where the numbers of a named vector's entries are in this process's memory while the vector is open, in order, and
+    /// counted from 0; `None` without a name. They are written as entries come. 64 bits each.
+    #[must_use]
+    pub fn numbers_in_memory(&self) -> Option<usize> {
+        self.shared.store.as_shared().map(shared::Shared::numbers)
     }
 
     /// Peers in the vector.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared.write().used
+        self.cells[Cell::Used as usize].load(Ordering::Acquire) as usize
     }
 
     /// Whether there are no peers.
@@ -351,78 +326,40 @@ impl AddressVector {
         if !peer.is_specified() {
             return None;
         }
-        let bits = self.shared.options.receive_context_bits;
-        usize::try_from(peer.0 << bits >> bits).ok().filter(|&index| index < LIMIT)
+        let Shared { options, store, .. } = &*self.shared;
+        let number = peer.0 << options.receive_context_bits >> options.receive_context_bits;
+        usize::try_from(number.checked_sub(options.base)?).ok().filter(|&index| index < store.limit())
+    }
+
+    /// The number of an entry.
+    #[inline]
+    fn number(&self, index: usize) -> PeerAddress {
+        PeerAddress(self.shared.options.base + index as u64)
+    }
+}
+
+/// The system's code for what could not be opened.
+fn code_of(error: &std::io::Error) -> i32 {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => libc::ENOENT,
+        std::io::ErrorKind::TimedOut => libc::EAGAIN,
+        _ => error.raw_os_error().unwrap_or(libc::EINVAL),
     }
 }
 
 impl Shared {
-    fn write(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lowest unused index, which is the caller's now, and whose word exists.
-    fn take_index(&self, writer: &mut Writer) -> Result<usize, AddressError> {
-        if let Some(Reverse(index)) = writer.free.pop() {
-            return Ok(index);
-        }
-        let end = self.end.load(Ordering::Relaxed);
-        self.words.make(end).ok_or(AddressError::Full)?;
-        self.end.store(end + 1, Ordering::Release);
-        Ok(end)
-    }
-
-    /// Puts an address at an index that the caller took. Gives the index back if it fails.
-    fn fill(&self, writer: &mut Writer, index: usize, address: &SocketAddr) -> Result<(), AddressError> {
-        let entry = match address {
-            SocketAddr::V4(address) => Some(Word::V4(*address.ip(), address.port())),
-            SocketAddr::V6(address) => self.fill_record(writer, address).map(|record| Word::V6(record, address.port())),
-        };
-        let (Some(entry), Some(word)) = (entry, self.words.get(index)) else {
-            writer.free.push(Reverse(index));
-            return Err(AddressError::Full);
-        };
-        word.store(entry.pack(), Ordering::Release);
-        writer.used += 1;
-        self.generation.fetch_add(1, Ordering::Release);
-        Ok(())
-    }
-
-    fn fill_record(&self, writer: &mut Writer, address: &SocketAddrV6) -> Option<usize> {
-        let bits = fold_scope(address)?;
-        let record = match writer.free_records.pop() {
-            Some(record) => {
-                // Release: a reader that starts with this sees that no word names the record. The fence: a reader
-                // that sees any of what is written below sees this too, and reads again.
-                self.reuses.fetch_add(1, Ordering::Release);
-                fence(Ordering::Release);
-                record
-            }
-            None => writer.records,
-        };
-        self.records.make(2 * record)?.store((bits >> 64) as u64, Ordering::Relaxed);
-        self.records.make(2 * record + 1)?.store(bits as u64, Ordering::Relaxed);
-        writer.records = writer.records.max(record + 1);
-        Some(record)
-    }
-
-    /// The address at an index, if there is one.
-    fn load(&self, index: usize) -> Option<SocketAddr> {
-        let word = self.words.get(index)?;
-        loop {
-            let reuses = self.reuses.load(Ordering::Acquire);
-            // Acquire: the record was written before the word that names it.
-            let (record, port) = match Word::unpack(word.load(Ordering::Acquire))? {
-                Word::V4(ip, port) => return Some(SocketAddr::new(ip.into(), port)),
-                Word::V6(record, port) => (record, port),
-            };
-            let high = self.records.get(2 * record)?.load(Ordering::Relaxed);
-            let low = self.records.get(2 * record + 1)?.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if self.reuses.load(Ordering::Relaxed) == reuses {
-                return Some(unfold_scope(u128::from(high) << 64 | u128::from(low), port));
+    /// The lock of writers, and who works under it; who works is to be dropped first.
+    fn write(&self) -> Result<(Lock<'_>, Writer<'_>), AddressError> {
+        let mut lock = Lock { _here: self.writing.lock().unwrap_or_else(PoisonError::into_inner), there: None };
+        if let Some(shared) = self.store.as_shared() {
+            let died = shared.lock()?;
+            lock.there = Some(shared);
+            if died {
+                tracing::warn!("a process died while it changed a shared address vector: putting it in order");
+                self.store.mend();
             }
         }
+        Ok((lock, Writer::new(&self.store)))
     }
 }
 

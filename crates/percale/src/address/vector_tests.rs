@@ -1,6 +1,7 @@
 //! Tests of address vectors.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
@@ -58,7 +59,7 @@ fn av_023_av_024_av_025_av_026_each_address_of_a_call_stands_for_itself() {
     let options = VectorOptions { family: Some(Family::V4), ..VectorOptions::default() };
     let vector = AddressVector::new(options).unwrap();
     assert!(vector.insert_all([] as [SocketAddr; 0]).is_empty());
-    assert_eq!(vector.generation(), 0);
+    assert_eq!(vector.changes(), 0);
     let results = vector.insert_all([v4(0), v6(1), v4(2)]);
     assert_eq!(results[0], Ok(PeerAddress(0)));
     assert_eq!(results[1].as_ref().unwrap_err().errno(), libc::EAFNOSUPPORT);
@@ -82,9 +83,9 @@ fn av_040_av_041_a_name_is_resolved_or_changes_nothing() {
     let vector = vector();
     let peer = vector.insert("localhost:80").unwrap();
     assert!(vector.lookup(peer).unwrap().ip().is_loopback());
-    let generation = vector.generation();
+    let changes = vector.changes();
     assert!(matches!(vector.insert("not a name:80"), Err(AddressError::Name { .. })));
-    assert_eq!((vector.len(), vector.generation()), (1, generation));
+    assert_eq!((vector.len(), vector.changes()), (1, changes));
 }
 
 #[test]
@@ -92,9 +93,9 @@ fn av_046_av_047_av_050_what_was_removed_is_unknown_until_inserted_again() {
     let vector = vector();
     for address in [v4(1), v6(1)] {
         let peer = vector.insert(address).unwrap();
-        let generation = vector.generation();
+        let changes = vector.changes();
         vector.remove(peer).unwrap();
-        assert_ne!(vector.generation(), generation);
+        assert_ne!(vector.changes(), changes);
         assert_eq!((vector.lookup(peer), vector.find(address)), (None, None));
         assert_eq!(vector.remove(peer).unwrap_err().errno(), libc::EINVAL);
         assert_eq!(vector.insert(address), Ok(peer));
@@ -141,10 +142,106 @@ fn readers_never_see_a_mixture_of_two_addresses() {
     });
 }
 
+#[test]
+fn av_009_av_042_a_range_is_one_entry_until_parts_of_it_change() {
+    let vector = vector();
+    vector.insert(v4(7)).unwrap();
+    let inserted = vector.insert_symmetric("10.1.0.0", 10_000, "5000", 100).unwrap();
+    assert_eq!((inserted.count(), vector.len()), (1_000_000, 1_000_001));
+    let at = |index: u64| vector.lookup(PeerAddress(index)).map(|address| address.to_string());
+    assert_eq!(at(1).as_deref(), Some("10.1.0.0:5000"));
+    assert_eq!(at(1_000_000).as_deref(), Some("10.1.39.15:5099"));
+    assert_eq!(at(1_000_001), None);
+    assert_eq!(vector.find("10.1.0.1:5007".parse().unwrap()), Some(PeerAddress(108)));
+    assert_eq!(vector.find("10.1.0.1:5100".parse().unwrap()), None);
+    // Removed from the middle, and filled with something else.
+    vector.remove(PeerAddress(108)).unwrap();
+    assert_eq!((at(108), vector.find("10.1.0.1:5007".parse().unwrap())), (None, None));
+    assert!(vector.remove(PeerAddress(108)).is_err());
+    assert_eq!(vector.insert(v6(3)), Ok(PeerAddress(108)));
+    assert_eq!((at(107).as_deref(), at(109).as_deref()), (Some("10.1.0.1:5006"), Some("10.1.0.1:5008")));
+    assert_eq!(vector.lookup(PeerAddress(108)), Some(v6(3)));
+    assert_eq!(vector.find(v6(3)), Some(PeerAddress(108)));
+    // The lowest free indices first, the rest behind everything.
+    for removed in [500, 600_000] {
+        vector.remove(PeerAddress(removed)).unwrap();
+    }
+    let more: Vec<_> =
+        vector.insert_symmetric("10.9.0.0", 1, "1", 20).unwrap().iter().map(|peer| peer.unwrap().0).collect();
+    assert_eq!((more[0], more[1]), (500, 600_000));
+    assert_eq!(more[2..], (1_000_001..1_000_019).collect::<Vec<_>>());
+    assert_eq!((at(500).as_deref(), at(1_000_018).as_deref()), (Some("10.9.0.0:1"), Some("10.9.0.0:20")));
+}
+
+#[test]
+fn av_045_a_symmetric_insertion_that_cannot_be_changes_nothing() {
+    let vector = vector();
+    for (node, nodes, service, services) in
+        [("name", 2, "5", 1), ("10.0.0.1", 1, "65535", 2), ("10.0.0.1", 1, "none", 1)]
+    {
+        assert!(vector.insert_symmetric(node, nodes, service, services).is_err());
+    }
+    assert_eq!((vector.len(), vector.changes()), (0, 0));
+    assert_eq!(vector.insert_service("10.1.1.1", "5000"), Ok(PeerAddress(0)));
+    assert_eq!(vector.lookup(PeerAddress(0)), "10.1.1.1:5000".parse().ok());
+}
+
+#[test]
+fn av_011_whatever_a_writer_leaves_that_dies_is_put_in_order() {
+    let name = format!("unit-{}", std::process::id());
+    let options = VectorOptions { name: Some(name), ..VectorOptions::default() };
+    let (ours, theirs) = (AddressVector::new(options.clone()).unwrap(), AddressVector::new(options).unwrap());
+    ours.insert_all((0..600).map(v4));
+    let range = ours.insert_symmetric("10.8.0.0", 10, "5000", 100).unwrap();
+    assert_eq!(range.iter().next(), Some(Ok(PeerAddress(600))));
+    ours.remove(PeerAddress(700)).unwrap();
+    ours.remove(PeerAddress(3)).unwrap();
+    // It died: with an entry behind the end, one that was removed and not counted, a range that the end does not know of.
+    let store = &ours.shared.store;
+    store.make_entry(1600).unwrap().store(store.entry(5).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
+    store.make_entry(9).unwrap().store(store.entry(3).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
+    for (cell, value) in
+        [(Cell::Used, 7), (Cell::Removed, 0), (Cell::Hint, 1600), (Cell::End, 650), (Cell::Removals, 5)]
+    {
+        store.cell(cell).store(value, Ordering::Relaxed);
+    }
+    store.cell(Cell::Writing).store(1, Ordering::Relaxed);
+    assert_eq!(theirs.insert(v4(1000)), Ok(PeerAddress(3)));
+    assert_eq!((theirs.len(), theirs.removals()), (1598, 6));
+    assert_eq!(theirs.insert_all((0..3).map(v6)), [9, 700, 1600].map(|n| Ok(PeerAddress(n))));
+    assert_eq!(ours.lookup(PeerAddress(701)), "10.8.0.1:5001".parse().ok());
+    assert_eq!(ours.lookup(PeerAddress(1600)), Some(v6(2)));
+    assert_eq!(ours.find(v6(1)), Some(PeerAddress(700)));
+}
+
+#[test]
+fn av_016_av_052_a_map_that_is_shared_counts_from_its_base() {
+    let name = format!("unit-base-{}", std::process::id());
+    let options = VectorOptions { kind: VectorType::Map, name: Some(name), ..VectorOptions::default() };
+    let base = |base, bits| {
+        let options = VectorOptions { base, receive_context_bits: bits, ..options.clone() };
+        AddressVector::new(options)
+    };
+    let vector = base(1 << 32, 4).unwrap();
+    let peer = vector.insert(v4(1)).unwrap();
+    assert_eq!((peer, vector.numbers_in_memory().is_some()), (PeerAddress(1 << 32), true));
+    assert_eq!(vector.lookup(peer.receive_context(15, 4).unwrap()), Some(v4(1)));
+    assert_eq!(vector.lookup(PeerAddress(0)), None);
+    assert_eq!(base(77, 0).unwrap().lookup(PeerAddress(77)), Some(v4(1)));
+    assert!(matches!(base(1 << 60, 4), Err(AddressError::Base { .. })));
+    let unnamed = VectorOptions { name: None, base: 77, ..options };
+    assert_eq!(
+        AddressVector::new(unnamed).unwrap().insert(v4(1)),
+        Ok(PeerAddress(0)),
+        "without a name it means nothing"
+    );
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Insert(SocketAddr),
     InsertAll(Vec<SocketAddr>),
+    InsertSymmetric(SocketAddr, usize, usize),
     Remove(u64),
     Find(SocketAddr),
 }
@@ -157,7 +254,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => address().prop_map(Step::Insert),
         1 => proptest::collection::vec(address(), 0..6).prop_map(Step::InsertAll),
-        3 => (0u64..12).prop_map(Step::Remove),
+        1 => (address(), 1usize..5, 1usize..5).prop_map(|(first, nodes, ports)| Step::InsertSymmetric(first, nodes, ports)),
+        3 => (0u64..40).prop_map(Step::Remove),
         2 => address().prop_map(Step::Find),
     ]
 }
@@ -195,6 +293,25 @@ proptest! {
                         }
                     }
                 }
+                Step::InsertSymmetric(first, nodes, ports) => {
+                    let (node, port) = (first.ip().to_string(), first.port().to_string());
+                    let result = vector.insert_symmetric(&node, nodes, &port, ports);
+                    if first.port() == 0 {
+                        prop_assert!(result.is_err());
+                        continue;
+                    }
+                    let inserted = result.unwrap();
+                    prop_assert_eq!(inserted.count(), (nodes * ports) as u64);
+                    for (at, outcome) in inserted.iter().enumerate() {
+                        let index = lowest(&model, &[]);
+                        prop_assert_eq!(outcome, Ok(PeerAddress(index)));
+                        let ip = match first.ip() {
+                            IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() + (at / ports) as u32).into(),
+                            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() + (at / ports) as u128).into(),
+                        };
+                        model.insert(index, SocketAddr::new(ip, first.port() + (at % ports) as u16));
+                    }
+                }
                 Step::Remove(index) => {
                     prop_assert_eq!(vector.remove(PeerAddress(index)).is_ok(), model.remove(&index).is_some());
                 }
@@ -204,7 +321,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(vector.len(), model.len());
-            for index in 0..30 {
+            for index in 0..60 {
                 prop_assert_eq!(vector.lookup(PeerAddress(index)), model.get(&index).copied());
             }
         }

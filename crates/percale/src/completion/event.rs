@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::entry::ErrorCode;
 use super::wait::{Progress, Wait, WaitError, face};
 use crate::address::PeerAddress;
+use crate::address::error::AddressError;
 use crate::endpoint::connection::ConnectionRequest;
 
 /// Events that a queue keeps by default.
@@ -91,6 +92,26 @@ pub enum Event {
         /// Its address.
         address: SocketAddr,
     },
+    /// An address of an asynchronous insertion was not inserted.
+    AddressFailed {
+        /// The [inserter's id](crate::address::Inserter::id).
+        inserter: u64,
+        /// What the insertion was given to name it.
+        context: u64,
+        /// The address's place in the insertion.
+        index: u64,
+        /// Why.
+        error: AddressError,
+    },
+    /// An asynchronous insertion is over. Its failures were told before.
+    AddressesInserted {
+        /// The [inserter's id](crate::address::Inserter::id).
+        inserter: u64,
+        /// What the insertion was given to name it.
+        context: u64,
+        /// How many addresses were inserted.
+        count: u64,
+    },
     /// Written by the application.
     User {
         /// The application's own number for the kind of event.
@@ -160,6 +181,12 @@ impl EventQueue {
             events.push_back(Event::Lost { count: 1 });
         }
         drop(events);
+        self.shared.wait.notify();
+    }
+
+    /// Adds an event that somebody counts on, which is kept beyond the limit.
+    pub(crate) fn push_owed(&self, event: Event) {
+        self.lock().push_back(event);
         self.shared.wait.notify();
     }
 

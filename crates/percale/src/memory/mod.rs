@@ -6,6 +6,7 @@
 //! * [`region`] is memory that peers may reach, and taking it back.
 //! * [`atomic`] is what atomic operations do to it; `rundown` how accesses are announced; `lease` memory lent to a transfer.
 //! * `kernel` copies to and from memory that may not be there.
+//! * `words` are 64-bit words shared by threads or processes.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
 pub mod atomic;
@@ -19,3 +20,4 @@ pub mod region;
 pub(crate) mod rundown;
 pub mod sealed;
 pub mod volatile;
+pub(crate) mod words;

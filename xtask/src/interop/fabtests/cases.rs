@@ -70,7 +70,6 @@ const COMMON: [List; 13] = [
             ("shared_ctx%", &["", " --no-tx-shared-ctx", " --no-rx-shared-ctx"]),
             ("rdm_tagged_peek", &[]),
             ("scalable_ep", &[]),
-            ("rdm_shared_av", &[]),
             ("multi_mr -e rdm -V", &[]),
             ("recv_cancel -e rdm -V", &[]),
             ("unexpected_msg -e rdm -I 10", &[]),
@@ -91,6 +90,7 @@ const COMMON: [List; 13] = [
     (
         Shape::Connected,
         &[
+            ("rdm_shared_av", &[]),
             ("cm_data", &[]),
             ("msg", &[]),
             ("msg_epoll", &[]),

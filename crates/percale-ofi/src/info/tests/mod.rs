@@ -216,7 +216,7 @@ fn capabilities_alone_come_back_as_asked() {
         let first = &answer.all()[0];
         (first.0.caps, first.tx().caps, first.rx().caps)
     };
-    let free = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_FENCE | FI_MULTI_RECV;
+    let free = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV | FI_FENCE | FI_MULTI_RECV;
     let (whole, tx, rx) = caps(FI_TAGGED);
     assert_eq!(whole, FI_TAGGED | FI_SEND | FI_RECV | free, "directions are implied; others are not enabled");
     assert_eq!((tx, rx), (FI_TAGGED | FI_SEND | FI_FENCE, FI_TAGGED | FI_RECV | FI_MULTI_RECV));

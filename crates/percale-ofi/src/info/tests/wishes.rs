@@ -148,7 +148,7 @@ fn wishes_that_cannot_be_are_refused_by_name() {
         ("domain_attr->max_ep_tx_ctx", |wishes| wishes.domain.max_ep_tx_ctx = 2),
         ("domain_attr->max_ep_stx_ctx", |wishes| wishes.domain.max_ep_stx_ctx = 1),
         ("domain_attr->mr_iov_limit", |wishes| wishes.domain.mr_iov_limit = 5),
-        ("domain_attr->caps FI_SHARED_AV", |wishes| wishes.domain.caps = FI_SHARED_AV),
+        ("domain_attr->caps FI_HMEM", |wishes| wishes.domain.caps = FI_HMEM),
         ("FI_AV_AUTH_KEY", |wishes| wishes.domain.auth_key_size = FI_AV_AUTH_KEY),
         ("domain_attr->max_xpu_ctx_cnt", |wishes| wishes.domain.max_xpu_ctx_cnt = 1),
         ("domain_attr->name \"nowhere0\"", |wishes| wishes.domain.name = wishes.text("nowhere0")),

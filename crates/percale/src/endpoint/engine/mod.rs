@@ -24,6 +24,7 @@ pub(crate) mod counting;
 mod direct;
 mod doorbell;
 pub(crate) mod gate;
+mod known;
 mod linger;
 pub(crate) mod listening;
 pub(crate) mod peers;

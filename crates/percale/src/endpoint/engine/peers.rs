@@ -4,9 +4,11 @@
 //! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer. Only a
 //! listener, which nobody exchanges messages with, gives up the slots of those that have left.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+use super::known::Known;
 use super::types::Pending;
 use crate::address::PeerAddress;
 use crate::address::vector::{AddressError, AddressVector};
@@ -25,6 +27,9 @@ pub(crate) enum State {
     /// Another slot is the same peer under the address that it advertises.
     Alias(Connection),
 }
+
+/// No count of removals or changes: what was never looked up.
+const NEVER: u64 = u64::MAX;
 
 /// One peer.
 #[derive(Debug)]
@@ -64,9 +69,9 @@ pub(crate) struct Peer {
     pub(crate) counts: Counts,
     /// It wants offers only.
     pub(crate) offers_only: bool,
-    /// Its place in the vector, as of `source_generation`.
+    /// Its place in the vector, or UNSPECIFIED, as of so many changes of the vector.
     source: PeerAddress,
-    source_generation: u64,
+    source_changes: u64,
     /// It broke the protocol; the engine closes the link when it next looks.
     pub(crate) accused: Option<&'static str>,
 }
@@ -93,7 +98,7 @@ impl Peer {
             counts: Counts::empty(),
             offers_only: false,
             source: PeerAddress::UNSPECIFIED,
-            source_generation: u64::MAX,
+            source_changes: NEVER,
             accused: None,
         }
     }
@@ -110,11 +115,13 @@ impl Peer {
 pub(crate) struct Peers {
     list: Vec<Peer>,
     by_socket: HashMap<SocketAddr, Connection>,
-    /// Slot + 1 by vector index; 0 is "not looked up yet".
-    by_address: Vec<u32>,
+    /// Slots of the vector's addresses that were named.
+    known: Known,
+    /// The one of them that was named last, and its slot; there is one whenever `known` holds.
+    last: Cell<(PeerAddress, Connection)>,
     vector: Option<AddressVector>,
-    /// The vector's generation for which `by_address` holds.
-    generation: u64,
+    /// The vector's removals for which `known` holds, or NEVER.
+    removals: u64,
     /// Some peer is accused.
     pub(crate) any_accused: bool,
     /// The endpoint is for one peer, which is the only one in its vector once there is a connection to it.
@@ -126,13 +133,15 @@ pub(crate) struct Peers {
 impl Peers {
     /// No peers yet.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
-        let generation = vector.as_ref().map_or(0, AddressVector::generation);
+        let options = vector.as_ref().map(AddressVector::options);
+        let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
         Self {
             list: Vec::new(),
             by_socket: HashMap::new(),
-            by_address: Vec::new(),
+            known,
+            last: Cell::new((PeerAddress::UNSPECIFIED, 0)),
             vector,
-            generation,
+            removals: NEVER,
             any_accused: false,
             single,
             free: Vec::new(),
@@ -151,10 +160,18 @@ impl Peers {
     /// As [`resolve`](Self::resolve), if it was looked up since the vector changed.
     #[inline]
     pub(crate) fn resolved(&self, peer: PeerAddress) -> Option<Connection> {
-        if self.vector.as_ref()?.generation() != self.generation {
+        if self.vector.as_ref()?.removals() != self.removals {
             return None;
         }
-        self.by_address.get(peer.0 as usize)?.checked_sub(1)
+        let (last, slot) = self.last.get();
+        if last == peer { Some(slot) } else { self.known_slot(peer) }
+    }
+
+    #[inline(never)]
+    fn known_slot(&self, peer: PeerAddress) -> Option<Connection> {
+        let slot = self.known.get(peer)?;
+        self.last.set((peer, slot));
+        Some(slot)
     }
 
     #[cold]
@@ -163,21 +180,21 @@ impl Peers {
         if self.single && vector.is_empty() {
             return Err(Unresolved::NotConnected);
         }
-        let generation = vector.generation();
-        if generation != self.generation {
-            self.by_address.clear();
-            self.generation = generation;
+        let removals = vector.removals();
+        if removals != self.removals {
+            self.known.clear();
+            self.removals = NEVER;
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
-        let index = usize::try_from(peer.0).map_err(|_| Unresolved::Unknown)?;
+        let bits = vector.options().receive_context_bits;
         let slot = self.real_slot(address);
-        if self.by_address.len() <= index {
-            self.by_address.resize(index + 1, 0);
-        }
-        self.by_address[index] = slot + 1;
-        let peer_slot = &mut self.list[slot as usize];
-        peer_slot.source = peer;
-        peer_slot.source_generation = generation;
+        if removals.is_multiple_of(2) {
+            self.known.insert(peer, slot);
+            self.last.set((peer, slot));
+            self.removals = removals;
+            // It is looked at before it is believed.
+            self.list[slot as usize].source = PeerAddress(peer.0 << bits >> bits);
+        } // Else there is a removal under way: this holds for once.
         Ok(slot)
     }
 
@@ -238,7 +255,9 @@ impl Peers {
         let moved = std::mem::take(&mut self.list[slot as usize].pending);
         self.list[slot as usize].state = State::Alias(real);
         self.list[real as usize].pending.extend(moved);
-        self.by_address.iter_mut().filter(|entry| **entry == slot + 1).for_each(|entry| *entry = real + 1);
+        self.known.rename(slot, real);
+        let (peer, last) = self.last.get();
+        self.last.set((peer, if last == slot { real } else { last }));
     }
 
     /// Lets another address name a slot: the one that the peer advertises.
@@ -278,16 +297,21 @@ impl Peers {
     #[inline(always)]
     pub(crate) fn source(&mut self, slot: Connection) -> PeerAddress {
         let Some(vector) = &self.vector else { return PeerAddress::UNSPECIFIED };
-        let generation = vector.generation();
-        let peer = &mut self.list[slot as usize];
-        if peer.source_generation == generation { peer.source } else { self.find_source(slot, generation) }
+        let changes = vector.changes();
+        let peer = &self.list[slot as usize];
+        if peer.source_changes == changes { peer.source } else { self.find_source(slot, changes) }
     }
 
+    /// Looks for a peer in the vector, where it mostly still is where it was.
     #[cold]
-    fn find_source(&mut self, slot: Connection, generation: u64) -> PeerAddress {
+    fn find_source(&mut self, slot: Connection, changes: u64) -> PeerAddress {
         let peer = &mut self.list[slot as usize];
-        let found = self.vector.as_ref().and_then(|vector| vector.find(peer.address));
-        (peer.source, peer.source_generation) = (found.unwrap_or(PeerAddress::UNSPECIFIED), generation);
+        if let Some(vector) = &self.vector
+            && (!peer.source.is_specified() || vector.lookup(peer.source) != Some(peer.address))
+        {
+            peer.source = vector.find(peer.address).unwrap_or(PeerAddress::UNSPECIFIED);
+        }
+        peer.source_changes = changes;
         peer.source
     }
 

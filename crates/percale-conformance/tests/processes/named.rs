@@ -1,0 +1,265 @@
+//! Named address vectors, shared by processes that come, change them, and die.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use percale::address::VectorBuilder;
+use percale::address::error::AddressError;
+use percale::address::vector::VectorType;
+use percale::{AddressVector, PeerAddress};
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::random::Random;
+
+/// Entries that are inserted and removed while others look.
+const CHURNED: u64 = 3000;
+
+fn new_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn builder(name: &str) -> VectorBuilder {
+    VectorBuilder::default().name(name).kind(VectorType::Map)
+}
+
+/// An address that shows whether it is whole: port and halves are made of one number.
+fn whole(n: u64) -> SocketAddr {
+    let port = (n % 65_000) as u16 + 1;
+    match n % 3 {
+        0 => SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 | (n & 0xff_ffff) as u32).into(), port),
+        _ => SocketAddr::new(Ipv6Addr::from_bits(0xfd00u128 << 112 | u128::from(n) << 64 | u128::from(n)).into(), port),
+    }
+}
+
+/// Whether an address is whole.
+fn is_whole(address: SocketAddr) -> bool {
+    match address.ip() {
+        // Of a range (10.200/16, ports from 7000 on), or by itself.
+        IpAddr::V4(ip) if ip.octets()[..2] == [10, 200] => (7000..7010).contains(&address.port()),
+        IpAddr::V4(ip) => whole(u64::from(ip.to_bits() & 0xff_ffff)) == address,
+        IpAddr::V6(ip) => whole(ip.to_bits() as u64) == address,
+    }
+}
+
+/// Numbers below 10.200.0.0's, so that no single address looks like one of a range.
+fn number(random: &mut Random) -> u64 {
+    random.below(0xc0_0000) as u64
+}
+
+/// Opens a vector, inserts what it is told, and looks up what it is asked.
+pub(crate) fn holder() {
+    let name = told("VECTOR");
+    let vector = match told("MODE").as_str() {
+        "read" => builder(&name).read_only().build(),
+        _ => builder(&name).build(),
+    };
+    let vector = match vector {
+        Ok(vector) => vector,
+        Err(error) => return say(&format!("no {}", error.errno())),
+    };
+    say("open");
+    loop {
+        let line = ask();
+        let (command, rest) = line.split_once(' ').expect("a command and its argument");
+        match command {
+            "insert" => match vector.insert(rest) {
+                Ok(peer) => say(&peer.0.to_string()),
+                Err(error) => say(&format!("no {}", error.errno())),
+            },
+            "remove" => {
+                say(&vector.remove(PeerAddress(rest.parse().unwrap())).map_or_else(|e| e.errno(), |()| 0).to_string())
+            }
+            _ => say(&vector
+                .lookup(PeerAddress(rest.parse().unwrap()))
+                .map_or_else(|| "none".to_owned(), |a| a.to_string())),
+        }
+    }
+}
+
+/// Inserts and removes for ever.
+pub(crate) fn churner() {
+    let vector = builder(&told("VECTOR")).build().expect("a vector");
+    let mut random = Random::new(told("SEED").parse().unwrap());
+    say("open");
+    loop {
+        churn(&vector, &mut random);
+    }
+}
+
+fn churn(vector: &AddressVector, random: &mut Random) {
+    let base = vector.options().base;
+    let done = match random.below(20) {
+        0 => vector.insert_symmetric("10.200.0.1", 3, "7000", 10).map(drop),
+        1..=3 => {
+            let many: Vec<_> = (0..random.below(30)).map(|_| whole(number(random))).collect();
+            vector.insert_many(many).map(drop)
+        }
+        4..=10 if (vector.len() as u64) < CHURNED => vector.insert(whole(number(random))).map(drop),
+        _ => {
+            for _ in 0..40 {
+                // What is removed may not be there.
+                let _gone: Result<(), _> = vector.remove(PeerAddress(base + random.below(CHURNED as usize * 2) as u64));
+            }
+            Ok(())
+        }
+    };
+    done.expect("the vector takes it");
+}
+
+/// Looks everything up for ever.
+pub(crate) fn reader() {
+    let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
+    say("open");
+    let until = Instant::now() + Duration::from_secs(told("SECONDS").parse().unwrap());
+    let (mut seen, mut rounds) = (0u64, 0u64);
+    while Instant::now() < until {
+        for index in 0..CHURNED * 2 {
+            let peer = PeerAddress(vector.options().base + index);
+            if let Some(address) = vector.lookup(peer) {
+                if !is_whole(address) {
+                    return say(&format!("{peer} is torn: {address}"));
+                }
+                seen += 1;
+            }
+        }
+        rounds += 1;
+    }
+    say(&format!("whole {seen} {rounds}"));
+}
+
+/// That the table agrees with itself: what is there is whole, counted, and found; what is free is given out, lowest first.
+fn check(vector: &AddressVector) {
+    let base = vector.options().base;
+    // This also puts the table in order, if somebody died at it.
+    let peer = vector.insert(whole(5)).unwrap();
+    vector.remove(peer).unwrap();
+    let there: Vec<_> = (0..CHURNED * 4).map(|index| vector.lookup(PeerAddress(base + index))).collect();
+    assert_eq!(there.iter().flatten().count(), vector.len(), "counted");
+    assert!(there.iter().flatten().all(|address| is_whole(*address)));
+    let free = there.iter().position(Option::is_none).unwrap();
+    assert_eq!(peer, PeerAddress(base + free as u64), "the lowest free index");
+    assert_eq!(vector.lookup(peer), None);
+}
+
+fn start(role: &str, name: &str, more: (&str, &str)) -> Helper {
+    let mut helper = Helper::start(role, &[("VECTOR", name), more]);
+    let said = helper.hear();
+    assert_eq!(said, "open");
+    helper
+}
+
+fn asked(helper: &mut Helper, what: &str) -> String {
+    helper.tell(what);
+    helper.hear()
+}
+
+mod shm {
+    mod rust {
+        use super::super::*;
+
+        #[test]
+        fn av_010_av_011_av_014_av_015_processes_share_a_vector_by_its_name() {
+            let name = new_name();
+            let mut first = start("vector-holder", &name, ("MODE", "write"));
+            let number = asked(&mut first, "insert 10.1.1.1:5");
+            let vector = builder(&name).build().unwrap();
+            let peer = PeerAddress(number.parse().unwrap());
+            assert_eq!(peer, PeerAddress(vector.options().base));
+            assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
+            let ours = vector.insert("[fd00::7]:9").unwrap();
+            assert_eq!(asked(&mut first, &format!("lookup {}", ours.0)), "[fd00::7]:9");
+            assert_eq!(asked(&mut first, &format!("remove {}", ours.0)), "0");
+            assert_eq!((vector.lookup(ours), vector.removals()), (None, 2));
+            // Its maker's death leaves it as it is, and its name.
+            first.kill();
+            assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
+            let mut second = start("vector-holder", &name, ("MODE", "write"));
+            assert_eq!(asked(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
+            // Counting from elsewhere the numbers are others, in this process only.
+            let elsewhere = builder(&name).base(1 << 20).build().unwrap();
+            assert_eq!(elsewhere.lookup(PeerAddress(1 << 20)), "10.1.1.1:5".parse().ok());
+            assert_eq!(elsewhere.find("10.1.1.1:5".parse().unwrap()), Some(PeerAddress(1 << 20)));
+            assert_eq!(elsewhere.lookup(peer), None);
+            // With the last of them it is gone.
+            drop((vector, elsewhere));
+            second.kill();
+            let fresh = builder(&name).build().unwrap();
+            assert!(fresh.is_empty() && fresh.lookup(peer).is_none());
+        }
+
+        #[test]
+        fn av_012_av_013_who_opened_for_reading_reads() {
+            let name = new_name();
+            let missing = builder(&name).read_only().build().unwrap_err();
+            assert_eq!(missing.errno(), libc::ENOENT, "{missing}");
+            assert!(matches!(VectorBuilder::default().read_only().build(), Err(AddressError::Unnamed)));
+            let vector = builder(&name).build().unwrap();
+            let inserted = vector.insert_symmetric("10.1.1.1", 1000, "5000", 1000).unwrap();
+            let mut reader = start("vector-holder", &name, ("MODE", "read"));
+            let last = inserted.iter().last().unwrap().unwrap();
+            assert_eq!(asked(&mut reader, &format!("lookup {}", last.0)), "10.1.4.232:5999");
+            assert_eq!(asked(&mut reader, "insert 10.1.1.1:5"), format!("no {}", libc::EACCES));
+            assert_eq!(asked(&mut reader, &format!("remove {}", last.0)), libc::EACCES.to_string());
+            assert_eq!(vector.len(), 1_000_000);
+        }
+
+        #[test]
+        fn av_011_readers_see_whole_entries_while_others_write() {
+            let seconds = std::env::var("PERCALE_VECTOR_SECONDS").unwrap_or_else(|_| "2".to_owned());
+            let name = new_name();
+            let vector = builder(&name).build().unwrap();
+            let churners: Vec<_> = ["1", "2"].map(|seed| start("vector-churner", &name, ("SEED", seed))).into();
+            let mut readers: Vec<_> = (0..4).map(|_| start("vector-reader", &name, ("SECONDS", &seconds))).collect();
+            for reader in &mut readers {
+                let said = reader.hear();
+                let counts: Vec<u64> = said
+                    .strip_prefix("whole ")
+                    .unwrap_or_else(|| panic!("{said}"))
+                    .split(' ')
+                    .map(|n| n.parse().unwrap())
+                    .collect();
+                assert!(counts[0] > 1000 && counts[1] > 1, "{said}");
+            }
+            for mut churner in churners {
+                churner.kill();
+            }
+            check(&vector);
+        }
+
+        #[test]
+        fn av_011_the_death_of_any_process_leaves_the_rest_working() {
+            let times: u64 = std::env::var("PERCALE_VECTOR_DEATHS").map_or(25, |times| times.parse().unwrap());
+            let name = new_name();
+            let mut random = Random::new(7);
+            // Mostly the process that made the vector is among the dead.
+            let mut last = start("vector-churner", &name, ("SEED", "99"));
+            for seed in 0..times {
+                let next = start("vector-churner", &name, ("SEED", &seed.to_string()));
+                std::thread::sleep(Duration::from_micros(random.below(8000) as u64));
+                last.kill();
+                if random.below(4) == 0 {
+                    let vector = builder(&name).build().unwrap();
+                    assert!(vector.changes() > 0, "it is the same vector");
+                    check_among(&vector);
+                }
+                last = next;
+            }
+            let vector = builder(&name).build().unwrap();
+            last.kill();
+            check(&vector);
+            drop(vector);
+            assert_eq!(builder(&name).read_only().build().unwrap_err().errno(), libc::ENOENT, "nothing is left");
+        }
+    }
+}
+
+/// As [`check`], as far as it can be said while others write.
+fn check_among(vector: &AddressVector) {
+    let base = vector.options().base;
+    let mut there = (0..CHURNED * 4).filter_map(|index| vector.lookup(PeerAddress(base + index)));
+    assert!(there.all(is_whole), "an entry is torn");
+    let peer = vector.insert(whole(5)).expect("it can be written");
+    // Another process may have removed it, and put something else there.
+    assert!(vector.lookup(peer).is_none_or(is_whole));
+}

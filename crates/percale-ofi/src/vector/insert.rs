@@ -1,0 +1,216 @@
+//! Insertion, at once or told to an event queue (fi_av_insert(3)).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::SocketAddr;
+
+use percale::address::Inserted;
+use percale::address::error::AddressError;
+use percale::address::inserter::Inserter;
+use percale::address::vector::VectorType;
+
+use super::{Shared, Vector};
+use crate::abi::{FI_ADDR_NOTAVAIL, FI_ENOEQ, FI_LOG_AV, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
+use crate::address;
+use crate::log;
+use crate::object::Object;
+
+/// Where a client wants what became of each address.
+#[derive(Clone, Copy, Debug)]
+struct Answers {
+    /// A number for each address, or null.
+    addresses: *mut fi_addr_t,
+    /// A code for each address, or null.
+    errors: *mut c_int,
+}
+
+// SAFETY: the client keeps its memory until the insertion is over, and does not touch it meanwhile (fi_av_insert(3)).
+unsafe impl Send for Answers {}
+
+impl Answers {
+    /// # Safety
+    /// What is not null is writable for each address of the insertion.
+    unsafe fn write(self, inserted: &Inserted) {
+        if self.addresses.is_null() && self.errors.is_null() {
+            return;
+        }
+        for (at, outcome) in inserted.iter().enumerate() {
+            let (number, code) = match outcome {
+                Ok(peer) => (peer.0, 0),
+                Err(error) => (FI_ADDR_NOTAVAIL, error.errno()),
+            };
+            if !self.addresses.is_null() {
+                // SAFETY: promised by the caller.
+                unsafe { self.addresses.add(at).write(number) };
+            }
+            if !self.errors.is_null() {
+                // SAFETY: promised by the caller.
+                unsafe { self.errors.add(at).write(code) };
+            }
+        }
+    }
+}
+
+type Done = Box<dyn FnOnce(&Inserted) + Send>;
+
+/// One call.
+struct Call<'a> {
+    name: &'static str,
+    shared: &'a Shared,
+    answers: Answers,
+    flags: u64,
+    context: *mut c_void,
+}
+
+impl Call<'_> {
+    /// Carries it out; `count` addresses are to be inserted.
+    ///
+    /// # Safety
+    /// The client's arrays are as long, and stay until the insertion is over.
+    unsafe fn run(
+        mut self,
+        count: Option<usize>,
+        now: impl FnOnce() -> Result<Inserted, AddressError>,
+        later: impl FnOnce(&Inserter, u64, Done) -> Result<(), AddressError>,
+    ) -> c_int {
+        let name = self.name;
+        let known = if self.shared.asynchronous { FI_MORE } else { FI_MORE | FI_SYNC_ERR };
+        if self.flags & !known != 0 {
+            log::warning!(FI_LOG_AV, "{name}: flags {:#x} are not supported here", self.flags);
+            return -libc::EINVAL;
+        }
+        let map = self.shared.percale.options().kind == VectorType::Map;
+        if map && self.answers.addresses.is_null() && count != Some(0) {
+            log::warning!(
+                FI_LOG_AV,
+                "{name}: the addresses of a map are known by their numbers only; give room for them"
+            );
+            return -libc::EINVAL;
+        }
+        if !self.shared.asynchronous {
+            if self.flags & FI_SYNC_ERR != 0 {
+                // The context is an array of an int for each address.
+                self.answers.errors = self.context.cast();
+            }
+            return match now() {
+                Ok(inserted) => {
+                    for (at, error) in inserted.failures().take(16) {
+                        log::warning!(FI_LOG_AV, "{name}: address {at}: {error}");
+                    }
+                    // SAFETY: promised by the caller.
+                    unsafe { self.answers.write(&inserted) };
+                    c_int::try_from(inserted.count()).unwrap_or(c_int::MAX)
+                }
+                Err(error) => refuse(name, &error),
+            };
+        }
+        let Some(reports) = self.shared.reports.get() else {
+            log::warning!(FI_LOG_AV, "{name}: the vector was opened with FI_EVENT; bind an event queue first");
+            return -FI_ENOEQ;
+        };
+        let answers = self.answers;
+        // SAFETY: promised by the caller: the arrays stay until then.
+        let done: Done = Box::new(move |inserted| unsafe { { answers }.write(inserted) });
+        match later(&reports.inserter, self.context.expose_provenance() as u64, done) {
+            Ok(()) => 0,
+            Err(error) => refuse(name, &error),
+        }
+    }
+}
+
+fn refuse(name: &str, error: &AddressError) -> c_int {
+    log::warning!(FI_LOG_AV, "{name}: {error}");
+    -error.errno()
+}
+
+pub(super) unsafe extern "C" fn insert(
+    av: *mut fid_av,
+    addresses: *const c_void,
+    count: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a vector of ours.
+    let shared = unsafe { Vector::of(av) }.shared();
+    if addresses.is_null() && count > 0 {
+        return -libc::EINVAL;
+    }
+    let each = if shared.domain.ipv6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
+    let given = (0..count).map(|at| -> Result<SocketAddr, AddressError> {
+        // SAFETY: the client gives `count` addresses of the domain's format, one behind the other.
+        unsafe { address::read(addresses.byte_add(at * each), each) }.ok_or(AddressError::Form)
+    });
+    let answers = Answers { addresses: fi_addr, errors: std::ptr::null_mut() };
+    let call = Call { name: "fi_av_insert", shared, answers, flags, context };
+    let (now, later) = (given.clone(), given);
+    // SAFETY: the client's arrays are as long.
+    unsafe {
+        call.run(
+            Some(count),
+            || shared.percale.insert_outcomes(now),
+            |inserter, context, done| inserter.insert_outcomes(later.collect(), context, done),
+        )
+    }
+}
+
+pub(super) unsafe extern "C" fn insert_service(
+    av: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a vector of ours.
+    let shared = unsafe { Vector::of(av) }.shared();
+    // SAFETY: the client's strings.
+    let (Some(node), Some(service)) = (unsafe { text(node) }, unsafe { text(service) }) else { return -libc::EINVAL };
+    let answers = Answers { addresses: fi_addr, errors: std::ptr::null_mut() };
+    let call = Call { name: "fi_av_insertsvc", shared, answers, flags, context };
+    // SAFETY: the client wants one outcome.
+    unsafe {
+        call.run(
+            Some(1),
+            || {
+                let outcome = percale::address::name::resolve_service(node, service, shared.percale.options().family);
+                shared.percale.insert_outcomes([outcome])
+            },
+            |inserter, context, done| inserter.start_service(node, service, context, done),
+        )
+    }
+}
+
+pub(super) unsafe extern "C" fn insert_symmetric(
+    av: *mut fid_av,
+    node: *const c_char,
+    nodes: usize,
+    service: *const c_char,
+    services: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a vector of ours.
+    let shared = unsafe { Vector::of(av) }.shared();
+    // SAFETY: the client's strings.
+    let (Some(node), Some(service)) = (unsafe { text(node) }, unsafe { text(service) }) else { return -libc::EINVAL };
+    let answers = Answers { addresses: fi_addr, errors: std::ptr::null_mut() };
+    let call = Call { name: "fi_av_insertsym", shared, answers, flags, context };
+    // SAFETY: the client's arrays are as long as the two counts say.
+    unsafe {
+        call.run(
+            nodes.checked_mul(services),
+            || shared.percale.insert_symmetric(node, nodes, service, services),
+            |inserter, context, done| inserter.start_symmetric((node, nodes), (service, services), context, done),
+        )
+    }
+}
+
+/// A client's text, if it is one.
+///
+/// # Safety
+/// It is null, or ends in a zero and stays while it is used.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
+    // SAFETY: promised by the caller.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok()).flatten()
+}

@@ -1,0 +1,97 @@
+//! What a vector's word says, and which addresses it can keep.
+//!
+//! Scopes: Linux heeds an IPv6 address's scope only where it is link-local. There it is kept (in bits of the address
+//! that are zero by definition); elsewhere, and flow labels always, it is dropped.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use super::error::AddressError;
+
+/// An entry, taken apart. As a word: 2 bits kind, 16 bits port, then the IPv4 address in the low 32 bits, or 46 bits
+/// that are different for each IPv6 address that a table was ever given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Nothing was ever written here.
+    Untouched,
+    /// What was here was removed.
+    Removed,
+    V4(Ipv4Addr, u16),
+    /// The address is in the record of the same index.
+    V6(u16, u64),
+}
+
+/// The tag's bits.
+const TAG: u64 = (1 << 46) - 1;
+
+impl Entry {
+    pub(super) const fn pack(self) -> u64 {
+        let (kind, port, low) = match self {
+            Self::Untouched => return 0,
+            Self::Removed => (3, 0, 0),
+            Self::V4(ip, port) => (1u64, port, ip.to_bits() as u64),
+            Self::V6(port, tag) => (2, port, tag & TAG),
+        };
+        kind << 62 | (port as u64) << 46 | low
+    }
+
+    #[inline]
+    pub(super) const fn unpack(word: u64) -> Self {
+        let port = (word >> 46) as u16;
+        match word >> 62 {
+            0 => Self::Untouched,
+            1 => Self::V4(Ipv4Addr::from_bits(word as u32), port),
+            2 => Self::V6(port, word & TAG),
+            _ => Self::Removed,
+        }
+    }
+}
+
+/// Bits of a link-local address that are zero by definition (RFC 4291), where its scope is kept.
+const SCOPE_SHIFT: u32 = 64;
+
+/// An IPv6 address as a record: its bits, with its scope in them. `None` if it cannot be kept exactly.
+pub(super) fn fold_scope(address: &SocketAddrV6) -> Option<u128> {
+    let bits = address.ip().to_bits();
+    if !address.ip().is_unicast_link_local() {
+        return Some(bits);
+    }
+    // fe80::/10, then 54 zero bits.
+    let zero = (bits >> SCOPE_SHIFT) << 10 & u128::from(u64::MAX) == 0;
+    zero.then_some(bits | u128::from(address.scope_id()) << SCOPE_SHIFT)
+}
+
+/// The address of a record.
+pub(super) fn unfold_scope(bits: u128, port: u16) -> SocketAddr {
+    let ip = Ipv6Addr::from_bits(bits);
+    if !ip.is_unicast_link_local() {
+        return SocketAddrV6::new(ip, port, 0, 0).into();
+    }
+    let scope = (bits >> SCOPE_SHIFT) as u32;
+    let ip = Ipv6Addr::from_bits(bits & !(u128::from(u32::MAX) << SCOPE_SHIFT));
+    SocketAddrV6::new(ip, port, 0, scope).into()
+}
+
+/// What no endpoint is bound to, or cannot be kept exactly.
+pub(super) fn check(address: &SocketAddr) -> Result<(), AddressError> {
+    let unusable = match address.ip() {
+        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
+    };
+    let inexact = matches!(address, SocketAddr::V6(address) if fold_scope(address).is_none());
+    if address.port() == 0 || unusable || inexact {
+        return Err(AddressError::NotAnEndpoint(*address));
+    }
+    Ok(())
+}
+
+/// The form in which two addresses of the same endpoint are equal: IPv4 addresses that are written as IPv6 ones,
+/// scopes and flow labels without meaning.
+pub(super) fn canonical(address: &SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(ip.into(), v6.port()),
+            None => fold_scope(v6).map_or(*address, |bits| unfold_scope(bits, v6.port())),
+        },
+        SocketAddr::V4(_) => *address,
+    }
+}

@@ -1,0 +1,106 @@
+//! Why address vectors refuse.
+
+use std::net::SocketAddr;
+
+use super::PeerAddress;
+use super::name::Family;
+
+/// Why an address was not inserted or removed, or a vector not opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The text is no address and resolves to none.
+    #[error("\"{name}\" names no address ({reason}); write host:port, or [IPv6 address]:port")]
+    Name {
+        /// The text.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The vector holds addresses of another family.
+    #[error("{address} is not an {wanted} address, which this address vector is for")]
+    Family {
+        /// The address.
+        address: SocketAddr,
+        /// The family that is wanted.
+        wanted: Family,
+    },
+    /// The bytes are no address in the form that the vector's addresses have.
+    #[error("it is no address of the form that this address vector's have")]
+    Form,
+    /// No endpoint can have this address.
+    #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
+    NotAnEndpoint(SocketAddr),
+    /// Nodes or services cannot be counted up so far.
+    #[error("no range of {nodes} nodes with {services} services each begins at {node:?}, {service:?}: {reason}")]
+    Range {
+        /// The first node.
+        node: String,
+        /// How many.
+        nodes: usize,
+        /// The first service.
+        service: String,
+        /// How many.
+        services: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The peer is not in the vector, or not any more.
+    #[error("{0} is not in the address vector")]
+    Unknown(PeerAddress),
+    /// The vector has as many entries as it can have.
+    #[error("the address vector is full; remove entries, or reserve fewer bits for receive contexts")]
+    Full,
+    /// Too many bits reserved for receive contexts.
+    #[error("{0} bits for receive contexts leave too few for peers; reserve at most 31")]
+    ReceiveContextBits(u32),
+    /// The vector was opened for reading only.
+    #[error("the address vector was opened for reading only")]
+    ReadOnly,
+    /// Only named vectors are opened for reading only.
+    #[error("an address vector without a name cannot be opened for reading only: it would be empty for ever")]
+    Unnamed,
+    /// Another process has the vector locked, and does not go on.
+    #[error("another process is changing the address vector and does not come to an end; is it stopped?")]
+    Busy,
+    /// A named vector could not be opened.
+    #[error("address vector {name:?} cannot be opened: {reason}")]
+    Open {
+        /// Its name.
+        name: String,
+        /// The system's code.
+        errno: i32,
+        /// What it says.
+        reason: String,
+    },
+    /// The number that its numbers are to count from leaves no room for receive contexts.
+    #[error("a map that counts from {base:#x} has no room for {bits} bits of receive contexts")]
+    Base {
+        /// The number.
+        base: u64,
+        /// The bits.
+        bits: u32,
+    },
+    /// The insertion was given up before it was done.
+    #[error("the insertion was given up: its vector is being closed")]
+    Canceled,
+}
+
+impl AddressError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Name { .. } => libc::ENODATA,
+            Self::Family { .. } => libc::EAFNOSUPPORT,
+            Self::NotAnEndpoint(_) => libc::EADDRNOTAVAIL,
+            Self::Form | Self::Range { .. } | Self::Unknown(_) | Self::ReceiveContextBits(_) => libc::EINVAL,
+            Self::Base { .. } | Self::Unnamed => libc::EINVAL,
+            Self::ReadOnly => libc::EACCES,
+            Self::Busy => libc::EAGAIN,
+            Self::Open { errno, .. } => *errno,
+            Self::Full => libc::ENOSPC,
+            Self::Canceled => libc::ECANCELED,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What became of an insertion.
+
+use super::PeerAddress;
+use super::error::AddressError;
+
+/// What became of each address of one insertion, in order. Consecutive numbers take no more room than one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inserted {
+    runs: Vec<Run>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Run {
+    /// So many peers, with consecutive numbers.
+    There { first: u64, count: u64 },
+    /// So many addresses failed for one reason.
+    Failed { count: u64, error: AddressError },
+}
+
+impl Run {
+    const fn len(&self) -> u64 {
+        match self {
+            Self::There { count, .. } | Self::Failed { count, .. } => *count,
+        }
+    }
+
+    const fn is_there(&self) -> bool {
+        matches!(self, Self::There { .. })
+    }
+}
+
+impl Inserted {
+    /// Addresses that were inserted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.runs.iter().filter(|run| run.is_there()).map(Run::len).sum()
+    }
+
+    /// Addresses that were to be inserted.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.runs.iter().map(Run::len).sum()
+    }
+
+    /// Whether there were none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The number of each address, or why it has none, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Result<PeerAddress, &AddressError>> {
+        self.runs.iter().flat_map(|run| {
+            (0..run.len()).map(move |at| match run {
+                Run::There { first, .. } => Ok(PeerAddress(first + at)),
+                Run::Failed { error, .. } => Err(error),
+            })
+        })
+    }
+
+    /// The addresses that failed: the place of each in the insertion, and why.
+    pub fn failures(&self) -> impl Iterator<Item = (u64, &AddressError)> {
+        let mut before = 0;
+        self.runs.iter().flat_map(move |run| {
+            let start = before;
+            before += run.len();
+            let failed = match run {
+                Run::There { .. } => None,
+                Run::Failed { count, error } => Some((0..*count).map(move |at| (start + at, error))),
+            };
+            failed.into_iter().flatten()
+        })
+    }
+
+    pub(super) fn there(&mut self, first: PeerAddress, more: u64) {
+        let first = first.0;
+        match self.runs.last_mut() {
+            Some(Run::There { first: before, count }) if *before + *count == first => *count += more,
+            _ => self.runs.push(Run::There { first, count: more }),
+        }
+    }
+
+    pub(super) fn failed(&mut self, more: u64, error: AddressError) {
+        match self.runs.last_mut() {
+            Some(Run::Failed { count, error: before }) if *before == error => *count += more,
+            _ => self.runs.push(Run::Failed { count: more, error }),
+        }
+    }
+
+    pub(super) fn push(&mut self, outcome: Result<PeerAddress, AddressError>) {
+        match outcome {
+            Ok(peer) => self.there(peer, 1),
+            Err(error) => self.failed(1, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn av_025_each_address_has_its_outcome_at_its_place() {
+        let mut inserted = Inserted::default();
+        for outcome in [Ok(7), Ok(8), Err(AddressError::Full), Err(AddressError::Full), Ok(9), Ok(20)] {
+            inserted.push(outcome.map(PeerAddress));
+        }
+        assert_eq!(inserted.runs.len(), 4);
+        assert_eq!((inserted.count(), inserted.len()), (4, 6));
+        let numbers: Vec<_> = inserted.iter().map(|outcome| outcome.map_or(0, |peer| peer.0)).collect();
+        assert_eq!(numbers, [7, 8, 0, 0, 9, 20]);
+        let failed: Vec<_> = inserted.failures().map(|(at, _)| at).collect();
+        assert_eq!(failed, [2, 3]);
+    }
+}

@@ -1,0 +1,417 @@
+//! Asynchronous insertion: what becomes of it is told to an event queue.
+//!
+//! Insertions are carried out in the order of the calls, so indices are as if each call had waited. What needs no resolver
+//! and has nothing before it is carried out within the call; the rest by a thread, which is started for the first of them.
+//! For each insertion there is an [`Event::AddressFailed`] for each address that failed and then, always, one
+//! [`Event::AddressesInserted`]. One lock guards the queue; it is not held while names are resolved.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use super::error::AddressError;
+use super::inserted::Inserted;
+use super::name;
+use super::symmetric::Symmetric;
+use super::vector::AddressVector;
+use crate::completion::event::{Event, EventQueue};
+
+/// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun: those addresses fail with
+/// [`AddressError::Canceled`]; what has begun is waited for.
+#[derive(Debug)]
+pub struct Inserter {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// An insertion under way.
+#[derive(Clone, Debug)]
+pub struct Insertion(Arc<OnceLock<Inserted>>);
+
+impl Insertion {
+    /// What became of it, once it is over; its events come no earlier.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Inserted> {
+        self.0.get()
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: u64,
+    vector: AddressVector,
+    events: EventQueue,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// The thread is at work on one.
+    busy: bool,
+    closing: bool,
+}
+
+/// What is to be inserted.
+#[derive(Debug)]
+enum What {
+    Addresses(Vec<Result<SocketAddr, AddressError>>),
+    Service { node: String, service: String },
+    Symmetric { node: String, nodes: usize, service: String, services: usize },
+}
+
+type Done = Box<dyn FnOnce(&Inserted) + Send>;
+
+struct Job {
+    what: What,
+    context: u64,
+    done: Done,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("what", &self.what).field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl What {
+    /// How many addresses.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Addresses(addresses) => addresses.len() as u64,
+            Self::Service { .. } => 1,
+            Self::Symmetric { nodes, services, .. } => (nodes * services) as u64,
+        }
+    }
+
+    /// Whether nobody need be asked for an address.
+    fn is_immediate(&self) -> bool {
+        match self {
+            Self::Addresses(_) => true,
+            Self::Service { node, .. } | Self::Symmetric { node, .. } => name::is_literal(node),
+        }
+    }
+
+    fn put(self, vector: &AddressVector) -> Inserted {
+        let count = self.len();
+        let failed = |error| {
+            let mut inserted = Inserted::default();
+            inserted.failed(count, error);
+            inserted
+        };
+        match self {
+            Self::Addresses(addresses) => vector.insert_outcomes(addresses).unwrap_or_else(failed),
+            Self::Service { node, service } => match vector.insert_service(&node, &service) {
+                Ok(peer) => {
+                    let mut inserted = Inserted::default();
+                    inserted.there(peer, 1);
+                    inserted
+                }
+                Err(error) => failed(error),
+            },
+            Self::Symmetric { node, nodes, service, services } => {
+                vector.insert_symmetric(&node, nodes, &service, services).unwrap_or_else(failed)
+            }
+        }
+    }
+}
+
+impl Inserter {
+    /// Inserts into a vector, and tells a queue.
+    #[must_use]
+    pub fn new(vector: &AddressVector, events: &EventQueue) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let shared = Shared {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            vector: vector.clone(),
+            events: events.clone(),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        Self { shared: Arc::new(shared), worker: Mutex::new(None) }
+    }
+
+    /// By which its events name it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Inserts addresses, as [`AddressVector::insert_many`] does. `context` comes back with the events.
+    ///
+    /// # Errors
+    /// If the vector cannot be changed; then there are no events.
+    pub fn insert_many(
+        &self,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        context: u64,
+    ) -> Result<Insertion, AddressError> {
+        self.keep(|done| self.insert_outcomes(addresses.into_iter().map(Ok).collect(), context, done))
+    }
+
+    /// Inserts a node and a service, as [`AddressVector::insert_service`] does; a name that is unknown fails by its event.
+    ///
+    /// # Errors
+    /// If the vector cannot be changed, or the service has no port; then there are no events.
+    pub fn insert_service(&self, node: &str, service: &str, context: u64) -> Result<Insertion, AddressError> {
+        self.keep(|done| self.start_service(node, service, context, done))
+    }
+
+    /// Inserts a range, as [`AddressVector::insert_symmetric`] does; names that are unknown fail by their events.
+    ///
+    /// # Errors
+    /// If the vector cannot be changed, or there is no such range; then there are no events.
+    pub fn insert_symmetric(
+        &self,
+        node: &str,
+        nodes: usize,
+        service: &str,
+        services: usize,
+        context: u64,
+    ) -> Result<Insertion, AddressError> {
+        self.keep(|done| self.start_symmetric((node, nodes), (service, services), context, done))
+    }
+
+    fn keep(&self, start: impl FnOnce(Done) -> Result<(), AddressError>) -> Result<Insertion, AddressError> {
+        let insertion = Insertion(Arc::default());
+        let place = Arc::clone(&insertion.0);
+        // Set once: by this insertion.
+        start(Box::new(move |inserted| drop(place.set(inserted.clone()))))?;
+        Ok(insertion)
+    }
+
+    /// Inserts addresses, or counts failures in their places. `done` is called with the outcome before its events are there.
+    ///
+    /// # Errors
+    /// If the vector cannot be changed; `done` is not called then.
+    pub fn insert_outcomes(
+        &self,
+        addresses: Vec<Result<SocketAddr, AddressError>>,
+        context: u64,
+        done: Box<dyn FnOnce(&Inserted) + Send>,
+    ) -> Result<(), AddressError> {
+        self.submit(Job { what: What::Addresses(addresses), context, done })
+    }
+
+    /// As [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
+    ///
+    /// # Errors
+    /// As these have.
+    pub fn start_service(
+        &self,
+        node: &str,
+        service: &str,
+        context: u64,
+        done: Box<dyn FnOnce(&Inserted) + Send>,
+    ) -> Result<(), AddressError> {
+        name::port_of(service)?;
+        let what = What::Service { node: node.to_owned(), service: service.to_owned() };
+        self.submit(Job { what, context, done })
+    }
+
+    /// As [`insert_symmetric`](Self::insert_symmetric), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
+    ///
+    /// # Errors
+    /// As these have.
+    pub fn start_symmetric(
+        &self,
+        (node, nodes): (&str, usize),
+        (service, services): (&str, usize),
+        context: u64,
+        done: Box<dyn FnOnce(&Inserted) + Send>,
+    ) -> Result<(), AddressError> {
+        Symmetric { node, nodes, service, services }.check(self.shared.vector.options().family)?;
+        let (node, service) = (node.to_owned(), service.to_owned());
+        self.submit(Job { what: What::Symmetric { node, nodes, service, services }, context, done })
+    }
+
+    fn submit(&self, job: Job) -> Result<(), AddressError> {
+        if self.shared.vector.options().read_only {
+            return Err(AddressError::ReadOnly);
+        }
+        let mut queue = self.shared.lock();
+        if queue.jobs.is_empty() && !queue.busy && job.what.is_immediate() {
+            // Under the lock, so that no later call is earlier.
+            self.shared.carry_out(job);
+            return Ok(());
+        }
+        queue.jobs.push_back(job);
+        drop(queue);
+        self.shared.changed.notify_one();
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if worker.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("percale-insert".to_owned()).spawn(move || shared.work());
+            match thread {
+                Ok(thread) => *worker = Some(thread),
+                Err(error) => {
+                    tracing::warn!(%error, "no thread for insertions: the call waits for them");
+                    self.shared.drain();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry_out(&self, job: Job) {
+        let outcome = job.what.put(&self.vector);
+        self.tell(job.context, job.done, &outcome);
+    }
+
+    fn tell(&self, context: u64, done: Done, outcome: &Inserted) {
+        done(outcome);
+        for (index, error) in outcome.failures() {
+            self.events.push_owed(Event::AddressFailed { inserter: self.id, context, index, error: error.clone() });
+        }
+        self.events.push_owed(Event::AddressesInserted { inserter: self.id, context, count: outcome.count() });
+    }
+
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            let Some(job) = queue.jobs.pop_front() else {
+                if queue.closing {
+                    return;
+                }
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let closing = queue.closing;
+            queue.busy = true;
+            drop(queue);
+            if closing {
+                let mut outcome = Inserted::default();
+                outcome.failed(job.what.len(), AddressError::Canceled);
+                self.tell(job.context, job.done, &outcome);
+            } else {
+                self.carry_out(job);
+            }
+            queue = self.lock();
+            queue.busy = false;
+        }
+    }
+
+    /// Carries out what waits, in the caller's thread.
+    fn drain(&self) {
+        loop {
+            let job = self.lock().jobs.pop_front();
+            let Some(job) = job else { return };
+            self.carry_out(job);
+        }
+    }
+}
+
+impl Drop for Inserter {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.changed.notify_one();
+        let worker = self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker
+            && worker.join().is_err()
+        {
+            tracing::error!("the thread of asynchronous insertions panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::vector::VectorOptions;
+    use super::*;
+    use crate::PeerAddress;
+
+    fn pair() -> (AddressVector, EventQueue, Inserter) {
+        let vector = AddressVector::new(VectorOptions::default()).unwrap();
+        let events = EventQueue::new(4);
+        let inserter = Inserter::new(&vector, &events);
+        (vector, events, inserter)
+    }
+
+    fn next(events: &EventQueue) -> Event {
+        events.wait(Some(Duration::from_secs(60))).unwrap()
+    }
+
+    fn port(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn av_034_av_035_av_036_av_037_failures_come_one_by_one_and_then_the_end() {
+        let (vector, events, inserter) = pair();
+        // More than the queue keeps of other news.
+        let ports = (0..20).map(|n| port(if n % 2 == 0 { 0 } else { 1 }));
+        let insertion = inserter.insert_many(ports, 7).unwrap();
+        for at in 0..10 {
+            let Event::AddressFailed { inserter: id, context: 7, index, error } = next(&events) else { panic!() };
+            assert_eq!((id, index), (inserter.id(), 2 * at));
+            assert_eq!(error.errno(), libc::EADDRNOTAVAIL);
+        }
+        let end = Event::AddressesInserted { inserter: inserter.id(), context: 7, count: 10 };
+        assert_eq!(next(&events), end);
+        assert_eq!(insertion.outcome().unwrap().iter().nth(1), Some(Ok(PeerAddress(1))));
+        inserter.insert_many([port(0)], 8).unwrap();
+        assert!(matches!(next(&events), Event::AddressFailed { context: 8, index: 0, .. }));
+        assert!(matches!(next(&events), Event::AddressesInserted { context: 8, count: 0, .. }));
+        assert_eq!((events.is_empty(), vector.len()), (true, 10));
+    }
+
+    #[test]
+    fn av_031_av_033_av_038_av_039_numbers_follow_the_calls_whoever_resolves() {
+        let (vector, events, inserter) = pair();
+        let named = inserter.insert_symmetric("localhost", 1, "5000", 3, 1).unwrap();
+        let literal = inserter.insert_symmetric("10.1.1.1", 2, "5000", 2, 2).unwrap();
+        let service = inserter.insert_service("no such host.", "80", 3).unwrap();
+        let last = inserter.insert_many([port(9)], 4).unwrap();
+        assert!(inserter.insert_symmetric("noname", 2, "5000", 1, 5).is_err(), "no event comes of this");
+        assert!(inserter.insert_service("10.0.0.1", "none", 6).is_err(), "nor of this");
+        let mut seen = Vec::new();
+        while seen.last() != Some(&(4, 1)) {
+            match next(&events) {
+                Event::AddressesInserted { context, count, .. } => seen.push((context, count)),
+                Event::AddressFailed { context: 3, index: 0, .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(seen, [(1, 3), (2, 4), (3, 0), (4, 1)]);
+        let first = |insertion: &Insertion| insertion.outcome().unwrap().iter().next().unwrap().ok();
+        assert_eq!(first(&named), Some(PeerAddress(0)));
+        assert_eq!(first(&literal), Some(PeerAddress(3)));
+        assert_eq!((first(&service), first(&last)), (None, Some(PeerAddress(7))));
+        assert_eq!(vector.lookup(PeerAddress(6)), "10.1.1.2:5001".parse().ok());
+        drop(inserter);
+        assert!(events.is_empty());
+    }
+
+    #[test]
+    fn what_is_given_up_is_told_so() {
+        let (vector, events, inserter) = pair();
+        let mut jobs = Vec::new();
+        for context in 0..50 {
+            jobs.push(inserter.insert_service("localhost", "80", context).unwrap());
+        }
+        drop(inserter);
+        assert!(jobs.iter().all(|job| job.outcome().is_some()), "every one came to an end");
+        let mut ends = 0;
+        while let Some(event) = events.read() {
+            match event {
+                Event::AddressFailed { error, .. } => assert_eq!(error, AddressError::Canceled),
+                Event::AddressesInserted { .. } => ends += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(ends, 50);
+        let there = jobs.iter().map(|job| job.outcome().unwrap().count()).sum::<u64>();
+        assert_eq!(vector.len() as u64, there);
+    }
+}

@@ -1,0 +1,66 @@
+//! The words of a vector of this process.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::paged::Paged;
+use super::store::{RANGE, Range};
+
+/// Directories of ranges, of 1, 2, 4, … each.
+const DIRECTORIES: usize = 32;
+
+type RangeWords = [AtomicU64; RANGE];
+
+/// The words.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) entries: Paged,
+    pub(super) records: Paged,
+    counts: Paged,
+    ranges: [OnceLock<Box<[RangeWords]>>; DIRECTORIES],
+}
+
+impl Local {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Paged::new(),
+            records: Paged::new(),
+            counts: Paged::new(),
+            ranges: [const { OnceLock::new() }; DIRECTORIES],
+        }
+    }
+
+    /// How many entries of a page are marked as removed.
+    pub(super) fn count(&self, page: usize) -> u64 {
+        self.counts.get(page).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Adds to that number.
+    pub(super) fn add_count(&self, page: usize, more: i64) {
+        if let Some(count) = self.counts.make(page) {
+            count.store(count.load(Ordering::Relaxed).wrapping_add_signed(more), Ordering::Relaxed);
+        }
+    }
+
+    /// The words of a range.
+    #[inline]
+    pub(super) fn range(&self, number: usize) -> Option<&[AtomicU64]> {
+        let (directory, at) = place(number);
+        self.ranges.get(directory)?.get()?.get(at).map(|words| &words[..])
+    }
+
+    /// Writes a range; whether there is room for it.
+    pub(super) fn write_range(&self, number: usize, range: &Range) -> bool {
+        let (directory, at) = place(number);
+        let Some(directory_at) = self.ranges.get(directory) else { return false };
+        let make = || std::iter::repeat_with(|| [const { AtomicU64::new(0) }; RANGE]).take(1 << directory).collect();
+        range.write(&directory_at.get_or_init(make)[at]);
+        true
+    }
+}
+
+/// Which directory, and which place in it, has a range.
+const fn place(number: usize) -> (usize, usize) {
+    let directory = (number + 1).ilog2() as usize;
+    (directory, number + 1 - (1 << directory))
+}

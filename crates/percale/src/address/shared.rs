@@ -1,0 +1,282 @@
+//! The words of a vector that several processes use: one sealed memfd, mapped by each of them.
+//!
+//! It has room for a fixed number of entries, but pages only for those that were written. In order: the cells and what
+//! the memory says of itself, a page; counts of pages of entries; ranges; entries; records; numbers. A count says whether its page
+//! exists, whether the page's records do, and how many of its entries are marked as removed. At the end are the numbers of
+//! the entries, for those who look for them in memory: each is its index.
+//!
+//! **Who reads** takes no lock and changes nothing. **Who writes** locks the file (flock(2), by a description of its own, so
+//! that the lock ends with the process), and says in a cell that it writes. Who finds that said is behind a process that died
+//! while it wrote, and puts the table in order first: every count is made anew from the entries.
+//!
+//! Another process of this user may write anything here. Every number is checked against the room there is; what is wrong
+//! gives wrong addresses, or none, and no more than that.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::entry::Entry;
+use super::error::AddressError;
+use super::paged::PAGE;
+use super::store::{CELLS, Cell, Cells, RANGE};
+use crate::memory::mapping::{Mapping, back, sealed_memfd};
+use crate::memory::words::Words;
+
+/// What such memory begins with, behind the cells.
+const MARK: u64 = 0x7065_7263_2d61_7631;
+/// Where the mark and the number of entries are.
+const MARK_AT: usize = 256;
+const CAPACITY_AT: usize = 257;
+/// Where it is said how many numbers are written.
+const NUMBERED_AT: usize = 258;
+const _: () = assert!(CELLS <= MARK_AT, "cells come first");
+
+/// Words of a page of memory.
+const HEAD: usize = 512;
+/// Ranges there can be.
+const RANGES: usize = 4096;
+/// Fewest entries that there is room for; a multiple of what fills a page with counts.
+const LEAST: usize = 1 << 22;
+/// Most.
+const MOST: usize = 1 << 32;
+
+/// A count's bit that says that the page exists; one that says so of its records.
+const PRESENT: u64 = 1 << 63;
+const RECORDS: u64 = 1 << 62;
+const NUMBER: u64 = RECORDS - 1;
+
+/// How long to wait for a writer. One that needs longer was stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where things are, in words.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    capacity: usize,
+    ranges: usize,
+    entries: usize,
+    records: usize,
+    numbers: usize,
+    end: usize,
+}
+
+impl Layout {
+    const fn of(capacity: usize) -> Self {
+        let ranges = HEAD + capacity / PAGE;
+        let entries = ranges + RANGES * RANGE;
+        let records = entries + capacity;
+        let numbers = records + 2 * capacity;
+        Self { capacity, ranges, entries, records, numbers, end: numbers + capacity }
+    }
+}
+
+/// The words.
+#[derive(Debug)]
+pub(super) struct Shared {
+    words: Words,
+    fd: OwnedFd,
+    layout: Layout,
+    read_only: bool,
+}
+
+impl Shared {
+    /// New memory, for at least `expected` entries, and a name for it that others may see.
+    pub(super) fn create(name: &str, expected: usize) -> io::Result<Self> {
+        let capacity = expected.saturating_mul(2).clamp(LEAST, MOST).next_power_of_two();
+        let layout = Layout::of(capacity);
+        let bytes = layout.end * size_of::<u64>();
+        let fd = sealed_memfd(name, bytes, HEAD * size_of::<u64>())?;
+        rustix::fs::fchmod(&fd, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+        let words = Words::of(Mapping::of(fd.as_fd(), bytes)?)?;
+        for (at, value) in [(CAPACITY_AT, capacity as u64), (MARK_AT, MARK)] {
+            words.get(at).ok_or(io::ErrorKind::InvalidData)?.store(value, Ordering::Release);
+        }
+        Ok(Self { words, fd, layout, read_only: false })
+    }
+
+    /// Memory that another process made. `fd` is a description of its own.
+    pub(super) fn open(fd: OwnedFd, read_only: bool) -> io::Result<Self> {
+        let bytes = usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData)?;
+        let mapping = if read_only { Mapping::read_only(fd.as_fd(), bytes)? } else { Mapping::of(fd.as_fd(), bytes)? };
+        let words = Words::of(mapping)?;
+        let word = |at| words.get(at).map_or(0, |word| word.load(Ordering::Acquire));
+        let capacity = usize::try_from(word(CAPACITY_AT)).unwrap_or(0);
+        let sound = word(MARK_AT) == MARK && (LEAST..=MOST).contains(&capacity) && capacity.is_power_of_two();
+        let layout = Layout::of(if sound { capacity } else { LEAST });
+        if !sound || layout.end * size_of::<u64>() != bytes {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no address vector of this version's"));
+        }
+        Ok(Self { words, fd, layout, read_only })
+    }
+
+    pub(super) fn cells(&self) -> Cells {
+        self.words.array().unwrap_or_else(|| unreachable!("the memory is longer than its first page"))
+    }
+
+    pub(super) const fn capacity(&self) -> usize {
+        self.layout.capacity
+    }
+
+    /// The count of the page with this number.
+    #[inline]
+    fn count_word(&self, page: usize) -> Option<&AtomicU64> {
+        if page < self.layout.capacity / PAGE { self.words.get(HEAD + page) } else { None }
+    }
+
+    #[inline]
+    fn has(&self, page: usize, bits: u64) -> bool {
+        self.count_word(page).is_some_and(|count| count.load(Ordering::Acquire) & bits == bits)
+    }
+
+    #[inline]
+    pub(super) fn entry(&self, index: usize) -> Option<&AtomicU64> {
+        if self.has(index / PAGE, PRESENT) { self.words.get(self.layout.entries + index) } else { None }
+    }
+
+    pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
+        if !self.has(page, PRESENT) {
+            return None;
+        }
+        self.words.slice(self.layout.entries + page * PAGE, PAGE)
+    }
+
+    pub(super) fn make_entry(&self, index: usize) -> Result<&AtomicU64, AddressError> {
+        self.make_page(index / PAGE, PRESENT, self.layout.entries, PAGE)?;
+        self.entry(index).ok_or(AddressError::Full)
+    }
+
+    #[inline]
+    pub(super) fn record(&self, index: usize) -> Option<(&AtomicU64, &AtomicU64)> {
+        let at = self.layout.records + 2 * index;
+        if !self.has(index / PAGE, RECORDS) {
+            return None;
+        }
+        Some((self.words.get(at)?, self.words.get(at + 1)?))
+    }
+
+    pub(super) fn make_record(&self, index: usize) -> Result<(&AtomicU64, &AtomicU64), AddressError> {
+        self.make_page(index / PAGE, RECORDS, self.layout.records, 2 * PAGE)?;
+        self.record(index).ok_or(AddressError::Full)
+    }
+
+    /// Gives memory to a page of entries or records, of `words` words each, and notes that.
+    fn make_page(&self, page: usize, bit: u64, part: usize, words: usize) -> Result<(), AddressError> {
+        let count = self.count_word(page).ok_or(AddressError::Full)?;
+        let before = count.load(Ordering::Relaxed);
+        if before & bit == 0 {
+            let (at, len) = ((part + page * words) * size_of::<u64>(), words * size_of::<u64>());
+            back(self.fd.as_fd(), at, len).map_err(|error| {
+                tracing::warn!(%error, "no memory for a shared address vector");
+                AddressError::Full
+            })?;
+            count.store(before | bit, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(super) fn count(&self, page: usize) -> u64 {
+        self.count_word(page).map_or(0, |count| count.load(Ordering::Relaxed) & NUMBER)
+    }
+
+    pub(super) fn add_count(&self, page: usize, more: i64) {
+        if let Some(count) = self.count_word(page) {
+            let before = count.load(Ordering::Relaxed);
+            let number = (before & NUMBER).wrapping_add_signed(more) & NUMBER;
+            count.store(before & !NUMBER | number, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(super) fn range(&self, number: usize) -> Option<&[AtomicU64]> {
+        if number < RANGES { self.words.slice(self.layout.ranges + number * RANGE, RANGE) } else { None }
+    }
+
+    /// Writes the numbers of all entries before `end`, by whole pages.
+    pub(super) fn number(&self, end: usize) -> Result<(), AddressError> {
+        let Some(numbered) = self.words.get(NUMBERED_AT) else { return Ok(()) };
+        let from = usize::try_from(numbered.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        if from >= end {
+            return Ok(());
+        }
+        let until = end.next_multiple_of(PAGE).min(self.layout.capacity);
+        let bytes = |words: usize| words * size_of::<u64>();
+        back(self.fd.as_fd(), bytes(self.layout.numbers + from), bytes(until - from)).map_err(|error| {
+            tracing::warn!(%error, "no memory for a shared address vector");
+            AddressError::Full
+        })?;
+        let words = self.words.slice(self.layout.numbers + from, until - from).ok_or(AddressError::Full)?;
+        for (word, number) in words.iter().zip(from as u64..) {
+            word.store(number, Ordering::Relaxed);
+        }
+        numbered.store(until as u64, Ordering::Release);
+        Ok(())
+    }
+
+    /// Where the numbers are in this process's memory.
+    pub(super) fn numbers(&self) -> usize {
+        self.words.get(self.layout.numbers).map_or(0, |word| std::ptr::from_ref(word).expose_provenance())
+    }
+
+    /// Locks the memory against other writers. True if the one before died while it wrote.
+    pub(super) fn lock(&self) -> Result<bool, AddressError> {
+        if self.read_only {
+            return Err(AddressError::ReadOnly);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut tries = 0;
+        loop {
+            match rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {}
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(AddressError::Busy),
+                Err(error) => {
+                    tracing::error!(%error, "a shared address vector cannot be locked");
+                    return Err(AddressError::Busy);
+                }
+            }
+            tries += 1;
+            if tries < 100 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        let writing = self.words.get(Cell::Writing as usize);
+        Ok(writing.is_some_and(|writing| writing.swap(1, Ordering::AcqRel) != 0))
+    }
+
+    /// Gives the lock back.
+    pub(super) fn unlock(&self) {
+        if let Some(writing) = self.words.get(Cell::Writing as usize) {
+            writing.store(0, Ordering::Release);
+        }
+        if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {
+            tracing::error!(%error, "a shared address vector cannot be unlocked");
+        }
+    }
+
+    /// Puts one page in order after a writer's death: `here` entries of it are in use or were. Tells how many are free.
+    pub(super) fn mend_page(&self, page: usize, here: usize, in_range: impl Fn(usize) -> bool) -> u64 {
+        let Some(words) = self.page(page) else { return 0 };
+        let mut removed = 0;
+        for (at, word) in words.iter().enumerate() {
+            if at >= here {
+                word.store(0, Ordering::Release); // Its writer told nobody of it.
+                continue;
+            }
+            let untouched = word.load(Ordering::Relaxed) == 0 && !in_range(page * PAGE + at);
+            if untouched {
+                word.store(Entry::Removed.pack(), Ordering::Release);
+            }
+            if Entry::unpack(word.load(Ordering::Relaxed)) == Entry::Removed {
+                removed += 1;
+            }
+        }
+        self.add_count(page, removed as i64 - self.count(page) as i64);
+        removed
+    }
+}

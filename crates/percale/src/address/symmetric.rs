@@ -1,0 +1,134 @@
+//! Symmetric insertion: nodes and services that count up (fi_av_insertsym, fi_av(3)).
+//!
+//! A node is an address, which counts up as a number, or a name that ends in one: `node08` is followed by `node09` and
+//! `node10`; a number that begins with zeros keeps its length for as long as it can. A service is a port.
+
+use std::net::SocketAddr;
+
+use super::block::Block;
+use super::error::AddressError;
+use super::name::{Family, Name, literal, port_of};
+use super::paged::LIMIT;
+
+/// What is to be inserted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Symmetric<'a> {
+    pub(super) node: &'a str,
+    pub(super) nodes: usize,
+    pub(super) service: &'a str,
+    pub(super) services: usize,
+}
+
+/// A range, without asking anybody.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Empty,
+    Block(Block),
+    /// Of names, from this port on.
+    Named(u16),
+}
+
+/// Addresses of a block; or so many that failed for one reason.
+pub(super) type Part = Result<Block, (u64, AddressError)>;
+
+impl Symmetric<'_> {
+    fn refuse(&self, reason: &'static str) -> AddressError {
+        let (node, service) = (self.node.to_owned(), self.service.to_owned());
+        AddressError::Range { node, nodes: self.nodes, service, services: self.services, reason }
+    }
+
+    /// The blocks that these addresses are, in order; a node that has no address fails alone, with all its services.
+    ///
+    /// # Errors
+    /// If there is no such range at all. `resolve` finds the address of a name with a port.
+    pub(super) fn blocks(
+        &self,
+        family: Option<Family>,
+        resolve: impl FnMut(&str, u16) -> Result<SocketAddr, AddressError>,
+    ) -> Result<Vec<Part>, AddressError> {
+        match self.check(family)? {
+            Kind::Empty => Ok(Vec::new()),
+            Kind::Block(block) => Ok(vec![Ok(block)]),
+            Kind::Named(port) => self.named(port, resolve),
+        }
+    }
+
+    /// What can be said without asking anybody: whether there is such a range, but for unknown names.
+    pub(super) fn check(&self, family: Option<Family>) -> Result<Kind, AddressError> {
+        let port = port_of(self.service)?;
+        if self.nodes == 0 || self.services == 0 {
+            return Ok(Kind::Empty);
+        }
+        if self.nodes.checked_mul(self.services).is_none_or(|all| all > LIMIT) {
+            return Err(self.refuse("a vector does not hold so many"));
+        }
+        if usize::from(u16::MAX - port) < self.services - 1 {
+            return Err(self.refuse("there are no ports above 65535"));
+        }
+        match literal(self.node, port) {
+            Some(first) => {
+                let first = first.resolve(family)?;
+                let block = Block::new(first, self.nodes as u64, self.services as u64);
+                block.map(Kind::Block).ok_or_else(|| self.refuse("not all of them are addresses of endpoints"))
+            }
+            None => self.names().map(|_| Kind::Named(port)),
+        }
+    }
+
+    fn named(
+        &self,
+        port: u16,
+        mut resolve: impl FnMut(&str, u16) -> Result<SocketAddr, AddressError>,
+    ) -> Result<Vec<Part>, AddressError> {
+        let services = self.services as u64;
+        let mut blocks = Vec::new();
+        // Names in a row mostly have addresses in a row: one block.
+        let mut run: Option<(SocketAddr, u64)> = None;
+        for name in self.names()? {
+            let found = resolve(&name, port).and_then(|address| {
+                Block::new(address, 1, services).ok_or(AddressError::NotAnEndpoint(address)).map(|_| address)
+            });
+            let longer = match (&run, &found) {
+                (Some((first, nodes)), Ok(address)) => Block::new(*first, nodes + 1, services)
+                    .filter(|block| block.get(nodes * services) == *address)
+                    .map(|_| (*first, nodes + 1)),
+                _ => None,
+            };
+            if longer.is_none() {
+                blocks.extend(run.take().and_then(|(first, nodes)| Block::new(first, nodes, services)).map(Ok));
+            }
+            run = longer;
+            match found {
+                Ok(address) => run = run.or(Some((address, 1))),
+                Err(error) => blocks.push(Err((services, error))),
+            }
+        }
+        blocks.extend(run.and_then(|(first, nodes)| Block::new(first, nodes, services)).map(Ok));
+        Ok(blocks)
+    }
+
+    /// The names, in order.
+    fn names(&self) -> Result<impl Iterator<Item = String> + use<'_>, AddressError> {
+        let stem = self.node.trim_end_matches(|c: char| c.is_ascii_digit());
+        let digits = &self.node[stem.len()..];
+        let first = if self.nodes == 1 {
+            0
+        } else if digits.is_empty() {
+            return Err(self.refuse("the node's name has no number at its end to count up"));
+        } else {
+            let first: Option<u64> = digits.parse().ok();
+            let last = first.and_then(|first| first.checked_add(self.nodes as u64 - 1));
+            last.and(first).ok_or_else(|| self.refuse("the number at the end of the node's name is too large"))?
+        };
+        Ok((0..self.nodes as u64).map(move |at| {
+            if self.nodes == 1 {
+                return self.node.to_owned();
+            }
+            format!("{stem}{:0width$}", first + at, width = digits.len())
+        }))
+    }
+}
+
+#[cfg(test)]
+#[path = "symmetric_tests.rs"]
+mod tests;

@@ -1,0 +1,339 @@
+//! The table of a vector: entries by index, ranges, and finding free indices.
+//!
+//! **Reading takes no lock.** An index's word says everything, except where it was never written: there the range that
+//! has the index says it. Ranges are only ever added, each behind all entries that exist, so they are sorted by index.
+//!
+//! **An IPv6 address** is in a record beside its word. The record is rewritten only while the word says that nobody is
+//! there, and each word for an IPv6 address has a tag of its own. So a reader that finds the same word before and after
+//! reading the record has read what belongs to it.
+//!
+//! **Writers** take a lock, and publish an entry's word last. What was removed is marked in its word, also within a range,
+//! and counted by page; the lowest free index is found by these counts.
+
+use std::net::{SocketAddr, SocketAddrV6};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::block::Block;
+use super::entry::{Entry, canonical, fold_scope, unfold_scope};
+use super::error::AddressError;
+use super::paged::{LIMIT, PAGE};
+use super::store::{Cell, Range, Store};
+
+/// A block of at least so many addresses is kept as a range.
+const RANGE_FROM: u64 = 9;
+
+/// A reader that is disturbed so often is in the hands of somebody who does not follow the rules.
+const TRIES: usize = 10_000;
+
+impl Store {
+    /// The address at an index, if there is one.
+    #[inline]
+    pub(super) fn load(&self, index: usize) -> Option<SocketAddr> {
+        match self.entry(index) {
+            Some(word) => self.read(index, word),
+            None => self.in_range(index),
+        }
+    }
+
+    #[inline]
+    fn read(&self, index: usize, word: &AtomicU64) -> Option<SocketAddr> {
+        match Entry::unpack(word.load(Ordering::Acquire)) {
+            Entry::V4(ip, port) => Some(SocketAddr::new(ip.into(), port)),
+            Entry::Untouched => self.in_range(index),
+            Entry::Removed => None,
+            Entry::V6(..) => self.read_record(index, word),
+        }
+    }
+
+    fn read_record(&self, index: usize, word: &AtomicU64) -> Option<SocketAddr> {
+        for _ in 0..TRIES {
+            // Acquire: the record was written before the word that names it.
+            let before = word.load(Ordering::Acquire);
+            let Entry::V6(port, _) = Entry::unpack(before) else { return self.read(index, word) };
+            let (high, low) = self.record(index)?;
+            let (high, low) = (high.load(Ordering::Relaxed), low.load(Ordering::Relaxed));
+            // Pairs with the writer's: who has seen any of a later record sees that the word is another.
+            fence(Ordering::Acquire);
+            if word.load(Ordering::Relaxed) == before {
+                return Some(unfold_scope(u128::from(high) << 64 | u128::from(low), port));
+            }
+        }
+        None
+    }
+
+    /// The address that a range has at an index.
+    fn in_range(&self, index: usize) -> Option<SocketAddr> {
+        let index = index as u64;
+        let range = self.range_around(index)?;
+        Some(range.block.get(index - range.first + range.skip))
+    }
+
+    /// The range that has this index.
+    #[inline]
+    fn range_around(&self, index: u64) -> Option<Range> {
+        // Acquire: so many ranges were written before.
+        let count = self.cell(Cell::Ranges).load(Ordering::Acquire) as usize;
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.range_start(middle)? <= index { low = middle + 1 } else { high = middle }
+        }
+        let range = self.range(low.checked_sub(1)?)?;
+        (index.wrapping_sub(range.first) < range.count).then_some(range)
+    }
+
+    /// The lowest index of an address.
+    pub(super) fn find(&self, address: SocketAddr) -> Option<usize> {
+        let wanted = canonical(&address);
+        let in_range = self.find_in_ranges(&wanted);
+        let end = self.cell(Cell::End).load(Ordering::Acquire).min(LIMIT as u64) as usize;
+        let end = in_range.map_or(end, |found| found.min(end));
+        self.find_in_pages(&wanted, end).or(in_range)
+    }
+
+    fn find_in_ranges(&self, wanted: &SocketAddr) -> Option<usize> {
+        let count = self.cell(Cell::Ranges).load(Ordering::Acquire) as usize;
+        for number in 0..count {
+            let range = self.range(number)?;
+            let position = range.block.position(wanted).and_then(|at| at.checked_sub(range.skip));
+            let Some(position) = position.filter(|position| *position < range.count) else { continue };
+            let index = usize::try_from(range.first.wrapping_add(position)).ok()?;
+            let word = self.entry(index).map_or(0, |word| word.load(Ordering::Acquire));
+            if Entry::unpack(word) == Entry::Untouched {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    fn find_in_pages(&self, wanted: &SocketAddr, end: usize) -> Option<usize> {
+        let word = match wanted {
+            SocketAddr::V4(v4) => Entry::V4(*v4.ip(), v4.port()).pack(),
+            SocketAddr::V6(_) => 0,
+        };
+        for start in (0..end).step_by(PAGE) {
+            let Some(page) = self.page(start / PAGE) else { continue };
+            for (at, entry) in page.iter().enumerate().take(end - start) {
+                let found = entry.load(Ordering::Acquire);
+                let equal = match Entry::unpack(found) {
+                    Entry::V4(..) => found == word,
+                    Entry::V6(port, _) if port == wanted.port() => {
+                        self.read(start + at, entry).is_some_and(|address| canonical(&address) == *wanted)
+                    }
+                    _ => false,
+                };
+                if equal {
+                    return Some(start + at);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Somebody who has the lock of writers: one batch of insertions, or a removal.
+///
+/// Within a batch indices only go up, so that an address that fails leaves its index unused, and does not shift others.
+#[derive(Debug)]
+pub(super) struct Writer<'a> {
+    store: &'a Store,
+    /// Indices below this are not looked at any more.
+    cursor: usize,
+    /// The first index that was skipped.
+    skipped: Option<usize>,
+    inserted: u64,
+}
+
+impl<'a> Writer<'a> {
+    /// For who has the lock.
+    pub(super) fn new(store: &'a Store) -> Self {
+        Self { store, cursor: usize::try_from(store.get(Cell::Hint)).unwrap_or(0), skipped: None, inserted: 0 }
+    }
+
+    /// Puts an address, which is [checked](super::entry::check), at the next index.
+    pub(super) fn insert(&mut self, address: &SocketAddr) -> Result<usize, AddressError> {
+        let hole = self.next_hole();
+        let index = hole.unwrap_or_else(|| self.store.end());
+        let word = self.store.make_entry(index)?;
+        self.store.number(index + 1)?;
+        match address {
+            SocketAddr::V4(v4) => word.store(Entry::V4(*v4.ip(), v4.port()).pack(), Ordering::Release),
+            SocketAddr::V6(v6) => self.write_v6(index, word, v6)?,
+        }
+        if hole.is_some() {
+            self.filled(index);
+        } else {
+            self.store.set(Cell::End, index as u64 + 1);
+        }
+        self.cursor = index + 1;
+        self.inserted += 1;
+        Ok(index)
+    }
+
+    fn write_v6(&self, index: usize, word: &AtomicU64, v6: &SocketAddrV6) -> Result<(), AddressError> {
+        let bits = fold_scope(v6).ok_or(AddressError::NotAnEndpoint(SocketAddr::V6(*v6)))?;
+        let (high, low) = self.store.make_record(index)?;
+        let tag = self.store.get(Cell::Tag).wrapping_add(1);
+        self.store.set(Cell::Tag, tag);
+        // A reader that sees any of what is written below sees the word as it is now, or later, and reads again.
+        fence(Ordering::Release);
+        high.store((bits >> 64) as u64, Ordering::Relaxed);
+        low.store(bits as u64, Ordering::Relaxed);
+        word.store(Entry::V6(v6.port(), tag).pack(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Leaves the next index unused: its address was none.
+    pub(super) fn skip(&mut self) {
+        let hole = self.next_hole();
+        let index = hole.unwrap_or_else(|| self.store.end());
+        if hole.is_none() {
+            let Ok(word) = self.store.make_entry(index) else { return };
+            word.store(Entry::Removed.pack(), Ordering::Release);
+            self.store.set(Cell::End, index as u64 + 1);
+            self.emptied(index);
+        }
+        self.skipped.get_or_insert(index);
+        self.cursor = index + 1;
+    }
+
+    /// Puts the addresses of a block at the next indices: tells runs of indices, by their first and how many.
+    pub(super) fn insert_block(&mut self, block: &Block, mut tell: impl FnMut(usize, u64)) -> Result<(), AddressError> {
+        let mut done = 0;
+        while done < block.len() {
+            let left = block.len() - done;
+            if left >= RANGE_FROM && self.next_hole().is_none() && self.append_range(block, done)? {
+                tell(self.cursor - left as usize, left);
+                return Ok(());
+            }
+            tell(self.insert(&block.get(done))?, 1);
+            done += 1;
+        }
+        Ok(())
+    }
+
+    /// Adds what is left of a block behind all entries; false if there is no room for a range.
+    fn append_range(&mut self, block: &Block, skip: u64) -> Result<bool, AddressError> {
+        let (first, count) = (self.store.end() as u64, block.len() - skip);
+        let end = first.checked_add(count).filter(|end| *end <= self.store.limit() as u64).ok_or(AddressError::Full)?;
+        self.store.number(end as usize)?;
+        let number = self.store.get(Cell::Ranges);
+        if !self.store.write_range(number as usize, &Range { first, count, skip, block: *block }) {
+            return Ok(false);
+        }
+        self.store.set(Cell::Ranges, number + 1);
+        self.store.set(Cell::End, end);
+        self.cursor = end as usize;
+        self.inserted += count;
+        Ok(true)
+    }
+
+    /// Removes what is at an index; false if there is nothing.
+    pub(super) fn remove(&mut self, index: usize) -> Result<bool, AddressError> {
+        let there = match self.store.entry(index).map(|word| Entry::unpack(word.load(Ordering::Relaxed))) {
+            Some(Entry::V4(..) | Entry::V6(..)) => true,
+            Some(Entry::Removed) => false,
+            Some(Entry::Untouched) | None => self.store.range_around(index as u64).is_some(),
+        };
+        if !there {
+            return Ok(false);
+        }
+        let word = self.store.make_entry(index)?;
+        let removals = self.store.get(Cell::Removals) | 1;
+        self.store.set(Cell::Removals, removals);
+        word.store(Entry::Removed.pack(), Ordering::Release);
+        self.emptied(index);
+        self.store.add(Cell::Used, -1);
+        self.store.set(Cell::Hint, self.store.get(Cell::Hint).min(index as u64));
+        self.store.set(Cell::Removals, removals + 1);
+        self.store.add(Cell::Changes, 1);
+        Ok(true)
+    }
+
+    /// The lowest free index from the cursor on, of those that were used before.
+    fn next_hole(&mut self) -> Option<usize> {
+        if self.store.get(Cell::Removed) == 0 {
+            return None;
+        }
+        let end = self.store.end();
+        while self.cursor < end {
+            let page = self.cursor / PAGE;
+            if self.store.count(page) > 0
+                && let Some(words) = self.store.page(page)
+            {
+                let from = self.cursor % PAGE;
+                let until = PAGE.min(end - page * PAGE);
+                let free = |word: &AtomicU64| word.load(Ordering::Relaxed) == Entry::Removed.pack();
+                if let Some(at) = words.get(from..until)?.iter().position(free) {
+                    self.cursor += at;
+                    return Some(self.cursor);
+                }
+            }
+            self.cursor = ((page + 1) * PAGE).min(end);
+        }
+        None
+    }
+
+    fn emptied(&self, index: usize) {
+        self.store.add_count(index / PAGE, 1);
+        self.store.add(Cell::Removed, 1);
+    }
+
+    fn filled(&self, index: usize) {
+        self.store.add_count(index / PAGE, -1);
+        self.store.add(Cell::Removed, -1);
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if self.inserted > 0 {
+            self.store.add(Cell::Used, self.inserted as i64);
+            self.store.add(Cell::Changes, 1);
+        }
+        if self.inserted > 0 || self.skipped.is_some() {
+            // Everything from the old hint to the cursor is taken, but for what was skipped.
+            self.store.set(Cell::Hint, self.skipped.unwrap_or(self.cursor) as u64);
+        }
+    }
+}
+
+impl Store {
+    /// Puts the table in order behind a writer that died: whatever it had not told anybody of is free.
+    pub(super) fn mend(&self) {
+        let ranges = self.get(Cell::Ranges) as usize;
+        let behind = ranges.checked_sub(1).and_then(|last| self.range(last));
+        let behind = behind.map_or(0, |range| range.first.saturating_add(range.count));
+        self.set(Cell::End, self.get(Cell::End).max(behind).min(self.limit() as u64));
+        let end = self.end();
+        let mut free = 0;
+        if let Some(shared) = self.as_shared() {
+            for page in 0..=end / PAGE {
+                let here = (end - page * PAGE).min(PAGE);
+                free += shared.mend_page(page, here, |index| self.range_around(index as u64).is_some());
+            }
+        }
+        self.set(Cell::Removed, free);
+        self.set(Cell::Used, (end as u64).saturating_sub(free));
+        self.set(Cell::Hint, 0);
+        self.set(Cell::Removals, (self.get(Cell::Removals) | 1).wrapping_add(1));
+        self.add(Cell::Changes, 1);
+    }
+
+    pub(super) fn get(&self, cell: Cell) -> u64 {
+        self.cell(cell).load(Ordering::Relaxed)
+    }
+
+    fn set(&self, cell: Cell, value: u64) {
+        self.cell(cell).store(value, Ordering::Release);
+    }
+
+    fn add(&self, cell: Cell, more: i64) {
+        self.set(cell, self.get(cell).wrapping_add_signed(more));
+    }
+
+    /// Entries up to here may be in use.
+    fn end(&self) -> usize {
+        usize::try_from(self.get(Cell::End)).unwrap_or(LIMIT).min(self.limit())
+    }
+}
