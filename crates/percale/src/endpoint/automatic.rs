@@ -32,6 +32,10 @@ impl Progress for Driver {
         endpoint.is_none_or(|endpoint| endpoint.with(Engine::watch))
     }
 
+    fn automate(&self) -> io::Result<()> {
+        self.endpoint.upgrade().map_or(Ok(()), |endpoint| endpoint.automate())
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.descriptor.as_fd())
     }

@@ -253,6 +253,7 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Transmit, notify);
         }
+        self.look_for_due();
         result
     }
 
@@ -290,6 +291,7 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Receive, notify);
         }
+        self.look_for_due();
         result
     }
 }

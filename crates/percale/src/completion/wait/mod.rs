@@ -57,6 +57,14 @@ pub trait Progress: Send + Sync {
         true
     }
 
+    /// Sees to it that progress is made from now on without anybody's calls.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    fn automate(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Becomes readable when there is something to do, once armed, and stays so until progress was made or somebody
     /// arms again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -177,6 +185,11 @@ impl Wait {
                 driver.progress();
             }
         }
+    }
+
+    /// Makes everything that feeds the queue progress by itself.
+    pub(in crate::completion) fn automate(&self) -> io::Result<()> {
+        self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| driver.automate())
     }
 
     /// Wakes who sleeps. Called after what they wait for was published, with sequentially consistent order or under

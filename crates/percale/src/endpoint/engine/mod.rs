@@ -13,6 +13,7 @@
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * `triggered`: operations that a counter begins
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
@@ -41,6 +42,7 @@ mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod ticks;
+mod triggered;
 pub(crate) mod types;
 mod unsent;
 
@@ -112,7 +114,10 @@ impl Engine {
         if !self.process.is_here() || !self.core.has_room() {
             return self.only_notices();
         }
-        let any = self.poll_hot();
+        let mut any = self.poll_hot();
+        if self.core.submissions.any() {
+            any |= self.begin_due();
+        }
         if any && self.poller.chores_can_wait() {
             if !self.core.outbox.is_empty() {
                 self.act();

@@ -1,0 +1,92 @@
+//! Firing: what a counter's increment sets off.
+//!
+//! Counting in one counter may fire work that counts in another, and so on along a chain of any length. So firing is no recursion: the
+//! first call in a thread works off a list of [`Job`]s, and those inside it only add to the list.
+//!
+//! Nothing is slept over: whoever puts work in line publishes its threshold and then looks at the values; whoever counts
+//! publishes the value and then looks at the thresholds. Both in sequentially consistent order, so one of them sees the
+//! other (the loom model of [`Gate`](super::gate::Gate) runs it through every order).
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::submissions::Submissions;
+use super::waiting::Due;
+use crate::completion::counter::Counter;
+
+enum Job {
+    /// A counter may have reached a threshold.
+    Counter(Counter),
+    /// An endpoint may have something to begin.
+    Kick(Arc<Submissions>),
+}
+
+#[derive(Default)]
+struct Jobs {
+    /// Somebody further up in this thread works the list off.
+    busy: bool,
+    list: VecDeque<Job>,
+}
+
+thread_local! {
+    static JOBS: RefCell<Jobs> = RefCell::default();
+}
+
+/// Whoever works the list off; if a panic ends that, the next call begins anew.
+struct Working;
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        JOBS.with_borrow_mut(|jobs| jobs.busy = false);
+    }
+}
+
+/// Does what became due by a change of this counter, and all that follows from it.
+#[cold]
+pub(crate) fn fire(counter: &Counter) {
+    run(Job::Counter(counter.clone()));
+}
+
+/// Lets an endpoint begin what was put in its list.
+pub(crate) fn kick(submissions: &Arc<Submissions>) {
+    run(Job::Kick(Arc::clone(submissions)));
+}
+
+fn run(job: Job) {
+    let first = JOBS.with_borrow_mut(|jobs| {
+        jobs.list.push_back(job);
+        !std::mem::replace(&mut jobs.busy, true)
+    });
+    if !first {
+        return;
+    }
+    let _working = Working;
+    while let Some(job) = JOBS.with_borrow_mut(|jobs| jobs.list.pop_front()) {
+        match job {
+            Job::Counter(counter) => begin_due(&counter),
+            Job::Kick(submissions) => submissions.kick(),
+        }
+    }
+}
+
+/// Takes everything from a counter's line that is due, in order.
+fn begin_due(counter: &Counter) {
+    let mut last: Option<Arc<Submissions>> = None;
+    counter.each_due(|due| match due {
+        // Their own thresholds are looked at when this counter's line is done with.
+        Due::Add(other, count) => other.add(count),
+        Due::Set(other, value) => other.set(value),
+        Due::Transfer(endpoint, transfer) => {
+            endpoint.push(transfer);
+            if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
+                && let Some(last) = last.replace(endpoint)
+            {
+                kick(&last);
+            }
+        }
+    });
+    if let Some(last) = last {
+        kick(&last);
+    }
+}
