@@ -19,6 +19,7 @@ pub mod safe;
 pub mod sets;
 pub mod sleeping;
 pub mod tagged;
+pub mod triggered;
 pub mod waiting;
 
 /// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
@@ -124,6 +125,16 @@ macro_rules! conformance {
                 msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told,
                 msg_016_a_fence_waits_for_what_was_sent_before,
                 msg_017_more_is_carried_out_though_nothing_follows;
+            triggered:
+                trig_006_trig_007_trig_017_a_send_waits_for_its_counter,
+                trig_009_trig_010_trig_011_what_is_due_begins_in_order,
+                trig_008_trig_012_what_is_reached_already_begins_at_once,
+                trig_002_trig_014_every_kind_completes_as_if_it_were_posted,
+                trig_013_a_receive_sets_a_send_off,
+                trig_016_what_is_cancelled_never_begins,
+                trig_019_an_endpoint_closes_while_its_operations_wait,
+                trig_004_what_cannot_wait_is_refused,
+                trig_007_a_failure_is_told_when_it_begins;
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
                 msg_014_both_may_send_long_messages_before_either_receives,

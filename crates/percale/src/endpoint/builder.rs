@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::access::reach::Reach;
 use super::access::{Owned, Shared};
 use super::engine::core::Core;
 use super::engine::counting::{Counters, Reports};
