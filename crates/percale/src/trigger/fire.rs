@@ -33,6 +33,33 @@ thread_local! {
     static JOBS: RefCell<Jobs> = RefCell::default();
 }
 
+thread_local! {
+    /// What is being dropped further up in this thread, and what is to be dropped next.
+    static DROPPING: RefCell<Option<Vec<Due>>> = const { RefCell::new(None) };
+}
+
+/// Drops what waited for a counter that is gone. It may hold the last handle of another counter, for which more waits, and so on
+/// along a chain of any length: no recursion either.
+pub(super) fn drop_all(mut dues: Vec<Due>) {
+    let ours = DROPPING.try_with(|list| match &mut *list.borrow_mut() {
+        Some(list) => {
+            list.append(&mut dues);
+            false
+        }
+        list => {
+            *list = Some(std::mem::take(&mut dues));
+            true
+        }
+    });
+    if ours != Ok(true) {
+        return; // Or the thread ends, and `dues` are dropped here.
+    }
+    while let Ok(Some(due)) = DROPPING.try_with(|list| list.borrow_mut().as_mut().and_then(Vec::pop)) {
+        drop(due);
+    }
+    DROPPING.try_with(|list| *list.borrow_mut() = None).ok();
+}
+
 /// Whoever works the list off; if a panic ends that, the next call begins anew.
 struct Working;
 

@@ -32,6 +32,8 @@ mod fire;
 mod gate;
 mod heap;
 mod submissions;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod waiting;
 
 pub(crate) use self::face::{Deferred, Lines};

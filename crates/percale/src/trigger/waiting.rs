@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use super::fire::drop_all;
 use super::heap::{Heap, Item};
 use super::submissions::{Submissions, Transfer};
 use crate::completion::counter::Counter;
@@ -56,6 +57,14 @@ pub(crate) struct Waiting {
     sequence: u64,
 }
 
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.entries.is_empty() {
+            drop_all(self.entries.drain().map(|entry| entry.due).collect());
+        }
+    }
+}
+
 impl Waiting {
     /// Puts it in line.
     pub(crate) fn push(&mut self, condition: Condition, owner: u64, due: Due) -> Ticket {
@@ -79,6 +88,12 @@ impl Waiting {
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Items, with those of what was taken back.
+    #[cfg(test)]
+    pub(crate) fn items(&self) -> usize {
+        self.successes.len() + self.ends.len()
     }
 
     /// Takes what is first in line, if the counter has reached that.
