@@ -49,6 +49,7 @@ impl WorkError {
 
 /// What deferred work does.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is read at once; a box would be made for each")]
 pub enum Work {
     /// An operation of an endpoint.
     Transfer(SharedEndpoint, Operation),
@@ -71,11 +72,27 @@ pub struct DeferredWork {
     pub counting: Option<Counter>,
 }
 
-/// Names queued work, to [cancel](Domain::cancel_work) it.
-#[derive(Clone, Debug)]
+/// Names queued work, to [cancel](Domain::cancel_work) it. Once that has begun, it names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
-    counter: WeakCounter,
+    /// Where the counter is.
+    counter: usize,
     ticket: Ticket,
+}
+
+impl WorkId {
+    /// As three words, for who has no better place to keep it.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 3] {
+        let [line, entry] = self.ticket.to_words();
+        [self.counter as u64, line, entry]
+    }
+
+    /// Of what [`to_words`](Self::to_words) gave. Of any other words it names nothing, most likely, or other queued work.
+    #[must_use]
+    pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
+        Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
+    }
 }
 
 /// The counters that some owner's work may wait for.
@@ -94,6 +111,11 @@ impl Lines {
             self.limit = 2 * self.counters.len() + 16;
         }
         self.counters.insert(counter.place_in_memory(), counter.downgrade());
+    }
+
+    /// The counter at this place, if it is still there.
+    fn at(&self, place: usize) -> Option<Counter> {
+        self.counters.get(&place)?.upgrade()
     }
 
     /// Those that are still there.
@@ -158,7 +180,7 @@ impl Domain {
     pub(crate) fn defer(&self, due: Due, counter: &Counter, threshold: u64) -> WorkId {
         self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).add(counter);
         let ticket = counter.when(Condition::Ends(threshold), self.owner(), due);
-        WorkId { counter: counter.downgrade(), ticket }
+        WorkId { counter: counter.place_in_memory(), ticket }
     }
 
     /// What this domain's work is marked with.
@@ -168,7 +190,8 @@ impl Domain {
 
     /// Takes queued work back (FI_CANCEL_WORK): it never begins. False if it has begun, or was taken back already.
     pub fn cancel_work(&self, work: &WorkId) -> bool {
-        let Some(counter) = work.counter.upgrade() else { return false };
+        let counter = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).at(work.counter);
+        let Some(counter) = counter else { return false };
         let taken = counter.take_back(|waiting| waiting.cancel(work.ticket, self.owner())).flatten();
         taken.is_some_and(|due| {
             taken_back(due);

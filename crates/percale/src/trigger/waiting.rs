@@ -1,6 +1,7 @@
 //! What waits for one counter.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use slab::Slab;
 
@@ -32,8 +33,20 @@ pub(crate) enum Due {
 /// Names something that waits, until it is due or taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
+    /// Of which line: another counter may come to lie where one was.
+    line: u64,
     slot: u32,
     stamp: u32,
+}
+
+impl Ticket {
+    pub(super) const fn to_words(self) -> [u64; 2] {
+        [self.line, (self.slot as u64) << 32 | self.stamp as u64]
+    }
+
+    pub(super) const fn from_words([line, entry]: [u64; 2]) -> Self {
+        Self { line, slot: (entry >> 32) as u32, stamp: entry as u32 }
+    }
 }
 
 #[derive(Debug)]
@@ -48,13 +61,23 @@ struct Entry {
 
 /// Everything that waits for a counter, in order of (threshold, submission). What is taken back leaves its item in the heap
 /// until that is popped, or until there are more such items than others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Waiting {
+    /// Unlike that of any other line.
+    id: u64,
     successes: Heap,
     ends: Heap,
     entries: Slab<Entry>,
     /// The next sequence number; its low bits are the stamp that tells entries of one slot apart.
     sequence: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), sequence: 0 }
+    }
 }
 
 impl Drop for Waiting {
@@ -76,7 +99,7 @@ impl Waiting {
             Condition::Successes(threshold) => self.successes.push(Item { threshold, slot, stamp }),
             Condition::Ends(threshold) => self.ends.push(Item { threshold, slot, stamp }),
         }
-        Ticket { slot, stamp }
+        Ticket { line: self.id, slot, stamp }
     }
 
     /// A number that nothing waits below; `u64::MAX` also if nothing waits.
@@ -117,7 +140,8 @@ impl Waiting {
     /// Takes something back; `None` if it is due already, or was taken back.
     pub(crate) fn cancel(&mut self, ticket: Ticket, owner: u64) -> Option<Due> {
         let slot = ticket.slot as usize;
-        self.entries.get(slot).filter(|entry| entry.stamp == ticket.stamp && entry.owner == owner)?;
+        let live = |entry: &&Entry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
+        self.entries.get(slot).filter(live)?;
         let due = self.entries.remove(slot).due;
         self.sweep();
         Some(due)
