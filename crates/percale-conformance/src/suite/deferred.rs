@@ -156,7 +156,9 @@ pub fn dwq_004_every_kind_of_operation_may_wait<F: Fabric>() {
         (0, Operation::Atomic(atomic(remote(48, 56), number(3), Some(number(nines)), Some(swapped), AtomicOp::Cswap))),
     ];
     let count = works.len() as u64;
-    works.into_iter().for_each(|(on, work)| drop(ring.defer(on, work, (&trigger, 1), Some(&done))));
+    for (on, work) in works {
+        ring.defer(on, work, (&trigger, 1), Some(&done));
+    }
     ring.domain.defer_add(&other, 5, (&done, count)).expect("queued");
     ring.domain.defer_set(&done, 1000, (&other, 5)).expect("queued");
     trigger.add(1);
