@@ -8,6 +8,7 @@ use percale::memory::volatile::IOV_LIMIT;
 use percale::trigger::Operation;
 use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, RemoteMemory, Segment, Segments};
 
+use super::flags::TRIGGERED;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{
@@ -115,6 +116,10 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         let work = self.atomic_work(what, target, operands, data, context, flags);
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(Operation::Atomic(work)), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.atomic(&work) })
     }

@@ -2,8 +2,10 @@
 
 use std::ffi::c_void;
 
+use percale::trigger::Operation;
 use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 
+use super::flags::TRIGGERED;
 use super::port::Port;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
@@ -63,6 +65,9 @@ impl Endpoint {
         context: *mut c_void,
         flags: OpFlags,
     ) -> isize {
+        if flags.contains(TRIGGERED) {
+            return self.send_pieces(Segments::one(segment), peer, tag, data, context, flags);
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.send_one(self.peer(peer), segment, tag, data, local::context(context), flags) })
     }
@@ -77,9 +82,13 @@ impl Endpoint {
     ) -> isize {
         match self.port() {
             Ok(port) => {
+                let flags = self.receive.own();
+                if flags.contains(TRIGGERED) {
+                    return self.receive_pieces(Segments::one(segment), from, tag, context, flags);
+                }
                 let (from, context) = (self.from(from), local::context(context));
                 // SAFETY: the client keeps the memory until the operation has completed.
-                answer(unsafe { port.receive_one(from, segment, tag, context, self.receive.own()) })
+                answer(unsafe { port.receive_one(from, segment, tag, context, flags) })
             }
             Err(refused) => refused,
         }
@@ -99,6 +108,10 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         let work = SendWork { peer: self.peer(peer), segments, tag, data, context: local::context(context), flags };
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(Operation::Send(work)), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.send(&work) })
     }
@@ -116,6 +129,10 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         let work = ReceiveWork { from: self.from(from), segments, tag, context: local::context(context), flags };
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(Operation::Receive(work)), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.receive(&work) })
     }

@@ -6,6 +6,7 @@ use percale::memory::volatile::IOV_LIMIT;
 use percale::trigger::Operation;
 use percale::{OpFlags, RemoteMemory, RemotePieces, RmaWork, Segments};
 
+use super::flags::TRIGGERED;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
@@ -78,6 +79,11 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         let work = self.rma_work(local, peer, remote, data, context, flags);
+        if flags.contains(TRIGGERED) {
+            let operation = if writes { Operation::Write(work) } else { Operation::Read(work) };
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(operation), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(if writes { unsafe { port.write(&work) } } else { unsafe { port.read(&work) } })
     }

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use percale::trigger::Operation;
 use percale::{OpFlags, ReceiveWork, SendWork, SharedEndpoint};
 
-use super::flags::Direction;
+use super::flags::{Direction, TRIGGERED};
 use super::{Endpoint, answer, local, unsupported};
 use crate::abi::{
     FI_COMPLETION, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_REMOTE_CQ_DATA, FI_TRIGGER, FI_TRIGGER_THRESHOLD, FI_TRIGGER_XPU,
@@ -38,6 +38,18 @@ impl Begins {
     }
 }
 
+/// percale does not know that flag.
+const fn without_mark(mut operation: Operation) -> Operation {
+    let flags = match &mut operation {
+        Operation::Send(work) => &mut work.flags,
+        Operation::Receive(work) => &mut work.flags,
+        Operation::Read(work) | Operation::Write(work) => &mut work.flags,
+        Operation::Atomic(work) => &mut work.flags,
+    };
+    *flags = flags.difference(TRIGGERED);
+    operation
+}
+
 impl Endpoint {
     /// percale's flags for an operation's.
     #[inline]
@@ -45,10 +57,6 @@ impl Endpoint {
         self.is_ready();
         if begins == Begins::Now {
             return direction.flags(flags).ok_or_else(|| unsupported(flags));
-        }
-        if !self.triggers {
-            log::warning!(FI_LOG_EP_DATA, "an operation was not posted: the endpoint was opened without FI_TRIGGER");
-            return Err(-(FI_EBADFLAGS as isize));
         }
         let mut ours = direction.flags(flags & !FI_TRIGGER).ok_or_else(|| unsupported(flags))?;
         if begins == Begins::Deferred && flags & FI_COMPLETION == 0 {
@@ -120,13 +128,17 @@ impl Endpoint {
     #[cold]
     pub(super) unsafe fn post_triggered(&self, operation: Result<Operation, isize>, context: *mut c_void) -> isize {
         let operation = match operation {
-            Ok(operation) => operation,
+            Ok(operation) => without_mark(operation),
             Err(refused) => return refused,
         };
         let port = match self.port() {
             Ok(port) => port,
             Err(refused) => return refused,
         };
+        if !self.triggers {
+            log::warning!(FI_LOG_EP_DATA, "an operation was not posted: the endpoint was opened without FI_TRIGGER");
+            return -(FI_EBADFLAGS as isize);
+        }
         if context.is_null() {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER needs a struct fi_triggered_context as the operation's context");
             return INVALID;
