@@ -142,6 +142,7 @@ impl Domain {
     /// As for posting the operation, from now until it has ended or was taken back.
     pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
         let DeferredWork { work, counter, threshold, counting } = work;
+        counter.automate()?;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
             Work::Add(other, count) => Due::Add(other, count),
@@ -151,7 +152,6 @@ impl Domain {
                     return Err(WorkError::OtherDomain);
                 }
                 endpoint.automate()?;
-                counter.automate()?;
                 endpoint.due(&operation, &counter, Some(counting))?
             }
         };
