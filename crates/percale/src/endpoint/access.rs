@@ -239,7 +239,11 @@ impl Reach for Shared {
     }
 
     fn automate(&self) -> std::io::Result<()> {
-        if !std::mem::replace(&mut self.lock().automatic, true) {
+        let mut state = self.lock();
+        let automatic = std::mem::replace(&mut state.automatic, true);
+        state.engine.core.submissions.automate();
+        drop(state);
+        if !automatic {
             super::automatic::start(self).inspect_err(|_| self.lock().automatic = false)?;
         }
         Ok(())

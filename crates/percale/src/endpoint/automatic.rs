@@ -13,6 +13,7 @@ use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::wait::Progress;
+use crate::trigger::Submissions;
 
 /// A shared endpoint, as the queues and counters that it reports to know it.
 pub(super) struct Driver {
@@ -85,6 +86,7 @@ pub(super) fn start(endpoint: &Shared) -> io::Result<()> {
 }
 
 fn run(endpoint: &WeakShared) {
+    Submissions::progressing();
     let mut idle_since: Option<Instant> = None;
     loop {
         let Some(shared) = endpoint.upgrade() else { return };

@@ -253,7 +253,6 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Transmit, notify);
         }
-        self.look_for_due();
         result
     }
 
@@ -291,7 +290,6 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Receive, notify);
         }
-        self.look_for_due();
         result
     }
 }

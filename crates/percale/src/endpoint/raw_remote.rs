@@ -87,7 +87,6 @@ impl Engine {
         if result.is_err() {
             self.core.unreserve(Side::Transmit, notify);
         }
-        self.look_for_due();
         result
     }
 }

@@ -1,9 +1,8 @@
 //! Operations that are due, on their way to the endpoint that begins them.
 //!
 //! Whoever counts may be any thread, or the very endpoint in the middle of something. So what is due is put in the endpoint's list
-//! and the endpoint is *kicked*: if nobody is in it, the kicker begins the operations at once; if it is the one that counts, it
-//! looks at its list before it returns; if another thread is in it, that one may have looked already, and the bell makes somebody
-//! look again. An endpoint of one owner begins them when its owner makes progress, and a sleeping owner is woken.
+//! and the endpoint is *kicked*: if nobody is in it, the kicker begins the operations at once; if it is the one that counts, its
+//! next progress does; if another thread is in it, that one may have looked already, and the bell makes somebody look again. An endpoint of one owner begins them when its owner makes progress, and a sleeping owner is woken.
 //!
 //! Locks: the list's is taken last and never held while anything else is called.
 
@@ -70,6 +69,7 @@ pub(crate) struct Submissions {
     any: AtomicBool,
     list: Mutex<List>,
     bell: Arc<Bell>,
+    automatic: AtomicBool,
     /// The endpoint, if threads share it.
     endpoint: OnceLock<WeakShared>,
 }
@@ -82,6 +82,8 @@ struct List {
 }
 
 thread_local! {
+    /// This thread does nothing but make progress: it looks again anyway.
+    static PROGRESSING: Cell<bool> = const { Cell::new(false) };
     /// The endpoint that is counting in this thread, by the address of its submissions: it looks at them afterwards.
     static COUNTING: Cell<usize> = const { Cell::new(0) };
 }
@@ -89,7 +91,23 @@ thread_local! {
 impl Submissions {
     /// Of an endpoint with this bell.
     pub(crate) fn new(bell: Arc<Bell>) -> Self {
-        Self { any: AtomicBool::new(false), list: Mutex::default(), bell, endpoint: OnceLock::new() }
+        Self {
+            any: AtomicBool::new(false),
+            list: Mutex::default(),
+            bell,
+            automatic: AtomicBool::new(false),
+            endpoint: OnceLock::new(),
+        }
+    }
+
+    /// This thread makes progress, until it ends.
+    pub(crate) fn progressing() {
+        PROGRESSING.set(true);
+    }
+
+    /// The endpoint has a thread that makes progress.
+    pub(crate) fn automate(&self) {
+        self.automatic.store(true, Ordering::Relaxed);
     }
 
     /// Threads share the endpoint.
@@ -131,7 +149,14 @@ impl Submissions {
 
     /// Sees to it that somebody begins what is due.
     pub(super) fn kick(&self) {
-        if COUNTING.get() == self.place() || !self.any() {
+        if !self.any() {
+            return;
+        }
+        if COUNTING.get() == self.place() {
+            // Its next progress begins it. If that is a thread's that may be asleep, it is woken.
+            if self.automatic.load(Ordering::Relaxed) && !PROGRESSING.get() {
+                self.bell.wake();
+            }
             return;
         }
         let begun = self.endpoint.get().and_then(WeakShared::upgrade).is_some_and(|endpoint| endpoint.begin_due());

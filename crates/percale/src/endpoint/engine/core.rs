@@ -124,12 +124,18 @@ impl Core {
     /// An operation succeeded.
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
+        if self.reports(side).1.counted {
+            return self.complete_counted(side, notify, entry);
+        }
+        self.report(side, notify, entry);
+    }
+
+    #[inline(never)]
+    fn complete_counted(&mut self, side: Side, notify: Notify, entry: Entry) {
         if notify == Notify::Triggered {
             return self.triggered_over(side, Ok(entry));
         }
-        if self.reports(side).1.counted {
-            self.counters.succeeded(entry.flags, &self.submissions);
-        }
+        self.counters.succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct Reports {
     pub(crate) queue: Option<CompletionQueue>,
     /// They do not simply go to the endpoint's own queue, or not all: nothing goes the fast ways.
     pub(crate) detour: bool,
-    /// Some of them are counted too.
+    /// Some of them are counted too, or were begun by counters.
     pub(crate) counted: bool,
 }
 

@@ -94,8 +94,10 @@ pub struct Engine {
     sleepers: Sleepers,
     /// What it is for, if not for anybody's messages.
     role: Option<Box<Role>>,
-    /// The role has something to look after.
+    /// There is something to look after that most endpoints do not have: by the role, or because operations wait for counters.
     attentive: bool,
+    /// Operations waited for counters, at some time.
+    triggers: bool,
     process: Process,
     /// Reads of the completion queue since progress was made.
     reads: u32,
@@ -114,10 +116,7 @@ impl Engine {
         if !self.process.is_here() || !self.core.has_room() {
             return self.only_notices();
         }
-        let mut any = self.poll_hot();
-        if self.core.submissions.any() {
-            any |= self.begin_due();
-        }
+        let any = self.poll_hot();
         if any && self.poller.chores_can_wait() {
             if !self.core.outbox.is_empty() {
                 self.act();
@@ -193,7 +192,7 @@ impl Engine {
             self.act();
         }
         if self.attentive {
-            self.attend();
+            any |= self.attend();
         }
         if self.core.peers.any_accused {
             self.judge();

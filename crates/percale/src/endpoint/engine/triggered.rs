@@ -1,7 +1,8 @@
 //! Operations that a counter begins: from their endpoint's list to their end.
 //!
 //! Once begun, such an operation is one like any other, whose end is told to a [`Triggered`] first. It never finds "no room":
-//! results go to the queue's growing part, and what a link does not take waits.
+//! results go to the queue's growing part, and what a link does not take waits. Due operations are looked for by progress; a post that makes
+//! some due leaves them to it.
 
 use std::sync::Arc;
 
@@ -86,7 +87,7 @@ impl Operation {
 impl Engine {
     /// An operation as it waits for its counter. What is injected is copied now. Deferred work may have a counter of its own.
     pub(crate) fn transfer(
-        &self,
+        &mut self,
         operation: &Operation,
         deferred: Option<Option<Counter>>,
     ) -> Result<Transfer, PostError> {
@@ -100,6 +101,9 @@ impl Engine {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
+        // From now on there is more to look after; other endpoints pay nothing for it.
+        (self.triggers, self.attentive) = (true, true);
+        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
         let mut copy = None;
         if let Some((source, flags)) = operation.source()
             && flags.contains(OpFlags::INJECT)
@@ -116,14 +120,6 @@ impl Engine {
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
         Ok(Transfer { operation, notify, counting, quiet, canceled: false, copy })
-    }
-
-    /// Begins what is due, if counting made something so.
-    #[inline]
-    pub(crate) fn look_for_due(&mut self) {
-        if self.core.submissions.any() {
-            self.begin_due();
-        }
     }
 
     /// Begins the operations that are due, in order; says whether there were any.
@@ -228,6 +224,9 @@ impl Core {
 
     /// Cancels an operation that waits for a counter; says whether there was one.
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
+        if self.lines.is_empty() {
+            return false;
+        }
         let ours = Arc::clone(&self.submissions);
         let meant = |due: &Due| match due {
             Due::Transfer(of, transfer) => {

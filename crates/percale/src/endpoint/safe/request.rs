@@ -181,9 +181,7 @@ pub(super) fn posted(
     id: usize,
     post: impl FnOnce(&mut Engine) -> Result<(), PostError>,
 ) -> Result<usize, OperationError> {
-    let posted = post(engine);
-    engine.look_for_due();
-    match posted {
+    match post(engine) {
         Ok(()) => Ok(id),
         Err(cause) => Err(OperationError { cause: cause.into(), buffer: engine.core.operations.withdraw(id) }),
     }
