@@ -173,7 +173,9 @@ impl Counter {
     }
 
     /// Lets something wait for the counter, or begins it at once.
-    pub(crate) fn when(&self, condition: Condition, owner: u64, due: Due) -> Ticket {
+    ///
+    /// Says too whether its owner knows already that something of his waits here.
+    pub(crate) fn when(&self, condition: Condition, owner: u64, due: Due) -> (Ticket, bool) {
         let mut waiting = self.waiting();
         let ticket = waiting.push(condition, owner, due);
         let due = self.line.gate.waits_for(waiting.next());

@@ -183,8 +183,10 @@ impl Domain {
     }
 
     pub(crate) fn defer(&self, due: Due, counter: &Counter, threshold: u64) -> WorkId {
-        self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).add(counter);
-        let ticket = counter.when(Condition::Ends(threshold), self.owner(), due);
+        let (ticket, known) = counter.when(Condition::Ends(threshold), self.owner(), due);
+        if !known {
+            self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).add(counter);
+        }
         WorkId { counter: counter.place_in_memory(), ticket }
     }
 

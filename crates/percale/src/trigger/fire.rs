@@ -7,6 +7,7 @@
 //! publishes the value and then looks at the thresholds. Both in sequentially consistent order, so one of them sees the
 //! other (the loom model of [`Gate`](super::gate::Gate) runs it through every order).
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use super::submissions::Submissions;
 use super::waiting::Due;
 use crate::completion::counter::Counter;
 
-enum Job {
+enum Job<'a> {
     /// A counter may have reached a threshold.
-    Counter(Counter),
+    Counter(Cow<'a, Counter>),
     /// An endpoint may have something to begin.
     Kick(Arc<Submissions>),
 }
@@ -26,7 +27,7 @@ enum Job {
 struct Jobs {
     /// Somebody further up in this thread works the list off.
     busy: bool,
-    list: VecDeque<Job>,
+    list: VecDeque<Job<'static>>,
 }
 
 thread_local! {
@@ -72,7 +73,7 @@ impl Drop for Working {
 /// Does what became due by a change of this counter, and all that follows from it.
 #[cold]
 pub(crate) fn fire(counter: &Counter) {
-    run(Job::Counter(counter.clone()));
+    run(Job::Counter(Cow::Borrowed(counter)));
 }
 
 /// Lets an endpoint begin what was put in its list.
@@ -80,20 +81,35 @@ pub(crate) fn kick(submissions: &Arc<Submissions>) {
     run(Job::Kick(Arc::clone(submissions)));
 }
 
-fn run(job: Job) {
-    let first = JOBS.with_borrow_mut(|jobs| {
-        jobs.list.push_back(job);
-        !std::mem::replace(&mut jobs.busy, true)
-    });
-    if !first {
-        return;
-    }
-    let _working = Working;
-    while let Some(job) = JOBS.with_borrow_mut(|jobs| jobs.list.pop_front()) {
-        match job {
-            Job::Counter(counter) => begin_due(&counter),
-            Job::Kick(submissions) => submissions.kick(),
+impl Job<'_> {
+    fn owned(self) -> Job<'static> {
+        match self {
+            Self::Counter(counter) => Job::Counter(Cow::Owned(counter.into_owned())),
+            Self::Kick(submissions) => Job::Kick(submissions),
         }
+    }
+
+    fn work(self) {
+        match self {
+            Self::Counter(counter) => begin_due(&counter),
+            Self::Kick(submissions) => submissions.kick(),
+        }
+    }
+}
+
+fn run(job: Job<'_>) {
+    let first = JOBS.with_borrow_mut(|jobs| {
+        if std::mem::replace(&mut jobs.busy, true) {
+            jobs.list.push_back(job.owned());
+            return None;
+        }
+        Some(job)
+    });
+    let Some(first) = first else { return };
+    let _working = Working;
+    first.work();
+    while let Some(job) = JOBS.with_borrow_mut(|jobs| jobs.list.pop_front()) {
+        job.work();
     }
 }
 

@@ -27,15 +27,25 @@ pub(crate) struct Item {
 #[derive(Debug)]
 pub(crate) struct Heap {
     floor: u64,
-    buckets: [Vec<Item>; BUCKETS],
+    /// The buckets that are not empty, a bit each.
+    filled: u128,
+    buckets: [Bucket; BUCKETS],
     /// Items of bucket 0 that have left.
     taken: usize,
     len: usize,
 }
 
+#[derive(Debug)]
+struct Bucket {
+    items: Vec<Item>,
+    /// Of its items; of no meaning if there are none.
+    least: u64,
+}
+
 impl Default for Heap {
     fn default() -> Self {
-        Self { floor: 0, buckets: [const { Vec::new() }; BUCKETS], taken: 0, len: 0 }
+        let buckets = [const { Bucket { items: Vec::new(), least: u64::MAX } }; BUCKETS];
+        Self { floor: 0, filled: 0, buckets, taken: 0, len: 0 }
     }
 }
 
@@ -45,24 +55,36 @@ impl Heap {
         self.len
     }
 
-    const fn bucket(&self, threshold: u64) -> usize {
-        (u64::BITS - (threshold ^ self.floor).leading_zeros()) as usize
-    }
-
     /// Adds an item behind those of its threshold.
     pub(crate) fn push(&mut self, item: Item) {
         if item.threshold < self.floor {
             self.restart();
         }
-        let bucket = self.bucket(item.threshold);
-        self.buckets[bucket].push(item);
+        self.put(item);
         self.len += 1;
+    }
+
+    #[inline]
+    fn put(&mut self, item: Item) {
+        let number = (u64::BITS - (item.threshold ^ self.floor).leading_zeros()) as usize;
+        let bucket = &mut self.buckets[number];
+        bucket.least = if bucket.items.is_empty() { item.threshold } else { bucket.least.min(item.threshold) };
+        bucket.items.push(item);
+        self.filled |= 1 << number;
+    }
+
+    /// Forgets what has left bucket 0.
+    fn trim(&mut self) {
+        self.buckets[0].items.drain(..std::mem::take(&mut self.taken));
+        if self.buckets[0].items.is_empty() {
+            self.filled &= !1;
+        }
     }
 
     /// Deals everything out from floor 0.
     #[cold]
     fn restart(&mut self) {
-        self.buckets[0].drain(..std::mem::take(&mut self.taken));
+        self.trim();
         self.floor = 0;
         for from in 0..BUCKETS {
             self.deal(from);
@@ -71,56 +93,52 @@ impl Heap {
 
     /// Deals one bucket out anew. What stays in it stays in order, and in front of what comes.
     fn deal(&mut self, from: usize) {
-        let mut items = std::mem::take(&mut self.buckets[from]);
-        for item in items.drain(..) {
-            let to = self.bucket(item.threshold);
-            self.buckets[to].push(item);
+        let mut items = std::mem::take(&mut self.buckets[from].items);
+        self.filled &= !(1 << from);
+        items.drain(..).for_each(|item| self.put(item));
+        if self.buckets[from].items.capacity() == 0 {
+            self.buckets[from].items = items; // Its memory serves again.
         }
-        if self.buckets[from].capacity() == 0 {
-            self.buckets[from] = items; // Its memory serves again.
-        }
-    }
-
-    /// The least threshold, and its bucket.
-    fn least(&self) -> Option<(usize, u64)> {
-        if self.taken < self.buckets[0].len() {
-            return Some((0, self.floor));
-        }
-        let bucket = (1..BUCKETS).find(|&bucket| !self.buckets[bucket].is_empty())?;
-        let least = self.buckets[bucket].iter().map(|item| item.threshold).min()?;
-        Some((bucket, least))
     }
 
     /// The least threshold.
+    #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
-        Some(self.least()?.1)
+        (self.filled != 0).then(|| self.buckets[self.filled.trailing_zeros() as usize].least)
     }
 
     /// Takes the first item, if its threshold is at most `reached`.
+    #[inline]
     pub(crate) fn pop(&mut self, reached: u64) -> Option<Item> {
-        let (bucket, least) = self.least()?;
-        if least > reached {
-            return None;
-        }
-        if bucket > 0 {
-            self.buckets[0].clear();
-            self.taken = 0;
+        let least = self.next().filter(|least| *least <= reached)?;
+        if self.filled & 1 == 0 {
             self.floor = least;
-            self.deal(bucket);
+            self.deal(self.filled.trailing_zeros() as usize);
         }
-        let item = self.buckets[0][self.taken];
+        let first = &mut self.buckets[0].items;
+        let item = first[self.taken];
         self.taken += 1;
         self.len -= 1;
+        if self.taken == first.len() {
+            first.clear();
+            self.taken = 0;
+            self.filled &= !1;
+        }
         Some(item)
     }
 
     /// Removes items.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
-        self.buckets[0].drain(..std::mem::take(&mut self.taken));
-        for bucket in &mut self.buckets {
-            bucket.retain(&keep);
+        self.trim();
+        (self.filled, self.len) = (0, 0);
+        for (number, bucket) in self.buckets.iter_mut().enumerate() {
+            bucket.items.retain(&keep);
+            if let Some(least) = bucket.items.iter().map(|item| item.threshold).min() {
+                bucket.least = least;
+                self.filled |= 1 << number;
+                self.len += bucket.items.len();
+            }
         }
-        self.len = self.buckets.iter().map(Vec::len).sum();
     }
 }
 

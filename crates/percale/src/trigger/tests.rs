@@ -139,7 +139,7 @@ fn queueing_and_taking_back_for_ever_takes_no_memory() {
     let mut waiting = Waiting::default();
     for threshold in 0..100_000_u64 {
         let due = Due::Add(Counter::new(), 1);
-        let ticket = waiting.push(Condition::Ends(1000 + threshold), 0, due);
+        let (ticket, _) = waiting.push(Condition::Ends(1000 + threshold), 0, due);
         assert!(waiting.cancel(ticket, 0).is_some());
     }
     assert!(waiting.is_empty() && waiting.items() < 200, "{} items", waiting.items());

@@ -68,6 +68,8 @@ pub(crate) struct Waiting {
     successes: Heap,
     ends: Heap,
     entries: Slab<Entry>,
+    /// The owner of what was queued last.
+    last: u64,
     /// The next sequence number; its low bits are the stamp that tells entries of one slot apart.
     sequence: u64,
 }
@@ -76,7 +78,7 @@ impl Default for Waiting {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), sequence: 0 }
+        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), last: 0, sequence: 0 }
     }
 }
 
@@ -89,8 +91,9 @@ impl Drop for Waiting {
 }
 
 impl Waiting {
-    /// Puts it in line.
-    pub(crate) fn push(&mut self, condition: Condition, owner: u64, due: Due) -> Ticket {
+    /// Puts it in line. Says too whether the one before was of the same owner, and some wait still: then that owner knows this line.
+    pub(crate) fn push(&mut self, condition: Condition, owner: u64, due: Due) -> (Ticket, bool) {
+        let known = std::mem::replace(&mut self.last, owner) == owner && !self.entries.is_empty();
         let sequence = self.sequence;
         self.sequence += 1;
         let stamp = sequence as u32;
@@ -99,7 +102,7 @@ impl Waiting {
             Condition::Successes(threshold) => self.successes.push(Item { threshold, slot, stamp }),
             Condition::Ends(threshold) => self.ends.push(Item { threshold, slot, stamp }),
         }
-        Ticket { line: self.id, slot, stamp }
+        (Ticket { line: self.id, slot, stamp }, known)
     }
 
     /// A number that nothing waits below; `u64::MAX` also if nothing waits.

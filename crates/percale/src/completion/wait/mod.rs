@@ -98,6 +98,8 @@ pub struct Wait {
     armed: AtomicBool,
     /// Whether `drivers` has any.
     driven: AtomicBool,
+    /// They progress by themselves.
+    automatic: AtomicBool,
     /// An eventfd for each thread that is in the sleeping part of `until`.
     sleepers: Mutex<Vec<Arc<OwnedFd>>>,
     /// Who makes progress. Replaced, never changed, so that nobody is driven under the lock.
@@ -128,6 +130,7 @@ impl Wait {
         Self {
             armed: AtomicBool::new(false),
             driven: AtomicBool::new(false),
+            automatic: AtomicBool::new(false),
             sleepers: Mutex::new(Vec::new()),
             drivers: Mutex::new(Arc::new([])),
             set: OnceLock::new(),
@@ -153,6 +156,9 @@ impl Wait {
         *drivers = living.chain([new]).collect();
         self.driven.store(true, Ordering::Release);
         drop(drivers);
+        if self.automatic.load(Ordering::SeqCst) {
+            driver.automate()?;
+        }
         // Who sleeps already has not armed this one.
         self.notify();
         self.followers.all().iter().try_for_each(|follower| follower.attached(driver))
@@ -189,6 +195,9 @@ impl Wait {
 
     /// Makes everything that feeds the queue progress by itself.
     pub(in crate::completion) fn automate(&self) -> io::Result<()> {
+        if self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
+            return Ok(()); // Who is attached later is so from the beginning.
+        }
         self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| driver.automate())
     }
 
