@@ -15,7 +15,7 @@ use crate::endpoint::port::Port;
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
 use crate::params::Params;
-use crate::{cache, counter, endpoint, log, poll_set, queue, region, vector};
+use crate::{cache, counter, endpoint, log, poll_set, queue, region, vector, work};
 
 /// What the objects of a domain know of it.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Domain {
 static FI: fi_ops = fi_ops {
     close: Some(close),
     bind: Some(bind),
-    control: Some(region::domain_control),
+    control: Some(work::control),
     ops_open: Some(cache::open_ops),
     ..fi_ops::REFUSING
 };

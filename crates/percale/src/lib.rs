@@ -19,6 +19,7 @@
 //! * [`memory`]: what operations read and write
 //! * `device`: what reaches pinned memory by itself: fixed buffers of io_uring
 //! * [`transport`]: how two endpoints reach each other
+//! * [`trigger`]: operations that begin by themselves
 //! * [`wire`]: what peers say to each other
 
 /// The README's program, which must compile.
@@ -39,6 +40,7 @@ pub mod fabric;
 pub mod memory;
 mod sync;
 pub mod transport;
+pub mod trigger;
 pub mod wire;
 
 pub use address::PeerAddress;

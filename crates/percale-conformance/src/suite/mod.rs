@@ -9,6 +9,7 @@ pub mod connected;
 pub mod connections;
 pub mod connections_shared;
 pub mod counting;
+pub mod deferred;
 pub mod flow;
 pub mod messages;
 pub mod model;
@@ -19,6 +20,8 @@ pub mod safe;
 pub mod sets;
 pub mod sleeping;
 pub mod tagged;
+pub mod triggered;
+pub mod triggered_model;
 pub mod waiting;
 
 /// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
@@ -45,6 +48,11 @@ macro_rules! conformance {
                 $crate::tests! { $fabric,
                     connected:
                         con_016_no_transport_no_connection;
+                    deferred:
+                        dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told,
+                        dwq_004_every_kind_of_operation_may_wait,
+                        dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
+                        dwq_015_dwq_022_what_never_begins_keeps_nobody;
                     waiting:
                         futures_of_tokio,
                         four_threads_share_an_endpoint,
@@ -124,6 +132,17 @@ macro_rules! conformance {
                 msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told,
                 msg_016_a_fence_waits_for_what_was_sent_before,
                 msg_017_more_is_carried_out_though_nothing_follows;
+            triggered:
+                trig_006_trig_007_trig_017_a_send_waits_for_its_counter,
+                trig_009_trig_010_trig_011_what_is_due_begins_in_order,
+                trig_008_trig_012_what_is_reached_already_begins_at_once,
+                trig_002_trig_014_every_kind_completes_as_if_it_were_posted,
+                trig_016_what_is_cancelled_never_begins,
+                trig_019_an_endpoint_closes_while_its_operations_wait,
+                trig_004_what_cannot_wait_is_refused,
+                trig_007_a_failure_is_told_when_it_begins;
+            triggered_model:
+                dwq_021_random_schedules_do_what_a_plain_model_does;
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
                 msg_014_both_may_send_long_messages_before_either_receives,
@@ -170,6 +189,8 @@ macro_rules! conformance {
     };
     (@others $fabric:ty) => {
         $crate::tests! { $fabric,
+            triggered:
+                trig_013_a_receive_sets_a_send_off;
             connected:
                 con_013_a_connection_is_made_and_used,
                 con_014_sends_wait_for_the_connection,
@@ -202,6 +223,12 @@ macro_rules! conformance {
                 con_021_a_thread_sleeps_until_it_is_connected,
                 con_021_sleepers_are_told_that_no_answer_comes,
                 con_021_many_threads_call_one_listener;
+            deferred:
+                dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told,
+                dwq_004_every_kind_of_operation_may_wait,
+                dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
+                dwq_015_dwq_022_what_never_begins_keeps_nobody,
+                dwq_020_dwq_023_a_token_goes_round_by_itself;
             sleeping:
                 res_007_nothing_wakes_an_endpoint_whose_peers_left,
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,

@@ -5,8 +5,11 @@ use std::ffi::{c_int, c_void};
 use percale::endpoint::remote_work::ATOMIC_LIMIT;
 use percale::memory::atomic::{Kind, is_valid};
 use percale::memory::volatile::IOV_LIMIT;
+use percale::trigger::Operation;
 use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, RemoteMemory, Segment, Segments};
 
+use super::flags::TRIGGERED;
+use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{
     FI_ATOMIC_READ, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_atomic_attr,
@@ -112,6 +115,25 @@ impl Endpoint {
             Ok(port) => port,
             Err(refused) => return refused,
         };
+        let work = self.atomic_work(what, target, operands, data, context, flags);
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(Operation::Atomic(work)), context) };
+        }
+        // SAFETY: the client keeps the memory until the operation has completed.
+        answer(unsafe { port.atomic(&work) })
+    }
+
+    #[inline]
+    fn atomic_work(
+        &self,
+        what: What,
+        target: Target,
+        operands: Operands,
+        data: Option<u64>,
+        context: *mut c_void,
+        flags: OpFlags,
+    ) -> AtomicWork {
         let Operands { operand, compare, result } = operands;
         // The operand of a read is ignored, and may be null.
         let len = match result {
@@ -119,7 +141,7 @@ impl Endpoint {
             _ => operand.len(),
         };
         let operand = if what.op == AtomicOp::Read { Segments::EMPTY } else { operand };
-        let work = AtomicWork {
+        AtomicWork {
             peer: self.peer(target.peer),
             op: what.op,
             datatype: what.datatype,
@@ -130,9 +152,7 @@ impl Endpoint {
             data,
             context: local::context(context),
             flags,
-        };
-        // SAFETY: the client keeps the memory until the operation has completed.
-        answer(unsafe { port.atomic(&work) })
+        }
     }
 
     /// # Safety
@@ -144,6 +164,45 @@ impl Endpoint {
         result: Option<(*mut fi_ioc, usize)>,
         flags: u64,
     ) -> Result<isize, isize> {
+        let begins = Begins::of(flags);
+        // SAFETY: passed on.
+        let work = unsafe { self.described_atomic(msg, compare, result, begins, flags) };
+        if begins == Begins::Triggered {
+            // SAFETY: passed on.
+            return Ok(unsafe { self.post_triggered(work.map(Operation::Atomic), (*msg).context) });
+        }
+        let work = work?;
+        // SAFETY: the client keeps the memory until the operation has completed.
+        Ok(answer(unsafe { self.port()?.atomic(&work) }))
+    }
+
+    /// An atomic operation that is not to begin now.
+    ///
+    /// # Safety
+    /// As of `atomic_as`.
+    pub(crate) unsafe fn atomic_operation(
+        &self,
+        msg: *const fi_msg_atomic,
+        compare: Option<(*const fi_ioc, usize)>,
+        result: Option<(*mut fi_ioc, usize)>,
+        begins: Begins,
+        flags: u64,
+    ) -> Result<Operation, isize> {
+        // SAFETY: passed on.
+        unsafe { self.described_atomic(msg, compare, result, begins, flags) }.map(Operation::Atomic)
+    }
+
+    /// # Safety
+    /// As of `atomic_as`.
+    #[inline]
+    unsafe fn described_atomic(
+        &self,
+        msg: *const fi_msg_atomic,
+        compare: Option<(*const fi_ioc, usize)>,
+        result: Option<(*mut fi_ioc, usize)>,
+        begins: Begins,
+        flags: u64,
+    ) -> Result<AtomicWork, isize> {
         // SAFETY: promised by the caller.
         let msg = unsafe { &*msg };
         let what = What::of(msg.datatype, msg.op)?;
@@ -171,8 +230,8 @@ impl Endpoint {
         };
         let target = Target { peer: msg.addr, address: remote.addr, key: remote.key };
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        let flags = self.transmit_flags(flags)?;
-        Ok(self.atomic(what, target, operands, data, msg.context, flags))
+        let flags = self.flags_for(&self.transmit, begins, flags)?;
+        Ok(self.atomic_work(what, target, operands, data, msg.context, flags))
     }
 }
 

@@ -154,6 +154,7 @@ impl Endpoint {
             port: OnceLock::new(),
             directed: self.directed,
             single: self.single,
+            triggers: self.triggers,
             transmit: Direction::new(transmit),
             receive: Direction::new(receive),
             setup: Arc::clone(&self.setup),

@@ -6,7 +6,7 @@ use percale::OpFlags;
 
 use crate::abi::{
     FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_FENCE, FI_INJECT, FI_INJECT_COMPLETE,
-    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_TRANSMIT_COMPLETE,
+    FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_CQ_DATA, FI_TRANSMIT_COMPLETE, FI_TRIGGER,
 };
 
 /// Each flag of libfabric's that percale has, and percale's.
@@ -36,7 +36,8 @@ const KNOWN: u64 = {
     all
 };
 
-/// percale's flags for an operation's. `None` if there is one that percale does not have (FI_TRIGGER, FI_COMMIT_COMPLETE, ...).
+/// percale's flags for an operation's. `None` if there is one that percale does not have (FI_COMMIT_COMPLETE, ...), or that is
+/// dealt with before (FI_TRIGGER).
 #[inline]
 pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     if flags & !KNOWN != 0 {
@@ -48,6 +49,10 @@ pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     }
     Some(all)
 }
+
+/// Operations without flags of their own begin as their contexts say (FI_TRIGGER among an endpoint's or alias' flags). No flag of
+/// percale's.
+pub(crate) const TRIGGERED: OpFlags = OpFlags::from_bits_retain(1 << 31);
 
 /// One direction of an endpoint: what its operations report. Changed while the endpoint is set up, which clients serialize
 /// with everything else (fi_endpoint(3)).
@@ -85,9 +90,10 @@ impl Direction {
 
     /// Sets them. Flags that percale does not have are left out.
     pub(crate) fn set_defaults(&self, defaults: u64) {
-        let defaults = defaults & KNOWN;
-        self.defaults.store(defaults, Ordering::Relaxed);
-        self.ours.store(self.flags(defaults).unwrap_or_default().bits(), Ordering::Relaxed);
+        let known = defaults & KNOWN;
+        let triggered = if defaults & FI_TRIGGER == 0 { OpFlags::empty() } else { TRIGGERED };
+        self.defaults.store(defaults & (KNOWN | FI_TRIGGER), Ordering::Relaxed);
+        self.ours.store((self.flags(known).unwrap_or_default() | triggered).bits(), Ordering::Relaxed);
     }
 
     /// percale's flags for operations that have none of their own.
@@ -109,7 +115,6 @@ impl Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::FI_TRIGGER;
 
     #[test]
     fn completion_is_as_the_binding_says() {

@@ -2,9 +2,12 @@
 
 use std::ffi::c_void;
 
+use percale::trigger::Operation;
 use percale::{OpFlags, ReceiveWork, Segment, Segments, SendWork};
 
+use super::flags::TRIGGERED;
 use super::port::Port;
+use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
 use crate::object::Object;
@@ -62,6 +65,9 @@ impl Endpoint {
         context: *mut c_void,
         flags: OpFlags,
     ) -> isize {
+        if flags.contains(TRIGGERED) {
+            return self.send_pieces(Segments::one(segment), peer, tag, data, context, flags);
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.send_one(self.peer(peer), segment, tag, data, local::context(context), flags) })
     }
@@ -76,9 +82,13 @@ impl Endpoint {
     ) -> isize {
         match self.port() {
             Ok(port) => {
+                let flags = self.receive.own();
+                if flags.contains(TRIGGERED) {
+                    return self.receive_pieces(Segments::one(segment), from, tag, context, flags);
+                }
                 let (from, context) = (self.from(from), local::context(context));
                 // SAFETY: the client keeps the memory until the operation has completed.
-                answer(unsafe { port.receive_one(from, segment, tag, context, self.receive.own()) })
+                answer(unsafe { port.receive_one(from, segment, tag, context, flags) })
             }
             Err(refused) => refused,
         }
@@ -98,6 +108,10 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         let work = SendWork { peer: self.peer(peer), segments, tag, data, context: local::context(context), flags };
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(Operation::Send(work)), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.send(&work) })
     }
@@ -115,6 +129,10 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         let work = ReceiveWork { from: self.from(from), segments, tag, context: local::context(context), flags };
+        if flags.contains(TRIGGERED) {
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(Operation::Receive(work)), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(unsafe { port.receive(&work) })
     }
@@ -151,7 +169,14 @@ unsafe extern "C" fn recvv(
 
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
-    let (endpoint, msg) = unsafe { (Endpoint::of(ep), &*msg) };
+    let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
+    if Begins::of(flags) == Begins::Triggered {
+        // SAFETY: passed on.
+        let operation = unsafe { endpoint.message(true, msg, Begins::Triggered, flags) };
+        // SAFETY: passed on.
+        return unsafe { endpoint.post_triggered(operation, description.context) };
+    }
+    let msg = description;
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.receive_flags(flags)) {
         (Ok(segments), Ok(flags)) => endpoint.receive_pieces(segments, msg.addr, None, msg.context, flags),
@@ -190,7 +215,14 @@ unsafe extern "C" fn sendv(
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
-    let (endpoint, msg) = unsafe { (Endpoint::of(ep), &*msg) };
+    let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
+    if Begins::of(flags) == Begins::Triggered {
+        // SAFETY: passed on.
+        let operation = unsafe { endpoint.message(false, msg, Begins::Triggered, flags) };
+        // SAFETY: passed on.
+        return unsafe { endpoint.post_triggered(operation, description.context) };
+    }
+    let msg = description;
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.transmit_flags(flags)) {

@@ -3,7 +3,7 @@
 //! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
-//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post
+//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`trigger`]: what they post to begin later
 //!
 //! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
 
@@ -17,6 +17,7 @@ pub(crate) mod port;
 mod rma;
 mod setup;
 mod tagged;
+pub(crate) mod trigger;
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -28,8 +29,8 @@ use self::flags::Direction;
 use self::port::Port;
 use self::setup::Setup;
 use crate::abi::{
-    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, fi_addr_t,
-    fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
+    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_TRIGGER,
+    fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
 };
 use crate::domain::Domain;
 use crate::log;
@@ -44,6 +45,8 @@ pub(crate) struct Endpoint {
     directed: bool,
     /// It has one peer, whatever operations name.
     single: bool,
+    /// Operations may wait for counters.
+    triggers: bool,
     transmit: Direction,
     receive: Direction,
     setup: Arc<Setup>,
@@ -97,6 +100,7 @@ pub(crate) unsafe extern "C" fn open(
         port: OnceLock::new(),
         directed: caps & FI_DIRECTED_RECV != 0 && kind == FI_EP_RDM,
         single: kind == FI_EP_MSG,
+        triggers: caps & FI_TRIGGER != 0,
         transmit: Direction::new(defaults[0]),
         receive: Direction::new(defaults[1]),
         setup,

@@ -2,9 +2,10 @@
 
 use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
+use percale::trigger::Operation;
 use percale::{
-    AtomicWork, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, ReceiveWork, RmaWork, Segment, Segments,
-    SendWork, SharedEndpoint,
+    AtomicWork, Counter, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, ReceiveWork, RmaWork, Segment,
+    Segments, SendWork, SharedEndpoint,
 };
 
 /// The endpoint under a `fid_ep`.
@@ -128,6 +129,26 @@ impl Port {
     pub(crate) unsafe fn atomic(&self, work: &AtomicWork) -> Result<(), PostError> {
         // SAFETY: passed on.
         either!(self, endpoint => unsafe { endpoint.post_atomic(work) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_when`].
+    pub(crate) unsafe fn when(
+        &self,
+        operation: &Operation,
+        counter: &Counter,
+        threshold: u64,
+    ) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_when(operation, counter, threshold) })
+    }
+
+    /// The endpoint, if threads share it.
+    pub(crate) const fn shared(&self) -> Option<&SharedEndpoint> {
+        match self {
+            Self::Owned(_) => None,
+            Self::Shared(endpoint) => Some(endpoint),
+        }
     }
 
     /// Reads the endpoint's own results.

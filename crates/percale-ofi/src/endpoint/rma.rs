@@ -3,8 +3,11 @@
 use std::ffi::c_void;
 
 use percale::memory::volatile::IOV_LIMIT;
+use percale::trigger::Operation;
 use percale::{OpFlags, RemoteMemory, RemotePieces, RmaWork, Segments};
 
+use super::flags::TRIGGERED;
+use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
 use crate::object::Object;
@@ -45,6 +48,19 @@ unsafe fn remotes(pieces: *const fi_rma_iov, count: usize) -> Result<RemotePiece
 }
 
 impl Endpoint {
+    #[inline]
+    fn rma_work(
+        &self,
+        local: Segments,
+        peer: fi_addr_t,
+        remote: RemotePieces,
+        data: Option<u64>,
+        context: *mut c_void,
+        flags: OpFlags,
+    ) -> RmaWork {
+        RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags }
+    }
+
     /// A write if it `writes`, else a read. All memory is the client's, who keeps it as fi_rma(3) has it.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "the calls of C have as many")]
@@ -62,14 +78,46 @@ impl Endpoint {
             Ok(port) => port,
             Err(refused) => return refused,
         };
-        let work = RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags };
+        let work = self.rma_work(local, peer, remote, data, context, flags);
+        if flags.contains(TRIGGERED) {
+            let operation = if writes { Operation::Write(work) } else { Operation::Read(work) };
+            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            return unsafe { self.post_triggered(Ok(operation), context) };
+        }
         // SAFETY: the client keeps the memory until the operation has completed.
         answer(if writes { unsafe { port.write(&work) } } else { unsafe { port.read(&work) } })
     }
 
     /// # Safety
     /// `msg` is as fi_rma(3) has it.
+    pub(crate) unsafe fn rma_operation(
+        &self,
+        writes: bool,
+        msg: *const fi_msg_rma,
+        begins: Begins,
+        flags: u64,
+    ) -> Result<Operation, isize> {
+        // SAFETY: promised by the caller.
+        let msg = unsafe { &*msg };
+        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        // SAFETY: promised by the caller.
+        let local = unsafe { local::several(msg.msg_iov, msg.iov_count) }?;
+        // SAFETY: promised by the caller.
+        let remote = unsafe { remotes(msg.rma_iov, msg.rma_iov_count) }?;
+        let flags = self.flags_for(&self.transmit, begins, flags)?;
+        let work = self.rma_work(local, msg.addr, remote, data, msg.context, flags);
+        Ok(if writes { Operation::Write(work) } else { Operation::Read(work) })
+    }
+
+    /// # Safety
+    /// `msg` is as fi_rma(3) has it.
     unsafe fn access_as(&self, writes: bool, msg: *const fi_msg_rma, flags: u64) -> isize {
+        if Begins::of(flags) == Begins::Triggered {
+            // SAFETY: passed on.
+            let operation = unsafe { self.rma_operation(writes, msg, Begins::Triggered, flags) };
+            // SAFETY: passed on.
+            return unsafe { self.post_triggered(operation, (*msg).context) };
+        }
         // SAFETY: promised by the caller.
         let msg = unsafe { &*msg };
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);

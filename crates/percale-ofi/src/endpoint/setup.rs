@@ -11,7 +11,7 @@ use super::flags::Direction;
 use super::port::Port;
 use crate::abi::{
     FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV,
-    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid, fid_t,
+    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_TRIGGER, FI_WRITE, fi_info, fid, fid_t,
 };
 use crate::counter::{self, Count};
 use crate::domain;
@@ -27,6 +27,8 @@ pub(super) struct Setup {
     domain: Arc<domain::Shared>,
     /// FI_EP_
     kind: u32,
+    /// Whoever counts begins its operations.
+    triggers: bool,
     bound: Mutex<Bound>,
     port: OnceLock<Arc<Port>>,
 }
@@ -80,7 +82,13 @@ impl Setup {
         let listener = source.filter(|_| request.is_some());
         let source = listener.map_or(source, |listener| Some(SocketAddr::new(listener.ip(), 0)));
         let bound = Bound { source, listener, destination, request, ..Bound::default() };
-        Self { domain: Arc::clone(domain), kind, bound: Mutex::new(bound), port: OnceLock::new() }
+        Self {
+            domain: Arc::clone(domain),
+            kind,
+            triggers: info.caps & FI_TRIGGER != 0,
+            bound: Mutex::new(bound),
+            port: OnceLock::new(),
+        }
     }
 
     fn bound(&self) -> MutexGuard<'_, Bound> {
@@ -264,7 +272,7 @@ impl Setup {
         // use the client serializes.
         let port = if single {
             builder.bind_single_shared(source.to_string()).map(Port::Shared)
-        } else if self.domain.serialized && !slept_on {
+        } else if self.domain.serialized && !slept_on && !self.triggers {
             // SAFETY: the client serializes what it does with the endpoint and what that completes to.
             builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
         } else {

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use super::trigger::Begins;
 use super::{Endpoint, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_tagged, fi_ops_tagged, fid_ep};
 use crate::object::Object;
@@ -54,7 +55,14 @@ unsafe extern "C" fn recvv(
 
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
-    let (endpoint, msg) = unsafe { (Endpoint::of(ep), &*msg) };
+    let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
+    if Begins::of(flags) == Begins::Triggered {
+        // SAFETY: passed on.
+        let operation = unsafe { endpoint.tagged_message(true, msg, Begins::Triggered, flags) };
+        // SAFETY: passed on.
+        return unsafe { endpoint.post_triggered(operation, description.context) };
+    }
+    let msg = description;
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.receive_flags(flags)) {
         (Ok(segments), Ok(flags)) => {
@@ -97,7 +105,14 @@ unsafe extern "C" fn sendv(
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
-    let (endpoint, msg) = unsafe { (Endpoint::of(ep), &*msg) };
+    let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
+    if Begins::of(flags) == Begins::Triggered {
+        // SAFETY: passed on.
+        let operation = unsafe { endpoint.tagged_message(false, msg, Begins::Triggered, flags) };
+        // SAFETY: passed on.
+        return unsafe { endpoint.post_triggered(operation, description.context) };
+    }
+    let msg = description;
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
     // SAFETY: the client's buffers.
     match (unsafe { local::several(msg.msg_iov, msg.iov_count) }, endpoint.transmit_flags(flags)) {

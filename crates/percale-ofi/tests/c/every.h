@@ -111,6 +111,8 @@ struct settings {
 	bool two_queues;
 	/* A counter for each kind of operation. */
 	bool counters;
+	/* Capabilities besides those that all have. */
+	uint64_t caps;
 	/* Flags of operations that have none of their own. */
 	uint64_t op_flags;
 	/* Address to be at; NULL: the provider chooses. */
@@ -288,6 +290,7 @@ void set_groups(void);
 void connection_groups(void);
 void refused_groups(void);
 void cache_groups(void);
+void trigger_groups(void);
 void collective_groups(void);
 
 /* Whether the table of what is not there says that this is there (refused.c). */

@@ -112,6 +112,7 @@ static const struct area {
 	{ "regions", region_groups },
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
+	{ "triggers", trigger_groups },
 	{ "collectives", collective_groups },
 	{ "registration cache", cache_groups },
 	{ "refused", refused_groups },

@@ -94,7 +94,7 @@ static int committed(struct two *t) { return flagged(t, FI_COMMIT_COMPLETE); }
 static int deferred(struct two *t, int command)
 {
 	struct fi_op_cntr op = { 0 };
-	struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &op };
+	struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &op }; /* Of no counter. */
 
 	return fi_control(&t->room.domain->fid, command, &work);
 }
@@ -144,11 +144,11 @@ static const struct refusal {
 	{ "fi_listen of a datagram endpoint", -FI_ENOSYS, listen_it },
 	{ "fi_reject of a datagram endpoint", -FI_ENOSYS, reject_it },
 	{ "fi_join", -FI_ENOSYS, join_it },
-	{ "FI_TRIGGER", -FI_EBADFLAGS, triggered },
+	{ "FI_TRIGGER without the capability", -FI_EBADFLAGS, triggered },
 	{ "FI_COMMIT_COMPLETE", -FI_EBADFLAGS, committed },
-	{ "FI_QUEUE_WORK", -FI_ENOSYS, queue_work },
-	{ "FI_CANCEL_WORK", -FI_ENOSYS, cancel_work },
-	{ "FI_FLUSH_WORK", -FI_ENOSYS, flush_work },
+	{ "FI_QUEUE_WORK of nothing", -FI_EINVAL, queue_work },
+	{ "FI_CANCEL_WORK of what was not queued", -FI_ENOENT, cancel_work },
+	{ "FI_FLUSH_WORK", 0, flush_work },
 	{ "fi_open_ops", -FI_ENOSYS, open_ops },
 	{ "fi_set_ops", -FI_ENOSYS, set_ops },
 	{ "fi_ops.tostr", -FI_ENOSYS, to_str },

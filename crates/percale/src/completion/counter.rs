@@ -6,14 +6,18 @@
 //!
 //! Order: additions are sequentially consistent, so that a thread that goes to sleep and one that counts cannot miss
 //! each other, and what was done before counting is visible to whoever sees the count.
+//!
+//! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
+//! ([`trigger`](crate::trigger)). Counting that reaches one begins it, in the thread that counts.
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::wait::{Progress, Wait, WaitError};
+use crate::trigger::{Condition, Due, Gate, Ticket, Waiting, fire};
 
 /// Why a counter did not reach what was waited for.
 #[derive(Debug, thiserror::Error)]
@@ -64,11 +68,23 @@ pub struct Counter {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Line {
-    value: AtomicU64,
-    errors: AtomicU64,
+    gate: Gate,
     wait: Wait,
     /// Times that a value was set, to what it was before perhaps.
     sets: AtomicU64,
+    /// What waits; made when something first does.
+    waiting: OnceLock<Box<Mutex<Waiting>>>,
+}
+
+/// A counter, without keeping it alive.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakCounter(Weak<Line>);
+
+impl WeakCounter {
+    /// The counter, if somebody has it.
+    pub(crate) fn upgrade(&self) -> Option<Counter> {
+        self.0.upgrade().map(|line| Counter { line })
+    }
 }
 
 impl Counter {
@@ -91,7 +107,7 @@ impl Counter {
 
     /// Differs from what it was before whenever something was counted or set meanwhile.
     pub(in crate::completion) fn state(&self) -> [u64; 3] {
-        [&self.line.value, &self.line.errors, &self.line.sets].map(|part| part.load(Ordering::SeqCst))
+        [self.line.gate.value(), self.line.gate.errors(), self.line.sets.load(Ordering::SeqCst)]
     }
 
     /// Drives the attached endpoints; returns how many operations succeeded.
@@ -105,42 +121,110 @@ impl Counter {
     #[must_use]
     pub fn read_error(&self) -> u64 {
         self.line.wait.drive();
-        self.line.errors.load(Ordering::SeqCst)
+        self.line.gate.errors()
     }
 
     /// How many operations have succeeded, without driving anything.
     #[must_use]
     #[inline]
     pub fn value(&self) -> u64 {
-        self.line.value.load(Ordering::SeqCst)
+        self.line.gate.value()
     }
 
     /// Adds to the value. It wraps at 2^64.
     #[inline]
     pub fn add(&self, count: u64) {
-        self.line.value.fetch_add(count, Ordering::SeqCst);
-        self.line.wait.notify();
+        let due = self.line.gate.add(count);
+        self.changed(due);
     }
 
     /// Adds to the error value.
     #[inline]
     pub fn add_error(&self, count: u64) {
-        self.line.errors.fetch_add(count, Ordering::SeqCst);
-        self.line.wait.notify();
+        let due = self.line.gate.add_error(count);
+        self.changed(due);
     }
 
     /// Sets the value. An addition under way in another thread may come before or after.
     pub fn set(&self, value: u64) {
-        self.line.value.store(value, Ordering::SeqCst);
+        let due = self.line.gate.set(value);
         self.line.sets.fetch_add(1, Ordering::SeqCst);
-        self.line.wait.notify();
+        self.changed(due);
     }
 
     /// Sets the error value.
     pub fn set_error(&self, value: u64) {
-        self.line.errors.store(value, Ordering::SeqCst);
+        let due = self.line.gate.set_error(value);
         self.line.sets.fetch_add(1, Ordering::SeqCst);
+        self.changed(due);
+    }
+
+    /// Wakes who waits for the values, and begins what may be due.
+    #[inline]
+    fn changed(&self, due: bool) {
         self.line.wait.notify();
+        if due {
+            fire(self);
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets something wait for the counter, or begins it at once.
+    ///
+    /// Says too whether its owner knows already that something of his waits here.
+    pub(crate) fn when(&self, condition: Condition, owner: u64, due: Due) -> (Ticket, bool) {
+        let mut waiting = self.waiting();
+        let ticket = waiting.push(condition, owner, due);
+        let due = self.line.gate.waits_for(waiting.next());
+        drop(waiting);
+        if due {
+            fire(self);
+        }
+        ticket
+    }
+
+    /// Takes all that is due out of the line, in order. Meanwhile nobody else does.
+    pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
+        let mut waiting = self.waiting();
+        let gate = &self.line.gate;
+        // Looked at each time: what is begun may count here.
+        while let Some(due) = waiting.pop(gate.value(), gate.value().saturating_add(gate.errors())) {
+            begin(due);
+        }
+        gate.waits_for(waiting.next()); // Who counts from here on sees that, or is waiting for the lock.
+    }
+
+    /// Looks at what waits, to take some of it back.
+    pub(crate) fn take_back<R>(&self, take: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
+        self.line.waiting.get()?;
+        let mut waiting = self.waiting();
+        let taken = take(&mut waiting);
+        self.line.gate.waits_for(waiting.next());
+        Some(taken)
+    }
+
+    /// Whether work waits for the counter.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.line.waiting.get().is_some() && !self.waiting().is_empty()
+    }
+
+    /// Tells counters apart, as long as they live.
+    pub(crate) fn place_in_memory(&self) -> usize {
+        Arc::as_ptr(&self.line).addr()
+    }
+
+    /// See [`WeakCounter`].
+    pub(crate) fn downgrade(&self) -> WeakCounter {
+        WeakCounter(Arc::downgrade(&self.line))
+    }
+
+    /// Makes the endpoints that feed the counter progress by themselves, where threads share them.
+    pub(crate) fn automate(&self) -> io::Result<()> {
+        self.line.wait.automate()
     }
 
     /// Waits, driving the attached endpoints, until the value is at least `threshold`; at most `timeout` (`None`: for
@@ -149,7 +233,7 @@ impl Counter {
     /// # Errors
     /// If the error value changes meanwhile, the time is up, or the thread cannot sleep.
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
-        self.wait_since(threshold, self.line.errors.load(Ordering::SeqCst), timeout)
+        self.wait_since(threshold, self.line.gate.errors(), timeout)
     }
 
     /// As [`wait`](Self::wait), for who has seen the error value at `errors`: a failure between that look and this
@@ -162,7 +246,7 @@ impl Counter {
             if self.value() >= threshold {
                 return Some(Ok(()));
             }
-            let now = self.line.errors.load(Ordering::SeqCst);
+            let now = self.line.gate.errors();
             (now != errors).then_some(Err(CounterError::Failed { errors: now }))
         })?
     }

@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) service: Option<Arc<Service>>,
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
+    /// Work that waits for counters.
+    pub(crate) deferred: crate::trigger::Deferred,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
@@ -83,9 +85,10 @@ pub(crate) struct Inner {
 impl Inner {
     fn domain(settings: Settings, service: Option<Arc<Service>>, keys: Arc<Keys>) -> Domain {
         #[cfg(not(loom))]
-        let inner = Self { settings, service, keys, imported: std::sync::OnceLock::new() };
+        let inner =
+            Self { settings, service, keys, deferred: Default::default(), imported: std::sync::OnceLock::new() };
         #[cfg(loom)]
-        let inner = Self { settings, service, keys };
+        let inner = Self { settings, service, keys, deferred: Default::default() };
         Domain { inner: Arc::new(inner) }
     }
 }

@@ -1,7 +1,7 @@
 //! How an endpoint's engine is reached: by its one owner, or by many threads through a lock.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use self::reach::{Call, Reach};
@@ -47,6 +47,11 @@ pub(super) mod reach {
         #[inline(always)]
         fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
             self.run(Closure(f))
+        }
+
+        /// Makes progress by itself from now on, if threads share it.
+        fn automate(&self) -> std::io::Result<()> {
+            Ok(())
         }
 
         /// Sleeps until something may have changed or the deadline has passed; not at all if the engine has other
@@ -142,6 +147,8 @@ impl std::fmt::Debug for Inner {
 #[derive(Debug)]
 struct State {
     engine: Engine,
+    /// Its own thread makes progress.
+    automatic: bool,
     /// A thread sleeps on the endpoint's descriptor; the others wait for `changed`.
     led: bool,
     /// Threads that wait for `changed`.
@@ -169,12 +176,34 @@ impl WeakShared {
 
 impl Shared {
     pub(crate) fn new(engine: Engine) -> Self {
-        let state = State { engine, led: false, followers: 0, seen: 0 };
+        let state = State { engine, automatic: false, led: false, followers: 0, seen: 0 };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), driver: OnceLock::new() }) }
     }
 
     pub(crate) fn downgrade(&self) -> WeakShared {
         WeakShared(Arc::downgrade(&self.inner))
+    }
+
+    /// Begins the operations that are due, unless somebody is in the endpoint: then says false.
+    pub(crate) fn begin_due(&self) -> bool {
+        let mut state = match self.inner.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        state.engine.begin_due();
+        self.tell(&mut state);
+        Self::wake(state);
+        true
+    }
+
+    /// Wakes the tasks whose operations were finished, once nobody is in the endpoint.
+    fn wake(mut state: MutexGuard<'_, State>) {
+        if state.engine.core.operations.has_wakers() {
+            let wakers = state.engine.core.operations.take_wakers();
+            drop(state);
+            wakers.into_iter().for_each(std::task::Waker::wake);
+        }
     }
 
     /// Keeps the driver for as long as the endpoint.
@@ -205,12 +234,19 @@ impl Reach for Shared {
         let mut state = self.lock();
         let result = call.call(&mut state.engine);
         self.tell(&mut state);
-        if state.engine.core.operations.has_wakers() {
-            let wakers = state.engine.core.operations.take_wakers();
-            drop(state);
-            wakers.into_iter().for_each(std::task::Waker::wake);
-        }
+        Self::wake(state);
         result
+    }
+
+    fn automate(&self) -> std::io::Result<()> {
+        let mut state = self.lock();
+        let automatic = std::mem::replace(&mut state.automatic, true);
+        state.engine.core.submissions.automate();
+        drop(state);
+        if !automatic {
+            super::automatic::start(self).inspect_err(|_| self.lock().automatic = false)?;
+        }
+        Ok(())
     }
 
     /// On the endpoint's descriptor (the leader), or until the leader says that something changed.

@@ -13,6 +13,7 @@ use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::wait::Progress;
+use crate::trigger::Submissions;
 
 /// A shared endpoint, as the queues and counters that it reports to know it.
 pub(super) struct Driver {
@@ -30,6 +31,10 @@ impl Progress for Driver {
     fn arm(&self) -> bool {
         let endpoint = self.endpoint.upgrade();
         endpoint.is_none_or(|endpoint| endpoint.with(Engine::watch))
+    }
+
+    fn automate(&self) -> io::Result<()> {
+        self.endpoint.upgrade().map_or(Ok(()), |endpoint| endpoint.automate())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -81,6 +86,7 @@ pub(super) fn start(endpoint: &Shared) -> io::Result<()> {
 }
 
 fn run(endpoint: &WeakShared) {
+    Submissions::progressing();
     let mut idle_since: Option<Instant> = None;
     loop {
         let Some(shared) = endpoint.upgrade() else { return };

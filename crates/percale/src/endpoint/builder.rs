@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::access::reach::Reach;
 use super::access::{Owned, Shared};
 use super::engine::core::Core;
 use super::engine::counting::{Counters, Reports};
@@ -30,6 +31,7 @@ use crate::domain::{Domain, Progress, Trust};
 use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
 use crate::transport::shm::Bell;
 use crate::transport::tcp::TcpOptions;
+use crate::trigger::{Lines, Submissions};
 use crate::wire::hello::Incarnation;
 
 /// Why an endpoint could not be opened.
@@ -228,10 +230,12 @@ impl<'d> EndpointBuilder<'d> {
         let waits = automatic::Waits::of([&self.transmit, &self.receive], &self.counters, self.events.as_ref());
         let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
+        let submissions = Arc::clone(&engine.core.submissions);
         let access = Shared::new(engine);
+        submissions.share(access.downgrade());
         let driver = automatic::attach(&access, &descriptor, waits)?;
         if domain.inner.settings.progress == Progress::Automatic {
-            automatic::start(&access)?;
+            access.automate()?;
         }
         access.keep(driver);
         Ok(Endpoint { access, descriptor, domain, answer_timeout, peer: purpose.peer() })
@@ -293,6 +297,10 @@ impl<'d> EndpointBuilder<'d> {
             offers_only: false,
             gate: if role.is_some() { Gate::closed() } else { Gate::default() },
             reported: 0,
+            submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
+            due: VecDeque::new(),
+            triggered: Slab::new(),
+            lines: Lines::default(),
         };
         if let Some(network) = &settings.sim {
             let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;

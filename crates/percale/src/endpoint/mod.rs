@@ -19,6 +19,7 @@ pub(crate) mod matching;
 pub(crate) mod operations;
 mod raw;
 mod raw_remote;
+mod raw_triggered;
 mod reactor;
 pub mod remote_work;
 pub mod safe;
@@ -30,6 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use self::access::WeakShared;
 pub use self::access::{Access, Owned, Shared};
 pub use self::builder::{BindError, EndpointBuilder};
 use crate::address::PeerAddress;

@@ -45,6 +45,11 @@ impl Operations {
         self.slots.insert(Slot { buffer: Some(buffer), results, ..Slot::default() })
     }
 
+    /// The buffer of an operation that was started without.
+    pub(crate) fn give(&mut self, id: usize, buffer: Buffer) {
+        self.slots[id].buffer = Some(buffer);
+    }
+
     /// Takes back an operation that could not be posted.
     pub(crate) fn withdraw(&mut self, id: usize) -> Option<Buffer> {
         self.remove(id)

@@ -57,6 +57,14 @@ pub trait Progress: Send + Sync {
         true
     }
 
+    /// Sees to it that progress is made from now on without anybody's calls.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    fn automate(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Becomes readable when there is something to do, once armed, and stays so until progress was made or somebody
     /// arms again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -90,6 +98,8 @@ pub struct Wait {
     armed: AtomicBool,
     /// Whether `drivers` has any.
     driven: AtomicBool,
+    /// They progress by themselves.
+    automatic: AtomicBool,
     /// An eventfd for each thread that is in the sleeping part of `until`.
     sleepers: Mutex<Vec<Arc<OwnedFd>>>,
     /// Who makes progress. Replaced, never changed, so that nobody is driven under the lock.
@@ -120,6 +130,7 @@ impl Wait {
         Self {
             armed: AtomicBool::new(false),
             driven: AtomicBool::new(false),
+            automatic: AtomicBool::new(false),
             sleepers: Mutex::new(Vec::new()),
             drivers: Mutex::new(Arc::new([])),
             set: OnceLock::new(),
@@ -145,6 +156,9 @@ impl Wait {
         *drivers = living.chain([new]).collect();
         self.driven.store(true, Ordering::Release);
         drop(drivers);
+        if self.automatic.load(Ordering::SeqCst) {
+            driver.automate()?;
+        }
         // Who sleeps already has not armed this one.
         self.notify();
         self.followers.all().iter().try_for_each(|follower| follower.attached(driver))
@@ -177,6 +191,14 @@ impl Wait {
                 driver.progress();
             }
         }
+    }
+
+    /// Makes everything that feeds the queue progress by itself.
+    pub(in crate::completion) fn automate(&self) -> io::Result<()> {
+        if self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
+            return Ok(()); // Who is attached later is so from the beginning.
+        }
+        self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| driver.automate())
     }
 
     /// Wakes who sleeps. Called after what they wait for was published, with sequentially consistent order or under

@@ -110,6 +110,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.core.forget_waiting();
         self.close();
     }
 }

@@ -95,6 +95,7 @@ impl Engine {
             ticks: None,
             sleepers: Sleepers::default(),
             attentive: matches!(start.role, Some(Role::Listener(_))),
+            triggers: false,
             role: start.role.map(Box::new),
             process: Process::current()?,
             reads: 0,

@@ -17,6 +17,7 @@ use super::counting::{Counters, Reports};
 use super::gate::Gate;
 use super::peers::Peers;
 use super::residue::Left;
+use super::triggered::Triggered;
 use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use super::unsent::Unsent;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
@@ -28,6 +29,7 @@ use crate::endpoint::operations::Operations;
 use crate::memory::region::Keys;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection};
+use crate::trigger::{Lines, Submissions, Transfer};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// See the module.
@@ -93,6 +95,14 @@ pub(crate) struct Core {
     pub(crate) gate: Gate,
     /// Results that went to a queue so far.
     pub(crate) reported: u64,
+    /// Operations that waited for a counter and are due.
+    pub(crate) submissions: Arc<Submissions>,
+    /// The same, taken from there.
+    pub(crate) due: VecDeque<Box<Transfer>>,
+    /// Those that have begun.
+    pub(crate) triggered: Slab<Triggered>,
+    /// Counters that others wait for.
+    pub(crate) lines: Lines,
 }
 
 impl Core {
@@ -115,8 +125,17 @@ impl Core {
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
         if self.reports(side).1.counted {
-            self.counters.succeeded(entry.flags);
+            return self.complete_counted(side, notify, entry);
         }
+        self.report(side, notify, entry);
+    }
+
+    #[inline(never)]
+    fn complete_counted(&mut self, side: Side, notify: Notify, entry: Entry) {
+        if notify == Notify::Triggered {
+            return self.triggered_over(side, Ok(entry));
+        }
+        self.counters.succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
     }
 
@@ -125,7 +144,7 @@ impl Core {
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         match (notify, &reports.queue) {
-            (Notify::Silent, _) => return,
+            (Notify::Silent | Notify::Triggered, _) => return,
             (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
             (Notify::Queue, None) => own.push(entry),
             (Notify::Queue, Some(queue)) => queue.push(entry),
@@ -138,8 +157,11 @@ impl Core {
     /// An operation failed. That is reported even if its success would not have been.
     #[cold]
     pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
+        if notify == Notify::Triggered {
+            return self.triggered_over(side, Err(error));
+        }
         if self.reports(side).1.counted {
-            self.counters.failed(error.entry.flags);
+            self.counters.failed(error.entry.flags, &self.submissions);
         }
         self.report_error(side, notify, error);
     }
@@ -152,8 +174,10 @@ impl Core {
             (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
             (Notify::Queue, None) => own.push_error(error),
             (Notify::Queue, Some(queue)) => queue.push_error(error),
-            (Notify::Event | Notify::Silent, None) => own.push_error_event(error),
-            (Notify::Event | Notify::Silent, Some(queue)) => queue.update(|ring| ring.push_error_event(error)),
+            (Notify::Event | Notify::Silent | Notify::Triggered, None) => own.push_error_event(error),
+            (Notify::Event | Notify::Silent | Notify::Triggered, Some(queue)) => {
+                queue.update(|ring| ring.push_error_event(error))
+            }
         }
         self.reported += 1;
     }

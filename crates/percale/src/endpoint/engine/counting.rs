@@ -13,6 +13,7 @@ use crate::completion::entry::CompletionFlags;
 use crate::completion::queue::CompletionQueue;
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::memory::region::Registered;
+use crate::trigger::Submissions;
 use crate::wire::head::{Counts, Flags, Head};
 
 /// Where completions of one direction go besides safe operations.
@@ -22,7 +23,7 @@ pub(crate) struct Reports {
     pub(crate) queue: Option<CompletionQueue>,
     /// They do not simply go to the endpoint's own queue, or not all: nothing goes the fast ways.
     pub(crate) detour: bool,
-    /// Some of them are counted too.
+    /// Some of them are counted too, or were begun by counters.
     pub(crate) counted: bool,
 }
 
@@ -76,16 +77,16 @@ impl Counters {
     }
 
     #[inline(never)]
-    pub(super) fn succeeded(&self, flags: CompletionFlags) {
+    pub(super) fn succeeded(&self, flags: CompletionFlags, inside: &Submissions) {
         if let Some(counter) = self.of(flags) {
-            counter.add(1);
+            inside.counting(|| counter.add(1));
         }
     }
 
     #[inline(never)]
-    pub(super) fn failed(&self, flags: CompletionFlags) {
+    pub(super) fn failed(&self, flags: CompletionFlags, inside: &Submissions) {
         if let Some(counter) = self.of(flags) {
-            counter.add_error(1);
+            inside.counting(|| counter.add_error(1));
         }
     }
 
@@ -117,7 +118,7 @@ impl Core {
     pub(super) fn count_access(&self, region: Option<&Registered>, counts: Counts) {
         let regions = region.filter(|_| counts.contains(Counts::REGION)).and_then(Registered::counter);
         if let Some(counter) = regions {
-            counter.add(1);
+            self.submissions.counting(|| counter.add(1));
         }
         let Counters { remote_reads, remote_writes, .. } = &self.counters;
         for (kind, counter) in [(Counts::WRITES, remote_writes), (Counts::READS, remote_reads)] {
@@ -125,7 +126,7 @@ impl Core {
                 && counts.contains(kind)
                 && !regions.is_some_and(|other| other.is_same(counter))
             {
-                counter.add(1);
+                self.submissions.counting(|| counter.add(1));
             }
         }
     }

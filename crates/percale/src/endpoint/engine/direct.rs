@@ -149,7 +149,7 @@ impl Engine {
         }
         let peer = self.core.peers.get(slot);
         let draining = peer.state == State::Up && !peer.pending.is_empty() && !flags.contains(OpFlags::FENCE);
-        if notify != Notify::Operation
+        if !notify.may_wait()
             && (draining && peer.pending.len() >= PENDING_LIMIT / 4 || peer.pending.len() >= PENDING_LIMIT)
         {
             return Err(PostError::Again);

@@ -13,6 +13,7 @@
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * `triggered`: operations that a counter begins
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
@@ -42,6 +43,7 @@ mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod ticks;
+mod triggered;
 pub(crate) mod types;
 mod unsent;
 
@@ -93,8 +95,10 @@ pub struct Engine {
     sleepers: Sleepers,
     /// What it is for, if not for anybody's messages.
     role: Option<Box<Role>>,
-    /// The role has something to look after.
+    /// There is something to look after that most endpoints do not have: by the role, or because operations wait for counters.
     attentive: bool,
+    /// Operations waited for counters, at some time.
+    triggers: bool,
     process: Process,
     /// Reads of the completion queue since progress was made.
     reads: u32,
@@ -189,7 +193,7 @@ impl Engine {
             self.act();
         }
         if self.attentive {
-            self.attend();
+            any |= self.attend();
         }
         if self.core.peers.any_accused {
             self.judge();

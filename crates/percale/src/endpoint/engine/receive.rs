@@ -209,9 +209,16 @@ impl Core {
 
     /// Cancels the first posted receive or unsent send with this context and notification; says whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
-        let ours = |notify: Notify| (notify == Notify::Operation) == notify_operation;
+        if self.cancel_waiting(context, notify_operation) {
+            return true;
+        }
+        let triggered = self.triggered_id(context, notify_operation);
+        let ours = |posted: u64, notify: Notify| match notify {
+            Notify::Triggered => Some(posted) == triggered,
+            notify => posted == context && (notify == Notify::Operation) == notify_operation,
+        };
         for tagged in [false, true] {
-            let wanted = |receive: &Receive| receive.context == context && ours(receive.notify);
+            let wanted = |receive: &Receive| ours(receive.context, receive.notify);
             if let Some(receive) = self.table(tagged).cancel_where(wanted) {
                 self.leave(receive.place);
                 let mut flags =
@@ -224,7 +231,7 @@ impl Core {
                     self.multis.remove(multi as usize);
                     flags |= CompletionFlags::MULTI_RECEIVE;
                 }
-                let entry = Entry { context, flags, ..Entry::default() };
+                let entry = Entry { context: receive.context, flags, ..Entry::default() };
                 let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before a message came");
                 self.fail(Side::Receive, receive.notify, error);
                 return true;
@@ -232,7 +239,7 @@ impl Core {
         }
         for slot in 0..self.peers.len() as u32 {
             let pending = &mut self.peers.get_mut(slot).pending;
-            let wanted = |send: &Pending| send.entry().context == context && ours(send.notify) && !send.has_begun();
+            let wanted = |send: &Pending| ours(send.entry().context, send.notify) && !send.has_begun();
             let wanted = pending.iter().position(wanted);
             let Some(send) = wanted.and_then(|at| pending.remove(at)) else { continue };
             let error = ErrorEntry::new(send.entry(), ErrorCode::Canceled).with_text("cancelled before it was sent");

@@ -67,12 +67,12 @@ impl Core {
             tracing::warn!("a peer may still be copying to memory of this endpoint, which is therefore never freed");
             for pull in pulls {
                 match pull {
-                    Pull::Message { receive, .. } => self.operations.leak(receive.notify, receive.context),
+                    Pull::Message { receive, .. } => self.leak(receive.notify, receive.context),
                     pull => std::mem::forget(pull), // With the copy that it owns.
                 }
             }
             for access in accesses {
-                self.operations.leak(access.notify(), access.entry().context);
+                self.leak(access.notify(), access.entry().context);
             }
         }
     }

@@ -45,13 +45,14 @@ impl Engine {
         }
     }
 
-    /// Looks after what only an endpoint with a role has to look after.
+    /// Looks after what only some endpoints have to look after; says whether operations began.
     #[cold]
-    pub(super) fn attend(&mut self) {
+    pub(super) fn attend(&mut self) -> bool {
         match self.role.as_deref() {
             Some(Role::Single(_)) => self.attend_single(),
             Some(Role::Listener(_)) => self.attend_listener(),
             None => {}
         }
+        self.triggers && self.begin_due()
     }
 }

@@ -103,7 +103,7 @@ impl Engine {
                     self.poller.sent(slot, link);
                     return Ok(());
                 }
-                Err(Refused::Full) if notify != Notify::Operation => return Err(PostError::Again),
+                Err(Refused::Full) if !notify.may_wait() => return Err(PostError::Again),
                 Err(_) => {}
             }
         }
@@ -129,7 +129,7 @@ impl Engine {
         }
         // Where the connection stands, what waits is on its way out: more may follow once it is gone.
         let draining = peer.state == State::Up && !peer.pending.is_empty() && !work.flags.contains(OpFlags::FENCE);
-        if notify != Notify::Operation && (draining || peer.pending.len() >= PENDING_LIMIT) {
+        if !notify.may_wait() && (draining || peer.pending.len() >= PENDING_LIMIT) {
             return Err(PostError::Again);
         }
         let mut work = *work;

@@ -25,9 +25,17 @@ pub(crate) enum Notify {
     Silent,
     /// The safe operation whose number is the context.
     Operation,
+    /// The operation, begun by a counter, whose number is the context: see [`Triggered`](super::triggered::Triggered).
+    Triggered,
 }
 
 impl Notify {
+    /// Whether such operations may wait without limit: they were queued before, or own their buffers.
+    #[inline]
+    pub(crate) const fn may_wait(self) -> bool {
+        matches!(self, Self::Operation | Self::Triggered)
+    }
+
     /// What a posted operation's flags ask for.
     #[inline]
     pub(crate) fn from_flags(flags: OpFlags) -> Self {

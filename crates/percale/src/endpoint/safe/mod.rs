@@ -23,6 +23,7 @@ mod many;
 mod remote;
 mod request;
 mod under_way;
+mod when;
 
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
@@ -82,7 +83,7 @@ impl<A: Access> Endpoint<A> {
     /// A send of a message.
     pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let buffer = buffer.into();
-        SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty() }
+        SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty(), when: None }
     }
 
     /// A send of a tagged message.
@@ -94,7 +95,7 @@ impl<A: Access> Endpoint<A> {
 
     /// A receive of an untagged message, from anybody unless [`from`](ReceiveRequest::from) names somebody.
     pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
-        ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None }
+        ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
     }
 
     /// A receive of a message whose tag is `tag` in every bit that `ignore` does not have.

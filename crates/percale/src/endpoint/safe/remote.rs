@@ -23,7 +23,9 @@ use super::OperationError;
 use super::future::Started;
 use super::request::posted;
 use super::under_way::UnderWay;
+use super::when::When;
 use crate::address::PeerAddress;
+use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
@@ -33,6 +35,7 @@ use crate::memory::atomic::{AtomicOp, Datatype, Kind};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::Segments;
+use crate::trigger::Operation;
 
 /// A number that atomic operations work on.
 pub trait Element: Copy + private::Bytes {
@@ -116,6 +119,7 @@ pub struct AccessRequest<'e, A: Access, R> {
     what: What,
     data: Option<u64>,
     flags: OpFlags,
+    when: Option<When>,
     outcome: PhantomData<R>,
 }
 
@@ -206,7 +210,7 @@ impl<A: Access> Endpoint<A> {
         what: What,
     ) -> AccessRequest<'_, A, R> {
         let (data, flags) = (None, OpFlags::empty());
-        AccessRequest { endpoint: self, peer, remote, buffer, what, data, flags, outcome: PhantomData }
+        AccessRequest { endpoint: self, peer, remote, buffer, what, data, flags, when: None, outcome: PhantomData }
     }
 }
 
@@ -223,12 +227,26 @@ impl<'e, A: Access, R: Outcome> AccessRequest<'e, A, R> {
         self
     }
 
+    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
+    /// nothing is read or written, and dropping the operation takes it back.
+    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
+        self.when = When::reached(self.when.take(), counter, threshold);
+        self
+    }
+
+    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
+    /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
+    pub fn counting(mut self, counter: &Counter) -> Self {
+        self.when = When::counted(self.when.take(), counter);
+        self
+    }
+
     /// Posts the operation.
     ///
     /// # Errors
     /// If it cannot be posted.
     pub fn start(self) -> Result<Accessing<'e, A, R>, OperationError> {
-        let Self { endpoint, peer, remote, mut buffer, what, data, flags, .. } = self;
+        let Self { endpoint, peer, remote, mut buffer, what, data, flags, when, .. } = self;
         let segment = match what {
             What::Write => Some(buffer.segment_for_send()),
             What::Read | What::Atomic(..) => buffer.segment_for_receive(),
@@ -236,25 +254,38 @@ impl<'e, A: Access, R: Outcome> AccessRequest<'e, A, R> {
         let Some(segment) = segment else {
             return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
         };
-        let id = endpoint.access.with(|engine| {
-            let id = engine.core.operations.start(buffer);
-            let (context, local) = (id as u64, Segments::one(segment));
-            posted(engine, id, |engine| match what {
-                What::Read | What::Write => {
-                    let remote = RemotePieces::one(remote);
-                    let work = RmaWork { peer, local, remote, data, context, flags };
-                    engine.post_rma(matches!(what, What::Write), &work, Notify::Operation)
-                }
-                What::Atomic(kind, op, datatype) => {
-                    let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
-                    let compare = (kind == Kind::Compare).then(|| part(COMPARE));
-                    let (operand, result) = (part(OPERAND), Some(part(RESULT)));
-                    let work =
-                        AtomicWork { peer, op, datatype, operand, compare, result, remote, data, context, flags };
-                    engine.post_atomic(&work, Notify::Operation)
-                }
-            })
-        })?;
+        let rma = |context| {
+            let (local, remote) = (Segments::one(segment), RemotePieces::one(remote));
+            RmaWork { peer, local, remote, data, context, flags }
+        };
+        let operation = |context| match what {
+            What::Read => Operation::Read(rma(context)),
+            What::Write => Operation::Write(rma(context)),
+            What::Atomic(kind, op, datatype) => {
+                let part = |offset| Segments::one(segment.slice(offset, datatype.size()));
+                let compare = (kind == Kind::Compare).then(|| part(COMPARE));
+                let (operand, result) = (part(OPERAND), Some(part(RESULT)));
+                Operation::Atomic(AtomicWork {
+                    peer,
+                    op,
+                    datatype,
+                    operand,
+                    compare,
+                    result,
+                    remote,
+                    data,
+                    context,
+                    flags,
+                })
+            }
+        };
+        let id = match when {
+            Some(when) => when.start(endpoint, buffer, |context, _| operation(context))?,
+            None => endpoint.access.with(|engine| {
+                let id = engine.core.operations.start(buffer);
+                posted(engine, id, |engine| engine.post_operation(&operation(id as u64), Notify::Operation))
+            })?,
+        };
         Ok(Accessing { under_way: UnderWay::new(endpoint, id), outcome: PhantomData })
     }
 

@@ -2,8 +2,10 @@
 
 use super::many::ReceivingMany;
 use super::under_way::{Receiving, Sending, UnderWay};
+use super::when::When;
 use super::{OperationError, Received, Sent};
 use crate::address::PeerAddress;
+use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::access::Access;
 use crate::endpoint::engine::Engine;
@@ -11,6 +13,7 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
+use crate::trigger::Operation;
 
 /// A send that is not posted yet.
 #[must_use = "nothing is sent before start, wait or await"]
@@ -22,6 +25,7 @@ pub struct SendRequest<'e, A: Access> {
     pub(super) tag: Option<u64>,
     pub(super) data: Option<u64>,
     pub(super) flags: OpFlags,
+    pub(super) when: Option<When>,
 }
 
 /// A receive that is not posted yet.
@@ -32,6 +36,7 @@ pub struct ReceiveRequest<'e, A: Access> {
     pub(super) buffer: Buffer,
     pub(super) from: PeerAddress,
     pub(super) tag: Option<(u64, u64)>,
+    pub(super) when: Option<When>,
 }
 
 impl<'e, A: Access> SendRequest<'e, A> {
@@ -53,12 +58,33 @@ impl<'e, A: Access> SendRequest<'e, A> {
         self
     }
 
+    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
+    /// nothing is read or written, and dropping the operation takes it back.
+    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
+        self.when = When::reached(self.when.take(), counter, threshold);
+        self
+    }
+
+    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
+    /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
+    pub fn counting(mut self, counter: &Counter) -> Self {
+        self.when = When::counted(self.when.take(), counter);
+        self
+    }
+
     /// Posts the send.
     ///
     /// # Errors
     /// If it cannot be posted.
     pub fn start(self) -> Result<Sending<'e, A>, OperationError> {
-        let Self { endpoint, buffer, peer, tag, data, flags } = self;
+        let Self { endpoint, buffer, peer, tag, data, flags, when } = self;
+        if let Some(when) = when {
+            let id = when.start(endpoint, buffer, |context, buffer| {
+                let segments = Segments::one(buffer.segment_for_send());
+                Operation::Send(SendWork { peer, segments, tag, data, context, flags })
+            })?;
+            return Ok(Sending { under_way: UnderWay::new(endpoint, id) });
+        }
         let id = endpoint.access.with(|engine| {
             let segments = Segments::one(buffer.segment_for_send());
             let id = engine.core.operations.start(buffer);
@@ -81,6 +107,20 @@ impl<'e, A: Access> ReceiveRequest<'e, A> {
     /// Takes messages of this peer only.
     pub fn from(mut self, peer: PeerAddress) -> Self {
         self.from = peer;
+        self
+    }
+
+    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
+    /// nothing is read or written, and dropping the operation takes it back.
+    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
+        self.when = When::reached(self.when.take(), counter, threshold);
+        self
+    }
+
+    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
+    /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
+    pub fn counting(mut self, counter: &Counter) -> Self {
+        self.when = When::counted(self.when.take(), counter);
         self
     }
 
@@ -113,10 +153,16 @@ impl<'e, A: Access> ReceiveRequest<'e, A> {
     }
 
     fn post(self, flags: OpFlags) -> Result<UnderWay<'e, A>, OperationError> {
-        let Self { endpoint, mut buffer, from, tag } = self;
+        let Self { endpoint, mut buffer, from, tag, when } = self;
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
         };
+        if let Some(when) = when {
+            let id = when.start(endpoint, buffer, |context, _| {
+                Operation::Receive(ReceiveWork { from, segments: Segments::one(segment), tag, context, flags })
+            })?;
+            return Ok(UnderWay::new(endpoint, id));
+        }
         let id = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(buffer);
             if flags.contains(OpFlags::MULTI_RECEIVE) {

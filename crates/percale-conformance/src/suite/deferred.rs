@@ -1,0 +1,261 @@
+//! Deferred work, on endpoints that make progress by themselves.
+
+#![expect(unsafe_code, reason = "queues raw work, on memory that is never freed")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale::trigger::{DeferredWork, Operation, Work, WorkError, WorkId};
+use percale::{
+    Access, AddressVector, AtomicOp, AtomicWork, CompletionFlags, CompletionQueue, Counter, Datatype, Domain, Entry,
+    ErrorCode, OpFlags, PeerAddress, ReceiveWork, RemotePieces, RmaWork, SendWork, SharedEndpoint,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content};
+use crate::watchdog::Watchdog;
+
+const LONG: Option<Duration> = Some(Duration::from_secs(60));
+
+/// Endpoints of one domain that know each other by number; nobody makes progress on them but themselves.
+struct Ring {
+    endpoints: Vec<SharedEndpoint>,
+    queues: Vec<CompletionQueue>,
+    sends: Arc<Counter>,
+    _vector: AddressVector,
+    domain: Domain,
+    _watchdog: Watchdog,
+}
+
+impl Ring {
+    fn new<F: Fabric>(count: usize, what: &str) -> Self {
+        let count = if F::ALONE { 1 } else { count };
+        let _watchdog = Watchdog::new(what);
+        let domain = F::new(crate::random::seed()).domain(|domain| domain);
+        let _vector = domain.address_vector().build().expect("a vector");
+        let sends = Arc::new(Counter::new());
+        let (mut endpoints, mut queues) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let queue = CompletionQueue::default();
+            let endpoint = domain.endpoint().vector(&_vector).transmit_queue(&queue).receive_queue(&queue);
+            let endpoint = endpoint.send_counter(&sends).bind_shared("127.0.0.1:0").expect("an endpoint");
+            _vector.insert(endpoint.address()).expect("an address");
+            endpoints.push(endpoint);
+            queues.push(queue);
+        }
+        Self { endpoints, queues, sends, _vector, domain, _watchdog }
+    }
+
+    fn at(&self, number: usize) -> SharedEndpoint {
+        self.endpoints[number % self.endpoints.len()].clone()
+    }
+
+    fn peer(&self, number: usize) -> PeerAddress {
+        PeerAddress((number % self.endpoints.len()) as u64)
+    }
+
+    fn queue(&self, number: usize) -> &CompletionQueue {
+        &self.queues[number % self.queues.len()]
+    }
+
+    /// Queues an operation of an endpoint.
+    fn defer(&self, on: usize, operation: Operation, when: (&Counter, u64), counting: Option<&Counter>) -> WorkId {
+        let (counter, threshold) = (when.0.clone(), when.1);
+        let work = Work::Transfer(self.at(on), operation);
+        // SAFETY: the tests name `Memory`, which is never freed.
+        unsafe { self.domain.queue_work(DeferredWork { work, counter, threshold, counting: counting.cloned() }) }
+            .expect("queued")
+    }
+
+    fn send(&self, to: usize, memory: Memory, tag: u64) -> Operation {
+        let (peer, segments, flags) = (self.peer(to), memory.segments(), OpFlags::empty());
+        Operation::Send(SendWork { peer, segments, tag: Some(tag), data: None, context: 7, flags })
+    }
+
+    /// What is in a queue, now.
+    #[track_caller]
+    fn entries(&self, number: usize) -> Vec<Entry> {
+        let mut entries = [Entry::default(); 16];
+        let count = self.queue(number).read(&mut entries).expect("no error");
+        entries[..count].to_vec()
+    }
+}
+
+fn receive(memory: Memory, tag: u64) -> Operation {
+    let (from, segments, flags) = (PeerAddress::UNSPECIFIED, memory.segments(), OpFlags::empty());
+    Operation::Receive(ReceiveWork { from, segments, tag: Some((tag, 0)), context: 8, flags })
+}
+
+/// Nothing is written to queues or the endpoint's counters, unless it was asked for.
+pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "deferred work tells its counter");
+    let [trigger, sent, received] = [Counter::new(), Counter::new(), Counter::new()];
+    for (round, len) in [8, 5000, F::BULK].into_iter().enumerate() {
+        let round = round as u64;
+        let (from, into) = (Memory::content(1, len), Memory::blank(len));
+        ring.defer(0, ring.send(1, from, round), (&trigger, round + 1), Some(&sent));
+        ring.defer(1, receive(into, round), (&trigger, round + 1), Some(&received));
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!((sent.value(), received.value()), (round, round), "nothing moves before");
+        from.write(&content(round, len)); // DWQ-017
+        trigger.add(1);
+        received.wait(round + 1, LONG).expect("the message comes");
+        sent.wait(round + 1, LONG).expect("and has left");
+        assert!(into.read() == content(round, len), "{len} bytes");
+    }
+    assert_eq!((sent.value(), received.value(), ring.sends.value()), (3, 3, 0));
+    assert!(ring.entries(0).is_empty() && ring.entries(1).is_empty());
+    // With FI_COMPLETION there is an entry as well; an endpoint's counter counts if it is the work's.
+    let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 9) else { unreachable!() };
+    send.flags = OpFlags::COMPLETION;
+    ring.defer(0, Operation::Send(send), (&trigger, 4), Some(&ring.sends));
+    ring.defer(1, receive(Memory::blank(8), 9), (&trigger, 4), None);
+    trigger.add(1);
+    ring.sends.wait(1, LONG).expect("it is counted");
+    let entries = ring.entries(0);
+    assert_eq!((entries.len(), entries[0].context, ring.sends.value()), (1, 7, 1));
+    assert!(entries[0].flags.contains(CompletionFlags::SEND | CompletionFlags::TAGGED));
+}
+
+/// Messages, tagged or not, reads, writes, the three kinds of atomic operations, and counters.
+pub fn dwq_004_every_kind_of_operation_may_wait<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "every kind of deferred work");
+    let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
+    let region = ring.domain.register(vec![9; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
+    let remote = |from, to| region.remote().slice(from..to);
+    let (peer, flags, context) = (ring.peer(1), OpFlags::empty(), 0);
+    let (read, old, swapped, plain) = (Memory::blank(16), Memory::blank(8), Memory::blank(8), Memory::blank(4));
+    let rma = |memory: Memory, remote| {
+        let (local, remote) = (memory.segments(), RemotePieces::one(remote));
+        RmaWork { peer, local, remote, data: None, context, flags }
+    };
+    let atomic = |remote, operand: Memory, compare: Option<Memory>, result: Option<Memory>, op| AtomicWork {
+        peer,
+        op,
+        datatype: Datatype::U64,
+        operand: operand.segments(),
+        compare: compare.map(|memory| memory.segments()),
+        result: result.map(|memory| memory.segments()),
+        remote,
+        data: None,
+        context,
+        flags,
+    };
+    let number = |value: u64| Memory::of(&value.to_ne_bytes());
+    let nines = u64::from_ne_bytes([9; 8]);
+    let receive_plain =
+        ReceiveWork { from: PeerAddress::UNSPECIFIED, segments: plain.segments(), tag: None, context, flags };
+    let send_plain = SendWork { peer, segments: Memory::of(b"word").segments(), tag: None, data: None, context, flags };
+    let works = [
+        (1, Operation::Receive(receive_plain)),
+        (0, Operation::Send(send_plain)),
+        (0, Operation::Read(rma(read, remote(0, 16)))),
+        (0, Operation::Write(rma(Memory::content(3, 16), remote(16, 32)))),
+        (0, Operation::Atomic(atomic(remote(32, 40), number(1), None, None, AtomicOp::Sum))),
+        (0, Operation::Atomic(atomic(remote(40, 48), number(2), None, Some(old), AtomicOp::Sum))),
+        (0, Operation::Atomic(atomic(remote(48, 56), number(3), Some(number(nines)), Some(swapped), AtomicOp::Cswap))),
+    ];
+    let count = works.len() as u64;
+    for (on, work) in works {
+        ring.defer(on, work, (&trigger, 1), Some(&done));
+    }
+    ring.domain.defer_add(&other, 5, (&done, count)).expect("queued");
+    ring.domain.defer_set(&done, 1000, (&other, 5)).expect("queued");
+    trigger.add(1);
+    done.wait(1000, LONG).expect("all of it");
+    assert_eq!((plain.read().as_slice(), other.value()), (&b"word"[..], 5));
+    assert_eq!((read.read(), old.read(), swapped.read()), (vec![9; 16], vec![9; 8], vec![9; 8]));
+    let mut now = [0; 64];
+    region.read(0, &mut now);
+    assert_eq!(now[16..32], content(3, 16));
+    assert_eq!(now[32..40], (nines + 1).to_ne_bytes());
+    assert_eq!(now[40..48], (nines + 2).to_ne_bytes());
+    assert_eq!(now[48..56], 3_u64.to_ne_bytes());
+}
+
+/// Cancelled, flushed, and refused because it belongs elsewhere.
+pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "deferred work is taken back");
+    let [trigger, other, done] = [Counter::new(), Counter::new(), Counter::new()];
+    let queue = |on: &Counter, byte: u8| ring.defer(0, ring.send(1, Memory::of(&[byte; 8]), 1), (on, 1), Some(&done));
+    let first = queue(&trigger, 1);
+    queue(&trigger, 2);
+    queue(&other, 3);
+    assert!(ring.domain.cancel_work(&first) && !ring.domain.cancel_work(&first));
+    assert_eq!((ring.domain.flush_work(Some(&other)), ring.domain.flush_work(Some(&other))), (1, 0));
+    other.add(1);
+    trigger.add(1);
+    done.wait(1, LONG).expect("what was not taken back");
+    // An operation that owns its buffer gives it back.
+    let owned = ring.at(0);
+    let waits = owned.tagged_send(ring.peer(1), 1, vec![4; 8]).when(&other, 2).counting(&done).start().expect("queued");
+    assert_eq!(ring.domain.flush_work(None), 0, "it is the operation's, not the domain's");
+    drop(waits);
+    other.add(1);
+    let into = Memory::blank(8);
+    ring.defer(1, receive(into, 1), (&trigger, 1), Some(&done));
+    done.wait(2, LONG).expect("one message");
+    assert_eq!((into.read(), done.value()), (vec![2; 8], 2));
+    let sent =
+        owned.tagged_send(ring.peer(1), 2, vec![5; 8]).when(&trigger, 2).counting(&done).start().expect("queued");
+    ring.defer(1, receive(into, 2), (&trigger, 2), None);
+    trigger.add(1);
+    assert_eq!(sent.wait().expect("it is sent").buffer.len(), 8);
+    let stranger = F::new(1).domain(|domain| domain);
+    let work = Work::Transfer(ring.at(0), ring.send(1, into, 1));
+    let work = DeferredWork { work, counter: trigger.clone(), threshold: 100, counting: None };
+    // SAFETY: as in `Ring::defer`.
+    let error = unsafe { stranger.queue_work(work) }.expect_err("of another domain");
+    assert!(matches!(error, WorkError::OtherDomain), "{error}");
+    assert!(!trigger.has_work() && !other.has_work());
+}
+
+/// A failed operation counts as an error; what waits for successes that never come is no hindrance to closing.
+pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "deferred work that never begins");
+    let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
+    let (into, peer) = (Memory::blank(8), ring.peer(1));
+    // No such region: it fails, and says so in the queue.
+    let remote = RemotePieces::one(percale::RemoteMemory { key: 1, address: 0, len: 8 });
+    let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
+    ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
+    ring.domain.defer_add(&other, 1, (&done, 1)).expect("queued");
+    ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None); // So its endpoint makes progress as well, and refuses.
+    let never = ring.defer(0, ring.send(1, into, 1), (&done, 2), Some(&done));
+    trigger.add(1);
+    other.wait(1, LONG).expect("errors count as ends");
+    assert_eq!((done.value(), done.read_error()), (0, 1));
+    let error = ring.queue(0).read_error().expect("the failure is told");
+    assert_eq!((error.error, error.entry.context), (ErrorCode::KeyRejected, 77));
+    drop(ring.queues);
+    drop(ring.endpoints); // What waits for `done` is forgotten.
+    done.add(5);
+    assert!(!ring.domain.cancel_work(&never));
+}
+
+/// Each of four endpoints receives and sends on, all of it queued before the first message.
+pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Fabric>() {
+    const ROUNDS: u64 = 50;
+    let ring = Ring::new::<F>(4, "a token goes round by itself");
+    let received: [Counter; 4] = Default::default();
+    let (start, sent) = (Counter::new(), Counter::new());
+    let token = Memory::content(1, 40);
+    let places: Vec<_> = (0..4).map(|_| Memory::blank(40)).collect();
+    for round in 0..ROUNDS {
+        for number in 0..4_usize {
+            // Received once the one before was; sent on once it is here.
+            ring.defer(number, receive(places[number], number as u64), (&start, 0), Some(&received[number]));
+            let (from, when) = if (round, number) == (0, 0) {
+                (token, (&start, 1))
+            } else {
+                (places[number], (&received[number], round + u64::from(number > 0)))
+            };
+            ring.defer(number, ring.send(number + 1, from, (number as u64 + 1) % 4), when, Some(&sent));
+        }
+    }
+    start.add(1);
+    received[0].wait(ROUNDS, LONG).expect("the token comes round");
+    sent.wait(4 * ROUNDS, LONG).expect("and is sent on");
+    assert_eq!(received.each_ref().map(Counter::value), [ROUNDS; 4]);
+    assert_eq!(places[0].read(), content(1, 40));
+}

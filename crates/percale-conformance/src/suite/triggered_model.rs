@@ -1,0 +1,249 @@
+//! Random schedules of queueing, cancelling, flushing, counting and closing, compared with a plain model.
+
+use std::collections::{HashMap, VecDeque};
+
+use percale::trigger::WorkId;
+use percale::{Counter, Domain, ErrorCode};
+
+use crate::fabric::Fabric;
+use crate::memory::Memory;
+use crate::mesh::{Mesh, Receive, Send, Station};
+use crate::random::Random;
+
+/// Steps, unless `PERCALE_STEPS` says how many.
+const STEPS: usize = 3000;
+const COUNTERS: usize = 4;
+
+/// What waits in the model.
+#[derive(Clone, Debug)]
+enum What {
+    /// A message with this number, and the context that it was posted with.
+    Send(u64),
+    Add(usize, u64),
+    Set(usize, u64),
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    threshold: u64,
+    /// Errors count too.
+    ends: bool,
+    what: What,
+    number: u64,
+}
+
+/// Counters, and what waits for them in the order in which it was queued.
+#[derive(Debug, Default)]
+struct Model {
+    values: [u64; COUNTERS],
+    errors: [u64; COUNTERS],
+    lines: [Vec<Line>; COUNTERS],
+    /// Messages that were sent.
+    sent: VecDeque<u64>,
+}
+
+impl Model {
+    /// A counter has changed.
+    fn fire(&mut self, counter: usize) {
+        let mut jobs = VecDeque::from([counter]);
+        while let Some(counter) = jobs.pop_front() {
+            while let Some(at) = self.first_due(counter) {
+                match self.lines[counter].remove(at).what {
+                    What::Send(number) => self.sent.push_back(number),
+                    What::Add(other, count) => {
+                        self.values[other] += count;
+                        jobs.push_back(other);
+                    }
+                    What::Set(other, value) => {
+                        self.values[other] = value;
+                        jobs.push_back(other);
+                    }
+                }
+            }
+        }
+    }
+
+    fn first_due(&self, counter: usize) -> Option<usize> {
+        let (value, errors) = (self.values[counter], self.errors[counter]);
+        let due = |line: &Line| line.threshold <= if line.ends { value + errors } else { value };
+        let lines = self.lines[counter].iter().enumerate().filter(|(_, line)| due(line));
+        // Of equal thresholds those that wait for successes come first.
+        lines.min_by_key(|(_, line)| (line.threshold, line.ends, line.number)).map(|(at, _)| at)
+    }
+}
+
+struct Run<F: Fabric> {
+    mesh: Mesh<F>,
+    random: Random,
+    model: Model,
+    counters: [Counter; COUNTERS],
+    /// Queued counter operations: on which counter, by number.
+    works: HashMap<u64, (usize, WorkId)>,
+    /// Waiting sends: context and number.
+    sends: HashMap<u64, u64>,
+    receives: VecDeque<(u64, Memory)>,
+    next: u64,
+}
+
+impl<F: Fabric> Run<F> {
+    fn domain(&self) -> &Domain {
+        &self.mesh.station(1).domain
+    }
+
+    fn queue(&mut self, counter: usize, threshold: u64, ends: bool, what: What) {
+        let line = Line { threshold, ends, what, number: self.next };
+        self.next += 1;
+        self.model.lines[counter].push(line);
+        self.model.fire(counter);
+    }
+
+    fn step(&mut self) {
+        let (counter, other) = (self.random.below(COUNTERS), self.random.below(COUNTERS));
+        let value = self.model.values[counter];
+        let near = (value + self.random.below(12) as u64).saturating_sub(2);
+        match self.random.below(40) {
+            0..14 => {
+                let number = self.next;
+                let bytes = Memory::of(&number.to_ne_bytes());
+                let operation = self.mesh.sending(1, Send::of(bytes));
+                let context = self.mesh.when(0, operation, &self.counters[counter], near);
+                self.sends.insert(context, number);
+                self.queue(counter, near, false, What::Send(number));
+            }
+            14..20 => {
+                // Only upwards, so that no two wait for each other for ever.
+                let (from, to) = (counter.min(other), counter.max(other));
+                if from != to {
+                    let near = self.model.values[from] + self.random.below(8) as u64;
+                    let (count, number) = (self.random.below(3) as u64, self.next);
+                    let (work, what) = if self.random.below(6) == 0 {
+                        let value = self.model.values[to] / 2;
+                        let work = self.domain().defer_set(&self.counters[to], value, (&self.counters[from], near));
+                        (work, What::Set(to, value))
+                    } else {
+                        let work = self.domain().defer_add(&self.counters[to], count, (&self.counters[from], near));
+                        (work, What::Add(to, count))
+                    };
+                    self.works.insert(number, (from, work.expect("queued")));
+                    self.queue(from, near, true, what);
+                }
+            }
+            20..28 => {
+                let count = [1, 1, 1, 2, 5, 9][self.random.below(6)];
+                self.counters[counter].add(count);
+                self.model.values[counter] += count;
+                self.model.fire(counter);
+            }
+            28..30 => {
+                self.counters[counter].add_error(1);
+                self.model.errors[counter] += 1;
+                self.model.fire(counter);
+            }
+            30 => {
+                let value = self.random.below(2 * value as usize + 2) as u64;
+                self.counters[counter].set(value);
+                self.model.values[counter] = value;
+                self.model.fire(counter);
+            }
+            31..35 => self.cancel_send(),
+            35..38 => self.cancel_work(),
+            38 => {
+                let all = self.random.below(3) == 0;
+                let flushed = self.domain().flush_work((!all).then_some(&self.counters[counter]));
+                let mut wanted = 0;
+                for (number, lines) in self.model.lines.iter_mut().enumerate() {
+                    if all || number == counter {
+                        let before = lines.len();
+                        lines.retain(|line| !line.ends);
+                        wanted += before - lines.len();
+                    }
+                }
+                assert_eq!(flushed, wanted, "flushed");
+            }
+            _ if self.random.below(20) == 0 && !F::ALONE => self.reopen(),
+            _ => {}
+        }
+    }
+
+    fn cancel_send(&mut self) {
+        let Some((&context, &number)) = self.sends.iter().min_by_key(|(context, _)| **context % 7) else { return };
+        let line = self.model.lines.iter_mut().find_map(|lines| {
+            let at = lines.iter().position(|line| matches!(line.what, What::Send(of) if of == number))?;
+            Some(lines.remove(at))
+        });
+        assert_eq!(self.mesh.endpoint(0).cancel(context), line.is_some(), "message {number}");
+        if line.is_some() {
+            assert_eq!(self.mesh.failed(context).error, ErrorCode::Canceled);
+        }
+        self.sends.remove(&context);
+    }
+
+    fn cancel_work(&mut self) {
+        let Some(&number) = self.works.keys().min_by_key(|number| **number % 5) else { return };
+        let Some((counter, work)) = self.works.remove(&number) else { return };
+        let at = self.model.lines[counter].iter().position(|line| line.number == number);
+        assert_eq!(self.domain().cancel_work(&work), at.is_some(), "work {number}");
+        at.map(|at| self.model.lines[counter].remove(at));
+    }
+
+    /// The sender's endpoint closes with all that waits in it, and another takes its place.
+    fn reopen(&mut self) {
+        self.mesh.close(0);
+        for lines in &mut self.model.lines {
+            lines.retain(|line| !matches!(line.what, What::Send(_)));
+        }
+        self.sends.clear();
+        let domain = self.mesh.fabric.domain(|domain| domain);
+        let vector = domain.address_vector().build().expect("a vector");
+        let endpoint = domain.endpoint().vector(&vector).bind(self.mesh.fabric.address()).expect("an endpoint");
+        vector.insert(endpoint.address()).expect("an address");
+        vector.insert(self.mesh.endpoint(1).address()).expect("an address");
+        self.mesh.open(0, Station { endpoint, vector, domain });
+    }
+
+    /// Everything that was begun arrives, in order, and nothing else does.
+    fn compare(&mut self) {
+        while let Some(number) = self.model.sent.pop_front() {
+            let (context, memory) = self.receives.pop_front().expect("there are enough");
+            self.mesh.done(context);
+            let came = u64::from_ne_bytes(memory.read().try_into().expect("8 bytes"));
+            assert_eq!(came, number, "another message was sent");
+            self.receive();
+        }
+        self.mesh.turns(2);
+        let first = self.receives.front().expect("there are enough").0;
+        assert!(self.mesh.take(first).is_none(), "a message that should wait was sent");
+        for (counter, value) in self.counters.iter().zip(self.model.values) {
+            assert_eq!(counter.value(), value);
+        }
+    }
+
+    fn receive(&mut self) {
+        let memory = Memory::blank(8);
+        let context = self.mesh.receive(1, Receive::into(memory));
+        self.receives.push_back((context, memory));
+    }
+}
+
+/// Triggered sends, deferred counter operations, cancelling, flushing, counting and setting, and endpoints that close.
+pub fn dwq_021_random_schedules_do_what_a_plain_model_does<F: Fabric>() {
+    let steps = std::env::var("PERCALE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
+    let seed = crate::random::seed();
+    println!("PERCALE_SEED={seed}");
+    let mesh = Mesh::<F>::connected(2);
+    let mut run = Run {
+        mesh,
+        random: Random::new(seed),
+        model: Model::default(),
+        counters: Default::default(),
+        works: HashMap::new(),
+        sends: HashMap::new(),
+        receives: VecDeque::new(),
+        next: 0,
+    };
+    run.receive();
+    for _ in 0..steps {
+        run.step();
+        run.compare();
+    }
+}

@@ -1,0 +1,180 @@
+//! Operations that begin when a counter has reached a value (fi_trigger(3)): triggered ones, and those of deferred work.
+//!
+//! Endpoints for such are opened with FI_TRIGGER, and are always shared ones: whoever counts begins their operations.
+
+use std::ffi::c_void;
+
+use percale::trigger::Operation;
+use percale::{OpFlags, ReceiveWork, SendWork, SharedEndpoint};
+
+use super::flags::{Direction, TRIGGERED};
+use super::{Endpoint, answer, local, unsupported};
+use crate::abi::{
+    FI_COMPLETION, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_REMOTE_CQ_DATA, FI_TRIGGER, FI_TRIGGER_THRESHOLD, FI_TRIGGER_XPU,
+    fi_msg, fi_msg_tagged, fi_triggered_context,
+};
+use crate::counter::Count;
+use crate::log;
+use crate::object::Object;
+
+const INVALID: isize = -(libc::EINVAL as isize);
+
+/// How an operation comes to be begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// At once.
+    Now,
+    /// As FI_TRIGGER says.
+    Triggered,
+    /// As deferred work, which reports nothing unless it is asked to.
+    Deferred,
+}
+
+impl Begins {
+    /// What an operation's flags say.
+    #[inline]
+    pub(super) const fn of(flags: u64) -> Self {
+        if flags & FI_TRIGGER == 0 { Self::Now } else { Self::Triggered }
+    }
+}
+
+/// percale does not know that flag.
+const fn without_mark(mut operation: Operation) -> Operation {
+    let flags = match &mut operation {
+        Operation::Send(work) => &mut work.flags,
+        Operation::Receive(work) => &mut work.flags,
+        Operation::Read(work) | Operation::Write(work) => &mut work.flags,
+        Operation::Atomic(work) => &mut work.flags,
+    };
+    *flags = flags.difference(TRIGGERED);
+    operation
+}
+
+impl Endpoint {
+    /// percale's flags for an operation's.
+    #[inline]
+    pub(super) fn flags_for(&self, direction: &Direction, begins: Begins, flags: u64) -> Result<OpFlags, isize> {
+        self.is_ready();
+        if begins == Begins::Now {
+            return direction.flags(flags).ok_or_else(|| unsupported(flags));
+        }
+        let mut ours = direction.flags(flags & !FI_TRIGGER).ok_or_else(|| unsupported(flags))?;
+        if begins == Begins::Deferred && flags & FI_COMPLETION == 0 {
+            ours.remove(OpFlags::COMPLETION);
+        }
+        Ok(ours)
+    }
+
+    /// A send, or a receive.
+    ///
+    /// # Safety
+    /// `msg` is as fi_msg(3) has it.
+    pub(crate) unsafe fn message(
+        &self,
+        receives: bool,
+        msg: *const fi_msg,
+        begins: Begins,
+        flags: u64,
+    ) -> Result<Operation, isize> {
+        // SAFETY: promised by the caller.
+        let msg = unsafe { &*msg };
+        // SAFETY: as above.
+        let segments = unsafe { local::several(msg.msg_iov, msg.iov_count) }?;
+        let context = local::context(msg.context);
+        if receives {
+            let flags = self.flags_for(&self.receive, begins, flags)?;
+            return Ok(Operation::Receive(ReceiveWork {
+                from: self.from(msg.addr),
+                segments,
+                tag: None,
+                context,
+                flags,
+            }));
+        }
+        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        let flags = self.flags_for(&self.transmit, begins, flags)?;
+        Ok(Operation::Send(SendWork { peer: self.peer(msg.addr), segments, tag: None, data, context, flags }))
+    }
+
+    /// The same, tagged.
+    ///
+    /// # Safety
+    /// `msg` is as fi_tagged(3) has it.
+    pub(crate) unsafe fn tagged_message(
+        &self,
+        receives: bool,
+        msg: *const fi_msg_tagged,
+        begins: Begins,
+        flags: u64,
+    ) -> Result<Operation, isize> {
+        // SAFETY: promised by the caller.
+        let msg = unsafe { &*msg };
+        // SAFETY: as above.
+        let segments = unsafe { local::several(msg.msg_iov, msg.iov_count) }?;
+        let context = local::context(msg.context);
+        if receives {
+            let (tag, flags) = (Some((msg.tag, msg.ignore)), self.flags_for(&self.receive, begins, flags)?);
+            return Ok(Operation::Receive(ReceiveWork { from: self.from(msg.addr), segments, tag, context, flags }));
+        }
+        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        let (tag, flags) = (Some(msg.tag), self.flags_for(&self.transmit, begins, flags)?);
+        Ok(Operation::Send(SendWork { peer: self.peer(msg.addr), segments, tag, data, context, flags }))
+    }
+
+    /// Posts an operation that begins as its context says.
+    ///
+    /// # Safety
+    /// The context is as fi_trigger(3) has it, and so is the operation's memory.
+    #[cold]
+    pub(super) unsafe fn post_triggered(&self, operation: Result<Operation, isize>, context: *mut c_void) -> isize {
+        let operation = match operation {
+            Ok(operation) => without_mark(operation),
+            Err(refused) => return refused,
+        };
+        let port = match self.port() {
+            Ok(port) => port,
+            Err(refused) => return refused,
+        };
+        if !self.triggers {
+            log::warning!(FI_LOG_EP_DATA, "an operation was not posted: the endpoint was opened without FI_TRIGGER");
+            return -(FI_EBADFLAGS as isize);
+        }
+        if context.is_null() {
+            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER needs a struct fi_triggered_context as the operation's context");
+            return INVALID;
+        }
+        // SAFETY: with FI_TRIGGER the context is such a structure; the longer one begins with the same members.
+        let trigger = unsafe { context.cast::<fi_triggered_context>().read_unaligned() };
+        match trigger.event_type {
+            FI_TRIGGER_THRESHOLD => {
+                // SAFETY: this member is the one that is meant.
+                let threshold = unsafe { trigger.trigger.threshold };
+                // SAFETY: null, or an open counter of the client's.
+                let Some(counter) = (unsafe { Count::of_class(threshold.cntr.cast()) }) else {
+                    log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_THRESHOLD needs a counter of this provider");
+                    return INVALID;
+                };
+                let percale = &counter.shared().percale;
+                // SAFETY: the client keeps the memory until the operation has completed.
+                answer(unsafe { port.when(&operation, percale, threshold.threshold as u64) })
+            }
+            FI_TRIGGER_XPU => {
+                log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the endpoint has not the capability FI_XPU");
+                -(libc::ENOSYS as isize)
+            }
+            other => {
+                log::warning!(FI_LOG_EP_DATA, "there is no trigger event of type {other}");
+                INVALID
+            }
+        }
+    }
+
+    /// The endpoint that deferred work is done by.
+    pub(crate) fn for_work(&self) -> Result<&SharedEndpoint, isize> {
+        if !self.triggers {
+            log::warning!(FI_LOG_EP_DATA, "deferred work needs an endpoint that was opened with FI_TRIGGER");
+            return Err(INVALID);
+        }
+        self.port()?.shared().ok_or(INVALID)
+    }
+}

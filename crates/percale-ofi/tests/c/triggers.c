@@ -1,0 +1,288 @@
+/*
+ * Triggered operations and deferred work (fi_trigger(3)). Names of groups begin with the requirements that they answer for.
+ */
+#include "every.h"
+
+static struct settings how = { .name = "triggers", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER };
+
+/* Memory that peers reach, by a key. */
+struct target {
+	struct fid_mr *mr;
+	char *memory;
+	uint64_t key;
+};
+
+static void open_target(struct two *t, struct target *target)
+{
+	memset(target, 0, sizeof(*target));
+	target->memory = calloc(1, 4096);
+	MUST(target->memory, "out of memory");
+	NEEDS(fi_mr_reg(t->room.domain, target->memory, 4096, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 800, 0, &target->mr, NULL));
+	target->key = fi_mr_key(target->mr);
+}
+
+static void close_target(struct target *target)
+{
+	ANSWERS(0, fi_close(&target->mr->fid));
+	free(target->memory);
+}
+
+static struct fid_cntr *counter_of(struct two *t)
+{
+	struct fid_cntr *counter;
+
+	NEEDS(fi_cntr_open(t->room.domain, NULL, &counter, NULL));
+	return counter;
+}
+
+static struct fi_triggered_context when(struct fid_cntr *counter, size_t threshold)
+{
+	return (struct fi_triggered_context){ .event_type = FI_TRIGGER_THRESHOLD, .trigger.threshold = { counter, threshold } };
+}
+
+static void turn(struct two *t, int times)
+{
+	while (times-- > 0)
+		progress(&t->a), progress(&t->b);
+}
+
+static ssize_t send_when(struct two *t, const void *buf, size_t len, struct fi_triggered_context *context)
+{
+	struct iovec iov = { (void *)buf, len };
+	struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = t->a.peer, .context = context };
+
+	return fi_sendmsg(t->a.ep, &msg, FI_TRIGGER);
+}
+
+/* Messages: nothing moves below the threshold, then in order of thresholds, what the buffers hold then. */
+static void messages(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_triggered_context contexts[4];
+	static const size_t thresholds[4] = { 3, 1, 3, 2 };
+	static const char order[4] = { 1, 3, 0, 2 };
+	uint64_t before = fi_cntr_read(t->a.counters[SENT]);
+
+	for (int n = 0; n < 4; n++)
+		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
+	for (int n = 0; n < 4; n++) {
+		contexts[n] = when(counter, thresholds[n]);
+		t->a.out[8 * n] = 99;
+		ANSWERS(0, send_when(t, t->a.out + 8 * n, 8, &contexts[n]));
+	}
+	turn(t, 50);
+	CHECK(fi_cntr_read(t->a.counters[SENT]) == before, "a send has begun");
+	for (int n = 0; n < 4; n++)
+		t->a.out[8 * n] = (char)n;
+	ANSWERS(0, fi_cntr_add(counter, 3));
+	for (int n = 0; n < 4; n++) {
+		CHECK(take(&t->b, context(n)).len == 8, "receive %d", n);
+		CHECK(t->b.in[8 * n] == order[n], "message %d is the one of %d", n, t->b.in[8 * n]);
+		CHECK(take(&t->a, &contexts[n]).err == 0, "send %d", n);
+	}
+	CHECK(fi_cntr_read(t->a.counters[SENT]) == before + 4, "they are counted");
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
+/* Tagged messages, receives, reads, writes and atomic operations by their msg calls; an alias whose operations are all triggered. */
+static void kinds(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_triggered_context c[6];
+	struct fid_ep *alias = NULL;
+	struct target target;
+	uint64_t one = 1;
+
+	open_target(t, &target);
+	for (size_t n = 0; n < COUNT(c); n++)
+		c[n] = when(counter, 1);
+	struct iovec from = { t->a.out, 16 }, into = { t->b.in, 16 }, fetched = { t->a.in, 16 };
+	struct fi_msg_tagged receive = { .msg_iov = &into, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 5, .context = &c[0] };
+	struct fi_msg_tagged send = { .msg_iov = &from, .iov_count = 1, .addr = t->a.peer, .tag = 5, .data = 77, .context = &c[1] };
+	struct fi_rma_iov remote = { .addr = 0, .len = 16, .key = target.key };
+	struct fi_msg_rma write = { .msg_iov = &from, .iov_count = 1, .addr = t->a.peer, .rma_iov = &remote, .rma_iov_count = 1, .context = &c[2] };
+	struct fi_rma_iov other = { .addr = 1024, .len = 16, .key = target.key };
+	struct fi_msg_rma read = { .msg_iov = &fetched, .iov_count = 1, .addr = t->a.peer, .rma_iov = &other, .rma_iov_count = 1, .context = &c[3] };
+	struct fi_ioc operand = { &one, 1 };
+	struct fi_rma_ioc word = { .addr = 512, .count = 1, .key = target.key };
+	struct fi_msg_atomic add = { .msg_iov = &operand, .iov_count = 1, .addr = t->a.peer, .rma_iov = &word, .rma_iov_count = 1,
+		.datatype = FI_UINT64, .op = FI_SUM, .context = &c[4] };
+
+	fill(t->a.out, 16, 3);
+	fill(target.memory + 1024, 16, 4);
+	ANSWERS(0, fi_trecvmsg(t->b.ep, &receive, FI_TRIGGER));
+	ANSWERS(0, fi_tsendmsg(t->a.ep, &send, FI_TRIGGER | FI_REMOTE_CQ_DATA));
+	ANSWERS(0, fi_writemsg(t->a.ep, &write, FI_TRIGGER));
+	ANSWERS(0, fi_readmsg(t->a.ep, &read, FI_TRIGGER));
+	ANSWERS(0, fi_atomicmsg(t->a.ep, &add, FI_TRIGGER));
+	ANSWERS(0, fi_ep_alias(t->a.ep, &alias, FI_TRANSMIT | FI_TRIGGER));
+	if (alias)
+		ANSWERS(0, fi_write(alias, t->a.out, 16, NULL, t->a.peer, 2048, target.key, &c[5]));
+	turn(t, 50);
+	CHECK(!target.memory[0] && !target.memory[512] && !target.memory[2048], "something has begun");
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	struct done done = take(&t->b, &c[0]);
+	CHECK(done.tag == 5 && done.data == 77 && done.len == 16, "tag %llu, data %llu", (unsigned long long)done.tag, (unsigned long long)done.data);
+	for (int n = 1; n < 6; n++)
+		CHECK(take(&t->a, &c[n]).err == 0, "operation %d", n);
+	CHECK(is_filled(t->b.in, 16, 3) && is_filled(target.memory, 16, 3) && is_filled(t->a.in, 16, 4), "data");
+	CHECK(target.memory[512] == 1 && is_filled(target.memory + 2048, 16, 3), "data");
+	if (alias)
+		ANSWERS(0, fi_close(&alias->fid));
+	close_target(&target);
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
+/* Cancelled, it never begins; what is no trigger is refused, and nothing waits. */
+static void canceled(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_triggered_context first = when(counter, 1), second = when(counter, 1), odd = when(counter, 1);
+
+	ANSWERS(0, send_when(t, "first---", 8, &first));
+	ANSWERS(0, send_when(t, "second--", 8, &second));
+	ANSWERS(0, fi_cancel(&t->a.ep->fid, &first));
+	CHECK(take(&t->a, &first).err == FI_ECANCELED, "it is reported so");
+	odd.event_type = 77;
+	ANSWERS(-FI_EINVAL, send_when(t, "wrong---", 8, &odd));
+	odd = when(NULL, 1);
+	ANSWERS(-FI_EINVAL, send_when(t, "wrong---", 8, &odd));
+	ANSWERS(-FI_EINVAL, send_when(t, "wrong---", 8, NULL));
+	odd.event_type = FI_TRIGGER_XPU;
+	ANSWERS(-FI_ENOSYS, send_when(t, "wrong---", 8, &odd));
+	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(0)));
+	ANSWERS(0, fi_cntr_set(counter, 1));
+	CHECK(take(&t->b, context(0)).len == 8 && !memcmp(t->b.in, "second--", 8), "%.8s", t->b.in);
+	CHECK(take(&t->a, &second).err == 0, "it has begun");
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
+static int queue(struct two *t, struct fi_deferred_work *work, enum fi_op_type type, void *op, struct fid_cntr *trigger, size_t threshold, struct fid_cntr *done)
+{
+	memset(work, 0, sizeof(*work));
+	work->op_type = type, work->op.msg = op;
+	work->triggering_cntr = trigger, work->threshold = threshold, work->completion_cntr = done;
+	return fi_control(&t->room.domain->fid, FI_QUEUE_WORK, work);
+}
+
+/* Every kind of work; only the completion counter moves, and the queue has nothing unless it was asked to. */
+static void work(struct two *t)
+{
+	struct fid_cntr *trigger = counter_of(t), *done = counter_of(t), *other = counter_of(t);
+	struct fi_deferred_work works[12];
+	struct target target;
+	uint64_t sent = fi_cntr_read(t->a.counters[SENT]);
+	uint64_t five = 5, expected = 0, old[2] = { 9, 9 };
+
+	open_target(t, &target);
+	struct iovec from = { t->a.out, 16 }, into = { t->b.in, 16 }, tinto = { t->b.in + 64, 16 }, fetched = { t->a.in, 16 };
+	struct fi_op_msg send = { t->a.ep, { .msg_iov = &from, .iov_count = 1, .addr = t->a.peer, .context = context(1) }, FI_COMPLETION };
+	struct fi_op_msg receive = { t->b.ep, { .msg_iov = &into, .iov_count = 1, .addr = FI_ADDR_UNSPEC }, 0 };
+	struct fi_op_tagged tsend = { t->a.ep, { .msg_iov = &from, .iov_count = 1, .addr = t->a.peer, .tag = 8 }, 0 };
+	struct fi_op_tagged treceive = { t->b.ep, { .msg_iov = &tinto, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = 8 }, 0 };
+	struct fi_rma_iov here = { 0, 16, target.key }, there = { 1024, 16, target.key };
+	struct fi_op_rma write = { t->a.ep, { .msg_iov = &from, .iov_count = 1, .addr = t->a.peer, .rma_iov = &here, .rma_iov_count = 1 }, 0 };
+	struct fi_op_rma read = { t->a.ep, { .msg_iov = &fetched, .iov_count = 1, .addr = t->a.peer, .rma_iov = &there, .rma_iov_count = 1 }, 0 };
+	struct fi_ioc operand = { &five, 1 }, compare = { &expected, 1 }, results[2] = { { &old[0], 1 }, { &old[1], 1 } };
+	struct fi_rma_ioc words[3] = { { 512, 1, target.key }, { 520, 1, target.key }, { 528, 1, target.key } };
+	struct fi_msg_atomic atomic = { .msg_iov = &operand, .iov_count = 1, .addr = t->a.peer, .rma_iov = &words[0], .rma_iov_count = 1, .datatype = FI_UINT64, .op = FI_SUM };
+	struct fi_op_atomic add = { t->a.ep, atomic, 0 };
+	struct fi_op_fetch_atomic fetch = { t->a.ep, atomic, { .msg_iov = &results[0], .iov_count = 1 }, 0 };
+	struct fi_op_compare_atomic swap = { t->a.ep, atomic, { .msg_iov = &results[1], .iov_count = 1 }, { .msg_iov = &compare, .iov_count = 1 }, 0 };
+	struct fi_op_cntr set = { other, 40 }, more = { other, 2 };
+
+	fetch.msg.rma_iov = &words[1];
+	swap.msg.rma_iov = &words[2], swap.msg.op = FI_CSWAP;
+	fill(target.memory + 1024, 16, 6);
+	ANSWERS(0, queue(t, &works[0], FI_OP_SEND, &send, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[1], FI_OP_RECV, &receive, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[2], FI_OP_TSEND, &tsend, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[3], FI_OP_TRECV, &treceive, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[4], FI_OP_WRITE, &write, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[5], FI_OP_READ, &read, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[6], FI_OP_ATOMIC, &add, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[7], FI_OP_FETCH_ATOMIC, &fetch, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[8], FI_OP_COMPARE_ATOMIC, &swap, trigger, 2, done));
+	ANSWERS(0, queue(t, &works[9], FI_OP_CNTR_SET, &set, done, 9, NULL));
+	ANSWERS(0, queue(t, &works[10], FI_OP_CNTR_ADD, &more, done, 9, NULL));
+	fill(t->a.out, 16, 5); /* Read when it begins. */
+	ANSWERS(0, fi_cntr_adderr(trigger, 1)); /* Errors count too. */
+	ANSWERS(0, fi_cntr_add(trigger, 1));
+	ANSWERS(0, fi_cntr_wait(done, 9, PATIENCE * 1000));
+	ANSWERS(0, fi_cntr_wait(other, 42, PATIENCE * 1000));
+	CHECK(fi_cntr_read(other) == 42 && fi_cntr_read(done) == 9 && fi_cntr_readerr(done) == 0, "exactly");
+	CHECK(is_filled(t->b.in, 16, 5) && is_filled(t->b.in + 64, 16, 5) && is_filled(target.memory, 16, 5) && is_filled(t->a.in, 16, 6), "data");
+	uint64_t *words_now = (uint64_t *)(target.memory + 512);
+	CHECK(words_now[0] == 5 && words_now[1] == 5 && words_now[2] == 5 && old[0] == 0 && old[1] == 0, "atomic operations");
+	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent, "the endpoint's counter has moved");
+	CHECK(take(&t->a, context(1)).err == 0, "a completion that was asked for");
+	quiet(&t->pair);
+	close_target(&target);
+	ANSWERS(0, fi_close(&trigger->fid));
+	ANSWERS(0, fi_close(&done->fid));
+	ANSWERS(0, fi_close(&other->fid));
+}
+
+/* Taken back, one by one, by counter, and all; refused. */
+static void taken_back(struct two *t)
+{
+	struct fid_cntr *trigger = counter_of(t), *other = counter_of(t), *count = counter_of(t);
+	struct fi_deferred_work works[6], bad;
+	struct fi_op_cntr add = { count, 1 };
+	struct fid *domain = &t->room.domain->fid;
+
+	for (int n = 0; n < 6; n++)
+		ANSWERS(0, queue(t, &works[n], FI_OP_CNTR_ADD, &add, n < 4 ? trigger : other, 1, NULL));
+	ANSWERS(0, fi_control(domain, FI_CANCEL_WORK, &works[0]));
+	ANSWERS(-FI_ENOENT, fi_control(domain, FI_CANCEL_WORK, &works[0]));
+	ANSWERS(0, fi_control(domain, FI_FLUSH_WORK, other));
+	ANSWERS(0, fi_cntr_add(other, 1));
+	CHECK(fi_cntr_read(count) == 0, "flushed work has begun");
+	ANSWERS(0, fi_cntr_add(trigger, 1));
+	CHECK(fi_cntr_read(count) == 3, "%llu, not 3", (unsigned long long)fi_cntr_read(count));
+	ANSWERS(-FI_ENOENT, fi_control(domain, FI_CANCEL_WORK, &works[1]));
+	ANSWERS(0, queue(t, &works[0], FI_OP_CNTR_ADD, &add, trigger, 2, NULL));
+	ANSWERS(0, queue(t, &works[1], FI_OP_CNTR_ADD, &add, other, 2, NULL));
+	ANSWERS(0, fi_control(domain, FI_FLUSH_WORK, NULL));
+	ANSWERS(0, fi_cntr_add(trigger, 1));
+	ANSWERS(0, fi_cntr_add(other, 1));
+	CHECK(fi_cntr_read(count) == 3, "flushed work has begun");
+	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, trigger, 9, count)); /* Completion counters are of transfers. */
+	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, NULL, trigger, 9, NULL));
+	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, NULL, 9, NULL));
+	ANSWERS(-FI_ENOSYS, queue(t, &bad, (enum fi_op_type)99, &add, trigger, 9, NULL));
+	ANSWERS(-FI_EINVAL, fi_control(domain, FI_QUEUE_WORK, NULL));
+	struct fi_op_msg nobody = { NULL, { 0 }, 0 };
+	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_SEND, &nobody, trigger, 9, NULL));
+	/* What still waits is no hindrance to closing. */
+	ANSWERS(0, queue(t, &works[2], FI_OP_CNTR_ADD, &add, trigger, 100, NULL));
+	ANSWERS(0, fi_close(&trigger->fid));
+	ANSWERS(0, fi_close(&other->fid));
+	ANSWERS(0, fi_close(&count->fid));
+}
+
+void trigger_groups(void)
+{
+	static const struct {
+		const char *name;
+		void (*run)(struct two *);
+	} all[] = {
+		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", messages },
+		{ "TRIG-002 TRIG-014: every kind of triggered operation", kinds },
+		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", canceled },
+		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", work },
+		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", taken_back },
+	};
+	struct two two;
+
+	CHECK(sizeof(struct fi_triggered_context) == sizeof(struct fi_context), "TRIG-003");
+	CHECK(sizeof(struct fi_triggered_context2) == sizeof(struct fi_context2), "TRIG-003");
+	for (size_t at = 0; at < COUNT(all); at++) {
+		begin(all[at].name);
+		how.counters = true;
+		open_two(&two, &how);
+		all[at].run(&two);
+		close_two(&two);
+		end();
+	}
+}

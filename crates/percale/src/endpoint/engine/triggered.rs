@@ -1,0 +1,275 @@
+//! Operations that a counter begins: from their endpoint's list to their end.
+//!
+//! Once begun, such an operation is one like any other, whose end is told to a [`Triggered`] first. It never finds "no room":
+//! results go to the queue's growing part, and what a link does not take waits. Due operations are looked for by progress; a post that makes
+//! some due leaves them to it.
+
+use std::sync::Arc;
+
+use super::Engine;
+use super::access::{atomic_entry, rma_entry};
+use super::core::{Core, send_flags, sent_entry};
+use super::types::{Notify, Side};
+use crate::completion::counter::Counter;
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::endpoint::remote_work::{AtomicWork, RmaWork};
+use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, ReceiveWork, SendWork};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
+use crate::trigger::{Due, Operation, Transfer};
+
+/// An operation that has begun.
+#[derive(Debug)]
+pub(crate) struct Triggered {
+    /// Counts its end.
+    counting: Option<Counter>,
+    /// The endpoint's counters do not.
+    quiet: bool,
+    /// Who else is told.
+    notify: Notify,
+    /// The context that it was posted with.
+    context: u64,
+    /// The payload of an injected operation.
+    copy: Option<Buffer>,
+}
+
+impl Operation {
+    const fn flags(&self) -> OpFlags {
+        match self {
+            Self::Send(work) => work.flags,
+            Self::Receive(work) => work.flags,
+            Self::Read(work) | Self::Write(work) => work.flags,
+            Self::Atomic(work) => work.flags,
+        }
+    }
+
+    const fn side(&self) -> Side {
+        if matches!(self, Self::Receive(_)) { Side::Receive } else { Side::Transmit }
+    }
+
+    /// The bytes that are sent.
+    const fn source(&mut self) -> Option<(&mut Segments, &mut OpFlags)> {
+        match self {
+            Self::Send(work) => Some((&mut work.segments, &mut work.flags)),
+            Self::Write(work) => Some((&mut work.local, &mut work.flags)),
+            Self::Atomic(work) => Some((&mut work.operand, &mut work.flags)),
+            Self::Receive(_) | Self::Read(_) => None,
+        }
+    }
+
+    /// The same, posted with another context.
+    const fn with_context(mut self, to: u64) -> Self {
+        match &mut self {
+            Self::Send(SendWork { context, .. })
+            | Self::Receive(ReceiveWork { context, .. })
+            | Self::Read(RmaWork { context, .. })
+            | Self::Write(RmaWork { context, .. })
+            | Self::Atomic(AtomicWork { context, .. }) => *context = to,
+        }
+        self
+    }
+
+    /// What a completion would say.
+    fn entry(&self) -> Entry {
+        match self {
+            Self::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
+            Self::Receive(work) => {
+                let kind = if work.tag.is_some() { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+                Entry { context: work.context, flags: CompletionFlags::RECEIVE | kind, ..Entry::default() }
+            }
+            Self::Read(work) => rma_entry(false, work),
+            Self::Write(work) => rma_entry(true, work),
+            Self::Atomic(work) => atomic_entry(work),
+        }
+    }
+}
+
+impl Engine {
+    /// An operation as it waits for its counter. What is injected is copied now. Deferred work may have a counter of its own.
+    pub(crate) fn transfer(
+        &mut self,
+        operation: &Operation,
+        deferred: Option<Option<Counter>>,
+    ) -> Result<Transfer, PostError> {
+        let mut operation = *operation;
+        let flags = operation.flags();
+        if flags.intersects(OpFlags::MULTI_RECEIVE | OpFlags::PEEK | OpFlags::CLAIM | OpFlags::DISCARD) {
+            return Err(PostError::Flags(
+                "a receive that waits for a counter takes one message, and is no look at what is here",
+            ));
+        }
+        if !self.process.is_here() {
+            return Err(PostError::Forked);
+        }
+        // From now on there is more to look after; other endpoints pay nothing for it.
+        (self.triggers, self.attentive) = (true, true);
+        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
+        let mut copy = None;
+        if let Some((source, flags)) = operation.source()
+            && flags.contains(OpFlags::INJECT)
+        {
+            if source.len() > INJECT_LIMIT {
+                return Err(PostError::InjectTooLong(source.len()));
+            }
+            flags.remove(OpFlags::INJECT);
+            let buffer = Buffer::from(source.to_vec());
+            *source = Segments::one(buffer.segment_for_send());
+            copy = Some(buffer);
+        }
+        // No room is reserved: it may wait for ever.
+        let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
+        let (quiet, counting) = (deferred.is_some(), deferred.flatten());
+        Ok(Transfer { operation, notify, counting, quiet, canceled: false, copy })
+    }
+
+    /// Begins the operations that are due, in order; says whether there were any.
+    #[inline(never)]
+    pub(crate) fn begin_due(&mut self) -> bool {
+        let mut any = false;
+        // Beginning one may end it, and that may make others due.
+        while self.core.submissions.any() {
+            let mut due = std::mem::take(&mut self.core.due);
+            self.core.submissions.take(&mut due);
+            while let Some(transfer) = due.pop_front() {
+                self.begin(*transfer);
+                any = true;
+            }
+            self.core.due = due;
+        }
+        any
+    }
+
+    /// Posts an operation.
+    #[inline]
+    pub(crate) fn post_operation(&mut self, operation: &Operation, notify: Notify) -> Result<(), PostError> {
+        match operation {
+            Operation::Send(work) => self.post_send(work, notify),
+            Operation::Receive(work) => self.post_receive(work, notify),
+            Operation::Read(work) => self.post_rma(false, work, notify),
+            Operation::Write(work) => self.post_rma(true, work, notify),
+            Operation::Atomic(work) => self.post_atomic(work, notify),
+        }
+    }
+
+    fn begin(&mut self, transfer: Transfer) {
+        let context = transfer.context();
+        let Transfer { operation, notify, counting, quiet, canceled, copy } = transfer;
+        // What was taken back counts nowhere: work that waits for it would begin.
+        let (counting, quiet) = (counting.filter(|_| !canceled), quiet || canceled);
+        let triggered = Triggered { counting, quiet, notify, context, copy };
+        let id = self.core.triggered.insert(triggered) as u64;
+        let (operation, notify) = (operation.with_context(id), Notify::Triggered);
+        let result = if canceled { Err(None) } else { self.post_operation(&operation, notify).map_err(Some) };
+        let Err(why) = result else { return };
+        let entry = operation.entry();
+        let error = match why {
+            None => ErrorEntry::new(entry, ErrorCode::Canceled).with_text("taken back before it was due"),
+            Some(why) => {
+                ErrorEntry::new(entry, code(&why)).with_text(format!("begun by a counter, but not possible: {why}"))
+            }
+        };
+        self.core.fail(operation.side(), notify, error);
+    }
+}
+
+/// What is reported for an operation that could not be posted when it was due.
+const fn code(why: &PostError) -> ErrorCode {
+    match why {
+        PostError::UnknownPeer(_) | PostError::NoVector => ErrorCode::UnknownAddress,
+        PostError::NotConnected => ErrorCode::NotConnected,
+        PostError::Again => ErrorCode::NoMemory,
+        PostError::ReadOnly => ErrorCode::Denied,
+        _ => ErrorCode::Io,
+    }
+}
+
+impl Core {
+    /// An operation that a counter began has ended: its own context again, and who asked to be told.
+    #[cold]
+    pub(super) fn triggered_over(&mut self, side: Side, result: Result<Entry, ErrorEntry>) {
+        let id = match &result {
+            Ok(entry) => entry.context,
+            Err(error) => error.entry.context,
+        };
+        let Some(Triggered { counting, quiet, notify, context, copy }) = self.triggered.try_remove(id as usize) else {
+            return;
+        };
+        let success = result.is_ok();
+        match result {
+            Ok(mut entry) => {
+                entry.context = context;
+                if quiet { self.report(side, notify, entry) } else { self.complete(side, notify, entry) }
+            }
+            Err(mut error) => {
+                error.entry.context = context;
+                if quiet { self.report_error(side, notify, error) } else { self.fail(side, notify, error) }
+            }
+        }
+        if let Some(counter) = counting {
+            self.submissions.counting(|| if success { counter.add(1) } else { counter.add_error(1) });
+        }
+        drop(copy);
+    }
+
+    /// Whether a triggered operation with this context, of a safe handle or not, is meant.
+    fn is_meant(notify: Notify, of: u64, context: u64, operation: bool) -> bool {
+        of == context && (notify == Notify::Operation) == operation
+    }
+
+    /// The number of a triggered operation that has begun.
+    pub(super) fn triggered_id(&self, context: u64, operation: bool) -> Option<u64> {
+        let meant = |(_, begun): &(usize, &Triggered)| Self::is_meant(begun.notify, begun.context, context, operation);
+        self.triggered.iter().find(meant).map(|(id, _)| id as u64)
+    }
+
+    /// Cancels an operation that waits for a counter; says whether there was one.
+    pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
+        if self.lines.is_empty() {
+            return false;
+        }
+        let ours = Arc::clone(&self.submissions);
+        let meant = |due: &Due| match due {
+            Due::Transfer(of, transfer) => {
+                Arc::ptr_eq(of, &ours) && Self::is_meant(transfer.notify, transfer.context(), context, operation)
+            }
+            Due::Add(..) | Due::Set(..) => false,
+        };
+        for counter in self.lines.all() {
+            let Some(Due::Transfer(_, transfer)) = counter.take_back(|waiting| waiting.cancel_first(meant)).flatten()
+            else {
+                continue;
+            };
+            let Transfer { operation, notify, quiet, .. } = *transfer;
+            let error =
+                ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("cancelled before it was due");
+            if quiet {
+                self.report_error(operation.side(), notify, error);
+            } else {
+                self.fail(operation.side(), notify, error);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// The endpoint closes: what waits for counters is never begun.
+    pub(super) fn forget_waiting(&mut self) {
+        drop(self.submissions.close());
+        for counter in self.lines.all() {
+            let ours = |_, due: &Due| matches!(due, Due::Transfer(of, _) if Arc::ptr_eq(of, &self.submissions));
+            drop(counter.take_back(|waiting| waiting.cancel_all(ours)));
+        }
+    }
+
+    /// Gives up the buffer of an operation: somebody may use it for ever.
+    pub(super) fn leak(&mut self, notify: Notify, context: u64) {
+        if notify != Notify::Triggered {
+            return self.operations.leak(notify, context);
+        }
+        if let Some(triggered) = self.triggered.get_mut(context as usize) {
+            std::mem::forget(triggered.copy.take());
+            let (notify, context) = (triggered.notify, triggered.context);
+            self.operations.leak(notify, context);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The raw face of operations that begin when a counter has reached a threshold.
+
+#![expect(unsafe_code, reason = "its contract is the caller's to keep")]
+
+use std::io;
+use std::sync::Arc;
+
+use super::access::Access;
+use super::access::reach::Reach;
+use super::work::PostError;
+use super::{Endpoint, SharedEndpoint};
+use crate::completion::counter::Counter;
+use crate::trigger::{Condition, Due, Operation};
+
+impl<A: Access> Endpoint<A> {
+    /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3), FI_TRIGGER_THRESHOLD).
+    /// Nothing is read or written before. Then it is as if it were posted, and completes so; there is always room for its
+    /// completion. [`Endpoint::cancel`] takes it back.
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done. What is only wrong when it begins (the peer is no longer in the vector, say) fails it.
+    ///
+    /// # Safety
+    /// As for posting it, from now until it has completed.
+    pub unsafe fn post_when(&self, operation: &Operation, counter: &Counter, threshold: u64) -> Result<(), PostError> {
+        let due = self.due(operation, counter, None)?;
+        counter.when(Condition::Successes(threshold), 0, due);
+        Ok(())
+    }
+
+    /// What is to be begun when `counter` says so. Deferred work is counted by the given counter, if any, and not by the
+    /// endpoint's.
+    pub(crate) fn due(
+        &self,
+        operation: &Operation,
+        counter: &Counter,
+        deferred: Option<Option<Counter>>,
+    ) -> Result<Due, PostError> {
+        self.access.with(|engine| {
+            let transfer = engine.transfer(operation, deferred)?;
+            engine.core.lines.add(counter);
+            Ok(Due::Transfer(Arc::clone(&engine.core.submissions), Box::new(transfer)))
+        })
+    }
+}
+
+impl SharedEndpoint {
+    /// Makes progress in a thread of its own from now on.
+    pub(crate) fn automate(&self) -> io::Result<()> {
+        self.access.automate()
+    }
+}

@@ -1,0 +1,234 @@
+//! Queueing work, and taking it back.
+
+#![expect(
+    unsafe_code,
+    reason = "operations on memory that the caller vouches for: the contract is the caller's to keep"
+)]
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::submissions::{Operation, Submissions};
+use super::waiting::{Condition, Due, Ticket};
+use crate::completion::counter::{Counter, WeakCounter};
+use crate::domain::Domain;
+use crate::endpoint::SharedEndpoint;
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::work::PostError;
+
+/// Why work was not queued.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The operation cannot be posted so.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The endpoint is of another domain.
+    #[error("the work's endpoint belongs to another domain; queue the work there")]
+    OtherDomain,
+    /// A counter operation was to be counted by a completion counter (DWQ-008).
+    #[error("work that changes a counter has no completion counter of its own")]
+    CountedTwice,
+    /// There is no thread that could make progress.
+    #[error("no thread for the work's progress: {0}")]
+    System(#[from] io::Error),
+}
+
+impl WorkError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Post(error) => error.errno(),
+            Self::OtherDomain | Self::CountedTwice => libc::EINVAL,
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// What deferred work does.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is read at once; a box would be made for each")]
+pub enum Work {
+    /// An operation of an endpoint.
+    Transfer(SharedEndpoint, Operation),
+    /// Adds to a counter.
+    Add(Counter, u64),
+    /// Sets a counter's value.
+    Set(Counter, u64),
+}
+
+/// A request of fi_control(3) with FI_QUEUE_WORK.
+#[derive(Clone, Debug)]
+pub struct DeferredWork {
+    /// What is done.
+    pub work: Work,
+    /// The triggering counter.
+    pub counter: Counter,
+    /// It begins when the counter has counted so many successes and errors.
+    pub threshold: u64,
+    /// Counts its end, as a success or an error. Not of counter operations.
+    pub counting: Option<Counter>,
+}
+
+/// Names queued work, to [cancel](Domain::cancel_work) it. Once that has begun, it names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkId {
+    /// Where the counter is.
+    counter: usize,
+    ticket: Ticket,
+}
+
+impl WorkId {
+    /// As three words, for who has no better place to keep it.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 3] {
+        let [line, entry] = self.ticket.to_words();
+        [self.counter as u64, line, entry]
+    }
+
+    /// Of what [`to_words`](Self::to_words) gave. Of any other words it names nothing, most likely, or other queued work.
+    #[must_use]
+    pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
+        Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
+    }
+}
+
+/// The counters that some owner's work may wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    counters: HashMap<usize, WeakCounter>,
+    /// How many may be there before those that are gone are looked for.
+    limit: usize,
+}
+
+impl Lines {
+    /// Work waits for this one from now on.
+    pub(crate) fn add(&mut self, counter: &Counter) {
+        if self.counters.len() >= self.limit {
+            self.counters.retain(|_, counter| counter.upgrade().is_some_and(|counter| counter.has_work()));
+            self.limit = 2 * self.counters.len() + 16;
+        }
+        self.counters.insert(counter.place_in_memory(), counter.downgrade());
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counters.is_empty()
+    }
+
+    /// The counter at this place, if it is still there.
+    fn at(&self, place: usize) -> Option<Counter> {
+        self.counters.get(&place)?.upgrade()
+    }
+
+    /// Those that are still there.
+    pub(crate) fn all(&self) -> Vec<Counter> {
+        self.counters.values().filter_map(WeakCounter::upgrade).collect()
+    }
+}
+
+/// The deferred work of a domain.
+#[derive(Debug, Default)]
+pub(crate) struct Deferred {
+    lines: Mutex<Lines>,
+}
+
+impl Domain {
+    /// Queues deferred work (FI_QUEUE_WORK). It begins by itself; its endpoint, and those that the counter counts for, make
+    /// progress by themselves from now on. Nothing is told of its success but to its counter, unless the operation's flags ask for
+    /// a completion; its failure is also told to the endpoint's completion queue.
+    ///
+    /// # Errors
+    /// As [`WorkError`] says; then nothing was queued.
+    ///
+    /// # Safety
+    /// As for posting the operation, from now until it has ended or was taken back.
+    pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
+        let DeferredWork { work, counter, threshold, counting } = work;
+        counter.automate()?;
+        let due = match work {
+            Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
+            Work::Add(other, count) => Due::Add(other, count),
+            Work::Set(other, value) => Due::Set(other, value),
+            Work::Transfer(endpoint, operation) => {
+                if !Arc::ptr_eq(&endpoint.domain().inner, &self.inner) {
+                    return Err(WorkError::OtherDomain);
+                }
+                endpoint.automate()?;
+                endpoint.due(&operation, &counter, Some(counting))?
+            }
+        };
+        Ok(self.defer(due, &counter, threshold))
+    }
+
+    /// Adds `count` to a counter once another has counted so many successes and errors. The other counter's endpoints make progress by
+    /// themselves from now on.
+    ///
+    /// # Errors
+    /// If there is no thread for that.
+    pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
+        when.0.automate()?;
+        Ok(self.defer(Due::Add(to.clone(), count), when.0, when.1))
+    }
+
+    /// As [`defer_add`](Self::defer_add), but sets the counter's value.
+    ///
+    /// # Errors
+    /// As of [`defer_add`](Self::defer_add).
+    pub fn defer_set(&self, to: &Counter, value: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
+        when.0.automate()?;
+        Ok(self.defer(Due::Set(to.clone(), value), when.0, when.1))
+    }
+
+    pub(crate) fn defer(&self, due: Due, counter: &Counter, threshold: u64) -> WorkId {
+        let (ticket, known) = counter.when(Condition::Ends(threshold), self.owner(), due);
+        if !known {
+            self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).add(counter);
+        }
+        WorkId { counter: counter.place_in_memory(), ticket }
+    }
+
+    /// What this domain's work is marked with.
+    pub(crate) fn owner(&self) -> u64 {
+        Arc::as_ptr(&self.inner).addr() as u64
+    }
+
+    /// Takes queued work back (FI_CANCEL_WORK): it never begins. False if it has begun, or was taken back already.
+    pub fn cancel_work(&self, work: &WorkId) -> bool {
+        let counter = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).at(work.counter);
+        let Some(counter) = counter else { return false };
+        let taken = counter.take_back(|waiting| waiting.cancel(work.ticket, self.owner())).flatten();
+        taken.is_some_and(|due| {
+            taken_back(due);
+            true
+        })
+    }
+
+    /// Takes back all work of this domain that waits for this counter, or for any (FI_FLUSH_WORK); returns how much.
+    pub fn flush_work(&self, counter: Option<&Counter>) -> usize {
+        let counters = match counter {
+            Some(counter) => vec![counter.clone()],
+            None => self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).all(),
+        };
+        let owner = self.owner();
+        let mut count = 0;
+        for counter in counters {
+            let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == owner)).unwrap_or_default();
+            count += taken.len();
+            taken.into_iter().for_each(taken_back);
+        }
+        count
+    }
+}
+
+/// Whoever owns the buffer of what was taken back gets it.
+fn taken_back(due: Due) {
+    if let Due::Transfer(endpoint, mut transfer) = due
+        && transfer.notify == Notify::Operation
+    {
+        transfer.canceled = true;
+        Submissions::begin(&endpoint, transfer);
+    }
+}

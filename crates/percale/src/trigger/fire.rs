@@ -1,0 +1,135 @@
+//! Firing: what a counter's increment sets off.
+//!
+//! Counting in one counter may fire work that counts in another, and so on along a chain of any length. So firing is no recursion: the
+//! first call in a thread works off a list of [`Job`]s, and those inside it only add to the list.
+//!
+//! Nothing is slept over: whoever puts work in line publishes its threshold and then looks at the values; whoever counts
+//! publishes the value and then looks at the thresholds. Both in sequentially consistent order, so one of them sees the
+//! other (the loom model of [`Gate`](super::gate::Gate) runs it through every order).
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::submissions::Submissions;
+use super::waiting::Due;
+use crate::completion::counter::Counter;
+
+enum Job<'a> {
+    /// A counter may have reached a threshold.
+    Counter(Cow<'a, Counter>),
+    /// An endpoint may have something to begin.
+    Kick(Arc<Submissions>),
+}
+
+#[derive(Default)]
+struct Jobs {
+    /// Somebody further up in this thread works the list off.
+    busy: bool,
+    list: VecDeque<Job<'static>>,
+}
+
+thread_local! {
+    static JOBS: RefCell<Jobs> = RefCell::default();
+}
+
+thread_local! {
+    /// What is being dropped further up in this thread, and what is to be dropped next.
+    static DROPPING: RefCell<Option<Vec<Due>>> = const { RefCell::new(None) };
+}
+
+/// Drops what waited for a counter that is gone. It may hold the last handle of another counter, for which more waits, and so on
+/// along a chain of any length: no recursion either.
+pub(super) fn drop_all(mut dues: Vec<Due>) {
+    let ours = DROPPING.try_with(|list| match &mut *list.borrow_mut() {
+        Some(list) => {
+            list.append(&mut dues);
+            false
+        }
+        list => {
+            *list = Some(std::mem::take(&mut dues));
+            true
+        }
+    });
+    if ours != Ok(true) {
+        return; // Or the thread ends, and `dues` are dropped here.
+    }
+    while let Ok(Some(due)) = DROPPING.try_with(|list| list.borrow_mut().as_mut().and_then(Vec::pop)) {
+        drop(due);
+    }
+    DROPPING.try_with(|list| *list.borrow_mut() = None).ok();
+}
+
+/// Whoever works the list off; if a panic ends that, the next call begins anew.
+struct Working;
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        JOBS.with_borrow_mut(|jobs| jobs.busy = false);
+    }
+}
+
+/// Does what became due by a change of this counter, and all that follows from it.
+#[cold]
+pub(crate) fn fire(counter: &Counter) {
+    run(Job::Counter(Cow::Borrowed(counter)));
+}
+
+/// Lets an endpoint begin what was put in its list.
+pub(crate) fn kick(submissions: &Arc<Submissions>) {
+    run(Job::Kick(Arc::clone(submissions)));
+}
+
+impl Job<'_> {
+    fn owned(self) -> Job<'static> {
+        match self {
+            Self::Counter(counter) => Job::Counter(Cow::Owned(counter.into_owned())),
+            Self::Kick(submissions) => Job::Kick(submissions),
+        }
+    }
+
+    fn work(self) {
+        match self {
+            Self::Counter(counter) => begin_due(&counter),
+            Self::Kick(submissions) => submissions.kick(),
+        }
+    }
+}
+
+fn run(job: Job<'_>) {
+    let first = JOBS.with_borrow_mut(|jobs| {
+        if std::mem::replace(&mut jobs.busy, true) {
+            jobs.list.push_back(job.owned());
+            return None;
+        }
+        Some(job)
+    });
+    let Some(first) = first else { return };
+    let _working = Working;
+    first.work();
+    while let Some(job) = JOBS.with_borrow_mut(|jobs| jobs.list.pop_front()) {
+        job.work();
+    }
+}
+
+/// Takes everything from a counter's line that is due, in order.
+fn begin_due(counter: &Counter) {
+    let mut last: Option<Arc<Submissions>> = None;
+    counter.each_due(|due| match due {
+        // Their own thresholds are looked at when this counter's line is done with.
+        Due::Add(other, count) => other.add(count),
+        Due::Set(other, value) => other.set(value),
+        Due::Transfer(endpoint, transfer) => {
+            endpoint.push(transfer);
+            if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
+                && let Some(last) = last.replace(endpoint)
+            {
+                kick(&last);
+            }
+        }
+    });
+    if let Some(last) = last {
+        kick(&last);
+    }
+}

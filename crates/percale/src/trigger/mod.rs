@@ -1,0 +1,45 @@
+//! Operations that begin by themselves when a counter has reached a threshold (fi_trigger(3)).
+//!
+//! * **Triggered operations** ([`Endpoint::post_when`], `when` of the safe requests) wait for so many *successes*. They complete as
+//!   any operation does.
+//! * **Deferred work** ([`Domain::queue_work`], `counting` of the safe requests) waits for so many successes *and errors*, and
+//!   when it has ended, it counts in a counter of its own. So work can wait for work, and a chain of it runs with no further call:
+//!   endpoints that it needs make progress by themselves from then on (those that threads share).
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{Counter, Info};
+//! let domain = Info::discover()?.best()?.open()?;
+//! let [first, second, third] = [Counter::new(), Counter::new(), Counter::new()];
+//! domain.defer_add(&second, 1, (&first, 3))?; // once `first` has counted to 3
+//! domain.defer_add(&third, 10, (&second, 1))?;
+//! first.add(2);
+//! assert_eq!(third.value(), 0);
+//! first.add(1);
+//! assert_eq!(third.value(), 10);
+//! # Ok(()) }
+//! ```
+//!
+//! What waits for a counter begins in the order of thresholds, and of submission where those are equal, however far the counter
+//! jumps. A condition that holds already begins it at once. Counting begins it in the thread that counts, before that call
+//! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
+//!
+//! * `gate`, `heap`, `waiting`: a counter's line; `fire`: working it off; `submissions`: the way to the endpoint
+//! * `face`: queueing and taking back
+
+mod face;
+mod fire;
+mod gate;
+mod heap;
+mod submissions;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod waiting;
+
+pub(crate) use self::face::{Deferred, Lines};
+pub use self::face::{DeferredWork, Work, WorkError, WorkId};
+pub(crate) use self::fire::fire;
+pub(crate) use self::gate::Gate;
+pub use self::submissions::Operation;
+pub(crate) use self::submissions::{Submissions, Transfer};
+pub(crate) use self::waiting::{Condition, Due, Ticket, Waiting};

@@ -1,0 +1,192 @@
+//! Operations that are due, on their way to the endpoint that begins them.
+//!
+//! Whoever counts may be any thread, or the very endpoint in the middle of something. So what is due is put in the endpoint's list
+//! and the endpoint is *kicked*: if nobody is in it, the kicker begins the operations at once; if it is the one that counts, its
+//! next progress does; if another thread is in it, that one may have looked already, and the bell makes somebody look again. An endpoint of one owner begins them when its owner makes progress, and a sleeping owner is woken.
+//!
+//! Locks: the list's is taken last and never held while anything else is called.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::completion::counter::Counter;
+use crate::endpoint::WeakShared;
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::remote_work::{AtomicWork, RmaWork};
+use crate::endpoint::work::{ReceiveWork, SendWork};
+use crate::memory::buffer::Buffer;
+use crate::transport::shm::Bell;
+
+/// An operation of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    /// Sends a message.
+    Send(SendWork),
+    /// Receives one; without MULTI_RECEIVE, PEEK, CLAIM and DISCARD.
+    Receive(ReceiveWork),
+    /// Reads a peer's memory.
+    Read(RmaWork),
+    /// Writes it.
+    Write(RmaWork),
+    /// Changes it.
+    Atomic(AtomicWork),
+}
+
+/// An operation that waits, or is due.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    /// What is done.
+    pub(crate) operation: Operation,
+    /// Who learns of its end, besides `counting`.
+    pub(crate) notify: Notify,
+    /// Counts its end; endpoints' counters do not.
+    pub(crate) counting: Option<Counter>,
+    /// Deferred work: only `counting` counts it.
+    pub(crate) quiet: bool,
+    /// It was taken back: its end is told, and that is all.
+    pub(crate) canceled: bool,
+    /// The payload of an injected operation, which `operation` then names.
+    pub(crate) copy: Option<Buffer>,
+}
+
+impl Transfer {
+    /// The context that it was posted with.
+    pub(crate) const fn context(&self) -> u64 {
+        match &self.operation {
+            Operation::Send(work) => work.context,
+            Operation::Receive(work) => work.context,
+            Operation::Read(work) | Operation::Write(work) => work.context,
+            Operation::Atomic(work) => work.context,
+        }
+    }
+}
+
+/// What is due in one endpoint.
+#[derive(Debug)]
+pub(crate) struct Submissions {
+    any: AtomicBool,
+    list: Mutex<List>,
+    bell: Arc<Bell>,
+    automatic: AtomicBool,
+    /// The endpoint, if threads share it.
+    endpoint: OnceLock<WeakShared>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    due: VecDeque<Box<Transfer>>,
+    /// The endpoint is gone.
+    closed: bool,
+}
+
+thread_local! {
+    /// This thread does nothing but make progress: it looks again anyway.
+    static PROGRESSING: Cell<bool> = const { Cell::new(false) };
+    /// The endpoint that is counting in this thread, by the address of its submissions: it looks at them afterwards.
+    static COUNTING: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Submissions {
+    /// Of an endpoint with this bell.
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        Self {
+            any: AtomicBool::new(false),
+            list: Mutex::default(),
+            bell,
+            automatic: AtomicBool::new(false),
+            endpoint: OnceLock::new(),
+        }
+    }
+
+    /// This thread makes progress, until it ends.
+    pub(crate) fn progressing() {
+        PROGRESSING.set(true);
+    }
+
+    /// The endpoint has a thread that makes progress.
+    pub(crate) fn automate(&self) {
+        self.automatic.store(true, Ordering::Relaxed);
+    }
+
+    /// Threads share the endpoint.
+    pub(crate) fn share(&self, endpoint: WeakShared) {
+        self.endpoint.get_or_init(|| endpoint);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Runs `f`, in which the endpoint itself counts.
+    #[inline]
+    pub(crate) fn counting<R>(&self, f: impl FnOnce() -> R) -> R {
+        let before = COUNTING.replace(self.place());
+        let result = f();
+        COUNTING.set(before);
+        result
+    }
+
+    /// Adds what is due; dropped if the endpoint is gone.
+    pub(super) fn push(&self, transfer: Box<Transfer>) {
+        let mut list = self.lock();
+        if !list.closed {
+            list.due.push_back(transfer);
+            self.any.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Begins an operation now, whatever it waited for.
+    pub(super) fn begin(this: &Arc<Self>, transfer: Box<Transfer>) {
+        this.push(transfer);
+        super::fire::kick(this);
+    }
+
+    /// Sees to it that somebody begins what is due.
+    pub(super) fn kick(&self) {
+        if !self.any() {
+            return;
+        }
+        if COUNTING.get() == self.place() {
+            // Its next progress begins it. If that is a thread's that may be asleep, it is woken.
+            if self.automatic.load(Ordering::Relaxed) && !PROGRESSING.get() {
+                self.bell.wake();
+            }
+            return;
+        }
+        let begun = self.endpoint.get().and_then(WeakShared::upgrade).is_some_and(|endpoint| endpoint.begin_due());
+        if !begun {
+            self.bell.wake();
+        }
+    }
+
+    /// Whether something is due.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Takes everything that is due.
+    pub(crate) fn take(&self, into: &mut VecDeque<Box<Transfer>>) {
+        let mut list = self.lock();
+        self.any.store(false, Ordering::SeqCst);
+        if into.is_empty() {
+            std::mem::swap(into, &mut list.due); // Both keep their memory.
+        } else {
+            into.append(&mut list.due);
+        }
+    }
+
+    /// The endpoint is gone; returns what it will not begin.
+    pub(crate) fn close(&self) -> VecDeque<Box<Transfer>> {
+        let mut list = self.lock();
+        list.closed = true;
+        self.any.store(false, Ordering::SeqCst);
+        std::mem::take(&mut list.due)
+    }
+}

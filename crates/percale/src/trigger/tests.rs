@@ -1,0 +1,146 @@
+//! Counters that change counters. Operations of endpoints are tested by the conformance suite.
+
+#![expect(unsafe_code, reason = "the raw face is tested; it says why its calls are sound")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::completion::counter::Counter;
+use crate::domain::{Domain, DomainBuilder};
+
+fn domain() -> Domain {
+    let network = crate::transport::sim::Network::new(1, crate::transport::sim::SimOptions::default());
+    DomainBuilder::new(false, false, false, String::new()).simulated(&network).open().unwrap()
+}
+
+#[test]
+fn dwq_002_dwq_003_dwq_007_counters_are_added_to_and_set() {
+    let domain = domain();
+    let [trigger, other] = [Counter::new(), Counter::new()];
+    domain.defer_add(&other, 5, (&trigger, 2)).unwrap();
+    domain.defer_set(&other, 100, (&trigger, 3)).unwrap();
+    trigger.add(1);
+    assert_eq!(other.value(), 0);
+    trigger.add_error(1); // Errors count too.
+    assert_eq!(other.value(), 5);
+    trigger.add_error(1);
+    assert_eq!(other.value(), 100);
+    domain.defer_add(&other, 1, (&trigger, 3)).unwrap();
+    assert_eq!((other.value(), other.read_error()), (101, 0), "what is reached begins at once");
+}
+
+#[test]
+fn dwq_008_a_counter_operation_has_no_completion_counter() {
+    let (domain, counter) = (domain(), Counter::new());
+    for work in [Work::Add(Counter::new(), 1), Work::Set(Counter::new(), 1)] {
+        let work = DeferredWork { work, counter: counter.clone(), threshold: 1, counting: Some(Counter::new()) };
+        // SAFETY: no memory is named.
+        let error = unsafe { domain.queue_work(work) }.unwrap_err();
+        assert_eq!(error.errno(), libc::EINVAL);
+    }
+    assert!(!counter.has_work());
+}
+
+#[test]
+fn dwq_012_dwq_013_dwq_014_work_is_taken_back() {
+    let (ours, others) = (domain(), domain());
+    let [first, second, count] = [Counter::new(), Counter::new(), Counter::new()];
+    let queue = |domain: &Domain, on: &Counter| domain.defer_add(&count, 1, (on, 1)).unwrap();
+    let work = queue(&ours, &first);
+    assert!(!others.cancel_work(&work), "it is another domain's");
+    assert!(ours.cancel_work(&work) && !ours.cancel_work(&work));
+    first.add(1);
+    assert_eq!(count.value(), 0);
+    let begun = queue(&ours, &first);
+    assert!(!ours.cancel_work(&begun), "it has begun");
+    assert_eq!(count.value(), 1);
+    first.set(0);
+    for counter in [&first, &second] {
+        queue(&ours, counter);
+        queue(&ours, counter);
+        queue(&others, counter);
+    }
+    assert_eq!(ours.flush_work(Some(&first)), 2);
+    assert_eq!(ours.flush_work(None), 2);
+    assert_eq!(ours.flush_work(None), 0);
+    first.add(1);
+    second.add(1);
+    assert_eq!(count.value(), 3, "the other domain's work begins");
+    let gone = queue(&ours, &Counter::new());
+    assert!(!ours.cancel_work(&gone), "its counter is gone");
+}
+
+#[test]
+fn dwq_020_a_chain_of_any_length_runs_and_is_dropped() {
+    const LENGTH: u64 = 200_000;
+    let domain = domain();
+    for run in [true, false] {
+        let first = Counter::new();
+        let mut last = first.clone();
+        for _ in 0..LENGTH {
+            let next = Counter::new();
+            domain.defer_add(&next, 1, (&last, 1)).unwrap();
+            last = next;
+        }
+        if run {
+            first.add(1);
+        }
+        assert_eq!(last.value(), u64::from(run));
+        drop(last);
+        drop(first);
+    }
+}
+
+#[test]
+fn dwq_020_a_counter_that_waits_for_itself_goes_round() {
+    let (domain, counter) = (domain(), Counter::new());
+    for threshold in (1..1000).rev() {
+        domain.defer_add(&counter, 1, (&counter, threshold)).unwrap();
+    }
+    counter.add(1);
+    assert_eq!(counter.value(), 1000);
+}
+
+#[test]
+fn dwq_021_threads_that_count_and_queue_lose_nothing() {
+    const EACH: u64 = 20_000;
+    let domain = domain();
+    let [trigger, done] = [Counter::new(), Counter::new()];
+    let (queued, next) = (AtomicU64::new(0), AtomicU64::new(1));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    domain.defer_add(&done, 1, (&trigger, next.fetch_add(1, Ordering::Relaxed))).unwrap();
+                    queued.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            scope.spawn(|| (0..EACH).for_each(|_| trigger.add(1)));
+        }
+    });
+    assert_eq!(done.value(), queued.load(Ordering::Relaxed));
+    assert!(!trigger.has_work());
+}
+
+#[test]
+fn dwq_022_what_waits_keeps_what_it_needs_and_no_more() {
+    let domain = domain();
+    let (trigger, other) = (Counter::new(), Counter::new());
+    let weak = other.downgrade();
+    domain.defer_add(&other, 1, (&trigger, 1)).unwrap();
+    drop(other);
+    assert!(weak.upgrade().is_some(), "it is still to be counted in");
+    drop(trigger);
+    assert!(weak.upgrade().is_none(), "nothing can begin any more");
+}
+
+#[test]
+fn queueing_and_taking_back_for_ever_takes_no_memory() {
+    let mut waiting = Waiting::default();
+    for threshold in 0..100_000_u64 {
+        let due = Due::Add(Counter::new(), 1);
+        let (ticket, _) = waiting.push(Condition::Ends(1000 + threshold), 0, due);
+        assert!(waiting.cancel(ticket, 0).is_some());
+    }
+    assert!(waiting.is_empty() && waiting.items() < 200, "{} items", waiting.items());
+}
