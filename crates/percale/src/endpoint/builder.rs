@@ -277,6 +277,7 @@ impl<'d> EndpointBuilder<'d> {
             long: Vec::new(),
             left: Vec::new(),
             endpoint: 0, // The engine knows it.
+            windows: Default::default(),
             keys: Arc::clone(&self.domain.inner.keys),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             vectors: Slab::new(),

@@ -19,3 +19,4 @@ pub mod region;
 pub(crate) mod rundown;
 pub mod sealed;
 pub mod volatile;
+pub mod window;

@@ -26,6 +26,7 @@ mod remote;
 mod revocation;
 mod scope;
 mod via;
+mod windows;
 
 use std::sync::Arc;
 
@@ -35,9 +36,10 @@ pub(crate) use self::keys::Keys;
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
-use self::revocation::Revocation;
+pub(crate) use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
-pub(crate) use self::via::Via;
+pub(crate) use self::via::{Through, Via};
+pub(crate) use self::windows::{Hold, Slice};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
@@ -89,11 +91,17 @@ pub enum CloseError<R> {
     /// which may be closed again.
     #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
     Busy(R),
+    /// Windows are bound to the region (MW-004), which goes on as before. Unbind, invalidate or deallocate them, then close it again.
+    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
+    Windows(R),
 }
 
 impl<R> std::fmt::Debug for CloseError<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Busy")
+        f.write_str(match self {
+            Self::Busy(_) => "Busy",
+            Self::Windows(_) => "Windows",
+        })
     }
 }
 
@@ -104,10 +112,18 @@ impl<R> CloseError<R> {
         libc::EBUSY
     }
 
-    /// The region, still revoking.
+    /// The same error, of this region.
+    fn of<S>(self, region: S) -> CloseError<S> {
+        match self {
+            Self::Busy(_) => CloseError::Busy(region),
+            Self::Windows(_) => CloseError::Windows(region),
+        }
+    }
+
+    /// The region: still revoking, or as it was.
     #[must_use]
     pub fn into_region(self) -> R {
-        let Self::Busy(region) = self;
+        let (Self::Busy(region) | Self::Windows(region)) = self;
         region
     }
 }
@@ -121,11 +137,13 @@ pub struct Registration<'d> {
     key: Option<u64>,
     base: u64,
     counter: Option<Arc<Counter>>,
+    windows: bool,
+    local_write: bool,
 }
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, access, key: None, base: 0, counter: None }
+        Self { domain, access, key: None, base: 0, counter: None, windows: true, local_write: false }
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
@@ -146,25 +164,83 @@ impl<'d> Registration<'d> {
         self
     }
 
+    /// Whether [windows](crate::memory::window) may be bound to it (verbs: IBV_ACCESS_MW_BIND; AMB-48). Default: yes.
+    pub const fn windows(mut self, may_be_bound: bool) -> Self {
+        self.windows = may_be_bound;
+        self
+    }
+
+    /// Of memory that the caller vouches for: it may be changed, by whoever has the right, though the region itself may not give that
+    /// right to peers. Windows that peers may change then can be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
+    /// region [owns](Self::own) may be changed if it is the region's alone.
+    pub const fn local_write(mut self) -> Self {
+        self.local_write = true;
+        self
+    }
+
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
     /// As [`RegisterError`] says.
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         let mut memory = memory.into();
-        let segment = if self.access.contains(Access::REMOTE_WRITE) {
-            memory.segment_for_receive().ok_or(RegisterError::ReadOnly)?
-        } else {
-            memory.segment_for_send()
+        let (segment, writable) = match memory.segment_for_receive() {
+            Some(segment) => (segment, true),
+            None if self.access.changes() => return Err(RegisterError::ReadOnly),
+            None => (memory.segment_for_send(), false),
         };
-        let handle = self.register(Segments::one(segment), true)?;
+        let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;
         Ok(Region { handle, memory: Some(memory) })
     }
 
-    fn register(self, memory: Segments, backed: bool) -> Result<Handle, RegisterError> {
+    fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
         let keys = Arc::clone(&self.domain.inner.keys);
-        let registered = keys.register(&self, memory, backed)?;
+        let registered = keys.register(&self, memory, kept)?;
         Ok(Handle { registered, keys, revocation: None })
+    }
+}
+
+/// How the memory of a region is there.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// As long as the region: our own threads may touch it.
+    backed: bool,
+    /// It may be changed.
+    writable: bool,
+}
+
+/// What windows can be bound to: a [`Region`] or a [`RawRegion`].
+pub trait Bindable: known::Known {}
+
+impl Bindable for Region {}
+impl Bindable for RawRegion {}
+
+pub(crate) mod known {
+    use super::{Arc, Keys, RawRegion, Region, Registered};
+
+    /// A region as its domain knows it.
+    pub trait Known {
+        /// It, and the domain's keys.
+        fn known(&self) -> Parts<'_>;
+    }
+
+    /// See [`Known`].
+    #[derive(Clone, Copy, Debug)]
+    pub struct Parts<'a> {
+        pub(crate) region: &'a Arc<Registered>,
+        pub(crate) keys: &'a Arc<Keys>,
+    }
+
+    impl Known for Region {
+        fn known(&self) -> Parts<'_> {
+            Parts { region: &self.handle.registered, keys: &self.handle.keys }
+        }
+    }
+
+    impl Known for RawRegion {
+        fn known(&self) -> Parts<'_> {
+            Parts { region: &self.handle.registered, keys: &self.handle.keys }
+        }
     }
 }
 
@@ -183,15 +259,20 @@ impl Handle {
         RemoteMemory { key, address: base, len }
     }
 
-    /// Takes the region back; false if a peer does not move within `timeout`.
-    fn close(&mut self, timeout: Option<std::time::Duration>) -> bool {
+    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`.
+    fn close(&mut self, timeout: Option<std::time::Duration>) -> Result<(), CloseError<()>> {
         let Self { registered, keys, revocation } = self;
-        revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
+        if !registered.windows.close() {
+            return Err(CloseError::Windows(()));
+        }
+        let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout);
+        if over { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
     /// Takes the region back without waiting: memory that may still be used is kept until it is not.
     fn park(&mut self, memory: Option<Buffer>) {
         let Self { registered, keys, revocation } = self;
+        registered.windows.abandon();
         let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
         keys.park(revocation, memory);
     }
@@ -263,11 +344,11 @@ impl Region {
     /// Closes the region: when this returns the memory, no peer reads or writes it, and none will.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] with the region.
+    /// As [`CloseError`] says, with the region.
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
-        if !self.handle.close(Some(timeout)) {
-            return Err(CloseError::Busy(self));
+        if let Err(error) = self.handle.close(Some(timeout)) {
+            return Err(error.of(self));
         }
         // What is dropped then has nothing left to keep.
         self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
@@ -316,10 +397,13 @@ impl RawRegion {
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] with the region.
+    /// As [`CloseError`] says, with the region.
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
-        if self.handle.close(Some(timeout)) { Ok(()) } else { Err(CloseError::Busy(self)) }
+        match self.handle.close(Some(timeout)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.of(self)),
+        }
     }
 }
 

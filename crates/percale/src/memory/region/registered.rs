@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
 use super::via::Through;
+use super::windows::Windows;
 use crate::completion::counter::Counter;
 use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
@@ -78,6 +79,10 @@ impl Grants {
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,
+    /// What peers may do, as checks compare it.
+    pub(super) rights: Access,
+    /// What windows may be bound to it.
+    pub(super) windows: Windows,
     /// Through whom accesses may come.
     pub(super) through: Through,
     /// How peers name the first byte.
@@ -100,6 +105,8 @@ impl Registered {
         Arc::new(Self {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
+            windows: Windows::default(),
             through: Through::Domain,
             base: 0,
             len: memory.len() as u64,
@@ -112,9 +119,24 @@ impl Registered {
         })
     }
 
-    /// Rights.
-    pub(crate) const fn access(&self) -> Access {
-        self.access
+    /// What peers may do.
+    pub(crate) const fn rights(&self) -> Access {
+        self.rights
+    }
+
+    /// The key.
+    pub(crate) const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Through whom accesses may come.
+    pub(crate) const fn through(&self) -> Through {
+        self.through
+    }
+
+    /// What windows may be bound to it, and how many are.
+    pub(crate) const fn windows(&self) -> &Windows {
+        &self.windows
     }
 
     /// How peers name the first byte.
@@ -161,7 +183,7 @@ impl Registered {
     /// Checks an access; returns the offset of its first byte.
     #[inline]
     pub(crate) fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        if !self.access.contains(wanted) {
+        if !self.rights.contains(wanted) {
             return Err(Refusal::Right);
         }
         // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
@@ -223,11 +245,11 @@ impl Registered {
     }
 }
 
-/// The rights that an atomic operation needs: it writes, and what it fetches it reads.
+/// The rights that an atomic operation needs: it changes, and what it fetches it learns.
 pub(crate) fn atomic_rights(op: AtomicOp, kind: Kind) -> Access {
     match (op, kind) {
-        (AtomicOp::Read, _) => Access::REMOTE_READ,
-        (_, Kind::Plain) => Access::REMOTE_WRITE,
-        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        (AtomicOp::Read, _) => Access::REMOTE_FETCH,
+        (_, Kind::Plain) => Access::REMOTE_ATOMIC,
+        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_FETCH | Access::REMOTE_ATOMIC,
     }
 }
