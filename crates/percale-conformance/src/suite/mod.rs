@@ -10,6 +10,7 @@ pub mod connections;
 pub mod connections_shared;
 pub mod counting;
 pub mod flow;
+pub mod local_keys;
 pub mod messages;
 pub mod model;
 pub mod probing;
@@ -20,6 +21,8 @@ pub mod sets;
 pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
+pub mod window_model;
+pub mod window_pairs;
 pub mod windows;
 
 /// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
@@ -114,14 +117,22 @@ macro_rules! conformance {
                 mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_other,
                 mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations,
                 mw_026_mw_044_binds_and_invalidations_send_nothing,
-                mw_026_binds_keep_their_place_among_messages,
-                mw_028_mw_029_mw_030_a_rebind_kills_the_old_key,
+                mw_028_mw_029_mw_030_a_rebind_kills_the_old_key;
+            window_pairs:
                 mw_032_mw_033_a_type_1_key_is_its_domains,
                 mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice,
                 mw_038_mw_040_a_type_2_key_is_its_pairs,
                 mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end,
                 mw_045_a_peer_gives_its_key_back_with_a_message,
                 mw_050_nothing_is_written_after_an_invalidation,
+                mw_026_binds_keep_their_place_among_messages;
+            local_keys:
+                mw_009_a_wrong_local_key_moves_nothing,
+                mw_011_a_window_has_no_local_key,
+                mw_012_work_requests_name_memory_by_local_keys,
+                mw_013_remote_writing_goes_with_local_writing;
+            window_model:
+                mw_021_mw_043_random_operations_do_what_a_plain_model_does,
         }
     };
     (@every $fabric:ty) => {
@@ -199,7 +210,8 @@ macro_rules! conformance {
                 con_018_strangers_are_turned_away,
                 con_019_the_end_comes_after_all_messages,
                 con_019_messages_are_kept_beyond_the_end,
-                con_020_a_hundred_connect_at_once;
+                con_020_a_hundred_connect_at_once,
+                mw_038_mw_040_mw_045_windows_of_connected_endpoints;
             messages:
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;

@@ -23,6 +23,7 @@ mod reactor;
 pub mod remote_work;
 pub mod safe;
 mod spin;
+pub mod verbs;
 pub mod window_work;
 pub mod work;
 

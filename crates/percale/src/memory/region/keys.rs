@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::access::Refusal;
+use super::local::LocalKeys;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
 use super::via::{Through, Via};
@@ -23,13 +24,14 @@ use super::{Kept, RegisterError, Registration};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Keys {
     table: RwLock<Table>,
+    local: LocalKeys,
     parked: Mutex<Vec<Parked>>,
     /// Whether anything is parked, for those who only look.
     any_parked: AtomicBool,
@@ -60,7 +62,8 @@ impl Parked {
 
 impl Keys {
     pub(crate) fn new(revoke_timeout: Duration) -> Self {
-        Self { table: RwLock::default(), parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
+        let (table, local) = (RwLock::default(), LocalKeys::default());
+        Self { table, local, parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
     }
 
     /// How long closing a region waits for peers that are at it.
@@ -104,6 +107,7 @@ impl Keys {
             access: registration.access,
             rights: registration.access.remote_rights(),
             windows: RegionWindows::new(registration.windows, writable),
+            local: OnceLock::new(),
             through: Through::Domain,
             base: registration.base,
             len,
@@ -146,7 +150,18 @@ impl Keys {
         table.regions.remove(&region.key);
         table.windows.region_went(region.key);
         drop(table);
+        self.local.forget(region);
         Revocation::start(Arc::clone(region))
+    }
+
+    /// A region's local key.
+    pub(super) fn local_key(&self, region: &Arc<Registered>) -> u32 {
+        self.local.key(region)
+    }
+
+    /// The memory at an address of this process, if a local key covers it.
+    pub(crate) fn find_local(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
+        self.local.find(key, address, len, written)
     }
 
     fn table(&self) -> RwLockWriteGuard<'_, Table> {

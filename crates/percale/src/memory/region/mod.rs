@@ -16,15 +16,17 @@
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
 //! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
-//! * `access`: rights; `via`: through whom accesses may come; `remote`: names of regions for others
+//! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms; `remote`: names of regions for others
 
 mod access;
 mod keys;
+mod local;
 mod raw;
 mod registered;
 mod remote;
 mod revocation;
 mod scope;
+mod verbs;
 mod via;
 mod windows;
 
@@ -38,6 +40,7 @@ pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
 pub(crate) use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
+pub use self::verbs::VerbsAccess;
 pub(crate) use self::via::{Through, Via};
 pub(crate) use self::windows::{Hold, Slice};
 use crate::completion::counter::Counter;
@@ -64,6 +67,9 @@ pub enum RegisterError {
     /// Peers may not write memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
+    /// What peers may write, this process may write, too (MW-013).
+    #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
+    LocalWrite,
     /// The system gave no random numbers.
     #[error("no key could be made: {0}")]
     System(#[source] std::io::Error),
@@ -74,7 +80,7 @@ impl RegisterError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Empty | Self::Pieces(_) | Self::Range => libc::EINVAL,
+            Self::Empty | Self::Pieces(_) | Self::Range | Self::LocalWrite => libc::EINVAL,
             Self::KeyTaken(_) => libc::ENOKEY,
             Self::ReadOnly => libc::EACCES,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -138,12 +144,12 @@ pub struct Registration<'d> {
     base: u64,
     counter: Option<Arc<Counter>>,
     windows: bool,
-    local_write: bool,
+    local_write: Option<bool>,
 }
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, access, key: None, base: 0, counter: None, windows: true, local_write: false }
+        Self { domain, access, key: None, base: 0, counter: None, windows: true, local_write: None }
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
@@ -174,7 +180,7 @@ impl<'d> Registration<'d> {
     /// right to peers. Windows that peers may change then can be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
     /// region [owns](Self::own) may be changed if it is the region's alone.
     pub const fn local_write(mut self) -> Self {
-        self.local_write = true;
+        self.local_write = Some(true);
         self
     }
 
@@ -185,8 +191,8 @@ impl<'d> Registration<'d> {
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         let mut memory = memory.into();
         let (segment, writable) = match memory.segment_for_receive() {
-            Some(segment) => (segment, true),
-            None if self.access.changes() => return Err(RegisterError::ReadOnly),
+            Some(segment) => (segment, self.local_write != Some(false)),
+            None if self.access.changes() || self.local_write == Some(true) => return Err(RegisterError::ReadOnly),
             None => (memory.segment_for_send(), false),
         };
         let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;

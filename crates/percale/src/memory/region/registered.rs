@@ -83,6 +83,8 @@ pub struct Registered {
     pub(super) rights: Access,
     /// What windows may be bound to it.
     pub(super) windows: Windows,
+    /// What its owner names it with.
+    pub(super) local: OnceLock<u32>,
     /// Through whom accesses may come.
     pub(super) through: Through,
     /// How peers name the first byte.
@@ -107,6 +109,7 @@ impl Registered {
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
             windows: Windows::default(),
+            local: OnceLock::new(),
             through: Through::Domain,
             base: 0,
             len: memory.len() as u64,

@@ -1,7 +1,7 @@
 //! What a region knows of the windows that are bound to it: how many, and what they may be.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::access::Access;
 use super::registered::{Grants, Registered};
@@ -106,6 +106,7 @@ impl Registered {
             access,
             rights: access.remote_rights(),
             windows: Windows::default(),
+            local: OnceLock::new(),
             through,
             base: region.base.wrapping_add(offset),
             len,
