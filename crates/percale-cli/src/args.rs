@@ -122,6 +122,9 @@ pub(crate) struct PerfArgs {
     /// Measure what it costs to have memory registered, with a registration cache and without
     #[arg(long, conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) registration: bool,
+    /// Measure what it costs to bind a memory window, to take it back, and to check a right
+    #[arg(long, conflicts_with_all = ["registration", "host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) windows: bool,
     /// Monitors of the registration cache [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", value_parser = crate::perf::registration::monitor_names())]
     pub(crate) monitor: Vec<String>,

@@ -3,7 +3,7 @@
 //! * [`volatile`] names ranges of memory that somebody else may be writing, and copies to and from them.
 //! * [`buffer`] is what safe operations own while they are under way.
 //! * [`sealed`] allocates memory that local peers can map.
-//! * [`region`] is memory that peers may reach, and taking it back.
+//! * [`region`] is memory that peers may reach, and taking it back; [`window`] a revocable, narrower right to a part of it.
 //! * [`atomic`] is what atomic operations do to it; `rundown` how accesses are announced; `lease` memory lent to a transfer.
 //! * `kernel` copies to and from memory that may not be there.
 //! * [`mapping`] is the one place that maps and unmaps pages.

@@ -4,17 +4,18 @@
 //! given to a window if no region has one of them. Keys that the domain chooses for regions are never those of a window: they have
 //! more than 32 bits.
 //!
-//! One lock, taken for reading by accesses that the target executes, for writing by registration and close. Memory whose
+//! One lock, taken by registration, bind and close; accesses that the target executes find their keys without it
+//! ([`lines`](super::lines)). Memory whose
 //! region was dropped while peers were still at it is parked here until they retired: that is looked for now and then, by
 //! endpoints of the domain as they make progress, and whenever a region comes or goes.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::access::Refusal;
+use super::access::{Access, Refusal};
+use super::lines::{Lines, Used};
 use super::local::LocalKeys;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
@@ -30,7 +31,9 @@ use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    table: RwLock<Table>,
+    table: Mutex<Table>,
+    /// The same, for those who look.
+    lines: Lines,
     local: LocalKeys,
     parked: Mutex<Vec<Parked>>,
     /// Whether anything is parked, for those who only look.
@@ -40,8 +43,28 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Default)]
 struct Table {
-    regions: HashMap<u64, Arc<Registered>>,
+    /// Their rows.
+    regions: HashMap<u64, u32>,
+    rows: Used,
     windows: Windows,
+}
+
+impl Table {
+    fn insert(&mut self, lines: &Lines, region: &Arc<Registered>) -> Result<(), RegisterError> {
+        let live = self.regions.iter().map(|(key, row)| (*row, *key));
+        let full = || RegisterError::System(std::io::ErrorKind::OutOfMemory.into());
+        let row = lines.add(&mut self.rows, region, live).ok_or_else(full)?;
+        self.regions.insert(region.key, row);
+        self.windows.region_came(region.key);
+        Ok(())
+    }
+
+    fn remove(&mut self, lines: &Lines, key: u64) {
+        if let Some(row) = self.regions.remove(&key) {
+            lines.remove(&mut self.rows, row, key);
+            self.windows.region_went(key);
+        }
+    }
 }
 
 /// Memory that nobody may use again before its peers retired.
@@ -62,8 +85,8 @@ impl Parked {
 
 impl Keys {
     pub(crate) fn new(revoke_timeout: Duration) -> Self {
-        let (table, local) = (RwLock::default(), LocalKeys::default());
-        Self { table, local, parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
+        let (table, lines, local) = (Mutex::default(), Lines::default(), LocalKeys::default());
+        Self { table, lines, local, parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
     }
 
     /// How long closing a region waits for peers that are at it.
@@ -74,12 +97,20 @@ impl Keys {
     /// The region with this key, if accesses may come to it through these.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let found = match table.windows.find(key) {
-            Some(window) => window,
-            None => table.regions.get(&key),
-        };
-        found.filter(|region| region.through.admits(via)).cloned().ok_or(Refusal::Key)
+        let (row, said) = self.lines.find(key).ok_or(Refusal::Key)?;
+        if !said.admits(via) {
+            return Err(Refusal::Key);
+        }
+        // The row may have become another key's since: then this one is no more.
+        let found = row.region().filter(|region| region.key == key && region.through.admits(via));
+        found.ok_or(Refusal::Key)
+    }
+
+    /// Checks an access without a lock: one or two cache lines are read.
+    #[inline]
+    pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        let (_, said) = self.lines.find(key).ok_or(Refusal::Key)?;
+        if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
     }
 
     /// Registers memory.
@@ -130,15 +161,14 @@ impl Keys {
             if table.windows.owns(key) {
                 return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
             }
-            match table.regions.entry(key) {
-                Slot::Vacant(slot) => {
-                    region.key = key;
-                    let region = Arc::clone(slot.insert(Arc::new(region)));
-                    table.windows.region_came(key);
-                    return Ok(region);
-                }
-                Slot::Occupied(_) if registration.key.is_some() => return Err(RegisterError::KeyTaken(key)),
-                Slot::Occupied(_) => {}
+            if !table.regions.contains_key(&key) {
+                region.key = key;
+                let region = Arc::new(region);
+                table.insert(&self.lines, &region)?;
+                return Ok(region);
+            }
+            if registration.key.is_some() {
+                return Err(RegisterError::KeyTaken(key));
             }
         }
     }
@@ -147,8 +177,7 @@ impl Keys {
     pub(super) fn revoke(&self, region: &Arc<Registered>) -> Revocation {
         self.free_parked();
         let mut table = self.table();
-        table.regions.remove(&region.key);
-        table.windows.region_went(region.key);
+        table.remove(&self.lines, region.key);
         drop(table);
         self.local.forget(region);
         Revocation::start(Arc::clone(region))
@@ -164,34 +193,34 @@ impl Keys {
         self.local.find(key, address, len, written)
     }
 
-    fn table(&self) -> RwLockWriteGuard<'_, Table> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new window.
     pub(crate) fn allocate_window(&self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
         self.free_parked();
-        self.table().windows.allocate(kind)
+        self.table().windows.allocate(&self.lines, kind)
     }
 
     /// A window is bound, or is so no more.
     pub(crate) fn set_window(&self, index: u32, bound: Option<&Arc<Registered>>) {
-        self.table().windows.set(index, bound);
+        self.table().windows.set(&self.lines, index, bound);
     }
 
     /// A window is deallocated.
     pub(crate) fn free_window(&self, index: u32) {
-        self.table().windows.free(index);
+        self.table().windows.free(&self.lines, index);
     }
 
     /// The window that owns this key.
     pub(crate) fn window(&self, key: u32) -> Option<Arc<Cell>> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).windows.cell(key)
+        self.table().windows.cell(key)
     }
 
     /// An endpoint is closed: windows that are bound through it are unbound.
     pub(crate) fn endpoint_gone(&self, endpoint: u64) {
-        let cells = self.table.read().unwrap_or_else(PoisonError::into_inner).windows.cells();
+        let cells = self.table().windows.cells();
         for cell in cells {
             cell.endpoint_gone(self, endpoint);
         }
@@ -265,7 +294,7 @@ mod tests {
     use super::super::registered::Grantee;
     use super::*;
     use crate::domain::{Domain, DomainBuilder};
-    use crate::memory::region::{Access, Region};
+    use crate::memory::region::Region;
     use crate::memory::rundown::{Line, Snapshot};
     use crate::transport::sim::{Network, SimOptions};
 

@@ -15,11 +15,13 @@
 //! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
-//! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
+//! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it; `revocation`: taking one back
 //! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms; `remote`: names of regions for others
 
 mod access;
 mod keys;
+mod line;
+mod lines;
 mod local;
 mod raw;
 mod registered;
@@ -35,6 +37,7 @@ use std::sync::Arc;
 pub use self::access::Access;
 pub(crate) use self::access::Refusal;
 pub(crate) use self::keys::Keys;
+pub(crate) use self::lines::Lines;
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cell::Cell;
 use super::{WindowError, WindowType};
-use crate::memory::region::Registered;
+use crate::memory::region::{Lines, Registered};
 
 /// Indices have 24 bits.
 const INDICES: u32 = 1 << 24;
@@ -20,8 +20,6 @@ const REST: usize = 1 << 10;
 struct Slot {
     /// The window, while it is allocated; it owns the 256 keys of its index.
     cell: Option<Arc<Cell>>,
-    /// What it is bound to.
-    bound: Option<Arc<Registered>>,
     /// The last key.
     key: u32,
 }
@@ -40,6 +38,12 @@ const fn place(index: u32) -> usize {
     (index.wrapping_sub(FIRST) & (INDICES - 1)) as usize
 }
 
+/// The place of the window that would own this key; `None` if that is not so small.
+#[inline]
+pub(crate) fn place_of(key: u64) -> Option<u32> {
+    (key <= u64::from(u32::MAX)).then(|| place(key as u32 >> 8) as u32)
+}
+
 /// The index whose window would own this key.
 fn index_of(key: u64) -> Option<u32> {
     u32::try_from(key).ok().map(|key| key >> 8)
@@ -53,16 +57,6 @@ impl Table {
     /// Whether a window owns this key.
     pub(crate) fn owns(&self, key: u64) -> bool {
         self.slot(key).is_some()
-    }
-
-    /// What is bound with this key; `None` if no window owns it.
-    #[inline]
-    pub(crate) fn find(&self, key: u64) -> Option<Option<&Arc<Registered>>> {
-        if key > u64::from(u32::MAX) || self.slots.is_empty() {
-            return None;
-        }
-        let slot = self.slot(key)?;
-        Some(slot.bound.as_ref().filter(|bound| bound.key() == key))
     }
 
     /// The window that owns this key.
@@ -119,27 +113,29 @@ impl Table {
     }
 
     /// A new window.
-    pub(crate) fn allocate(&mut self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
+    pub(crate) fn allocate(&mut self, lines: &Lines, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
         let index = self.free_index().ok_or(WindowError::Exhausted)?;
         let slot = &mut self.slots[place(index)];
         let cell = Arc::new(Cell::new(slot.key, kind));
         slot.cell = Some(Arc::clone(&cell));
+        lines.set_window(place(index) as u32, true, None);
         Ok(cell)
     }
 
     /// A window is bound, or is so no more.
-    pub(crate) fn set(&mut self, index: u32, bound: Option<&Arc<Registered>>) {
+    pub(crate) fn set(&mut self, lines: &Lines, index: u32, bound: Option<&Arc<Registered>>) {
         let Some(slot) = self.slots.get_mut(place(index)) else { return };
         if let Some(bound) = bound {
             slot.key = bound.key() as u32;
         }
-        slot.bound = bound.cloned();
+        lines.set_window(place(index) as u32, slot.cell.is_some(), bound);
     }
 
     /// A window is deallocated.
-    pub(crate) fn free(&mut self, index: u32) {
+    pub(crate) fn free(&mut self, lines: &Lines, index: u32) {
         let Some(slot) = self.slots.get_mut(place(index)) else { return };
-        (slot.cell, slot.bound) = (None, None);
+        slot.cell = None;
+        lines.set_window(place(index) as u32, false, None);
         self.free.push_back(index);
     }
 }
