@@ -61,7 +61,7 @@ pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;
-pub use memory::region::{Access, RawRegion, Region, RemoteMemory};
+pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMemory};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
 /// The registration cache that domains open ([`Domain::registration_cache`]).

@@ -21,7 +21,7 @@ use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Access, Keys, Region, RegisterError, Registration};
+use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
@@ -75,18 +75,28 @@ pub(crate) struct Inner {
     pub(crate) service: Option<Arc<Service>>,
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
+    /// Raw keys of peers.
+    pub(crate) mapped: Keyring,
+    /// What raw keys of our regions are made with.
+    pub(crate) secret: Secret,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
 }
 
 impl Inner {
-    fn domain(settings: Settings, service: Option<Arc<Service>>, keys: Arc<Keys>) -> Domain {
-        #[cfg(not(loom))]
-        let inner = Self { settings, service, keys, imported: std::sync::OnceLock::new() };
-        #[cfg(loom)]
-        let inner = Self { settings, service, keys };
-        Domain { inner: Arc::new(inner) }
+    fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
+        let keys = Arc::new(Keys::new(settings.revoke_timeout));
+        let inner = Self {
+            settings,
+            service,
+            keys,
+            mapped: Keyring::default(),
+            secret: Secret::new()?,
+            #[cfg(not(loom))]
+            imported: std::sync::OnceLock::new(),
+        };
+        Ok(Domain { inner: Arc::new(inner) })
     }
 }
 

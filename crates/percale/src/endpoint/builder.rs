@@ -277,6 +277,7 @@ impl<'d> EndpointBuilder<'d> {
             long: Vec::new(),
             left: Vec::new(),
             keys: Arc::clone(&self.domain.inner.keys),
+            mapped: Arc::clone(&self.domain.inner.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             vectors: Slab::new(),
             multis: Slab::new(),

@@ -33,15 +33,30 @@ pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
 /// Makes sure that the pages of `memory` are there and can be written, for an instruction that the kernel cannot execute for us. Who
 /// unmaps them at the same time has broken its promise.
 pub(crate) fn populate(memory: Segment) -> io::Result<()> {
+    fault_in(memory, rustix::mm::Advice::LinuxPopulateWrite)
+}
+
+/// Makes sure that the pages of `memory` are there and can be read, or written too.
+pub(crate) fn check(memory: Segment, writable: bool) -> io::Result<()> {
+    if memory.is_empty() {
+        return Ok(());
+    }
+    let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+    match fault_in(memory, advice) {
+        // Special mappings, of devices for instance, cannot be asked about; so cannot any by kernels before 5.14.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        result => result,
+    }
+}
+
+fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
     // A region of everything has bytes in the last page of all, whose end is no address.
     let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
     // SAFETY: this advice changes no contents, and fails on what is not mapped.
-    unsafe {
-        rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, rustix::mm::Advice::LinuxPopulateWrite)
-    }?;
+    unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, advice) }?;
     Ok(())
 }
 

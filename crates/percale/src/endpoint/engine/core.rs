@@ -25,7 +25,7 @@ use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
 use crate::endpoint::matching::{Envelope, Held, Matching, Source};
 use crate::endpoint::operations::Operations;
-use crate::memory::region::Keys;
+use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) left: Vec<Left>,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
+    /// Raw keys of peers.
+    pub(crate) mapped: Keyring,
     /// Who may reach them without us.
     pub(crate) trust: Trust,
     /// The segments of receives that have several.

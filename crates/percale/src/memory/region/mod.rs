@@ -16,11 +16,15 @@
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
 //! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
-//! * `access`: rights; `remote`: names of regions for others
+//! * `access`: rights; `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers
+//! * `pending`: registration that ends later
 
 mod access;
 mod keys;
+mod mapped;
+mod pending;
 mod raw;
+mod raw_key;
 mod registered;
 mod remote;
 mod revocation;
@@ -31,6 +35,11 @@ use std::sync::Arc;
 pub use self::access::Access;
 pub(crate) use self::access::Refusal;
 pub(crate) use self::keys::Keys;
+pub(crate) use self::mapped::{Keyring, is_mapped};
+pub use self::mapped::{MapError, MappedKey};
+pub use self::pending::PendingRegion;
+pub(crate) use self::raw_key::Secret;
+pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
@@ -57,6 +66,12 @@ pub enum RegisterError {
     /// The domain has a region with this key (MR-071).
     #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
     KeyTaken(u64),
+    /// No region can have this key (MR-072).
+    #[error("key {0:#x} is not for regions: it stands for no key, or for a mapped one; choose another")]
+    KeyReserved(u64),
+    /// The memory was said to be there, and is not (MR-041).
+    #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
+    Unbacked(#[source] std::io::Error),
     /// Peers may not write memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
@@ -72,6 +87,8 @@ impl RegisterError {
         match self {
             Self::Empty | Self::Pieces(_) | Self::Range => libc::EINVAL,
             Self::KeyTaken(_) => libc::ENOKEY,
+            Self::KeyReserved(_) => libc::EKEYREJECTED,
+            Self::Unbacked(_) => libc::EFAULT,
             Self::ReadOnly => libc::EACCES,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -119,11 +136,12 @@ pub struct Registration<'d> {
     key: Option<u64>,
     base: u64,
     counter: Option<Arc<Counter>>,
+    raw_key: bool,
 }
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, access, key: None, base: 0, counter: None }
+        Self { domain, access, key: None, base: 0, counter: None, raw_key: false }
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
@@ -144,6 +162,13 @@ impl<'d> Registration<'d> {
         self
     }
 
+    /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only who has all of them reaches it, by
+    /// [`Domain::map_raw`]. The key of operations is then the domain's to choose.
+    pub const fn raw_key(mut self) -> Self {
+        self.raw_key = true;
+        self
+    }
+
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
@@ -161,8 +186,22 @@ impl<'d> Registration<'d> {
 
     fn register(self, memory: Segments, backed: bool) -> Result<Handle, RegisterError> {
         let keys = Arc::clone(&self.domain.inner.keys);
-        let registered = keys.register(&self, memory, backed)?;
-        Ok(Handle { registered, keys, revocation: None })
+        if !self.raw_key {
+            if let Some(key) = self.key.filter(|key| mapped::is_reserved(*key)) {
+                return Err(RegisterError::KeyReserved(key));
+            }
+            let registered = keys.register(&self, memory, backed)?;
+            let raw_key = RawKey::short(registered.key);
+            return Ok(Handle { registered, keys, raw_key, revocation: None });
+        }
+        loop {
+            let (raw_key, key) = self.domain.inner.secret.raw_key(self.base, memory.len() as u64)?;
+            match keys.register(&Registration { key: Some(key), ..self.clone() }, memory, backed) {
+                Ok(registered) => return Ok(Handle { registered, keys, raw_key, revocation: None }),
+                Err(RegisterError::KeyTaken(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -171,6 +210,7 @@ impl<'d> Registration<'d> {
 struct Handle {
     registered: Arc<Registered>,
     keys: Arc<Keys>,
+    raw_key: RawKey,
     /// It is being taken back.
     revocation: Option<Revocation>,
 }
@@ -183,13 +223,13 @@ impl Handle {
 
     /// Takes the region back; false if a peer does not move within `timeout`.
     fn close(&mut self, timeout: Option<std::time::Duration>) -> bool {
-        let Self { registered, keys, revocation } = self;
+        let Self { registered, keys, revocation, .. } = self;
         revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
     }
 
     /// Takes the region back without waiting: memory that may still be used is kept until it is not.
     fn park(&mut self, memory: Option<Buffer>) {
-        let Self { registered, keys, revocation } = self;
+        let Self { registered, keys, revocation, .. } = self;
         let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
         keys.park(revocation, memory);
     }
@@ -208,6 +248,12 @@ impl Region {
     #[must_use]
     pub fn key(&self) -> u64 {
         self.handle.registered.key
+    }
+
+    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+    #[must_use]
+    pub fn raw_key(&self) -> RawKey {
+        self.handle.raw_key
     }
 
     /// Its rights.
@@ -297,6 +343,12 @@ impl RawRegion {
     #[must_use]
     pub fn key(&self) -> u64 {
         self.handle.registered.key
+    }
+
+    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+    #[must_use]
+    pub fn raw_key(&self) -> RawKey {
+        self.handle.raw_key
     }
 
     /// Its rights.
