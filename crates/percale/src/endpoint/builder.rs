@@ -276,6 +276,7 @@ impl<'d> EndpointBuilder<'d> {
             serves: Slab::new(),
             long: Vec::new(),
             left: Vec::new(),
+            endpoint: 0, // The engine knows it.
             keys: Arc::clone(&self.domain.inner.keys),
             mapped: Arc::clone(&self.domain.inner.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },

@@ -235,7 +235,7 @@ impl Core {
     /// length is bounded by the link.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
-        let into = match self.place_of_write(&head) {
+        let into = match self.place_of_write(from, &head) {
             Ok(Some((region, into))) => {
                 arrival.region = Some(Ok(region));
                 into

@@ -59,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) serves: Slab<Serve>,
     /// What broken connections left.
     pub(crate) left: Vec<Left>,
+    /// This endpoint's number in the process.
+    pub(crate) endpoint: u64,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
     /// Raw keys of peers.

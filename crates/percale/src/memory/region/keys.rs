@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::access::Refusal;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
+use super::via::{Through, Via};
 use super::{RegisterError, Registration};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
@@ -46,11 +47,11 @@ impl Keys {
         self.revoke_timeout
     }
 
-    /// The region with this key.
+    /// The region with this key, if accesses may come to it through these.
     #[inline]
-    pub(crate) fn find(&self, key: u64) -> Result<Arc<Registered>, Refusal> {
+    pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(&key).cloned().ok_or(Refusal::Key)
+        table.get(&key).filter(|region| region.through.admits(via)).cloned().ok_or(Refusal::Key)
     }
 
     /// Registers memory.
@@ -76,6 +77,7 @@ impl Keys {
         let mut region = Registered {
             key: 0,
             access: registration.access,
+            through: Through::Domain,
             base: registration.base,
             len,
             memory,
@@ -201,7 +203,7 @@ mod tests {
         let weak = Arc::downgrade(&memory);
         let region = domain.register(memory, Access::REMOTE_READ).unwrap();
         let peer = Arc::<Stuck>::default();
-        let registered = domain.inner.keys.find(region.key()).unwrap();
+        let registered = domain.inner.keys.find(region.key(), Via::default()).unwrap();
         assert!(registered.grants().add(Arc::clone(&peer) as _, 0));
         (domain, peer, region, weak)
     }

@@ -16,8 +16,8 @@
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
 //! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
-//! * `access`: rights; `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers
-//! * `pending`: registration that ends later
+//! * `access`: rights; `via`: through whom accesses may come; `remote`: names of regions for others
+//! * `raw_key`: long names, and `mapped`: those of peers; `pending`: registration that ends later
 
 mod access;
 mod keys;
@@ -29,6 +29,7 @@ mod registered;
 mod remote;
 mod revocation;
 mod scope;
+mod via;
 
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
 use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
+pub(crate) use self::via::Via;
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::buffer::Buffer;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
+use super::via::Through;
 use crate::completion::counter::Counter;
 use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
@@ -77,6 +78,8 @@ impl Grants {
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,
+    /// Through whom accesses may come.
+    pub(super) through: Through,
     /// How peers name the first byte.
     pub(super) base: u64,
     pub(super) len: u64,
@@ -97,6 +100,7 @@ impl Registered {
         Arc::new(Self {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            through: Through::Domain,
             base: 0,
             len: memory.len() as u64,
             memory,

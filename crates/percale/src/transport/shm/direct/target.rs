@@ -10,7 +10,7 @@ use super::Side;
 use super::assist::Help;
 use super::grantee::{Full, ShmGrantee};
 use super::resolution::{Resolution, Status};
-use crate::memory::region::{Access, Keys, Registered};
+use crate::memory::region::{Access, Keys, Registered, Via};
 use crate::memory::volatile::Segments;
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
@@ -42,13 +42,14 @@ impl Target {
     /// Answers as many questions as there is room for. Whether any was.
     pub(super) fn answer(
         &mut self,
-        keys: Option<&Arc<Keys>>,
+        keys: Option<&Keys>,
+        via: Via,
         pidfd: Option<&Arc<OwnedFd>>,
         mut link: Side<'_>,
     ) -> Result<bool, SendError> {
         let mut any = false;
         while let Some(&(id, key)) = self.owed.front() {
-            let resolution = match keys.map(|keys| keys.find(key)) {
+            let resolution = match keys.map(|keys| keys.find(key, via)) {
                 None => Resolution::of(Status::Executed),
                 Some(Err(_)) => Resolution::of(Status::NoKey),
                 Some(Ok(region)) => self.resolve(&region, pidfd, &mut link),

@@ -16,7 +16,7 @@ use crate::wire::head::{Flags, Head, Kind};
 fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
     let mut two = Two::new(true);
     let region = two.region(1 << 20, true, BOTH);
-    let registered = two.domain.inner.keys.find(region.key()).unwrap();
+    let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
     let located = registered.located().unwrap();
     assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
     let (_, side) = two.target.direct();
