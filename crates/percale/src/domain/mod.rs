@@ -12,6 +12,8 @@ mod key;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
@@ -66,6 +68,20 @@ pub(crate) struct Settings {
     pub(crate) revoke_timeout: Duration,
     #[cfg(not(loom))]
     pub(crate) cache: CacheSettings,
+}
+
+impl Settings {
+    /// What stands for an authorization key where regions and endpoints are compared: 0 for the domain's own, else a digest.
+    pub(crate) fn authority(&self, key: &[u8]) -> u64 {
+        if self.authorization_key.as_deref() == Some(key) {
+            return 0;
+        }
+        let digest = Sha256::new_with_prefix(b"percale authority").chain_update(key).finalize();
+        let word = digest
+            .first_chunk()
+            .map_or_else(|| unreachable!("digests have 32 bytes"), |word| u64::from_le_bytes(*word));
+        word.max(1)
+    }
 }
 
 #[derive(Debug)]

@@ -43,10 +43,30 @@ pub(crate) fn check(memory: Segment, writable: bool) -> io::Result<()> {
     }
     let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
     match fault_in(memory, advice) {
-        // Special mappings, of devices for instance, cannot be asked about; so cannot any by kernels before 5.14.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        // It may be the right that is missing; or memory of a device, or a kernel before 5.14, which cannot be asked in this way.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => check_maps(memory, writable),
         result => result,
     }
+}
+
+/// Whether the process' mappings hold all of `memory`, with these rights.
+fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
+    let (mut at, end) = (memory.as_ptr().addr(), memory.as_ptr().addr().saturating_add(memory.len()));
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        // "55e0c000-55e0d000 rw-p ...": in the order of addresses.
+        let (Some((range, rest)), true) = (line.split_once(' '), at < end) else { break };
+        let parsed =
+            range.split_once('-').map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
+        let Some((Ok(from), Ok(to))) = parsed else { return Err(io::ErrorKind::InvalidData.into()) };
+        if to <= at {
+            continue;
+        }
+        if from > at || !rest.starts_with('r') || writable && rest.as_bytes().get(1) != Some(&b'w') {
+            break;
+        }
+        at = to;
+    }
+    if at >= end { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
 }
 
 fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
@@ -159,6 +179,29 @@ mod tests {
     fn segment(ptr: *mut u8, len: usize) -> Segment {
         // SAFETY: only the kernel is given it, which checks.
         unsafe { Segment::new(ptr, len) }
+    }
+
+    #[test]
+    fn mr_041_memory_that_is_not_there_or_may_not_be_used_is_found_out() {
+        let (start, page) = edge();
+        assert!(check(segment(start, page), true).is_ok());
+        assert!(check(segment(start, page + 1), false).is_err() && check(segment(start, 0), true).is_ok());
+        for (rights, reads, writes) in
+            [(rustix::mm::MprotectFlags::READ, true, false), (rustix::mm::MprotectFlags::empty(), false, false)]
+        {
+            // SAFETY: our own page, which nobody uses.
+            unsafe { rustix::mm::mprotect(start.cast(), page, rights) }.unwrap();
+            for looks in [check, check_maps] {
+                assert_eq!(looks(segment(start.wrapping_add(5), 9), false).is_ok(), reads);
+                assert_eq!(looks(segment(start.wrapping_add(5), 9), true).is_ok(), writes);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { rustix::mm::munmap(start.cast(), page) }.unwrap();
+        assert!(check_maps(segment(start, 1), false).is_err());
+        let (all, here) = (segment(std::ptr::without_provenance_mut(1), usize::MAX - 1), [0_u8; 100_000]);
+        assert!(check_maps(all, false).is_err());
+        assert!(check_maps(segment(here.as_ptr().cast_mut(), here.len()), true).is_ok());
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) endpoint: u64,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
+    /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
+    pub(crate) authority: u64,
     /// Raw keys of peers.
     pub(crate) mapped: Keyring,
     /// Who may reach them without us.

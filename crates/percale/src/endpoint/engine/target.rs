@@ -137,7 +137,7 @@ impl Core {
     /// Through whom a peer's accesses come.
     #[inline]
     pub(super) fn via(&self, from: Connection) -> Via {
-        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation }
+        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
     }
 
     /// Where a write that arrives in pieces lands: in its region; `None`: it must be put together first.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::access::Refusal;
+use super::mapped::is_reserved;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
 use super::via::{Through, Via};
@@ -51,7 +52,7 @@ impl Keys {
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(&key).filter(|region| region.through.admits(via)).cloned().ok_or(Refusal::Key)
+        table.get(&key).filter(|region| region.admits(via)).cloned().ok_or(Refusal::Key)
     }
 
     /// Registers memory.
@@ -77,7 +78,8 @@ impl Keys {
         let mut region = Registered {
             key: 0,
             access: registration.access,
-            through: Through::Domain,
+            through: if registration.disabled { Through::Nobody } else { registration.through },
+            authority: registration.authority,
             base: registration.base,
             len,
             memory,
@@ -105,6 +107,14 @@ impl Keys {
                 Slot::Occupied(_) => {}
             }
         }
+    }
+
+    /// Puts the same region in its own place, for others to come through, with neither grants nor a pin that anybody has entered.
+    pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
+        let new = Arc::new(region.anew(through));
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.insert(new.key, Arc::clone(&new));
+        new
     }
 
     /// Takes a region out of the table: no access begins any more once this returns.
@@ -156,11 +166,16 @@ impl Drop for Keys {
     }
 }
 
-/// Keys that the domain chooses cannot be guessed.
+/// Keys that the domain chooses cannot be guessed, are none of those of 32 bits, and none that stands for something else (KEY-004).
 fn random_key() -> Result<u64, RegisterError> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
-    Ok(u64::from_ne_bytes(bytes))
+    loop {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
+        let key = u64::from_ne_bytes(bytes);
+        if key >> 32 != 0 && !is_reserved(key) {
+            return Ok(key);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -15,12 +15,15 @@
 //! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
+//! * `handle`, `lifecycle`: enabling, disabling, closing
 //! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
 //! * `access`: rights; `via`: through whom accesses may come; `remote`: names of regions for others
 //! * `raw_key`: long names, and `mapped`: those of peers; `pending`: registration that ends later
 
 mod access;
+mod handle;
 mod keys;
+mod lifecycle;
 mod mapped;
 mod pending;
 mod raw;
@@ -35,6 +38,7 @@ use std::sync::Arc;
 
 pub use self::access::Access;
 pub(crate) use self::access::Refusal;
+use self::handle::Handle;
 pub(crate) use self::keys::Keys;
 pub(crate) use self::mapped::{Keyring, is_mapped};
 pub use self::mapped::{MapError, MappedKey};
@@ -44,8 +48,8 @@ pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
-use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
+use self::via::Through;
 pub(crate) use self::via::Via;
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
@@ -139,11 +143,26 @@ pub struct Registration<'d> {
     base: u64,
     counter: Option<Arc<Counter>>,
     raw_key: bool,
+    /// Through whom accesses come once it is enabled.
+    through: Through,
+    /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
+    authority: u64,
+    disabled: bool,
 }
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, access, key: None, base: 0, counter: None, raw_key: false }
+        Self {
+            domain,
+            access,
+            key: None,
+            base: 0,
+            counter: None,
+            raw_key: false,
+            through: Through::Domain,
+            authority: 0,
+            disabled: false,
+        }
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
@@ -171,6 +190,27 @@ impl<'d> Registration<'d> {
         self
     }
 
+    /// Only accesses through this endpoint reach the region, by its [id](crate::Endpoint::id) (BIND-011). Without, those through every
+    /// endpoint of the domain (BIND-012).
+    pub const fn endpoint(mut self, id: u64) -> Self {
+        self.through = Through::Endpoint(id);
+        self
+    }
+
+    /// Only accesses through endpoints with this authorization key reach the region
+    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), so only peers that have it too (MR-056).
+    /// Without, those through endpoints with the domain's key, or with none if it has none (MR-055).
+    pub fn authorization_key(mut self, key: &[u8]) -> Self {
+        self.authority = self.domain.inner.settings.authority(key);
+        self
+    }
+
+    /// Begins disabled: the key is taken, and nobody reaches the region before [`Region::enable`].
+    pub const fn disabled(mut self) -> Self {
+        self.disabled = true;
+        self
+    }
+
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
@@ -184,56 +224,6 @@ impl<'d> Registration<'d> {
         };
         let handle = self.register(Segments::one(segment), true)?;
         Ok(Region { handle, memory: Some(memory) })
-    }
-
-    fn register(self, memory: Segments, backed: bool) -> Result<Handle, RegisterError> {
-        let keys = Arc::clone(&self.domain.inner.keys);
-        if !self.raw_key {
-            if let Some(key) = self.key.filter(|key| mapped::is_reserved(*key)) {
-                return Err(RegisterError::KeyReserved(key));
-            }
-            let registered = keys.register(&self, memory, backed)?;
-            let raw_key = RawKey::short(registered.key);
-            return Ok(Handle { registered, keys, raw_key, revocation: None });
-        }
-        loop {
-            let (raw_key, key) = self.domain.inner.secret.raw_key(self.base, memory.len() as u64)?;
-            match keys.register(&Registration { key: Some(key), ..self.clone() }, memory, backed) {
-                Ok(registered) => return Ok(Handle { registered, keys, raw_key, revocation: None }),
-                Err(RegisterError::KeyTaken(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-/// What the kinds of regions share.
-#[derive(Debug)]
-struct Handle {
-    registered: Arc<Registered>,
-    keys: Arc<Keys>,
-    raw_key: RawKey,
-    /// It is being taken back.
-    revocation: Option<Revocation>,
-}
-
-impl Handle {
-    fn remote(&self) -> RemoteMemory {
-        let Registered { key, base, len, .. } = *self.registered;
-        RemoteMemory { key, address: base, len }
-    }
-
-    /// Takes the region back; false if a peer does not move within `timeout`.
-    fn close(&mut self, timeout: Option<std::time::Duration>) -> bool {
-        let Self { registered, keys, revocation, .. } = self;
-        revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
-    }
-
-    /// Takes the region back without waiting: memory that may still be used is kept until it is not.
-    fn park(&mut self, memory: Option<Buffer>) {
-        let Self { registered, keys, revocation, .. } = self;
-        let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
-        keys.park(revocation, memory);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::via::Through;
 use super::{Access, Region, RegisterError, Registration};
 use crate::completion::counter::Counter;
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
@@ -36,13 +37,17 @@ struct Asked {
     base: u64,
     counter: Option<Arc<Counter>>,
     raw_key: bool,
+    through: Through,
+    authority: u64,
+    disabled: bool,
     memory: Buffer,
 }
 
 impl Asked {
     fn register(self) -> Result<Region, RegisterError> {
-        let Self { domain, access, key, base, counter, raw_key, memory } = self;
-        Registration { domain: &domain, access, key, base, counter, raw_key }.own(memory)
+        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled, memory } = self;
+        let domain = &domain;
+        Registration { domain, access, key, base, counter, raw_key, through, authority, disabled }.own(memory)
     }
 }
 
@@ -76,9 +81,9 @@ impl Registration<'_> {
         events: &EventQueue,
         context: u64,
     ) -> Result<PendingRegion, EventQueueFull> {
-        let Self { domain, access, key, base, counter, raw_key } = self;
-        let memory = memory.into();
-        let asked = Asked { domain: domain.clone(), access, key, base, counter, raw_key, memory };
+        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled } = self;
+        let (domain, memory) = (domain.clone(), memory.into());
+        let asked = Asked { domain, access, key, base, counter, raw_key, through, authority, disabled, memory };
         let shared = Arc::new(Mutex::new(State::Waiting(Box::new(asked))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {

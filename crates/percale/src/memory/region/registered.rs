@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
-use super::via::Through;
+use super::via::{Through, Via};
 use crate::completion::counter::Counter;
 use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
@@ -80,6 +80,8 @@ pub struct Registered {
     pub(super) access: Access,
     /// Through whom accesses may come.
     pub(super) through: Through,
+    /// The authorization key of endpoints that they come through ([`Via::authority`]).
+    pub(super) authority: u64,
     /// How peers name the first byte.
     pub(super) base: u64,
     pub(super) len: u64,
@@ -101,6 +103,7 @@ impl Registered {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             through: Through::Domain,
+            authority: 0,
             base: 0,
             len: memory.len() as u64,
             memory,
@@ -110,6 +113,30 @@ impl Registered {
             grants: Mutex::default(),
             counter: OnceLock::new(),
         })
+    }
+
+    /// The same, for others to come through; nobody has entered it, or was granted it.
+    pub(super) fn anew(&self, through: Through) -> Self {
+        Self {
+            key: self.key,
+            access: self.access,
+            through,
+            authority: self.authority,
+            base: self.base,
+            len: self.len,
+            memory: self.memory,
+            backed: self.backed,
+            located: self.located.clone(),
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            counter: self.counter.clone(),
+        }
+    }
+
+    /// Whether an access may come through these.
+    #[inline]
+    pub(crate) fn admits(&self, via: Via) -> bool {
+        self.through.admits(via) && self.authority == via.authority
     }
 
     /// Rights.
