@@ -147,7 +147,7 @@ const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false };
 /// Registration, raw keys, bindings and kinds of memory, on one transport: `tests/c/registration*.c`.
 macro_rules! registration {
     ($way:expr) => {
-        use crate::{Way, run_part};
+        use crate::run_part;
 
         fn part(name: &str, least: usize) {
             run_part(name, Some(name), least, $way, &[]);
@@ -202,7 +202,7 @@ macro_rules! registration {
 
 mod loopback {
     mod c {
-        registration!(Way { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true });
+        registration!(crate::Way { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true });
     }
 }
 
@@ -213,11 +213,11 @@ mod shm {
     }
 
     mod c {
-        registration!(Way::default());
+        registration!(crate::Way::default());
 
         /// Where the kernel copies nothing between processes, and where targets execute all accesses.
         mod executed {
-            registration!(Way { set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")], alone: false });
+            registration!(crate::Way { set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")], alone: false });
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod connections;
 pub mod connections_shared;
 pub mod counting;
 pub mod flow;
+pub mod local_keys;
 pub mod messages;
 pub mod model;
 pub mod probing;
@@ -21,6 +22,9 @@ pub mod sets;
 pub mod sleeping;
 pub mod tagged;
 pub mod waiting;
+pub mod window_model;
+pub mod window_pairs;
+pub mod windows;
 
 /// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
 #[doc(hidden)]
@@ -114,7 +118,33 @@ macro_rules! conformance {
                 bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it,
                 mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key;
             remote_model:
-                rma_011_random_accesses_do_what_a_plain_model_does,
+                rma_011_random_accesses_do_what_a_plain_model_does;
+            windows:
+                mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is,
+                mw_003_mw_004_a_region_stays_while_windows_are_bound,
+                mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted,
+                mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own,
+                mw_016_a_read_only_region_has_no_windows_that_change_it,
+                mw_019_mw_020_a_window_is_exactly_its_range,
+                mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_other,
+                mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations,
+                mw_026_mw_044_binds_and_invalidations_send_nothing,
+                mw_028_mw_029_mw_030_a_rebind_kills_the_old_key;
+            window_pairs:
+                mw_032_mw_033_a_type_1_key_is_its_domains,
+                mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice,
+                mw_038_mw_040_a_type_2_key_is_its_pairs,
+                mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end,
+                mw_045_a_peer_gives_its_key_back_with_a_message,
+                mw_050_nothing_is_written_after_an_invalidation,
+                mw_026_binds_keep_their_place_among_messages;
+            local_keys:
+                mw_009_a_wrong_local_key_moves_nothing,
+                mw_011_a_window_has_no_local_key,
+                mw_012_work_requests_name_memory_by_local_keys,
+                mw_013_remote_writing_goes_with_local_writing;
+            window_model:
+                mw_021_mw_043_random_operations_do_what_a_plain_model_does,
         }
     };
     (@every $fabric:ty) => {
@@ -192,7 +222,8 @@ macro_rules! conformance {
                 con_018_strangers_are_turned_away,
                 con_019_the_end_comes_after_all_messages,
                 con_019_messages_are_kept_beyond_the_end,
-                con_020_a_hundred_connect_at_once;
+                con_020_a_hundred_connect_at_once,
+                mw_038_mw_040_mw_045_windows_of_connected_endpoints;
             messages:
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;

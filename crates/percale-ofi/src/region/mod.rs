@@ -16,7 +16,7 @@ mod request;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use percale::memory::region::{CloseError, RegisterError};
+use percale::memory::region::RegisterError;
 use percale::{Event, RawRegion};
 
 use self::binding::Bound;
@@ -244,14 +244,12 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
         return -libc::EBUSY;
     }
     if let Some(raw) = state.region.take()
-        && let Err(CloseError::Busy(raw)) = raw.close()
+        && let Err(error) = raw.close()
     {
-        log::warning!(
-            FI_LOG_MR,
-            "fi_close: a peer in the middle of an access to the region does not move; close it again later"
-        );
-        state.region = Some(raw);
-        return -libc::EBUSY;
+        log::warning!(FI_LOG_MR, "fi_close: {error}");
+        let code = -error.errno();
+        state.region = Some(error.into_region());
+        return code;
     }
     state.fid = std::ptr::null_mut();
     drop(state);

@@ -84,6 +84,10 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         log::warning!(FI_LOG_MR, "fi_mr_regattr: memory of devices (iface {}) is not supported", field!(iface));
         return Err(libc::ENOSYS);
     }
+    if version >= fi_version(2, 0) && !field!(base_mr).is_null() {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: parts of regions (base_mr) are not supported");
+        return Err(libc::ENOSYS);
+    }
     let authorization = if version >= fi_version(1, 5) {
         let (from, size) = (field!(auth_key), field!(auth_key_size));
         // SAFETY: the client gives so many bytes.

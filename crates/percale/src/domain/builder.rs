@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
 use crate::fabric::TransportKind;
+use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 
@@ -63,6 +64,7 @@ impl DomainBuilder {
             socket_buffers: None,
             sim: None,
             trust: Trust::SameUser,
+            type_two: TypeTwo::default(),
             revoke_timeout: Duration::from_secs(1),
             #[cfg(not(loom))]
             cache: super::CacheSettings::default(),
@@ -74,6 +76,12 @@ impl DomainBuilder {
     /// call, the environment variable `PERCALE_TRANSPORT` (names separated by commas) chooses, else all are allowed.
     pub fn transport(mut self, kind: TransportKind) -> Self {
         self.chosen.push(kind);
+        self
+    }
+
+    /// Which windows of type 2 the domain has, besides those of type 1 (MW-034). Default: 2B.
+    pub const fn windows(mut self, two: TypeTwo) -> Self {
+        self.settings.type_two = two;
         self
     }
 

@@ -25,6 +25,7 @@ use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
+use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 
@@ -65,6 +66,7 @@ pub(crate) struct Settings {
     pub(crate) socket_buffers: Option<usize>,
     pub(crate) sim: Option<Network>,
     pub(crate) trust: Trust,
+    pub(crate) type_two: TypeTwo,
     pub(crate) revoke_timeout: Duration,
     #[cfg(not(loom))]
     pub(crate) cache: CacheSettings,

@@ -19,6 +19,7 @@ pub mod region;
 pub(crate) mod rundown;
 pub mod sealed;
 pub mod volatile;
+pub mod window;
 
 /// Whether memory of this process is mapped, and can be read, or written too; its pages are there then. Special mappings, which cannot be
 /// asked about, count as mapped.

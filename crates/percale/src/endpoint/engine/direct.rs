@@ -238,7 +238,7 @@ impl Word {
 
     #[inline]
     fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
-        let rights = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+        let rights = Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC);
         let found = link.direct_atomic(grant, address, 8, rights, |target| {
             if !target.cast::<u64>().is_aligned() {
                 return None;

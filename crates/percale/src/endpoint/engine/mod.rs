@@ -13,6 +13,7 @@
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * `windows`: binding and invalidating windows
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
@@ -43,6 +44,7 @@ mod tests;
 mod ticks;
 pub(crate) mod types;
 mod unsent;
+mod windows;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;

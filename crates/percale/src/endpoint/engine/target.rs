@@ -17,7 +17,7 @@ use crate::completion::entry::{CompletionFlags, Entry};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Request as Atomic};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
-use crate::memory::region::{Access, Refusal, Registered, Via};
+use crate::memory::region::{Access, Refusal, Registered};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
@@ -126,18 +126,6 @@ impl Core {
             }
             Err(refusal) => self.answer(from, head, Err(refusal)),
         }
-    }
-
-    /// The region with this key, if the peer may come to it.
-    #[inline]
-    fn region(&self, from: Connection, key: u64) -> Result<Arc<Registered>, Refusal> {
-        self.keys.find(key, self.via(from))
-    }
-
-    /// Through whom a peer's accesses come.
-    #[inline]
-    pub(super) fn via(&self, from: Connection) -> Via {
-        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
     }
 
     /// Where a write that arrives in pieces lands: in its region; `None`: it must be put together first.
@@ -401,8 +389,8 @@ impl Core {
     fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Ok(region) = self.region(from, head.tag) else { return }; // Closed since.
         let counts = Notice(head.id).counts();
-        let right = if counts == Counts::READS { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-        if !region.access().contains(right) {
+        let right = if counts == Counts::READS { Access::REMOTE_FETCH } else { Access::REMOTE_ATOMIC };
+        if !region.rights().contains(right) {
             return; // Another region has the key by now.
         }
         if head.flags.contains(Flags::DATA) {

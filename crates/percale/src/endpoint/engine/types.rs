@@ -87,6 +87,8 @@ pub(crate) enum Work {
     Send(SendWork),
     /// An access to the peer's memory.
     Access(Box<super::access::Waiting>),
+    /// Something with a window of ours.
+    Window(Box<crate::endpoint::window_work::WindowWork>),
 }
 
 impl Pending {
@@ -95,6 +97,7 @@ impl Pending {
         match &self.work {
             Work::Send(work) => work.flags,
             Work::Access(access) => access.flags(),
+            Work::Window(window) => window.flags(),
         }
     }
 
@@ -108,6 +111,7 @@ impl Pending {
         match &self.work {
             Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
             Work::Access(access) => access.entry(),
+            Work::Window(window) => window.entry(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::raw_key::RawKey;
 use super::registered::Registered;
 use super::revocation::Revocation;
 use super::via::Through;
-use super::{RegisterError, Registration, RemoteMemory, mapped};
+use super::{CloseError, Kept, RegisterError, Registration, RemoteMemory, mapped};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
@@ -31,12 +31,12 @@ pub(super) struct Handle {
 }
 
 impl Registration<'_> {
-    pub(super) fn register(self, memory: Segments, backed: bool) -> Result<Handle, RegisterError> {
+    pub(super) fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
         let inner = &self.domain.inner;
         let (registered, raw_key) = if self.raw_key {
             loop {
                 let (raw_key, key) = inner.secret.raw_key(self.base, memory.len() as u64)?;
-                match inner.keys.register(&Registration { key: Some(key), ..self.clone() }, memory, backed) {
+                match inner.keys.register(&Registration { key: Some(key), ..self.clone() }, memory, kept) {
                     Err(RegisterError::KeyTaken(_)) => {} // One in 2^64: another.
                     registered => break (registered?, raw_key),
                 }
@@ -45,7 +45,7 @@ impl Registration<'_> {
             if let Some(key) = self.key.filter(|key| mapped::is_reserved(*key)) {
                 return Err(RegisterError::KeyReserved(key));
             }
-            let registered = inner.keys.register(&self, memory, backed)?;
+            let registered = inner.keys.register(&self, memory, kept)?;
             let raw_key = RawKey::short(registered.key);
             (registered, raw_key)
         };
@@ -82,30 +82,39 @@ impl Handle {
         true
     }
 
-    /// Lets no peer in any more, and waits for those that are; false if one does not move within `timeout`.
-    pub(super) fn disable(&mut self, timeout: Option<Duration>) -> bool {
+    /// Lets no peer in any more, and waits for those that are; an error if one does not move within `timeout`. Not while windows are bound.
+    pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if self.is_enabled() {
+            if !self.registered.windows.close() {
+                return Err(CloseError::Windows(()));
+            }
             let closed = self.keys.replace(&self.registered, Through::Nobody);
             let former = std::mem::replace(&mut self.registered, closed);
-            self.retiring = Some(Revocation::start(&former));
+            self.retiring = Some(Revocation::start(former));
         }
         let quiet = self.retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
-        if quiet {
-            self.retiring = None;
+        if !quiet {
+            return Err(CloseError::Busy(()));
         }
-        quiet
+        self.retiring = None;
+        Ok(())
     }
 
-    /// Takes the region back; false if a peer does not move within `timeout`.
-    pub(super) fn close(&mut self, timeout: Option<Duration>) -> bool {
+    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`.
+    pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         let Self { registered, keys, retiring, revocation, .. } = self;
-        revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
-            && retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout))
+        if !registered.windows.close() {
+            return Err(CloseError::Windows(()));
+        }
+        let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
+            && retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
+        if over { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
     /// Takes the region back without waiting: memory that may still be used is kept until it is not.
     pub(super) fn park(&mut self, memory: Option<Buffer>) {
         let Self { registered, keys, retiring, revocation, .. } = self;
+        registered.windows.abandon();
         let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
         // Of a disabled region nobody uses but who did so before.
         keys.park(retiring.take().unwrap_or(revocation), memory);

@@ -1,4 +1,8 @@
-//! A domain's regions, by key.
+//! A domain's regions and windows, by key: one name space.
+//!
+//! A window owns all 256 keys of its index, from allocation to deallocation; a region may have none of them, and an index is only
+//! given to a window if no region has one of them. Keys that the domain chooses for regions are never those of a window: they have
+//! more than 32 bits.
 //!
 //! One lock, taken for reading by accesses that the target executes, for writing by registration and close. Memory whose
 //! region was dropped while peers were still at it is parked here until they retired: that is looked for now and then, by
@@ -7,28 +11,38 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::access::Refusal;
+use super::local::LocalKeys;
 use super::mapped::is_reserved;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
 use super::via::{Through, Via};
-use super::{RegisterError, Registration};
+use super::windows::{Hold, Windows as RegionWindows};
+use super::{Kept, RegisterError, Registration};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
+use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    table: RwLock<HashMap<u64, Arc<Registered>>>,
+    table: RwLock<Table>,
+    local: LocalKeys,
     parked: Mutex<Vec<Parked>>,
     /// Whether anything is parked, for those who only look.
     any_parked: AtomicBool,
     revoke_timeout: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    regions: HashMap<u64, Arc<Registered>>,
+    windows: Windows,
 }
 
 /// Memory that nobody may use again before its peers retired.
@@ -36,11 +50,21 @@ pub(crate) struct Keys {
 struct Parked {
     revocation: Revocation,
     memory: Option<Buffer>,
+    /// It is a window, which holds its region.
+    _hold: Option<Hold>,
+}
+
+impl Parked {
+    /// Whether nobody uses it any more: no peer, and no window.
+    fn is_over(&mut self) -> bool {
+        self.revocation.is_over() && self.revocation.region().windows().are_gone()
+    }
 }
 
 impl Keys {
     pub(crate) fn new(revoke_timeout: Duration) -> Self {
-        Self { table: RwLock::default(), parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
+        let (table, local) = (RwLock::default(), LocalKeys::default());
+        Self { table, local, parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
     }
 
     /// How long closing a region waits for peers that are at it.
@@ -52,7 +76,11 @@ impl Keys {
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(&key).filter(|region| region.admits(via)).cloned().ok_or(Refusal::Key)
+        let found = match table.windows.find(key) {
+            Some(window) => window,
+            None => table.regions.get(&key),
+        };
+        found.filter(|region| region.admits(via)).cloned().ok_or(Refusal::Key)
     }
 
     /// Registers memory.
@@ -60,7 +88,7 @@ impl Keys {
         &self,
         registration: &Registration<'_>,
         memory: Segments,
-        backed: bool,
+        Kept { backed, writable }: Kept,
     ) -> Result<Arc<Registered>, RegisterError> {
         self.free_parked();
         let len = memory.len() as u64;
@@ -78,6 +106,9 @@ impl Keys {
         let mut region = Registered {
             key: 0,
             access: registration.access,
+            rights: registration.access.remote_rights(),
+            windows: RegionWindows::new(registration.windows, writable),
+            local: OnceLock::new(),
             through: if registration.disabled { Through::Nobody } else { registration.through },
             authority: registration.authority,
             base: registration.base,
@@ -92,16 +123,24 @@ impl Keys {
         if let Some(counter) = &registration.counter {
             region.counter.get_or_init(|| Arc::clone(counter));
         }
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if registration.disabled {
+            region.windows.abandon();
+        }
+        let mut table = self.table();
         loop {
             let key = match registration.key {
                 Some(key) => key,
                 None => random_key()?,
             };
-            match table.entry(key) {
+            if table.windows.owns(key) {
+                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
+            }
+            match table.regions.entry(key) {
                 Slot::Vacant(slot) => {
                     region.key = key;
-                    return Ok(Arc::clone(slot.insert(Arc::new(region))));
+                    let region = Arc::clone(slot.insert(Arc::new(region)));
+                    table.windows.region_came(key);
+                    return Ok(region);
                 }
                 Slot::Occupied(_) if registration.key.is_some() => return Err(RegisterError::KeyTaken(key)),
                 Slot::Occupied(_) => {}
@@ -112,27 +151,81 @@ impl Keys {
     /// Puts the same region in its own place, for others to come through, with neither grants nor a pin that anybody has entered.
     pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
         let new = Arc::new(region.anew(through));
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.insert(new.key, Arc::clone(&new));
+        self.local.follow(&new);
+        self.table().regions.insert(new.key, Arc::clone(&new));
         new
     }
 
     /// Takes a region out of the table: no access begins any more once this returns.
     pub(super) fn revoke(&self, region: &Arc<Registered>) -> Revocation {
         self.free_parked();
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.remove(&region.key);
+        let mut table = self.table();
+        table.regions.remove(&region.key);
+        table.windows.region_went(region.key);
         drop(table);
-        Revocation::start(region)
+        self.local.forget(region);
+        Revocation::start(Arc::clone(region))
+    }
+
+    /// A region's local key.
+    pub(super) fn local_key(&self, region: &Arc<Registered>) -> u32 {
+        self.local.key(region)
+    }
+
+    /// The memory at an address of this process, if a local key covers it.
+    pub(crate) fn find_local(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
+        self.local.find(key, address, len, written)
+    }
+
+    fn table(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new window.
+    pub(crate) fn allocate_window(&self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
+        self.free_parked();
+        self.table().windows.allocate(kind)
+    }
+
+    /// A window is bound, or is so no more.
+    pub(crate) fn set_window(&self, index: u32, bound: Option<&Arc<Registered>>) {
+        self.table().windows.set(index, bound);
+    }
+
+    /// A window is deallocated.
+    pub(crate) fn free_window(&self, index: u32) {
+        self.table().windows.free(index);
+    }
+
+    /// The window that owns this key.
+    pub(crate) fn window(&self, key: u32) -> Option<Arc<Cell>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).windows.cell(key)
+    }
+
+    /// An endpoint is closed: windows that are bound through it are unbound.
+    pub(crate) fn endpoint_gone(&self, endpoint: u64) {
+        let cells = self.table.read().unwrap_or_else(PoisonError::into_inner).windows.cells();
+        for cell in cells {
+            cell.endpoint_gone(self, endpoint);
+        }
     }
 
     /// Keeps memory until its peers retired.
-    pub(super) fn park(&self, mut revocation: Revocation, memory: Option<Buffer>) {
-        if revocation.is_over() {
+    pub(super) fn park(&self, revocation: Revocation, memory: Option<Buffer>) {
+        self.keep(Parked { revocation, memory, _hold: None });
+    }
+
+    /// Keeps a window's region in use until the window's peers retired.
+    pub(crate) fn park_window(&self, revocation: Revocation, hold: Hold) {
+        self.keep(Parked { revocation, memory: None, _hold: Some(hold) });
+    }
+
+    fn keep(&self, mut one: Parked) {
+        if one.is_over() {
             return;
         }
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        parked.push(Parked { revocation, memory });
+        parked.push(one);
         self.any_parked.store(true, Ordering::Release);
     }
 
@@ -147,7 +240,7 @@ impl Keys {
     #[cold]
     fn free_retired(&self) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let retired = parked.extract_if(.., |parked| parked.revocation.is_over()).collect::<Vec<_>>();
+        let retired = parked.extract_if(.., Parked::is_over).collect::<Vec<_>>();
         self.any_parked.store(!parked.is_empty(), Ordering::Release);
         drop(parked);
         drop(retired); // Unmapping takes its time.
@@ -158,7 +251,7 @@ impl Drop for Keys {
     /// What peers may still write is given to nobody: it leaks.
     fn drop(&mut self) {
         for mut parked in std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner)) {
-            if !parked.revocation.is_over() {
+            if !parked.is_over() {
                 tracing::warn!("a peer has not retired from a region's memory, which is therefore never freed");
                 std::mem::forget(parked.memory.take());
             }
@@ -166,13 +259,13 @@ impl Drop for Keys {
     }
 }
 
-/// Keys that the domain chooses cannot be guessed, are none of those of 32 bits, and none that stands for something else (KEY-004).
+/// Keys that the domain chooses cannot be guessed. They are never a window's, nor one that stands for something else (KEY-004).
 fn random_key() -> Result<u64, RegisterError> {
+    let mut bytes = [0; 8];
     loop {
-        let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
         let key = u64::from_ne_bytes(bytes);
-        if key >> 32 != 0 && !is_reserved(key) {
+        if key > u64::from(u32::MAX) && !is_reserved(key) {
             return Ok(key);
         }
     }

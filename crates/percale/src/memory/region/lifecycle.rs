@@ -26,17 +26,18 @@ macro_rules! lifecycle {
             /// name it fail meanwhile as those that name an unknown one (BIND-006).
             ///
             /// # Errors
-            /// [`CloseError::Busy`] if a peer does not move. The region is disabled all the same.
+            /// [`CloseError::Windows`] if windows are bound to it; it stays as it is then. [`CloseError::Busy`] if a peer does not move; the
+            /// region is disabled all the same.
             pub fn disable(&mut self) -> Result<(), CloseError<()>> {
                 let timeout = self.handle.keys.revoke_timeout();
-                if self.handle.disable(Some(timeout)) { Ok(()) } else { Err(CloseError::Busy(())) }
+                self.handle.disable(Some(timeout))
             }
 
             /// Disables the region, runs `while_disabled`, and enables it again: accesses that come meanwhile fail, later ones find what is
             /// there then (BIND-014, BIND-018). A region that was disabled is enabled in the end.
             ///
             /// # Errors
-            /// [`CloseError::Busy`] if a peer does not move; then nothing was run, and the region is disabled.
+            /// As of [`disable`](Self::disable); then nothing was run.
             pub fn refresh<R>(&mut self, while_disabled: impl FnOnce() -> R) -> Result<R, CloseError<()>> {
                 self.disable()?;
                 let result = while_disabled();

@@ -17,13 +17,14 @@
 //!
 //! * `handle`, `lifecycle`: enabling, disabling, closing
 //! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
-//! * `access`: rights; `via`: through whom accesses may come; `remote`: names of regions for others
-//! * `raw_key`: long names, and `mapped`: those of peers; `pending`: registration that ends later
+//! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
+//! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers; `pending`: registration that ends later
 
 mod access;
 mod handle;
 mod keys;
 mod lifecycle;
+mod local;
 mod mapped;
 mod pending;
 mod raw;
@@ -32,7 +33,9 @@ mod registered;
 mod remote;
 mod revocation;
 mod scope;
+mod verbs;
 mod via;
+mod windows;
 
 use std::sync::Arc;
 
@@ -48,9 +51,11 @@ pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
+pub(crate) use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
-use self::via::Through;
-pub(crate) use self::via::Via;
+pub use self::verbs::VerbsAccess;
+pub(crate) use self::via::{Through, Via};
+pub(crate) use self::windows::{Hold, Slice};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
@@ -81,6 +86,9 @@ pub enum RegisterError {
     /// Peers may not write memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
+    /// What peers may write, this process may write, too (MW-013).
+    #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
+    LocalWrite,
     /// The system gave no random numbers.
     #[error("no key could be made: {0}")]
     System(#[source] std::io::Error),
@@ -91,7 +99,7 @@ impl RegisterError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Empty | Self::Pieces(_) | Self::Range => libc::EINVAL,
+            Self::Empty | Self::Pieces(_) | Self::Range | Self::LocalWrite => libc::EINVAL,
             Self::KeyTaken(_) => libc::ENOKEY,
             Self::KeyReserved(_) => libc::EKEYREJECTED,
             Self::Unbacked(_) => libc::EFAULT,
@@ -110,11 +118,17 @@ pub enum CloseError<R> {
     /// which may be closed again.
     #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
     Busy(R),
+    /// Windows are bound to the region (MW-004), which goes on as before. Unbind, invalidate or deallocate them, then close it again.
+    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
+    Windows(R),
 }
 
 impl<R> std::fmt::Debug for CloseError<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Busy")
+        f.write_str(match self {
+            Self::Busy(_) => "Busy",
+            Self::Windows(_) => "Windows",
+        })
     }
 }
 
@@ -125,10 +139,18 @@ impl<R> CloseError<R> {
         libc::EBUSY
     }
 
-    /// The region, still revoking.
+    /// The same error, of this region.
+    fn of<S>(self, region: S) -> CloseError<S> {
+        match self {
+            Self::Busy(_) => CloseError::Busy(region),
+            Self::Windows(_) => CloseError::Windows(region),
+        }
+    }
+
+    /// The region: still revoking, or as it was.
     #[must_use]
     pub fn into_region(self) -> R {
-        let Self::Busy(region) = self;
+        let (Self::Busy(region) | Self::Windows(region)) = self;
         region
     }
 }
@@ -148,6 +170,8 @@ pub struct Registration<'d> {
     /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
     authority: u64,
     disabled: bool,
+    windows: bool,
+    local_write: Option<bool>,
 }
 
 impl<'d> Registration<'d> {
@@ -162,6 +186,8 @@ impl<'d> Registration<'d> {
             through: Through::Domain,
             authority: 0,
             disabled: false,
+            windows: true,
+            local_write: None,
         }
     }
 
@@ -211,19 +237,77 @@ impl<'d> Registration<'d> {
         self
     }
 
+    /// Whether [windows](crate::memory::window) may be bound to it (verbs: IBV_ACCESS_MW_BIND; AMB-48). Default: yes.
+    pub const fn windows(mut self, may_be_bound: bool) -> Self {
+        self.windows = may_be_bound;
+        self
+    }
+
+    /// Of memory that the caller vouches for: it may be changed, by whoever has the right, though the region itself may not give that
+    /// right to peers. Windows that peers may change then can be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
+    /// region [owns](Self::own) may be changed if it is the region's alone.
+    pub const fn local_write(mut self) -> Self {
+        self.local_write = Some(true);
+        self
+    }
+
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
     /// As [`RegisterError`] says.
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         let mut memory = memory.into();
-        let segment = if self.access.contains(Access::REMOTE_WRITE) {
-            memory.segment_for_receive().ok_or(RegisterError::ReadOnly)?
-        } else {
-            memory.segment_for_send()
+        let (segment, writable) = match memory.segment_for_receive() {
+            Some(segment) => (segment, self.local_write != Some(false)),
+            None if self.access.changes() || self.local_write == Some(true) => return Err(RegisterError::ReadOnly),
+            None => (memory.segment_for_send(), false),
         };
-        let handle = self.register(Segments::one(segment), true)?;
+        let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;
         Ok(Region { handle, memory: Some(memory) })
+    }
+}
+
+/// How the memory of a region is there.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// As long as the region: our own threads may touch it.
+    backed: bool,
+    /// It may be changed.
+    writable: bool,
+}
+
+/// What windows can be bound to: a [`Region`] or a [`RawRegion`].
+pub trait Bindable: known::Known {}
+
+impl Bindable for Region {}
+impl Bindable for RawRegion {}
+
+pub(crate) mod known {
+    use super::{Arc, Keys, RawRegion, Region, Registered};
+
+    /// A region as its domain knows it.
+    pub trait Known {
+        /// It, and the domain's keys.
+        fn known(&self) -> Parts<'_>;
+    }
+
+    /// See [`Known`].
+    #[derive(Clone, Copy, Debug)]
+    pub struct Parts<'a> {
+        pub(crate) region: &'a Arc<Registered>,
+        pub(crate) keys: &'a Arc<Keys>,
+    }
+
+    impl Known for Region {
+        fn known(&self) -> Parts<'_> {
+            Parts { region: &self.handle.registered, keys: &self.handle.keys }
+        }
+    }
+
+    impl Known for RawRegion {
+        fn known(&self) -> Parts<'_> {
+            Parts { region: &self.handle.registered, keys: &self.handle.keys }
+        }
     }
 }
 
@@ -299,11 +383,11 @@ impl Region {
     /// Closes the region: when this returns the memory, no peer reads or writes it, and none will.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] with the region.
+    /// As [`CloseError`] says, with the region.
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
-        if !self.handle.close(Some(timeout)) {
-            return Err(CloseError::Busy(self));
+        if let Err(error) = self.handle.close(Some(timeout)) {
+            return Err(error.of(self));
         }
         // What is dropped then has nothing left to keep.
         self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
@@ -358,10 +442,13 @@ impl RawRegion {
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] with the region.
+    /// As [`CloseError`] says, with the region.
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
-        if self.handle.close(Some(timeout)) { Ok(()) } else { Err(CloseError::Busy(self)) }
+        match self.handle.close(Some(timeout)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.of(self)),
+        }
     }
 }
 

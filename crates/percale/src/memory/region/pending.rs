@@ -40,14 +40,30 @@ struct Asked {
     through: Through,
     authority: u64,
     disabled: bool,
+    windows: bool,
+    local_write: Option<bool>,
     memory: Buffer,
 }
 
 impl Asked {
     fn register(self) -> Result<Region, RegisterError> {
-        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled, memory } = self;
+        let Self {
+            domain,
+            access,
+            key,
+            base,
+            counter,
+            raw_key,
+            through,
+            authority,
+            disabled,
+            windows,
+            local_write,
+            memory,
+        } = self;
         let domain = &domain;
-        Registration { domain, access, key, base, counter, raw_key, through, authority, disabled }.own(memory)
+        Registration { domain, access, key, base, counter, raw_key, through, authority, disabled, windows, local_write }
+            .own(memory)
     }
 }
 
@@ -81,9 +97,23 @@ impl Registration<'_> {
         events: &EventQueue,
         context: u64,
     ) -> Result<PendingRegion, EventQueueFull> {
-        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled } = self;
+        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled, windows, local_write } =
+            self;
         let (domain, memory) = (domain.clone(), memory.into());
-        let asked = Asked { domain, access, key, base, counter, raw_key, through, authority, disabled, memory };
+        let asked = Asked {
+            domain,
+            access,
+            key,
+            base,
+            counter,
+            raw_key,
+            through,
+            authority,
+            disabled,
+            windows,
+            local_write,
+            memory,
+        };
         let shared = Arc::new(Mutex::new(State::Waiting(Box::new(asked))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {

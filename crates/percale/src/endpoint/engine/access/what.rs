@@ -41,14 +41,17 @@ impl What {
 
     /// The same, with peers' own keys in the place of mapped ones.
     pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
-        let own = |piece: RemoteMemory| match piece.key {
-            key if is_mapped(key) => {
-                let key = mapped.find(key).filter(|own| !is_mapped(*own)).ok_or(PostError::NotMapped(key))?;
-                Ok(RemoteMemory { key, ..piece })
+        let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
+            match piece.key {
+                key if is_mapped(key) => {
+                    let key = mapped.find(key).filter(|own| !is_mapped(*own)).ok_or(PostError::NotMapped(key))?;
+                    Ok(RemoteMemory { key, ..piece })
+                }
+                _ => Ok(piece),
             }
-            _ => Ok(piece),
         };
-        let all = |work: RmaWork| Ok(RmaWork { remote: work.remote.try_map(own)?, ..work });
+        let all =
+            |work: RmaWork| -> Result<RmaWork, PostError> { Ok(RmaWork { remote: work.remote.try_map(own)?, ..work }) };
         Ok(match self {
             Self::Write(work) => Self::Write(all(work)?),
             Self::Read(work) => Self::Read(all(work)?),

@@ -10,7 +10,7 @@ use super::Side;
 use super::assist::Help;
 use super::grantee::{Full, ShmGrantee};
 use super::resolution::{Resolution, Status};
-use crate::memory::region::{Access, Keys, Registered, Via};
+use crate::memory::region::{Keys, Registered, Via};
 use crate::memory::volatile::Segments;
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
@@ -70,7 +70,7 @@ impl Target {
 
     /// Grants a region, if the peer can reach it.
     fn resolve(&mut self, region: &Arc<Registered>, pidfd: Option<&Arc<OwnedFd>>, link: &mut Side<'_>) -> Resolution {
-        let rights = Resolution::rights_of(region.access());
+        let rights = Resolution::rights_of(region.rights());
         let (true, Some((status, place, arena))) = (rights != 0, place(region, link.arenas)) else {
             return Resolution::of(Status::Executed);
         };
@@ -111,7 +111,7 @@ impl Target {
 
 /// How a peer can find a region's memory.
 fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
-    let writable = region.access().contains(Access::REMOTE_WRITE);
+    let writable = region.rights().changes();
     if let Some(located) = region.located() {
         let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };
         if arenas.give((located.arena, sharing), located.size, &located.fd) {

@@ -66,7 +66,7 @@ fn answers_that_cannot_be_break_the_link_and_nothing_else() {
         ("unknown way", |it| it.status = 0),
         ("unknown way", |it| it.status = 9),
         ("malformed", |it| it.rights = 0),
-        ("malformed", |it| it.rights = 4),
+        ("malformed", |it| it.rights = 16),
         ("malformed", |it| it.notify = 2),
         ("malformed", |it| it.page = 0.into()),
         ("not handed over", |it| it.page = (it.page.get() + 1000).into()),
