@@ -11,7 +11,7 @@ use percale::{Event, EventQueue};
 use crate::abi::{
     FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ,
     FI_PEEK, FI_SHUTDOWN, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr,
-    fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
+    fi_eq_entry, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
 };
 use crate::fabric::{self, Fabric};
 use crate::info::Copied;
@@ -235,6 +235,10 @@ impl Shared {
                 log::warning!(FI_LOG_EQ, "no connection: {reason}");
                 Some(Record::Refused { fid: fid(endpoint)?, error, data })
             }
+            Event::Registered { context } => Some(Record::Registered { fid: Fid::from_number(context) }),
+            Event::RegistrationFailed { context, errno, .. } => {
+                Some(Record::Unregistered { fid: Fid::from_number(context), errno })
+            }
             // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
             other => {
                 log::note!(FI_LOG_EQ, "{other:?}");
@@ -264,11 +268,12 @@ impl Shared {
         let mut front = self.look();
         let (code, bytes) = match &*front {
             None => return -(libc::EAGAIN as isize),
-            Some(Record::Refused { .. }) => return -(FI_EAVAIL as isize),
+            Some(Record::Refused { .. } | Record::Unregistered { .. }) => return -(FI_EAVAIL as isize),
             Some(Record::User { code, data }) if data.len() > room => {
                 log::note!(FI_LOG_EQ, "fi_eq_read: event {code} has {} bytes, there is room for {room}", data.len());
                 return -(FI_ETOOSMALL as isize);
             }
+            Some(Record::Registered { .. }) if room < size_of::<fi_eq_entry>() => return -(FI_ETOOSMALL as isize),
             Some(Record::Connection { .. }) if room < HEAD => return -(FI_ETOOSMALL as isize),
             Some(record) => record.bytes(room),
         };
@@ -290,8 +295,14 @@ impl Shared {
     /// `to` is readable and writable.
     unsafe fn read_error(&self, to: *mut fi_eq_err_entry) -> isize {
         let mut front = self.look();
-        let Some(Record::Refused { .. }) = &*front else { return -(libc::EAGAIN as isize) };
-        let Some(Record::Refused { fid, error, data }) = front.take() else { return -(libc::EAGAIN as isize) };
+        let (fid, err, prov_errno, data) = match front.take() {
+            Some(Record::Refused { fid, error, data }) => (fid, error.errno(), errors::number(error), data),
+            Some(Record::Unregistered { fid, errno }) => (fid, errno, 0, Vec::new()),
+            other => {
+                *front = other;
+                return -(libc::EAGAIN as isize);
+            }
+        };
         // SAFETY: promised by the caller.
         let (buffer, room) = unsafe { ((*to).err_data, (*to).err_data_size) };
         let mut kept = lock(&self.error_data);
@@ -307,11 +318,11 @@ impl Shared {
         };
         let entry = fi_eq_err_entry {
             fid: fid.0,
-            // SAFETY: an endpoint that is open, or its name would be forgotten.
+            // SAFETY: an endpoint that is open, or its name would be forgotten; or a region whose owner waits for this.
             context: unsafe { (*fid.0).context },
             data: 0,
-            err: error.errno(),
-            prov_errno: errors::number(error),
+            err,
+            prov_errno,
             err_data,
             err_data_size,
         };

@@ -13,6 +13,7 @@ use crate::abi::{FI_LOG_CORE, FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_P
 use crate::libfabric::libfabric;
 use crate::log;
 use crate::provider;
+use crate::region::mode;
 
 /// One parameter: its name after `FI_PERCALE_`, its type, and what it is for.
 struct Parameter {
@@ -72,7 +73,14 @@ const SOCKET_BUFFERS: Parameter = Parameter {
     help: c"Bytes of TCP sockets' buffers (default: what measured best)",
 };
 
-const ALL: [&Parameter; 10] = [
+const MR_MODE: Parameter = Parameter {
+    name: c"mr_mode",
+    kind: FI_PARAM_STRING,
+    help: c"Registration modes to require of applications as some devices do, to try them: local, raw, virt_addr, allocated, \
+prov_key, mmu_notify, rma_event, endpoint, hmem, collective, separated by commas (default: none)",
+};
+
+const ALL: [&Parameter; 11] = [
     &TRANSPORT,
     &INTERFACE,
     &AUTHORIZATION_KEY,
@@ -83,6 +91,7 @@ const ALL: [&Parameter; 10] = [
     &TRUST,
     &UNEXPECTED_CAP,
     &SOCKET_BUFFERS,
+    &MR_MODE,
 ];
 
 /// A parameter that cannot be used.
@@ -116,6 +125,8 @@ pub(crate) struct Params {
     pub(crate) unexpected_cap: Option<usize>,
     /// Bytes of sockets' buffers.
     pub(crate) socket_buffers: Option<usize>,
+    /// Bits of `mr_mode` that applications have to offer.
+    pub(crate) mr_mode: Option<c_int>,
 }
 
 /// Tells libfabric which parameters there are (`fi_info -e`).
@@ -159,6 +170,7 @@ impl Params {
             })?,
             unexpected_cap: parsed(text, &UNEXPECTED_CAP, bytes)?,
             socket_buffers: parsed(text, &SOCKET_BUFFERS, bytes)?,
+            mr_mode: parsed(text, &MR_MODE, mode::parse)?,
         })
     }
 
@@ -290,6 +302,7 @@ fn key(path: PathBuf) -> Result<(PathBuf, Vec<u8>), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{FI_MR_LOCAL, FI_MR_RAW};
 
     fn with(name: &'static CStr, value: &'static str) -> Result<Params, ParamError> {
         Params::from(&move |one| (one.name == name).then(|| value.to_owned()))
@@ -312,6 +325,7 @@ mod tests {
         assert_eq!(set(c"trust", "none").trust, Some(Trust::None));
         assert_eq!(set(c"unexpected_cap", "0").unexpected_cap, Some(0));
         assert_eq!(set(c"socket_buffers", "65536").socket_buffers, Some(65536));
+        assert_eq!(set(c"mr_mode", "raw, LOCAL").mr_mode, Some(FI_MR_RAW | FI_MR_LOCAL));
     }
 
     #[test]
@@ -324,6 +338,7 @@ mod tests {
             (c"cma", "perhaps"),
             (c"trust", "everybody"),
             (c"unexpected_cap", "-1"),
+            (c"mr_mode", "scalable"),
         ];
         for (name, value) in wrong {
             let error = with(name, value).unwrap_err().to_string();

@@ -14,6 +14,7 @@ pub mod local_keys;
 pub mod messages;
 pub mod model;
 pub mod probing;
+pub mod regions;
 pub mod remote;
 pub mod remote_model;
 pub mod safe;
@@ -85,11 +86,11 @@ macro_rules! conformance {
     (@remote $fabric:ty) => {
         $crate::tests! { $fabric,
             remote:
-                rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size,
-                mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
+                rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_size,
+                mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
                 rma_001_an_access_of_many_parts_ends,
                 mr_003_a_key_is_one_domains,
-                mr_032_mr_067_mr_071_keys_come_and_go,
+                mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go,
                 mr_039_mr_040_a_base_of_ones_own,
                 mr_010_rma_004_pieces_on_both_sides,
                 mr_069_rev_004_closing_ends_what_is_under_way,
@@ -105,6 +106,17 @@ macro_rules! conformance {
                 cmp_018_an_access_of_many_parts_is_one,
                 cmp_017_cmp_018_atomic_operations_are_counted,
                 cmp_018_a_counter_of_several_kinds_counts_each_once;
+            regions:
+                key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name,
+                key_013_key_019_short_raw_keys_are_mapped_too,
+                key_005_key_015_forged_raw_keys_open_nothing,
+                key_004_mr_072_some_keys_are_nobodys,
+                mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event,
+                bind_001_bind_002_bind_008_what_peers_write_is_counted,
+                bind_006_bind_009_a_disabled_region_is_not_reached,
+                bind_010_bind_011_bind_012_a_region_of_one_endpoint,
+                bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it,
+                mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key;
             remote_model:
                 rma_011_random_accesses_do_what_a_plain_model_does;
             windows:

@@ -8,13 +8,20 @@ use std::time::{Duration, Instant};
 use percale::endpoint::connection::ConnectionRequest;
 use percale::{ErrorCode, Event};
 
-use crate::abi::{fi_eq_cm_entry, fi_info, fid_t};
+use crate::abi::{FI_MR_COMPLETE, fi_eq_cm_entry, fi_info, fid_t};
 use crate::info::Copied;
 use crate::passive::Request;
 
 /// A client's object, as a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fid(pub(super) fid_t);
+
+impl Fid {
+    /// A region, as its registration's event names it.
+    pub(super) fn from_number(number: u64) -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(number as usize))
+    }
+}
 
 // SAFETY: a name; who follows it says why that is sound.
 unsafe impl Send for Fid {}
@@ -136,6 +143,10 @@ pub(super) enum Record {
     User { code: u32, data: Vec<u8> },
     /// Of a connection.
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
+    /// A registration has ended.
+    Registered { fid: Fid },
+    /// An error: it could not be made.
+    Unregistered { fid: Fid, errno: i32 },
     /// An error: there will be no connection.
     Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
 }
@@ -157,7 +168,13 @@ impl Record {
                 bytes.truncate(room);
                 (*code, bytes)
             }
-            Self::Refused { .. } => (0, Vec::new()),
+            Self::Registered { fid } => {
+                // SAFETY: the region's owner waits for this before it is closed.
+                let context = unsafe { (*fid.0).context };
+                let words = [fid.0.expose_provenance(), context.expose_provenance(), 0];
+                (FI_MR_COMPLETE, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+            }
+            Self::Refused { .. } | Self::Unregistered { .. } => (0, Vec::new()),
         }
     }
 }

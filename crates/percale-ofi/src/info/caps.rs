@@ -3,7 +3,7 @@
 use crate::abi::*;
 
 /// What an application asks for explicitly, and gets only then.
-const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV;
+const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM;
 /// Directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
@@ -15,7 +15,7 @@ const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 /// Of domains.
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Of the transmitting side.
-const TRANSMIT: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
+const TRANSMIT: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM;
 /// Of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
@@ -27,18 +27,20 @@ const RECEIVE: u64 = FI_MSG
     | FI_DIRECTED_RECV
     | FI_MULTI_RECV
     | FI_SOURCE
-    | FI_RMA_EVENT;
+    | FI_RMA_EVENT
+    | FI_HMEM;
 
 /// What an endpoint of a type can do.
 pub(super) const fn offered(kind: u32) -> u64 {
-    let both = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT;
+    let both = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM;
     // A connected endpoint has one peer: there is nobody to tell from others.
     if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV } else { both }
 }
 
 /// What an endpoint has whose application asked for `asked`.
 pub(super) const fn granted(kind: u32, asked: u64) -> u64 {
-    if asked == 0 { offered(kind) } else { implied(asked) | FREE & offered(kind) }
+    // FI_HMEM is for who names the kinds of memory that it registers (fi_mr(3)).
+    if asked == 0 { offered(kind) & !FI_HMEM } else { implied(asked) | FREE & offered(kind) }
 }
 
 /// Directions are all meant if none is named.

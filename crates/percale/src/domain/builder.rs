@@ -1,12 +1,10 @@
 //! How a domain is to behave.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
 use crate::fabric::TransportKind;
-use crate::memory::region::Keys;
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
@@ -168,9 +166,8 @@ impl DomainBuilder {
     /// # Errors
     /// If no transport is left, or the system refuses a thread or descriptors.
     pub fn open(mut self) -> Result<Domain, OpenError> {
-        let keys = Arc::new(Keys::new(self.settings.revoke_timeout));
         if self.settings.sim.is_some() {
-            return Ok(Inner::domain(self.settings, None, keys));
+            return Ok(Inner::domain(self.settings, None)?);
         }
         if self.chosen.is_empty()
             && let Ok(names) = std::env::var("PERCALE_TRANSPORT")
@@ -194,6 +191,6 @@ impl DomainBuilder {
             return Err(OpenError::NoTransport(self.missing));
         }
         let service = Service::start()?;
-        Ok(Inner::domain(self.settings, Some(service), keys))
+        Ok(Inner::domain(self.settings, Some(service))?)
     }
 }

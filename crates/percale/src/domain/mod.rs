@@ -12,6 +12,8 @@ mod key;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
@@ -21,7 +23,7 @@ use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Access, Keys, Region, RegisterError, Registration};
+use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
@@ -70,6 +72,20 @@ pub(crate) struct Settings {
     pub(crate) cache: CacheSettings,
 }
 
+impl Settings {
+    /// What stands for an authorization key where regions and endpoints are compared: 0 for the domain's own, else a digest.
+    pub(crate) fn authority(&self, key: &[u8]) -> u64 {
+        if self.authorization_key.as_deref() == Some(key) {
+            return 0;
+        }
+        let digest = Sha256::new_with_prefix(b"percale authority").chain_update(key).finalize();
+        let word = digest
+            .first_chunk()
+            .map_or_else(|| unreachable!("digests have 32 bytes"), |word| u64::from_le_bytes(*word));
+        word.max(1)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
@@ -77,18 +93,28 @@ pub(crate) struct Inner {
     pub(crate) service: Option<Arc<Service>>,
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
+    /// Raw keys of peers.
+    pub(crate) mapped: Keyring,
+    /// What raw keys of our regions are made with.
+    pub(crate) secret: Secret,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
 }
 
 impl Inner {
-    fn domain(settings: Settings, service: Option<Arc<Service>>, keys: Arc<Keys>) -> Domain {
-        #[cfg(not(loom))]
-        let inner = Self { settings, service, keys, imported: std::sync::OnceLock::new() };
-        #[cfg(loom)]
-        let inner = Self { settings, service, keys };
-        Domain { inner: Arc::new(inner) }
+    fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
+        let keys = Arc::new(Keys::new(settings.revoke_timeout));
+        let inner = Self {
+            settings,
+            service,
+            keys,
+            mapped: Keyring::default(),
+            secret: Secret::new()?,
+            #[cfg(not(loom))]
+            imported: std::sync::OnceLock::new(),
+        };
+        Ok(Domain { inner: Arc::new(inner) })
     }
 }
 

@@ -117,6 +117,9 @@ pub enum PostError {
     /// There is no such atomic operation.
     #[error("there is no atomic {0} of this kind on {1}")]
     NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
+    /// The key is one of a mapped raw key, which is not mapped any more, or never was (KEY-016).
+    #[error("key {0:#x} is not mapped; map the peer's raw key")]
+    NotMapped(u64),
     /// The window cannot be bound so.
     #[error(transparent)]
     Window(#[from] crate::memory::window::WindowError),
@@ -138,6 +141,7 @@ impl PostError {
             Self::InjectTooLong(_) | Self::TooLong(_) => 90,                    // EMSGSIZE
             Self::NotClaimed => 42,                                             // ENOMSG
             Self::ReadOnly => 13,                                               // EACCES
+            Self::NotMapped(_) => 129,                                          // EKEYREJECTED
             Self::Window(error) => error.errno(),
             Self::Forked => 10, // ECHILD
         }

@@ -20,3 +20,10 @@ pub(crate) mod rundown;
 pub mod sealed;
 pub mod volatile;
 pub mod window;
+
+/// Whether memory of this process is mapped, and can be read, or written too; its pages are there then. Special mappings, which cannot be
+/// asked about, count as mapped.
+#[must_use]
+pub fn is_mapped(memory: volatile::Segment, writable: bool) -> bool {
+    kernel::check(memory, writable).is_ok()
+}

@@ -269,7 +269,8 @@ impl Engine {
         match made {
             Made::Shm(parts) => {
                 let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
-                let link = ShmLink::new(shm_parts(parts, &self.bell, keys, Via { endpoint: self.id, peer }))?;
+                let via = Via { endpoint: self.id, peer, authority: self.core.authority };
+                let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
             Made::Tcp(socket) => {

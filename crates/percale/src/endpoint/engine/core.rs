@@ -26,7 +26,7 @@ use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
 use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
-use crate::memory::region::Keys;
+use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::memory::window::Users;
 use crate::transport::{Broken, Connection};
@@ -67,6 +67,10 @@ pub(crate) struct Core {
     pub(crate) windows: Arc<Users>,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
+    /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
+    pub(crate) authority: u64,
+    /// Raw keys of peers.
+    pub(crate) mapped: Keyring,
     /// Who may reach them without us.
     pub(crate) trust: Trust,
     /// The segments of receives that have several.

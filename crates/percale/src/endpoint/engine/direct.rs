@@ -20,7 +20,7 @@ use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, is_valid};
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights};
+use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights, is_mapped};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
@@ -54,6 +54,7 @@ impl Engine {
             && work.local.len() <= ASSISTED
             && let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let [piece] = work.remote.as_slice()
+            && !is_mapped(piece.key)
             && let Lookup::Ready(grant) = link.look_up(piece.key)
         {
             let result = if write {
@@ -81,7 +82,8 @@ impl Engine {
             check_atomic(work)?;
         }
         let slot = self.access_slot(work.peer)?;
-        if let Some((link, counts)) = self.direct_link(slot, work.flags)
+        if !is_mapped(work.remote.key)
+            && let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let Lookup::Ready(grant) = link.look_up(work.remote.key)
             && link.grant_can_atomic(grant)
             && match &word {
@@ -140,6 +142,13 @@ impl Engine {
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
         if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
             return Err(PostError::NotConnected);
+        }
+        if what.pieces().iter().any(|piece| is_mapped(piece.key)) {
+            return match what.translated(&self.core.mapped)? {
+                What::Write(work) => self.post_rma(true, &work, notify),
+                What::Read(work) => self.post_rma(false, &work, notify),
+                What::Atomic(work) => self.post_atomic(&work, notify),
+            };
         }
         let mut waiting = Waiting::new(what);
         let flags = waiting.flags();

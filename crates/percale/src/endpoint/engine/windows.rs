@@ -65,7 +65,7 @@ impl Core {
     /// Through whom a peer's accesses come.
     #[inline]
     pub(crate) fn via(&self, from: Connection) -> Via {
-        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation }
+        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
     }
 
     /// Binds, or begins to invalidate; `None` if the window is still being taken back.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::access::{Access, Refusal};
 use super::lines::{Lines, Used};
 use super::local::LocalKeys;
+use super::mapped::is_reserved;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
 use super::via::{Through, Via};
@@ -102,7 +103,7 @@ impl Keys {
             return Err(Refusal::Key);
         }
         // The row may have become another key's since: then this one is no more.
-        let found = row.region().filter(|region| region.key == key && region.through.admits(via));
+        let found = row.region().filter(|region| region.key == key && region.admits(via));
         found.ok_or(Refusal::Key)
     }
 
@@ -139,7 +140,8 @@ impl Keys {
             rights: registration.access.remote_rights(),
             windows: RegionWindows::new(registration.windows, writable),
             local: OnceLock::new(),
-            through: Through::Domain,
+            through: if registration.disabled { Through::Nobody } else { registration.through },
+            authority: registration.authority,
             base: registration.base,
             len,
             memory,
@@ -151,6 +153,9 @@ impl Keys {
         };
         if let Some(counter) = &registration.counter {
             region.counter.get_or_init(|| Arc::clone(counter));
+        }
+        if registration.disabled {
+            region.windows.abandon();
         }
         let mut table = self.table();
         loop {
@@ -171,6 +176,18 @@ impl Keys {
                 return Err(RegisterError::KeyTaken(key));
             }
         }
+    }
+
+    /// Puts the same region in its own place, for others to come through, with neither grants nor a pin that anybody has entered.
+    pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
+        let new = Arc::new(region.anew(through));
+        self.local.follow(&new);
+        let table = self.table();
+        if let Some(row) = table.regions.get(&new.key) {
+            self.lines.replace(*row, &new);
+        }
+        drop(table);
+        new
     }
 
     /// Takes a region out of the table: no access begins any more once this returns.
@@ -275,13 +292,13 @@ impl Drop for Keys {
     }
 }
 
-/// Keys that the domain chooses cannot be guessed. They are never a window's, nor the one that says that there is none (KEY-004).
+/// Keys that the domain chooses cannot be guessed. They are never a window's, nor one that stands for something else (KEY-004).
 fn random_key() -> Result<u64, RegisterError> {
     let mut bytes = [0; 8];
     loop {
         getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
         let key = u64::from_ne_bytes(bytes);
-        if key > u64::from(u32::MAX) && key != u64::MAX {
+        if key > u64::from(u32::MAX) && !is_reserved(key) {
             return Ok(key);
         }
     }

@@ -16,6 +16,14 @@ const LIVE: u32 = 1 << 30;
 const ENDPOINT: u32 = 1 << 29;
 /// And from one peer only.
 const PAIR: u32 = 1 << 28;
+/// And through none.
+const NOBODY: u32 = 1 << 27;
+
+/// An authority in half the room.
+#[inline]
+const fn fold(authority: u64) -> u32 {
+    (authority ^ authority >> 32) as u32
+}
 
 /// The bits of remote rights in a line.
 #[inline]
@@ -33,6 +41,7 @@ pub(super) struct Line {
     what: AtomicU32,
     /// For chains of lines: the next one's number and 1, or 0. Not a part of what is written.
     pub(super) next: AtomicU32,
+    authority: AtomicU32,
     key: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
@@ -47,6 +56,7 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     what: u32,
+    authority: u32,
     key: u64,
     base: u64,
     len: u64,
@@ -59,11 +69,18 @@ impl Said {
     pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: Through) -> Self {
         let (kind, via) = match through {
             Through::Domain => (0, Via::default()),
-            Through::Endpoint(endpoint) => (ENDPOINT, Via { endpoint, peer: 0 }),
+            Through::Nobody => (NOBODY, Via::default()),
+            Through::Endpoint(endpoint) => (ENDPOINT, Via { endpoint, ..Via::default() }),
             Through::Pair(via) => (ENDPOINT | PAIR, via),
         };
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
-        Self { what: OWNED | LIVE | kind | bits(rights), key, base, len, endpoint: via.endpoint, peer }
+        Self { what: OWNED | LIVE | kind | bits(rights), authority: 0, key, base, len, endpoint: via.endpoint, peer }
+    }
+
+    /// The same, through endpoints with this authorization key.
+    pub(super) const fn under(mut self, authority: u64) -> Self {
+        self.authority = fold(authority);
+        self
     }
 
     /// Somebody has the line, without a key.
@@ -81,10 +98,13 @@ impl Said {
         self.what & LIVE != 0 && self.key == key
     }
 
+    /// Whether an access may come through these; of their authority a fold is compared, which the region itself does in full.
     #[inline]
     pub(super) const fn admits(&self, via: Via) -> bool {
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
-        (self.what & ENDPOINT == 0 || self.endpoint == via.endpoint)
+        self.authority == fold(via.authority)
+            && self.what & NOBODY == 0
+            && (self.what & ENDPOINT == 0 || self.endpoint == via.endpoint)
             && (self.what & PAIR == 0 || (self.peer[0] == peer[0] && self.peer[1] == peer[1]))
     }
 
@@ -108,8 +128,9 @@ impl Line {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let Said { what, key, base, len, endpoint, peer } = *said;
+        let Said { what, authority, key, base, len, endpoint, peer } = *said;
         self.what.store(what, Ordering::Relaxed);
+        self.authority.store(authority, Ordering::Relaxed);
         self.key.store(key, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
@@ -125,6 +146,7 @@ impl Line {
         let before = self.sequence.load(Ordering::Acquire);
         let said = Said {
             what: self.what.load(Ordering::Relaxed),
+            authority: self.authority.load(Ordering::Relaxed),
             key: self.key.load(Ordering::Relaxed),
             base: self.base.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
@@ -153,11 +175,19 @@ mod tests {
     #[test]
     fn mw_019_a_line_checks_as_its_region_does() {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let said =
-            Said::live(7, all.remote_rights(), (u64::MAX - 9, 10), Through::Pair(Via { endpoint: 3, peer: 1 << 100 }));
+        let said = Said::live(
+            7,
+            all.remote_rights(),
+            (u64::MAX - 9, 10),
+            Through::Pair(Via { endpoint: 3, peer: 1 << 100, authority: 0 }),
+        );
         assert!(said.is(7) && !said.is(8) && said.is_owned() && !Said::owned().is(0) && !Said::default().is_owned());
-        assert!(said.admits(Via { endpoint: 3, peer: 1 << 100 }));
-        for via in [Via { endpoint: 3, peer: 1 }, Via { endpoint: 4, peer: 1 << 100 }, Via::default()] {
+        assert!(said.admits(Via { endpoint: 3, peer: 1 << 100, authority: 0 }));
+        for via in [
+            Via { endpoint: 3, peer: 1, authority: 0 },
+            Via { endpoint: 4, peer: 1 << 100, authority: 0 },
+            Via::default(),
+        ] {
             assert!(!said.admits(via));
         }
         for (address, len, offset) in
@@ -179,7 +209,8 @@ mod model {
     use super::*;
 
     fn of(number: u64) -> Said {
-        let through = Through::Pair(Via { endpoint: number, peer: u128::from(number) << 64 | u128::from(number) });
+        let through =
+            Through::Pair(Via { endpoint: number, peer: u128::from(number) << 64 | u128::from(number), authority: 0 });
         Said::live(number, Access::REMOTE_READ, (number, number), through)
     }
 

@@ -261,6 +261,13 @@ impl Lines {
         Some(number)
     }
 
+    /// The region of a row is another one, under the same key. Under the table's lock.
+    pub(super) fn replace(&self, number: u32, region: &Arc<Registered>) {
+        if let Some(row) = self.regions.rows.get(number) {
+            row.set(&said(region), Some(region));
+        }
+    }
+
     /// A region is gone.
     pub(super) fn remove(&self, used: &mut Used, number: u32, key: u64) {
         let Some(row) = self.regions.rows.get(number) else { return };
@@ -273,7 +280,7 @@ impl Lines {
 }
 
 fn said(region: &Registered) -> Said {
-    Said::live(region.key, region.rights, (region.base, region.len), region.through)
+    Said::live(region.key, region.rights, (region.base, region.len), region.through).under(region.authority)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -46,6 +46,13 @@ impl LocalKeys {
         })
     }
 
+    /// A region that has a key is another [`Registered`] now.
+    pub(super) fn follow(&self, region: &Arc<Registered>) {
+        let Some(key) = region.local.get() else { return };
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.slots[(key >> 8) as usize].region = Arc::downgrade(region);
+    }
+
     /// A region is closed.
     pub(super) fn forget(&self, region: &Registered) {
         let Some(key) = region.local.get() else { return };

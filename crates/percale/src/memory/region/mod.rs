@@ -15,15 +15,23 @@
 //! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
-//! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it; `revocation`: taking one back
-//! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms; `remote`: names of regions for others
+//! * `handle`, `lifecycle`: enabling, disabling, closing
+//! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it
+//! * `revocation`: taking one back
+//! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
+//! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers; `pending`: registration that ends later
 
 mod access;
+mod handle;
 mod keys;
+mod lifecycle;
 mod line;
 mod lines;
 mod local;
+mod mapped;
+mod pending;
 mod raw;
+mod raw_key;
 mod registered;
 mod remote;
 mod revocation;
@@ -36,8 +44,14 @@ use std::sync::Arc;
 
 pub use self::access::Access;
 pub(crate) use self::access::Refusal;
+use self::handle::Handle;
 pub(crate) use self::keys::Keys;
 pub(crate) use self::lines::Lines;
+pub(crate) use self::mapped::{Keyring, is_mapped};
+pub use self::mapped::{MapError, MappedKey};
+pub use self::pending::PendingRegion;
+pub(crate) use self::raw_key::Secret;
+pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
@@ -67,6 +81,12 @@ pub enum RegisterError {
     /// The domain has a region with this key (MR-071).
     #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
     KeyTaken(u64),
+    /// No region can have this key (MR-072).
+    #[error("key {0:#x} is not for regions: it stands for no key, or for a mapped one; choose another")]
+    KeyReserved(u64),
+    /// The memory was said to be there, and is not (MR-041).
+    #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
+    Unbacked(#[source] std::io::Error),
     /// Peers may not write memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
@@ -85,6 +105,8 @@ impl RegisterError {
         match self {
             Self::Empty | Self::Pieces(_) | Self::Range | Self::LocalWrite => libc::EINVAL,
             Self::KeyTaken(_) => libc::ENOKEY,
+            Self::KeyReserved(_) => libc::EKEYREJECTED,
+            Self::Unbacked(_) => libc::EFAULT,
             Self::ReadOnly => libc::EACCES,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -146,13 +168,31 @@ pub struct Registration<'d> {
     key: Option<u64>,
     base: u64,
     counter: Option<Arc<Counter>>,
+    raw_key: bool,
+    /// Through whom accesses come once it is enabled.
+    through: Through,
+    /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
+    authority: u64,
+    disabled: bool,
     windows: bool,
     local_write: Option<bool>,
 }
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, access, key: None, base: 0, counter: None, windows: true, local_write: None }
+        Self {
+            domain,
+            access,
+            key: None,
+            base: 0,
+            counter: None,
+            raw_key: false,
+            through: Through::Domain,
+            authority: 0,
+            disabled: false,
+            windows: true,
+            local_write: None,
+        }
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
@@ -170,6 +210,34 @@ impl<'d> Registration<'d> {
     /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
         self.counter = Some(Arc::clone(counter));
+        self
+    }
+
+    /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only who has all of them reaches it, by
+    /// [`Domain::map_raw`]. The key of operations is then the domain's to choose.
+    pub const fn raw_key(mut self) -> Self {
+        self.raw_key = true;
+        self
+    }
+
+    /// Only accesses through this endpoint reach the region, by its [id](crate::Endpoint::id) (BIND-011). Without, those through every
+    /// endpoint of the domain (BIND-012).
+    pub const fn endpoint(mut self, id: u64) -> Self {
+        self.through = Through::Endpoint(id);
+        self
+    }
+
+    /// Only accesses through endpoints with this authorization key reach the region
+    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), so only peers that have it too (MR-056).
+    /// Without, those through endpoints with the domain's key, or with none if it has none (MR-055).
+    pub fn authorization_key(mut self, key: &[u8]) -> Self {
+        self.authority = self.domain.inner.settings.authority(key);
+        self
+    }
+
+    /// Begins disabled: the key is taken, and nobody reaches the region before [`Region::enable`].
+    pub const fn disabled(mut self) -> Self {
+        self.disabled = true;
         self
     }
 
@@ -200,12 +268,6 @@ impl<'d> Registration<'d> {
         };
         let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;
         Ok(Region { handle, memory: Some(memory) })
-    }
-
-    fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
-        let keys = Arc::clone(&self.domain.inner.keys);
-        let registered = keys.register(&self, memory, kept)?;
-        Ok(Handle { registered, keys, revocation: None })
     }
 }
 
@@ -253,40 +315,6 @@ pub(crate) mod known {
     }
 }
 
-/// What the kinds of regions share.
-#[derive(Debug)]
-struct Handle {
-    registered: Arc<Registered>,
-    keys: Arc<Keys>,
-    /// It is being taken back.
-    revocation: Option<Revocation>,
-}
-
-impl Handle {
-    fn remote(&self) -> RemoteMemory {
-        let Registered { key, base, len, .. } = *self.registered;
-        RemoteMemory { key, address: base, len }
-    }
-
-    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`.
-    fn close(&mut self, timeout: Option<std::time::Duration>) -> Result<(), CloseError<()>> {
-        let Self { registered, keys, revocation } = self;
-        if !registered.windows.close() {
-            return Err(CloseError::Windows(()));
-        }
-        let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout);
-        if over { Ok(()) } else { Err(CloseError::Busy(())) }
-    }
-
-    /// Takes the region back without waiting: memory that may still be used is kept until it is not.
-    fn park(&mut self, memory: Option<Buffer>) {
-        let Self { registered, keys, revocation } = self;
-        registered.windows.abandon();
-        let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
-        keys.park(revocation, memory);
-    }
-}
-
 /// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
 #[derive(Debug)]
 pub struct Region {
@@ -300,6 +328,12 @@ impl Region {
     #[must_use]
     pub fn key(&self) -> u64 {
         self.handle.registered.key
+    }
+
+    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+    #[must_use]
+    pub fn raw_key(&self) -> RawKey {
+        self.handle.raw_key
     }
 
     /// Its rights.
@@ -389,6 +423,12 @@ impl RawRegion {
     #[must_use]
     pub fn key(&self) -> u64 {
         self.handle.registered.key
+    }
+
+    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+    #[must_use]
+    pub fn raw_key(&self) -> RawKey {
+        self.handle.raw_key
     }
 
     /// Its rights.

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
 use super::{Kept, RawRegion, RegisterError, Registration};
+use crate::memory::kernel;
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
 impl Registration<'_> {
@@ -14,7 +15,7 @@ impl Registration<'_> {
     ///
     /// With `backed` the memory is touched by this process' own threads; without, only by the kernel, so that an access to memory
     /// that is not (or not yet, or no longer) there is an error at the initiator and nothing worse (MR-026 to MR-028). Memory that
-    /// percale allocated is always backed.
+    /// percale allocated is always backed. Memory that is said to be backed and is not is refused (MR-041).
     ///
     /// # Errors
     /// As [`RegisterError`] says.
@@ -29,6 +30,11 @@ impl Registration<'_> {
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
         let kept = self.kept(backed);
+        if backed {
+            for piece in memory.as_slice() {
+                kernel::check(*piece, kept.writable).map_err(RegisterError::Unbacked)?;
+            }
+        }
         Ok(RawRegion { handle: self.register(memory, kept)? })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
-use super::via::Through;
+use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::completion::counter::Counter;
 use crate::memory::atomic::{AtomicOp, Kind, Request};
@@ -87,6 +87,8 @@ pub struct Registered {
     pub(super) local: OnceLock<u32>,
     /// Through whom accesses may come.
     pub(super) through: Through,
+    /// The authorization key of endpoints that they come through ([`Via::authority`]).
+    pub(super) authority: u64,
     /// How peers name the first byte.
     pub(super) base: u64,
     pub(super) len: u64,
@@ -111,6 +113,7 @@ impl Registered {
             windows: Windows::default(),
             local: OnceLock::new(),
             through: Through::Domain,
+            authority: 0,
             base: 0,
             len: memory.len() as u64,
             memory,
@@ -120,6 +123,38 @@ impl Registered {
             grants: Mutex::default(),
             counter: OnceLock::new(),
         })
+    }
+
+    /// The same, for others to come through; nobody has entered it, or was granted it, and no window is bound. None can be bound to what
+    /// is nobody's.
+    pub(super) fn anew(&self, through: Through) -> Self {
+        let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
+        if through == Through::Nobody {
+            windows.abandon();
+        }
+        Self {
+            key: self.key,
+            access: self.access,
+            rights: self.rights,
+            windows,
+            local: self.local.clone(),
+            through,
+            authority: self.authority,
+            base: self.base,
+            len: self.len,
+            memory: self.memory,
+            backed: self.backed,
+            located: self.located.clone(),
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            counter: self.counter.clone(),
+        }
+    }
+
+    /// Whether an access may come through these.
+    #[inline]
+    pub(crate) fn admits(&self, via: Via) -> bool {
+        self.through.admits(via) && self.authority == via.authority
     }
 
     /// What peers may do.

@@ -108,6 +108,7 @@ impl Registered {
             windows: Windows::default(),
             local: OnceLock::new(),
             through,
+            authority: region.authority,
             base: region.base.wrapping_add(offset),
             len,
             memory: region.memory.slice(offset as usize, len as usize),

@@ -4,9 +4,9 @@ use super::super::counting::counts_of_atomic;
 use super::PART_LIMIT;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::OpFlags;
+use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
-use crate::memory::region::RemoteMemory;
+use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
 use crate::wire::head::Counts;
 
 /// What to do.
@@ -37,6 +37,26 @@ impl What {
             Self::Write(work) | Self::Read(work) => work.remote.as_slice(),
             Self::Atomic(work) => std::slice::from_ref(&work.remote),
         }
+    }
+
+    /// The same, with peers' own keys in the place of mapped ones.
+    pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
+        let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
+            match piece.key {
+                key if is_mapped(key) => {
+                    let key = mapped.find(key).filter(|own| !is_mapped(*own)).ok_or(PostError::NotMapped(key))?;
+                    Ok(RemoteMemory { key, ..piece })
+                }
+                _ => Ok(piece),
+            }
+        };
+        let all =
+            |work: RmaWork| -> Result<RmaWork, PostError> { Ok(RmaWork { remote: work.remote.try_map(own)?, ..work }) };
+        Ok(match self {
+            Self::Write(work) => Self::Write(all(work)?),
+            Self::Read(work) => Self::Read(all(work)?),
+            Self::Atomic(work) => Self::Atomic(AtomicWork { remote: own(work.remote)?, ..work }),
+        })
     }
 
     pub(in super::super) const fn data(&self) -> Option<u64> {
