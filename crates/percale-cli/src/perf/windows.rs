@@ -258,8 +258,17 @@ fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<(f64, u64)> {
             start
         },
         |start| {
-            let some = names[start..].iter().chain(names.iter().cycle()).take(CHECKS as usize);
-            let allowed = some.filter(|name| domain.allows(**name, Access::REMOTE_READ)).count();
+            let (first, rest) = (&names[start..], &names[..]);
+            let mut allowed = 0;
+            let mut left = CHECKS as usize;
+            for part in std::iter::once(first).chain(std::iter::repeat(rest)) {
+                let part = &part[..part.len().min(left)];
+                part.iter().for_each(|name| allowed += usize::from(domain.allows(*name, Access::REMOTE_READ)));
+                left -= part.len();
+                if left == 0 {
+                    break;
+                }
+            }
             assert_eq!(allowed, CHECKS as usize, "a live key was refused");
         },
     );

@@ -9,7 +9,7 @@ use super::access::Access;
 use super::work::{OpFlags, PostError};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::memory::region::{Bindable, Keys, RemoteMemory};
+use crate::memory::region::{Bindable, Keys, Registered, RemoteMemory};
 use crate::memory::window::{Binding, Cell, Window, WindowAccess, WindowError};
 
 /// How a window of type 2 is to be bound.
@@ -23,84 +23,103 @@ pub struct Bind {
     pub key: u8,
 }
 
-/// A bind or an invalidation.
-#[derive(Debug)]
-pub(crate) enum WindowWork {
-    Bind {
-        peer: PeerAddress,
-        keys: Arc<Keys>,
-        cell: Arc<Cell>,
-        binding: Binding,
-        byte: u8,
-        /// The key that it will have.
-        key: u32,
-        context: u64,
-        flags: OpFlags,
-        /// Since when it waits for the window's old key to retire.
-        since: Option<Instant>,
-    },
-    Invalidate {
-        peer: PeerAddress,
-        key: u32,
-        context: u64,
-        flags: OpFlags,
-    },
+/// A bind or an invalidation, as it is posted. What waits for its turn is [kept](Self::keep).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowPost<'a> {
+    pub(crate) peer: PeerAddress,
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+    pub(crate) what: What<'a>,
 }
 
-impl WindowWork {
+/// Which of the two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What<'a> {
+    Bind { window: Place<'a>, region: &'a Arc<Registered>, binding: Binding, key: u32 },
+    Invalidate(u32),
+}
+
+/// A window and its domain's keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) keys: &'a Arc<Keys>,
+    pub(crate) cell: &'a Arc<Cell>,
+}
+
+/// The same, on its own.
+#[derive(Debug)]
+pub(crate) struct WindowWork {
+    pub(crate) peer: PeerAddress,
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+    what: Kept,
+    /// Since when it waits for the window's old key to retire.
+    since: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Bind { keys: Arc<Keys>, cell: Arc<Cell>, region: Arc<Registered>, binding: Binding, key: u32 },
+    Invalidate(u32),
+}
+
+impl<'a> WindowPost<'a> {
     /// A bind, and how the peer will name what is bound.
     pub(crate) fn bind(
         peer: PeerAddress,
-        window: &Window,
-        region: &impl Bindable,
+        window: &'a Window,
+        region: &'a impl Bindable,
         bind: &Bind,
-        context: u64,
-        flags: OpFlags,
     ) -> Result<(Self, RemoteMemory), WindowError> {
         let (binding, mut remote) = window.binding(region, bind.range.clone(), bind.access)?;
-        let (keys, cell, byte, key) =
-            (Arc::clone(&window.keys), Arc::clone(&window.cell), bind.key, window.key_with(bind.key));
+        let key = window.key_with(bind.key);
         remote.key = key.into();
-        Ok((Self::Bind { peer, keys, cell, binding, byte, key, context, flags, since: None }, remote))
+        let window = Place { keys: &window.keys, cell: &window.cell };
+        let what = What::Bind { window, region: region.known().region, binding, key };
+        Ok((Self { peer, context: 0, flags: OpFlags::empty(), what }, remote))
     }
 
-    pub(crate) const fn peer(&self) -> PeerAddress {
-        match self {
-            Self::Bind { peer, .. } | Self::Invalidate { peer, .. } => *peer,
-        }
-    }
-
-    pub(crate) const fn flags(&self) -> OpFlags {
-        match self {
-            Self::Bind { flags, .. } | Self::Invalidate { flags, .. } => *flags,
-        }
-    }
-
-    pub(crate) const fn flags_mut(&mut self) -> &mut OpFlags {
-        match self {
-            Self::Bind { flags, .. } | Self::Invalidate { flags, .. } => flags,
-        }
-    }
-
-    pub(crate) const fn context_mut(&mut self) -> &mut u64 {
-        match self {
-            Self::Bind { context, .. } | Self::Invalidate { context, .. } => context,
-        }
+    pub(crate) const fn invalidate(peer: PeerAddress, key: u32) -> Self {
+        Self { peer, context: 0, flags: OpFlags::empty(), what: What::Invalidate(key) }
     }
 
     /// What its completion says.
     pub(crate) fn entry(&self) -> Entry {
-        let (flags, key, context) = match self {
-            Self::Bind { key, context, .. } => (CompletionFlags::BIND, *key, *context),
-            Self::Invalidate { key, context, .. } => (CompletionFlags::INVALIDATED, *key, *context),
+        let (flags, key) = match self.what {
+            What::Bind { key, .. } => (CompletionFlags::BIND, key),
+            What::Invalidate(key) => (CompletionFlags::INVALIDATED, key),
         };
-        Entry { context, flags, data: key.into(), ..Entry::default() }
+        Entry { context: self.context, flags, data: key.into(), ..Entry::default() }
+    }
+
+    /// On its own.
+    pub(crate) fn keep(&self) -> WindowWork {
+        let what = match self.what {
+            What::Bind { window: Place { keys, cell }, region, binding, key } => {
+                let (keys, cell, region) = (Arc::clone(keys), Arc::clone(cell), Arc::clone(region));
+                Kept::Bind { keys, cell, region, binding, key }
+            }
+            What::Invalidate(key) => Kept::Invalidate(key),
+        };
+        WindowWork { peer: self.peer, context: self.context, flags: self.flags, what, since: None }
+    }
+}
+
+impl WindowWork {
+    /// As it is posted.
+    pub(crate) const fn post(&self) -> WindowPost<'_> {
+        let what = match &self.what {
+            Kept::Bind { keys, cell, region, binding, key } => {
+                What::Bind { window: Place { keys, cell }, region, binding: *binding, key: *key }
+            }
+            Kept::Invalidate(key) => What::Invalidate(*key),
+        };
+        WindowPost { peer: self.peer, context: self.context, flags: self.flags, what }
     }
 
     /// Whether a bind has waited for so long.
     pub(crate) fn is_late(&mut self, timeout: Duration) -> bool {
-        let Self::Bind { since, .. } = self else { return false };
-        since.get_or_insert_with(Instant::now).elapsed() > timeout
+        self.since.get_or_insert_with(Instant::now).elapsed() > timeout
     }
 }
 
@@ -122,8 +141,9 @@ impl<A: Access> Endpoint<A> {
         context: u64,
         flags: OpFlags,
     ) -> Result<RemoteMemory, PostError> {
-        let (work, remote) = WindowWork::bind(peer, window, region, bind, context, flags)?;
-        self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(work, notify)))?;
+        let (post, remote) = WindowPost::bind(peer, window, region, bind)?;
+        let post = WindowPost { context, flags, ..post };
+        self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))?;
         Ok(remote)
     }
 
@@ -135,8 +155,8 @@ impl<A: Access> Endpoint<A> {
     /// # Errors
     /// As [`PostError`] says; then nothing was done.
     pub fn post_invalidate(&self, peer: PeerAddress, key: u32, context: u64, flags: OpFlags) -> Result<(), PostError> {
-        let work = WindowWork::Invalidate { peer, key, context, flags };
-        self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(work, notify)))
+        let post = WindowPost { context, flags, ..WindowPost::invalidate(peer, key) };
+        self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))
     }
 }
 

@@ -97,7 +97,7 @@ impl Pending {
         match &self.work {
             Work::Send(work) => work.flags,
             Work::Access(access) => access.flags(),
-            Work::Window(window) => window.flags(),
+            Work::Window(window) => window.flags,
         }
     }
 
@@ -111,7 +111,7 @@ impl Pending {
         match &self.work {
             Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
             Work::Access(access) => access.entry(),
-            Work::Window(window) => window.entry(),
+            Work::Window(window) => window.post().entry(),
         }
     }
 }

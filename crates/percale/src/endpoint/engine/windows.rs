@@ -13,7 +13,7 @@ use super::residue::Left;
 use super::types::{Notify, Pending, Receive, Side, Work};
 use super::{Connection, Engine};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::window_work::WindowWork;
+use crate::endpoint::window_work::{Place, What, WindowPost};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::region::{Refusal, Registered, Via};
 use crate::memory::window::{By, Cell, WindowError};
@@ -69,15 +69,15 @@ impl Core {
     }
 
     /// Binds, or begins to invalidate; `None` if the window is still being taken back.
-    fn do_window(&mut self, slot: Connection, work: &WindowWork, notify: Notify) -> Option<()> {
-        let entry = work.entry();
-        let result = match work {
-            WindowWork::Bind { keys, cell, binding, byte, .. } => {
+    fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
+        let entry = post.entry();
+        let result = match post.what {
+            What::Bind { window: Place { keys, cell }, region, binding, key } => {
                 if self.left.iter().any(|left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, cell))) {
                     return None; // The old key is reported dead before the new one is.
                 }
                 if Arc::ptr_eq(keys, &self.keys) {
-                    let result = cell.bind(&self.keys, binding, *byte, self.via(slot), &self.windows);
+                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot), &self.windows);
                     if result == Err(WindowError::Busy) {
                         return None;
                     }
@@ -86,13 +86,13 @@ impl Core {
                     Err(WindowError::Domain)
                 }
             }
-            WindowWork::Invalidate { key, .. } => match self.begin_to_invalidate(*key, By::Owner(self.endpoint)) {
+            What::Invalidate(key) => match self.begin_to_invalidate(key, By::Owner(self.endpoint)) {
                 Ok(None) => Ok(()),
                 Ok(Some(cell)) => {
                     let until = Instant::now().checked_add(self.keys.revoke_timeout());
                     self.peers.started(slot);
                     let news = News::Operation { to: slot, notify, entry, until };
-                    self.left.push(Left::Window(Dying { cell, key: *key, news }));
+                    self.left.push(Left::Window(Dying { cell, key, news }));
                     return Some(());
                 }
                 Err(error) => Err(error),
@@ -192,12 +192,12 @@ fn failure(entry: Entry, error: WindowError) -> ErrorEntry {
 
 impl Engine {
     /// Posts a bind or an invalidation.
-    pub(crate) fn post_window(&mut self, work: WindowWork, notify: Notify) -> Result<(), PostError> {
+    pub(crate) fn post_window(&mut self, work: &WindowPost<'_>, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
         self.owe_progress();
-        let slot = self.core.peers.resolve(work.peer()).map_err(|error| unresolved(error, work.peer()))?;
+        let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
         if self.core.peers.single && peer.state != State::Up {
             return Err(PostError::NotConnected);
@@ -208,12 +208,12 @@ impl Engine {
         // A key can be invalidated, though its peer is not there.
         let idle = peer.state == State::Idle;
         let first = peer.pending.is_empty();
-        let (binds, fenced) = (matches!(work, WindowWork::Bind { .. }), work.flags().contains(OpFlags::FENCE));
+        let (binds, fenced) = (matches!(work.what, What::Bind { .. }), work.flags.contains(OpFlags::FENCE));
         let stands = peer.state == State::Up || (idle && !binds);
-        if first && stands && !fenced && self.core.do_window(slot, &work, notify).is_some() {
+        if first && stands && !fenced && self.core.do_window(slot, work, notify).is_some() {
             return Ok(());
         }
-        let pending = Pending { work: Work::Window(Box::new(work)), notify, _copy: None };
+        let pending = Pending { work: Work::Window(Box::new(work.keep())), notify, _copy: None };
         self.core.peers.get_mut(slot).pending.push_back(pending);
         if idle {
             self.start_connecting(slot);
@@ -226,11 +226,11 @@ impl Engine {
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
         let front = self.core.peers.get_mut(slot).pending.pop_front();
         let Some(Pending { work: Work::Window(mut work), notify, _copy }) = front else { return false };
-        if self.core.do_window(slot, &work, notify).is_some() {
+        if self.core.do_window(slot, &work.post(), notify).is_some() {
             return true;
         }
         if work.is_late(self.core.keys.revoke_timeout()) {
-            self.core.fail(Side::Transmit, notify, failure(work.entry(), WindowError::Busy));
+            self.core.fail(Side::Transmit, notify, failure(work.post().entry(), WindowError::Busy));
             return true;
         }
         let pending = Pending { work: Work::Window(work), notify, _copy };

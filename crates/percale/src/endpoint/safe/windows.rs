@@ -29,7 +29,7 @@ use crate::address::PeerAddress;
 use crate::endpoint::Endpoint;
 use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
-use crate::endpoint::window_work::{Bind, WindowWork};
+use crate::endpoint::window_work::{Bind, WindowPost, WindowWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Bindable, RemoteMemory};
@@ -60,14 +60,13 @@ impl<A: Access> Endpoint<A> {
         region: &impl Bindable,
         bind: Bind,
     ) -> WindowRequest<'_, A, RemoteMemory> {
-        let work = WindowWork::bind(peer, window, region, &bind, 0, OpFlags::empty()).map_err(PostError::from);
-        WindowRequest { endpoint: self, work }
+        let post = WindowPost::bind(peer, window, region, &bind).map_err(PostError::from);
+        WindowRequest { endpoint: self, work: post.map(|(post, remote)| (post.keep(), remote)) }
     }
 
     /// Takes back a key of a window of type 2 that was bound through this endpoint: see [`post_invalidate`](Self::post_invalidate).
     pub fn invalidate(&self, peer: PeerAddress, key: u32) -> WindowRequest<'_, A, ()> {
-        let work = WindowWork::Invalidate { peer, key, context: 0, flags: OpFlags::empty() };
-        WindowRequest { endpoint: self, work: Ok((work, ())) }
+        WindowRequest { endpoint: self, work: Ok((WindowPost::invalidate(peer, key).keep(), ())) }
     }
 }
 
@@ -85,7 +84,7 @@ impl<'e, A: Access, R: Copy> WindowRequest<'e, A, R> {
     /// Starts only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         if let Ok((work, _)) = &mut self.work {
-            *work.flags_mut() |= OpFlags::FENCE;
+            work.flags |= OpFlags::FENCE;
         }
         self
     }
@@ -99,8 +98,8 @@ impl<'e, A: Access, R: Copy> WindowRequest<'e, A, R> {
         let (mut work, outcome) = work.map_err(|cause| OperationError { cause: cause.into(), buffer: None })?;
         let id = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
-            *work.context_mut() = id as u64;
-            posted(engine, id, |engine| engine.post_window(work, Notify::Operation))
+            work.context = id as u64;
+            posted(engine, id, |engine| engine.post_window(&work.post(), Notify::Operation))
         })?;
         Ok(WindowOperation { under_way: UnderWay::new(endpoint, id), outcome })
     }

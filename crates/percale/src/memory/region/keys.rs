@@ -27,7 +27,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
-use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
+use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType, place_of};
 
 /// See the module.
 #[derive(Debug)]
@@ -220,14 +220,16 @@ impl Keys {
         self.table().windows.allocate(&self.lines, kind)
     }
 
-    /// A window is bound, or is so no more.
+    /// An allocated window is bound, or is so no more. Whoever calls has locked the window, whose row nobody else writes then.
     pub(crate) fn set_window(&self, index: u32, bound: Option<&Arc<Registered>>) {
-        self.table().windows.set(&self.lines, index, bound);
+        if let Some(place) = place_of(u64::from(index) << 8) {
+            self.lines.set_window(place, true, bound);
+        }
     }
 
     /// A window is deallocated.
-    pub(crate) fn free_window(&self, index: u32) {
-        self.table().windows.free(&self.lines, index);
+    pub(crate) fn free_window(&self, index: u32, key: u32) {
+        self.table().windows.free(&self.lines, index, key);
     }
 
     /// The window that owns this key.

@@ -233,7 +233,7 @@ impl Lines {
         self.regions.look(key)
     }
 
-    /// A window is allocated, or bound, or neither. Under the table's lock.
+    /// A window is allocated, or bound, or neither. Under the window's lock or, while it is not allocated, the table's.
     pub(crate) fn set_window(&self, place: u32, owned: bool, bound: Option<&Arc<Registered>>) {
         let Some(row) = self.windows.make(place) else { return };
         match bound {

@@ -162,11 +162,6 @@ impl Registered {
         self.rights
     }
 
-    /// The key.
-    pub(crate) const fn key(&self) -> u64 {
-        self.key
-    }
-
     /// Through whom accesses may come.
     pub(crate) const fn through(&self) -> Through {
         self.through

@@ -100,7 +100,16 @@ impl Registered {
     /// no longer used is taken for it, if nobody else has it.
     pub(crate) fn slice(region: &Self, slice: &Slice, spare: Option<Arc<Self>>) -> Arc<Self> {
         let Slice { key, offset, len, access, through } = *slice;
-        let located = region.located.as_ref();
+        let mut spare = spare;
+        let old = spare.as_mut().and_then(Arc::get_mut).and_then(|spare| spare.located.take());
+        let located = region.located.as_ref().map(|located| {
+            let offset = located.offset + offset;
+            match old {
+                // Of the same arena: its descriptor need not be counted again.
+                Some(old) if old.arena == located.arena => Located { offset, ..old },
+                _ => Located { offset, ..located.clone() },
+            }
+        });
         let made = Self {
             key: key.into(),
             access,
@@ -113,7 +122,7 @@ impl Registered {
             len,
             memory: region.memory.slice(offset as usize, len as usize),
             backed: region.backed,
-            located: located.map(|located| Located { offset: located.offset + offset, ..located.clone() }),
+            located,
             pin: Pin::default(),
             grants: Grants::default().into(),
             counter: region.counter.clone(),

@@ -36,10 +36,9 @@ impl Drop for User {
     }
 }
 
-/// What a window is to be bound to.
-#[derive(Clone, Debug)]
+/// What a window is to be bound to: this part of a region.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
-    pub(crate) region: Arc<Registered>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
@@ -47,8 +46,8 @@ pub(crate) struct Binding {
 
 impl Binding {
     /// What is wrong with it, if anything is (MW-016, MW-020, AMB-48, AMB-50).
-    fn check(&self) -> Result<(), WindowError> {
-        let Self { region, offset, len, access } = self;
+    fn check(&self, region: &Registered) -> Result<(), WindowError> {
+        let Self { offset, len, access } = self;
         let windows = region.windows();
         if !windows.are_allowed() {
             return Err(WindowError::NotAllowed);
@@ -128,13 +127,13 @@ impl State {
         &mut self,
         keys: &Keys,
         key: u32,
-        binding: &Binding,
+        (region, binding): (&Arc<Registered>, &Binding),
         through: Through,
         users: Option<&Arc<Users>>,
     ) -> Result<(), WindowError> {
-        let hold = Hold::on(&binding.region).ok_or(WindowError::Closed)?;
-        let Binding { region, offset, len, access } = binding;
-        let slice = Slice { key, offset: *offset, len: *len, access: *access, through };
+        let hold = Hold::on(region).ok_or(WindowError::Closed)?;
+        let Binding { offset, len, access } = *binding;
+        let slice = Slice { key, offset, len, access, through };
         let window = Registered::slice(region, &slice, self.spare.take());
         keys.set_window(key >> 8, Some(&window));
         self.key = key;
@@ -179,11 +178,11 @@ impl Cell {
 
     /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). The old key is dead
     /// when this returns Ok.
-    pub(super) fn rebind(&self, keys: &Keys, binding: &Binding) -> Result<u32, WindowError> {
+    pub(super) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
             return Err(WindowError::WrongType);
         }
-        binding.check()?;
+        binding.check(region)?;
         let mut state = self.state();
         state.revoke(keys, self.index);
         state.wait(Some(keys.revoke_timeout()))?;
@@ -191,7 +190,7 @@ impl Cell {
             return Ok(state.key);
         }
         let key = self.index << 8 | (state.key.wrapping_add(1) & 0xFF);
-        state.bind(keys, key, binding, Through::Domain, None)?;
+        state.bind(keys, key, (region, binding), Through::Domain, None)?;
         Ok(key)
     }
 
@@ -199,7 +198,7 @@ impl Cell {
     pub(crate) fn bind(
         &self,
         keys: &Keys,
-        binding: &Binding,
+        (region, binding): (&Arc<Registered>, &Binding),
         byte: u8,
         via: Via,
         users: &Arc<Users>,
@@ -207,7 +206,7 @@ impl Cell {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
         }
-        binding.check()?;
+        binding.check(region)?;
         if binding.len == 0 {
             return Err(WindowError::Empty);
         }
@@ -221,7 +220,7 @@ impl Cell {
             Phase::Unbound | Phase::Revoking { .. } => {}
         }
         let key = self.index << 8 | u32::from(byte);
-        state.bind(keys, key, binding, Through::Pair(via), Some(users))?;
+        state.bind(keys, key, (region, binding), Through::Pair(via), Some(users))?;
         Ok(key)
     }
 

@@ -100,7 +100,7 @@ impl Window {
         access: WindowAccess,
     ) -> Result<RemoteMemory, WindowError> {
         let (binding, mut remote) = self.binding(region, range, access)?;
-        remote.key = self.cell.rebind(&self.keys, &binding)?.into();
+        remote.key = self.cell.rebind(&self.keys, region.known().region, &binding)?.into();
         Ok(remote)
     }
 
@@ -117,7 +117,7 @@ impl Window {
         }
         let len = range.end.checked_sub(range.start).ok_or(WindowError::Range)?;
         let remote = RemoteMemory { key: 0, address: region.base().wrapping_add(range.start), len };
-        let binding = Binding { region: Arc::clone(region), offset: range.start, len, access: access.remote() };
+        let binding = Binding { offset: range.start, len, access: access.remote() };
         Ok((binding, remote))
     }
 
@@ -137,7 +137,7 @@ impl Window {
     fn end(&mut self) {
         if !self.closed {
             self.closed = true;
-            self.keys.free_window(self.cell.index());
+            self.keys.free_window(self.cell.index(), self.cell.query().0);
         }
     }
 }

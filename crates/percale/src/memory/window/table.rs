@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cell::Cell;
 use super::{WindowError, WindowType};
-use crate::memory::region::{Lines, Registered};
+use crate::memory::region::Lines;
 
 /// Indices have 24 bits.
 const INDICES: u32 = 1 << 24;
@@ -38,7 +38,7 @@ const fn place(index: u32) -> usize {
     (index.wrapping_sub(FIRST) & (INDICES - 1)) as usize
 }
 
-/// The place of the window that would own this key; `None` if that is not so small.
+/// The place of the window that would own this key; `None` if the key has more than 32 bits.
 #[inline]
 pub(crate) fn place_of(key: u64) -> Option<u32> {
     (key <= u64::from(u32::MAX)).then(|| place(key as u32 >> 8) as u32)
@@ -122,19 +122,10 @@ impl Table {
         Ok(cell)
     }
 
-    /// A window is bound, or is so no more.
-    pub(crate) fn set(&mut self, lines: &Lines, index: u32, bound: Option<&Arc<Registered>>) {
+    /// A window is deallocated, whose last key was this.
+    pub(crate) fn free(&mut self, lines: &Lines, index: u32, key: u32) {
         let Some(slot) = self.slots.get_mut(place(index)) else { return };
-        if let Some(bound) = bound {
-            slot.key = bound.key() as u32;
-        }
-        lines.set_window(place(index) as u32, slot.cell.is_some(), bound);
-    }
-
-    /// A window is deallocated.
-    pub(crate) fn free(&mut self, lines: &Lines, index: u32) {
-        let Some(slot) = self.slots.get_mut(place(index)) else { return };
-        slot.cell = None;
+        (slot.cell, slot.key) = (None, key);
         lines.set_window(place(index) as u32, false, None);
         self.free.push_back(index);
     }
