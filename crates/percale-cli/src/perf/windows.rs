@@ -28,9 +28,6 @@ const SECONDS: f64 = 0.5;
 /// Things in a batch that is timed.
 const BATCH: u32 = 500;
 
-/// Live keys while rights are checked.
-const KEYS: [usize; 2] = [1000, 1_000_000];
-
 /// One line.
 #[derive(Debug, Serialize)]
 struct Line {
@@ -143,7 +140,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let memory = bench.domain.allocate(BYTES).map_err(failed("memory"))?;
     let pinned = pindown::Range::new(memory.as_ptr().addr() as u64, BYTES as u64).map_err(failed("a range"))?;
     let region = bench.domain.register(memory, Access::empty()).map_err(failed("a region"))?;
-    let bar = progress_bar(7)?;
+    let bar = progress_bar(5 + args.keys.len() as u64)?;
     let mut lines = Vec::new();
     let mut add = |what, keys, (p50_ns, count)| {
         let line = Line { what, keys, p50_ns, count };
@@ -226,7 +223,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         }
         Err(error) => tracing_error(&error),
     }
-    for keys in KEYS {
+    for keys in args.keys.iter().map(|keys| *keys as usize) {
         add("check a right", keys, check(&timer, &bench.domain, keys)?)?;
     }
     bar.finish_and_clear();

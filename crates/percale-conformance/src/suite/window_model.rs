@@ -151,7 +151,6 @@ impl<F: Fabric> Model<'_, F> {
             let kind = if at.is_multiple_of(2) { WindowType::One } else { self.two.into() };
             self.windows[at] = Some(self.mesh.station(1).domain.window(kind).expect("a window"));
         }
-        self.count("allocations", true);
     }
 
     /// The key that a window is bound with.
@@ -418,13 +417,7 @@ fn user<F: Fabric>(mesh: &Mesh<F>, who: usize) -> PeerAddress {
 
 /// Users of one station are one user.
 fn place<F: Fabric>(_: &Mesh<F>, who: usize) -> usize {
-    if who == INNER {
-        INNER
-    } else if F::ALONE {
-        0
-    } else {
-        who
-    }
+    if F::ALONE && who != INNER { 0 } else { who }
 }
 
 /// Random operations do what they do to the model; with `PERCALE_LONG` a million of them.
@@ -451,9 +444,7 @@ pub fn mw_021_mw_043_random_operations_do_what_a_plain_model_does<F: Fabric>() {
             assert!(*done > 0, "no {what} succeeded");
         }
         for region in model.regions.iter().flatten() {
-            let mut bytes = vec![0; LEN];
-            region.0.read(0, &mut bytes);
-            same(&bytes, &region.1, "a region at the end");
+            same(&super::windows::bytes_of(&region.0), &region.1, "a region at the end");
         }
     }
 }

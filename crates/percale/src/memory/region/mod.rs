@@ -24,6 +24,7 @@
 mod access;
 mod handle;
 mod keys;
+pub(crate) mod known;
 mod lifecycle;
 mod line;
 mod lines;
@@ -46,6 +47,7 @@ pub use self::access::Access;
 pub(crate) use self::access::Refusal;
 use self::handle::Handle;
 pub(crate) use self::keys::Keys;
+pub use self::known::Bindable;
 pub(crate) use self::lines::Lines;
 pub(crate) use self::mapped::{Keyring, is_mapped};
 pub use self::mapped::{MapError, MappedKey};
@@ -278,41 +280,6 @@ struct Kept {
     backed: bool,
     /// It may be changed.
     writable: bool,
-}
-
-/// What windows can be bound to: a [`Region`] or a [`RawRegion`].
-pub trait Bindable: known::Known {}
-
-impl Bindable for Region {}
-impl Bindable for RawRegion {}
-
-pub(crate) mod known {
-    use super::{Arc, Keys, RawRegion, Region, Registered};
-
-    /// A region as its domain knows it.
-    pub trait Known {
-        /// It, and the domain's keys.
-        fn known(&self) -> Parts<'_>;
-    }
-
-    /// See [`Known`].
-    #[derive(Clone, Copy, Debug)]
-    pub struct Parts<'a> {
-        pub(crate) region: &'a Arc<Registered>,
-        pub(crate) keys: &'a Arc<Keys>,
-    }
-
-    impl Known for Region {
-        fn known(&self) -> Parts<'_> {
-            Parts { region: &self.handle.registered, keys: &self.handle.keys }
-        }
-    }
-
-    impl Known for RawRegion {
-        fn known(&self) -> Parts<'_> {
-            Parts { region: &self.handle.registered, keys: &self.handle.keys }
-        }
-    }
 }
 
 /// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
