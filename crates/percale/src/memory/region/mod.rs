@@ -355,6 +355,7 @@ impl Region {
     ///
     /// # Errors
     /// As [`CloseError`] says, with the region.
+    #[expect(clippy::result_large_err, reason = "it is the region that comes back")]
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
         if let Err(error) = self.handle.close(Some(timeout)) {
@@ -414,6 +415,7 @@ impl RawRegion {
     ///
     /// # Errors
     /// As [`CloseError`] says, with the region.
+    #[expect(clippy::result_large_err, reason = "it is the region that comes back")]
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
         match self.handle.close(Some(timeout)) {
