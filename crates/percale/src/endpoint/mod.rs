@@ -93,7 +93,6 @@ impl<A: Access> Endpoint<A> {
     ///
     /// # Errors
     /// The endpoint.
-    #[expect(clippy::result_large_err, reason = "it is the endpoint that comes back")]
     pub fn close(self) -> Result<(), Self> {
         let two_a = self.domain.type_two() == TypeTwo::A;
         if two_a && self.access.with(|engine| engine.core.windows.any()) { Err(self) } else { Ok(()) }
