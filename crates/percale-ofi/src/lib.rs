@@ -45,3 +45,4 @@ mod region;
 mod serial;
 mod vector;
 mod wait_set;
+mod windows;

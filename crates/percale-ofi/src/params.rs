@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percale::{DomainBuilder, TransportKind, Trust};
+use percale::{DomainBuilder, TransportKind, Trust, TypeTwo};
 
 use crate::abi::{FI_LOG_CORE, FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
 use crate::libfabric::libfabric;
@@ -80,7 +80,13 @@ const MR_MODE: Parameter = Parameter {
 prov_key, mmu_notify, rma_event, endpoint, hmem, collective, separated by commas (default: none)",
 };
 
-const ALL: [&Parameter; 11] = [
+const WINDOWS: Parameter = Parameter {
+    name: c"windows",
+    kind: FI_PARAM_STRING,
+    help: c"Which memory windows of type 2 there are (percale_fi_ext.h): 2A or 2B (default: 2B)",
+};
+
+const ALL: [&Parameter; 12] = [
     &TRANSPORT,
     &INTERFACE,
     &AUTHORIZATION_KEY,
@@ -92,6 +98,7 @@ const ALL: [&Parameter; 11] = [
     &UNEXPECTED_CAP,
     &SOCKET_BUFFERS,
     &MR_MODE,
+    &WINDOWS,
 ];
 
 /// A parameter that cannot be used.
@@ -127,6 +134,8 @@ pub(crate) struct Params {
     pub(crate) socket_buffers: Option<usize>,
     /// Bits of `mr_mode` that applications have to offer.
     pub(crate) mr_mode: Option<c_int>,
+    /// Windows of type 2.
+    pub(crate) windows: Option<TypeTwo>,
 }
 
 /// Tells libfabric which parameters there are (`fi_info -e`).
@@ -171,6 +180,11 @@ impl Params {
             unexpected_cap: parsed(text, &UNEXPECTED_CAP, bytes)?,
             socket_buffers: parsed(text, &SOCKET_BUFFERS, bytes)?,
             mr_mode: parsed(text, &MR_MODE, mode::parse)?,
+            windows: parsed(text, &WINDOWS, |name| match name {
+                "2A" => Ok(TypeTwo::A),
+                "2B" => Ok(TypeTwo::B),
+                other => Err(format!("{other:?} is neither 2A nor 2B")),
+            })?,
         })
     }
 
@@ -205,6 +219,9 @@ impl Params {
         }
         if let Some(bytes) = self.socket_buffers {
             domain = domain.socket_buffers(bytes);
+        }
+        if let Some(two) = self.windows {
+            domain = domain.windows(two);
         }
         domain
     }
@@ -339,6 +356,7 @@ mod tests {
             (c"trust", "everybody"),
             (c"unexpected_cap", "-1"),
             (c"mr_mode", "scalable"),
+            (c"windows", "1"),
         ];
         for (name, value) in wrong {
             let error = with(name, value).unwrap_err().to_string();

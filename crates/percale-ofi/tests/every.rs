@@ -197,6 +197,12 @@ macro_rules! registration {
         fn mr_058_mr_059_mr_060_mr_061_mr_062_mr_063_mr_064_mr_065_key_002_from_c() {
             part("registration: events", 3);
         }
+
+        #[test]
+        fn mw_001_mw_003_mw_004_mw_005_mw_007_mw_015_mw_020_mw_026_mw_028_mw_029_mw_030_mw_035_mw_036_mw_037_mw_044_mw_045_from_c()
+         {
+            part("windows", 3);
+        }
     };
 }
 

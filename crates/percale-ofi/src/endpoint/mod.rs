@@ -18,6 +18,7 @@ pub(crate) mod port;
 mod rma;
 mod setup;
 mod tagged;
+mod windows;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -29,6 +30,7 @@ pub(crate) use self::atomic::query;
 use self::flags::Direction;
 use self::port::Port;
 pub(crate) use self::setup::Setup;
+pub(crate) use self::windows::Bound;
 use crate::abi::{
     FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT,
     fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,

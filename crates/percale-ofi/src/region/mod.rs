@@ -153,6 +153,13 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
     0
 }
 
+impl Region {
+    /// percale's region; `None` if there is none yet.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&RawRegion) -> R) -> Option<R> {
+        self.part.lock().region.as_ref().map(f)
+    }
+}
+
 impl Part {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

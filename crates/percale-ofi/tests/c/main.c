@@ -116,6 +116,7 @@ static const struct area {
 	{ "registration: keys", registration_keys_groups },
 	{ "registration: binding", registration_binding_groups },
 	{ "registration: events", registration_events_groups },
+	{ "windows", window_groups },
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
 	{ "collectives", collective_groups },

@@ -19,7 +19,6 @@ use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, is_valid};
-use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights, is_mapped};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
@@ -436,23 +435,4 @@ fn operate(
         unsafe { operands.apply(target, len) }
     })?;
     done.map_err(|_| DirectError::Misaligned)
-}
-
-impl Waiting {
-    /// Copies what an injected access sends; its length if that is too long.
-    fn inject(&mut self) -> Result<Option<Buffer>, usize> {
-        let copy = |segments: &mut Segments| {
-            if segments.len() > INJECT_LIMIT {
-                return Err(segments.len());
-            }
-            let buffer = Buffer::from(segments.to_vec());
-            *segments = Segments::one(buffer.segment_for_send());
-            Ok(Some(buffer))
-        };
-        match self.what_mut() {
-            What::Write(work) => copy(&mut work.local),
-            What::Atomic(work) => copy(&mut work.operand),
-            What::Read(_) => Ok(None),
-        }
-    }
 }

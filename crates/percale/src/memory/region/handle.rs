@@ -21,7 +21,13 @@ use crate::memory::volatile::Segments;
 pub(super) struct Handle {
     pub(super) registered: Arc<Registered>,
     pub(super) keys: Arc<Keys>,
-    pub(super) raw_key: RawKey,
+    rest: Box<Rest>,
+}
+
+/// What of a region is seldom looked at: handles are moved.
+#[derive(Debug)]
+struct Rest {
+    raw_key: RawKey,
     /// Through whom accesses come while it is enabled.
     through: Through,
     /// What it was before it was disabled, and is not quiet yet.
@@ -50,7 +56,8 @@ impl Registration<'_> {
             (registered, raw_key)
         };
         let keys = Arc::clone(&inner.keys);
-        Ok(Handle { registered, keys, raw_key, through: self.through, retiring: None, revocation: None })
+        let rest = Rest { raw_key, through: self.through, retiring: None, revocation: None };
+        Ok(Handle { registered, keys, rest: Box::new(rest) })
     }
 }
 
@@ -60,13 +67,17 @@ impl Handle {
         RemoteMemory { key, address: base, len }
     }
 
+    pub(super) fn raw_key(&self) -> RawKey {
+        self.rest.raw_key
+    }
+
     pub(super) fn is_enabled(&self) -> bool {
         self.registered.through != Through::Nobody
     }
 
     /// Accesses come only through this endpoint; from when it is enabled the next time.
     pub(super) fn restrict(&mut self, endpoint: u64) {
-        self.through = Through::Endpoint(endpoint);
+        self.rest.through = Through::Endpoint(endpoint);
     }
 
     /// Lets peers in; false if those from before have not left.
@@ -74,11 +85,11 @@ impl Handle {
         if self.is_enabled() {
             return true;
         }
-        if self.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
+        if self.rest.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
             return false;
         }
-        self.retiring = None;
-        self.registered = self.keys.replace(&self.registered, self.through);
+        self.rest.retiring = None;
+        self.registered = self.keys.replace(&self.registered, self.rest.through);
         true
     }
 
@@ -90,19 +101,20 @@ impl Handle {
             }
             let closed = self.keys.replace(&self.registered, Through::Nobody);
             let former = std::mem::replace(&mut self.registered, closed);
-            self.retiring = Some(Revocation::start(former));
+            self.rest.retiring = Some(Revocation::start(former));
         }
-        let quiet = self.retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
+        let quiet = self.rest.retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
         if !quiet {
             return Err(CloseError::Busy(()));
         }
-        self.retiring = None;
+        self.rest.retiring = None;
         Ok(())
     }
 
     /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`.
     pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
-        let Self { registered, keys, retiring, revocation, .. } = self;
+        let Self { registered, keys, rest } = self;
+        let Rest { retiring, revocation, .. } = &mut **rest;
         if !registered.windows.close() {
             return Err(CloseError::Windows(()));
         }
@@ -113,7 +125,8 @@ impl Handle {
 
     /// Takes the region back without waiting: memory that may still be used is kept until it is not.
     pub(super) fn park(&mut self, memory: Option<Buffer>) {
-        let Self { registered, keys, retiring, revocation, .. } = self;
+        let Self { registered, keys, rest } = self;
+        let Rest { retiring, revocation, .. } = &mut **rest;
         registered.windows.abandon();
         let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
         // Of a disabled region nobody uses but who did so before.

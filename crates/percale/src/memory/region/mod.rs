@@ -15,13 +15,14 @@
 //! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
-//! * `handle`, `lifecycle`: enabling, disabling, closing
+//! * `error`: why not; `handle`, `lifecycle`: enabling, disabling, closing
 //! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
 //! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
 //! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers; `pending`: registration that ends later
 
 mod access;
+mod error;
 mod handle;
 mod keys;
 pub(crate) mod known;
@@ -45,6 +46,7 @@ use std::sync::Arc;
 
 pub use self::access::Access;
 pub(crate) use self::access::Refusal;
+pub use self::error::{CloseError, RegisterError};
 use self::handle::Handle;
 pub(crate) use self::keys::Keys;
 pub use self::known::Bindable;
@@ -66,100 +68,6 @@ use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::{Segments, View};
-
-/// Why memory was not registered.
-#[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
-pub enum RegisterError {
-    /// There are no bytes (MR-006).
-    #[error("a region has at least one byte")]
-    Empty,
-    /// More pieces than a region has (MR-011).
-    #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
-    Pieces(usize),
-    /// The last byte would have no address.
-    #[error("the base and the length leave the 64 bits of an address")]
-    Range,
-    /// The domain has a region with this key (MR-071).
-    #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
-    KeyTaken(u64),
-    /// No region can have this key (MR-072).
-    #[error("key {0:#x} is not for regions: it stands for no key, or for a mapped one; choose another")]
-    KeyReserved(u64),
-    /// The memory was said to be there, and is not (MR-041).
-    #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
-    Unbacked(#[source] std::io::Error),
-    /// Peers may not write memory that is shared or static.
-    #[error("this buffer is read-only: register it without REMOTE_WRITE")]
-    ReadOnly,
-    /// What peers may write, this process may write, too (MW-013).
-    #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
-    LocalWrite,
-    /// The system gave no random numbers.
-    #[error("no key could be made: {0}")]
-    System(#[source] std::io::Error),
-}
-
-impl RegisterError {
-    /// The libfabric code.
-    #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Empty | Self::Pieces(_) | Self::Range | Self::LocalWrite => libc::EINVAL,
-            Self::KeyTaken(_) => libc::ENOKEY,
-            Self::KeyReserved(_) => libc::EKEYREJECTED,
-            Self::Unbacked(_) => libc::EFAULT,
-            Self::ReadOnly => libc::EACCES,
-            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
-        }
-    }
-}
-
-/// Why a region's memory cannot be had back yet.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum CloseError<R> {
-    /// A peer that was in the middle of an access has not moved within the domain's
-    /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins; the memory stays with the region,
-    /// which may be closed again.
-    #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
-    Busy(R),
-    /// Windows are bound to the region (MW-004), which goes on as before. Unbind, invalidate or deallocate them, then close it again.
-    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
-    Windows(R),
-}
-
-impl<R> std::fmt::Debug for CloseError<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Busy(_) => "Busy",
-            Self::Windows(_) => "Windows",
-        })
-    }
-}
-
-impl<R> CloseError<R> {
-    /// The libfabric code.
-    #[must_use]
-    pub const fn errno(&self) -> i32 {
-        libc::EBUSY
-    }
-
-    /// The same error, of this region.
-    fn of<S>(self, region: S) -> CloseError<S> {
-        match self {
-            Self::Busy(_) => CloseError::Busy(region),
-            Self::Windows(_) => CloseError::Windows(region),
-        }
-    }
-
-    /// The region: still revoking, or as it was.
-    #[must_use]
-    pub fn into_region(self) -> R {
-        let (Self::Busy(region) | Self::Windows(region)) = self;
-        region
-    }
-}
 
 /// How memory is to be registered. [`Domain::registration`] makes one.
 #[derive(Clone, Debug)]
@@ -300,7 +208,7 @@ impl Region {
     /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
     #[must_use]
     pub fn raw_key(&self) -> RawKey {
-        self.handle.raw_key
+        self.handle.raw_key()
     }
 
     /// Its rights.
@@ -355,7 +263,6 @@ impl Region {
     ///
     /// # Errors
     /// As [`CloseError`] says, with the region.
-    #[expect(clippy::result_large_err, reason = "it is the region that comes back")]
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
         if let Err(error) = self.handle.close(Some(timeout)) {
@@ -396,7 +303,7 @@ impl RawRegion {
     /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
     #[must_use]
     pub fn raw_key(&self) -> RawKey {
-        self.handle.raw_key
+        self.handle.raw_key()
     }
 
     /// Its rights.
@@ -415,7 +322,6 @@ impl RawRegion {
     ///
     /// # Errors
     /// As [`CloseError`] says, with the region.
-    #[expect(clippy::result_large_err, reason = "it is the region that comes back")]
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
         match self.handle.close(Some(timeout)) {

@@ -4,9 +4,11 @@ use super::super::counting::counts_of_atomic;
 use super::PART_LIMIT;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::{OpFlags, PostError};
+use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
+use crate::memory::buffer::Buffer;
 use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
+use crate::memory::volatile::Segments;
 use crate::wire::head::Counts;
 
 /// What to do.
@@ -192,4 +194,23 @@ pub(super) struct Tell {
     pub(super) count: usize,
     pub(super) counts: Counts,
     pub(super) told: Option<Told>,
+}
+
+impl Waiting {
+    /// Copies what an injected access sends; its length if that is too long.
+    pub(in super::super) fn inject(&mut self) -> Result<Option<Buffer>, usize> {
+        let copy = |segments: &mut Segments| {
+            if segments.len() > INJECT_LIMIT {
+                return Err(segments.len());
+            }
+            let buffer = Buffer::from(segments.to_vec());
+            *segments = Segments::one(buffer.segment_for_send());
+            Ok(Some(buffer))
+        };
+        match self.what_mut() {
+            What::Write(work) => copy(&mut work.local),
+            What::Atomic(work) => copy(&mut work.operand),
+            What::Read(_) => Ok(None),
+        }
+    }
 }
