@@ -126,6 +126,12 @@ pub(crate) struct PerfArgs {
     /// Measure what so many addresses cost in an address vector, beside libfabric's tcp provider if that is installed
     #[arg(long, value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "registration"])]
     pub(crate) addresses: Option<usize>,
+    /// Measure what it costs to bind a memory window, to take it back, and to check a right
+    #[arg(long, conflicts_with_all = ["registration", "host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) windows: bool,
+    /// Live keys while rights are checked
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub(crate) keys: Vec<u32>,
     /// Monitors of the registration cache [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", value_parser = crate::perf::registration::monitor_names())]
     pub(crate) monitor: Vec<String>,

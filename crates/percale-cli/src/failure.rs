@@ -44,6 +44,9 @@ pub(crate) enum Failure {
     /// What a registration costs could not be measured.
     #[error("{0}")]
     Registration(String),
+    /// What windows cost could not be measured.
+    #[error("{0}")]
+    Windows(String),
     /// percale refused something.
     #[error("{what}: {why}")]
     Percale {

@@ -20,6 +20,7 @@
 #include <stddef.h>
 
 #include <rdma/fi_domain.h>
+#include <rdma/fi_eq.h>
 
 #include "pindown.h"
 
@@ -72,6 +73,115 @@ struct percale_cache_ops {
 
 	/* Everything that is done with a cache: the functions of pindown.h. */
 	const struct pindown_functions *pindown;
+};
+
+/*
+ * Memory windows: revocable, narrower rights to parts of regions, each with a key of 32 bits of its own. Name for fi_open_ops(3), on
+ * a domain; flags other than 0 answer -FI_EBADFLAGS.
+ *
+ * A window is bound to a part of a region of the same domain; peers then use its key as they use a region's, with the region's addresses.
+ * Type 1 is bound by a call, which chooses the key, and is for all endpoints of the domain. Type 2 is bound by a posted operation, for
+ * one peer of one endpoint; the caller chooses the lower 8 bits of the key. It works until it is invalidated: by a posted operation, or
+ * by that peer with a message. An endpoint with bound windows of type 2A is not closed; those of type 2B end with it. A domain has one
+ * of the two (FI_PERCALE_WINDOWS=2A or 2B). A region is not closed while windows are bound to it (-FI_EBUSY).
+ *
+ * When an unbinding call returns 0, or the completion of an invalidation was read, nobody uses the key, and nobody will.
+ */
+#define PERCALE_WINDOW_OPS "percale_windows"
+
+/* Types (MW-024, MW-034). */
+#define PERCALE_WINDOW_1 1
+#define PERCALE_WINDOW_2A 2
+#define PERCALE_WINDOW_2B 3
+
+/* What peers may do, in any combination (MW-015). */
+#define PERCALE_WINDOW_READ 1
+#define PERCALE_WINDOW_WRITE 2
+#define PERCALE_WINDOW_ATOMIC 4
+
+/* States (MW-005). */
+#define PERCALE_WINDOW_UNBOUND 0
+#define PERCALE_WINDOW_BOUND 1
+#define PERCALE_WINDOW_REVOKING 2
+
+/* Flags of completions: a bind, whose key is in `data`; an invalidation, or a receive that invalidated the key in `data`. */
+#define PERCALE_BIND (1ULL << 50)
+#define PERCALE_INVALIDATED (1ULL << 51)
+
+struct percale_window;
+
+struct percale_window_info {
+	int type;
+	int state;
+	/* That of the last bind, dead or alive. */
+	uint64_t key;
+	struct fid_domain *domain;
+};
+
+/* A part of a region. */
+struct percale_window_range {
+	struct fid_mr *mr;
+	/* Counted from the region's first byte. */
+	uint64_t offset, length;
+	/* PERCALE_WINDOW_READ, ... */
+	uint64_t access;
+};
+
+/*
+ * All functions return 0 or a negative error code; libfabric's log has the reason in words. What fails changes nothing, unless it says so.
+ * The table is constant, and good as long as the provider is loaded. A window is used by one thread at a time.
+ */
+struct percale_window_ops {
+	/* sizeof(struct percale_window_ops); members after it are not there. */
+	size_t size;
+
+	/* PERCALE_WINDOW_2A or PERCALE_WINDOW_2B, whichever the domain has. */
+	int (*type_two)(struct fid_domain *domain);
+
+	/*
+	 * A new window. The domain is open as long as it is. (MW-001)
+	 *
+	 * -FI_EOPNOTSUPP  the domain has the other windows of type 2
+	 * -FI_ENOSPC      no keys are left
+	 */
+	int (*open)(struct fid_domain *domain, int type, struct percale_window **window);
+
+	/*
+	 * Unbinds the window if it is bound, and gives it up. (MW-003)
+	 *
+	 * -FI_EBUSY  a peer in the middle of an access does not move; the key is dead, and this may be tried again
+	 */
+	int (*close)(struct percale_window *window);
+
+	/* What the window is at. (MW-005) */
+	int (*query)(struct percale_window *window, struct percale_window_info *info);
+
+	/*
+	 * Binds a window of type 1, under a new key; the old one dies. A length of 0 unbinds. `key` and `address` (the first byte's, as
+	 * peers name it) may be null. (MW-028 to MW-030)
+	 *
+	 * -FI_EINVAL  the window is of type 2, or the part is not in the region
+	 * -FI_EACCES  the region is another domain's, or its memory is read-only
+	 * -FI_EBUSY   a peer does not move; the old key is dead
+	 */
+	int (*bind)(struct percale_window *window, const struct percale_window_range *range, uint64_t *key, uint64_t *address);
+
+	/*
+	 * Posts the bind of a window of type 2 for a peer, in order with the messages to it: who sends the key afterwards sends it to a
+	 * peer that can use it. Completes as a send does, with PERCALE_BIND; what is wrong is an error completion. Flags are those
+	 * of fi_sendmsg(3), FI_FENCE and FI_COMPLETION among them. (MW-026, MW-035 to MW-037)
+	 */
+	ssize_t (*post_bind)(struct fid_ep *ep, fi_addr_t peer, struct percale_window *window, const struct percale_window_range *range,
+			     uint8_t key_byte, uint64_t *key, uint64_t *address, void *context, uint64_t flags);
+
+	/* Posts the invalidation of a key of a window that was bound through this endpoint. Completes with PERCALE_INVALIDATED. (MW-044) */
+	ssize_t (*post_invalidate)(struct fid_ep *ep, fi_addr_t peer, uint64_t key, void *context, uint64_t flags);
+
+	/*
+	 * Sends a message whose receiver invalidates this key, which it had bound for us; then the receive completes, with PERCALE_INVALIDATED
+	 * and the key in `data`. If it is no such key the message is not received, and the send fails. (MW-045 to MW-047)
+	 */
+	ssize_t (*send_invalidate)(struct fid_ep *ep, const void *buf, size_t len, fi_addr_t peer, uint64_t key, void *context, uint64_t flags);
 };
 
 #ifdef __cplusplus

@@ -21,7 +21,7 @@ use crate::abi::{FI_EBADFLAGS, FI_LOG_MR, FI_PARAM_SIZE_T, FI_PARAM_STRING, fid,
 use crate::domain::{Domain, Shared};
 use crate::log;
 use crate::object::Object;
-use crate::params;
+use crate::{params, windows};
 
 /// What fi_open_ops knows it by.
 const NAME: &CStr = c"percale_registration_cache";
@@ -73,7 +73,12 @@ pub(crate) unsafe extern "C" fn open_ops(
         return -libc::EINVAL;
     }
     // SAFETY: a name ends with a zero byte.
-    if unsafe { CStr::from_ptr(name) } != NAME {
+    let name = unsafe { CStr::from_ptr(name) };
+    if name == windows::NAME {
+        // SAFETY: the client wants a table there.
+        return unsafe { windows::open_ops(flags, ops) };
+    }
+    if name != NAME {
         return -libc::ENOSYS;
     }
     if flags != 0 {

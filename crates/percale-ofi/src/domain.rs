@@ -2,20 +2,23 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use percale::pindown::monitor::imported::Notifier;
 
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_LOG_DOMAIN, FI_MR_ALLOCATED, FI_MR_BASIC, FI_MR_ENDPOINT, FI_MR_PROV_KEY, FI_MR_RMA_EVENT,
-    FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr, fi_info, fi_ops,
-    fi_ops_domain, fid, fid_domain,
+    FI_CLASS_DOMAIN, FI_EBADFLAGS, FI_HMEM, FI_LOG_DOMAIN, FI_PROGRESS_AUTO, FI_REG_MR, FI_RMA_EVENT,
+    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, fi_domain_attr, fi_info, fi_ops, fi_ops_domain, fid, fid_domain,
 };
 use crate::endpoint::port::Port;
 use crate::fabric::{self, Fabric};
 use crate::object::{self, Object};
 use crate::params::Params;
-use crate::{cache, counter, endpoint, log, poll_set, queue, region, vector, work};
+use crate::region::descriptions::Descriptions;
+use crate::region::mode::RegionMode;
+use crate::region::raw_key;
+use crate::{cache, counter, endpoint, events, log, poll_set, queue, region, vector, work};
 
 /// What the objects of a domain know of it.
 #[derive(Debug)]
@@ -25,6 +28,15 @@ pub(crate) struct Shared {
     /// The client serializes what it does with an endpoint and what that completes to.
     pub(crate) serialized: bool,
     pub(crate) regions: RegionMode,
+    /// The application names the kinds of memory that it registers.
+    pub(crate) hmem: bool,
+    /// Some endpoint may count what peers write: it was opened with FI_RMA_EVENT, or the domain was.
+    pub(crate) rma_events: AtomicBool,
+    pub(crate) descriptions: Descriptions,
+    /// Raw keys of peers.
+    pub(crate) mapped: raw_key::Mapped,
+    /// Where registrations end, if they do so with an event.
+    pub(crate) registrations: OnceLock<Arc<events::Shared>>,
     /// Addresses are IPv6.
     pub(crate) ipv6: bool,
     /// FI_AV_ of vectors whose client does not care.
@@ -47,36 +59,6 @@ impl Shared {
     pub(crate) fn progress(&self) {
         for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
             port.progress();
-        }
-    }
-}
-
-/// What fi_domain(3) calls `mr_mode`, as far as it changes what a registration means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RegionMode {
-    /// Peers name bytes by their virtual address, not by their offset.
-    pub(crate) virtual_addresses: bool,
-    /// The memory is there when it is registered, and as long.
-    pub(crate) allocated: bool,
-    /// We choose keys.
-    pub(crate) our_keys: bool,
-    /// A region counts for peers once it was bound to an endpoint and enabled.
-    pub(crate) by_endpoint: bool,
-    /// A region that reports what peers wrote is bound to a counter and then enabled.
-    pub(crate) events: bool,
-}
-
-impl RegionMode {
-    fn of(bits: c_int) -> Self {
-        let basic = bits == FI_MR_BASIC;
-        let has = |bit: c_int| bits & bit != 0;
-        // FI_MR_SCALABLE is bit 1, which none of the others uses.
-        Self {
-            virtual_addresses: basic || has(FI_MR_VIRT_ADDR),
-            allocated: basic || has(FI_MR_ALLOCATED),
-            our_keys: basic || has(FI_MR_PROV_KEY),
-            by_endpoint: has(FI_MR_ENDPOINT),
-            events: has(FI_MR_RMA_EVENT),
         }
     }
 }
@@ -181,7 +163,12 @@ pub(crate) unsafe fn open(
         fabric: Arc::clone(fabric.shared()),
         percale,
         serialized: matches!(attr.threading, FI_THREAD_DOMAIN | FI_THREAD_COMPLETION) && !automatic,
-        regions: RegionMode::of(attr.mr_mode),
+        regions: RegionMode::of(attr.mr_mode, info.mode),
+        hmem: info.caps & FI_HMEM != 0,
+        rma_events: AtomicBool::new(info.caps & FI_RMA_EVENT != 0),
+        descriptions: Descriptions::default(),
+        mapped: raw_key::Mapped::default(),
+        registrations: OnceLock::new(),
         ipv6: source.is_some_and(|address| matches!(address, SocketAddr::V6(_))),
         av_type: attr.av_type,
         notifier: OnceLock::new(),
@@ -198,20 +185,30 @@ pub(crate) unsafe fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a domain of ours that the client gives up.
+    // SAFETY: a domain of ours.
+    let shared = unsafe { Domain::of(fid) }.shared();
+    let mapped = shared.mapped.lock().unwrap_or_else(PoisonError::into_inner).len();
+    if mapped != 0 {
+        log::warning!(FI_LOG_DOMAIN, "fi_close: {mapped} keys of peers are mapped; unmap them first (fi_mr_unmap_key)");
+        return -libc::EBUSY;
+    }
+    // SAFETY: the client gives it up.
     unsafe { Domain::close(fid, Domain::shared) }
 }
 
-/// Event queues are bound to domains for asynchronous registration, which nothing here needs: registration is synchronous, and
-/// FI_REG_MR asks for what does not exist.
-unsafe extern "C" fn bind(_domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
+/// An event queue, in which registrations end from then on (FI_REG_MR). Bound without flags it is for nothing that there is.
+unsafe extern "C" fn bind(domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: some open object of the client's.
-    if unsafe { crate::events::Events::of_class(other) }.is_none() {
-        return -libc::EINVAL;
+    let Some(events) = (unsafe { events::Events::of_class(other) }) else { return -libc::EINVAL };
+    if flags & !FI_REG_MR != 0 {
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: flags {flags:#x} are not all supported; FI_REG_MR is");
+        return -FI_EBADFLAGS;
     }
-    if flags != 0 {
-        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: flags {flags:#x} (asynchronous registration) are not supported");
-        return -libc::EOPNOTSUPP;
+    // SAFETY: a domain of ours.
+    let shared = unsafe { Domain::of(domain) }.shared();
+    if flags & FI_REG_MR != 0 && shared.registrations.set(Arc::clone(events.shared())).is_err() {
+        log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the domain has an event queue for registrations");
+        return -libc::EINVAL;
     }
     0
 }

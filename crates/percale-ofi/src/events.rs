@@ -248,6 +248,10 @@ impl Shared {
                 let (code, reason) = (error.errno(), error.to_string().into_bytes());
                 Some(Record::NotInserted { fid: *names.vectors.get(&inserter)?, context, index, code, reason })
             }
+            Event::Registered { context } => Some(Record::Registered { fid: Fid::from_number(context) }),
+            Event::RegistrationFailed { context, errno, .. } => {
+                Some(Record::Unregistered { fid: Fid::from_number(context), errno })
+            }
             // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
             other => {
                 log::note!(FI_LOG_EQ, "{other:?}");

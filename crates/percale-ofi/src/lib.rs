@@ -45,4 +45,5 @@ mod region;
 mod serial;
 mod vector;
 mod wait_set;
+mod windows;
 mod work;

@@ -7,12 +7,13 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percale::{DomainBuilder, TransportKind, Trust};
+use percale::{DomainBuilder, TransportKind, Trust, TypeTwo};
 
 use crate::abi::{FI_LOG_CORE, FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING};
 use crate::libfabric::libfabric;
 use crate::log;
 use crate::provider;
+use crate::region::mode;
 
 /// One parameter: its name after `FI_PERCALE_`, its type, and what it is for.
 struct Parameter {
@@ -72,7 +73,20 @@ const SOCKET_BUFFERS: Parameter = Parameter {
     help: c"Bytes of TCP sockets' buffers (default: what measured best)",
 };
 
-const ALL: [&Parameter; 10] = [
+const MR_MODE: Parameter = Parameter {
+    name: c"mr_mode",
+    kind: FI_PARAM_STRING,
+    help: c"Registration modes to require of applications as some devices do, to try them: local, raw, virt_addr, allocated, \
+prov_key, mmu_notify, rma_event, endpoint, hmem, collective, separated by commas (default: none)",
+};
+
+const WINDOWS: Parameter = Parameter {
+    name: c"windows",
+    kind: FI_PARAM_STRING,
+    help: c"Which memory windows of type 2 there are (percale_fi_ext.h): 2A or 2B (default: 2B)",
+};
+
+const ALL: [&Parameter; 12] = [
     &TRANSPORT,
     &INTERFACE,
     &AUTHORIZATION_KEY,
@@ -83,6 +97,8 @@ const ALL: [&Parameter; 10] = [
     &TRUST,
     &UNEXPECTED_CAP,
     &SOCKET_BUFFERS,
+    &MR_MODE,
+    &WINDOWS,
 ];
 
 /// A parameter that cannot be used.
@@ -116,6 +132,10 @@ pub(crate) struct Params {
     pub(crate) unexpected_cap: Option<usize>,
     /// Bytes of sockets' buffers.
     pub(crate) socket_buffers: Option<usize>,
+    /// Bits of `mr_mode` that applications have to offer.
+    pub(crate) mr_mode: Option<c_int>,
+    /// Windows of type 2.
+    pub(crate) windows: Option<TypeTwo>,
 }
 
 /// Tells libfabric which parameters there are (`fi_info -e`).
@@ -159,6 +179,12 @@ impl Params {
             })?,
             unexpected_cap: parsed(text, &UNEXPECTED_CAP, bytes)?,
             socket_buffers: parsed(text, &SOCKET_BUFFERS, bytes)?,
+            mr_mode: parsed(text, &MR_MODE, mode::parse)?,
+            windows: parsed(text, &WINDOWS, |name| match name {
+                "2A" => Ok(TypeTwo::A),
+                "2B" => Ok(TypeTwo::B),
+                other => Err(format!("{other:?} is neither 2A nor 2B")),
+            })?,
         })
     }
 
@@ -193,6 +219,9 @@ impl Params {
         }
         if let Some(bytes) = self.socket_buffers {
             domain = domain.socket_buffers(bytes);
+        }
+        if let Some(two) = self.windows {
+            domain = domain.windows(two);
         }
         domain
     }
@@ -290,6 +319,7 @@ fn key(path: PathBuf) -> Result<(PathBuf, Vec<u8>), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{FI_MR_LOCAL, FI_MR_RAW};
 
     fn with(name: &'static CStr, value: &'static str) -> Result<Params, ParamError> {
         Params::from(&move |one| (one.name == name).then(|| value.to_owned()))
@@ -312,6 +342,7 @@ mod tests {
         assert_eq!(set(c"trust", "none").trust, Some(Trust::None));
         assert_eq!(set(c"unexpected_cap", "0").unexpected_cap, Some(0));
         assert_eq!(set(c"socket_buffers", "65536").socket_buffers, Some(65536));
+        assert_eq!(set(c"mr_mode", "raw, LOCAL").mr_mode, Some(FI_MR_RAW | FI_MR_LOCAL));
     }
 
     #[test]
@@ -324,6 +355,8 @@ mod tests {
             (c"cma", "perhaps"),
             (c"trust", "everybody"),
             (c"unexpected_cap", "-1"),
+            (c"mr_mode", "scalable"),
+            (c"windows", "1"),
         ];
         for (name, value) in wrong {
             let error = with(name, value).unwrap_err().to_string();

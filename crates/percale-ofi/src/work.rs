@@ -17,8 +17,9 @@ use crate::counter::Count;
 use crate::domain::{Domain, Shared};
 use crate::endpoint::Endpoint;
 use crate::endpoint::trigger::Begins;
+use crate::log;
 use crate::object::Object;
-use crate::{log, region};
+use crate::region::raw_key;
 
 /// fi_control(3) of a domain.
 pub(crate) unsafe extern "C" fn control(domain: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
@@ -33,7 +34,7 @@ pub(crate) unsafe extern "C" fn control(domain: *mut fid, command: c_int, argume
         // SAFETY: with this command the argument is null or a counter.
         FI_FLUSH_WORK => unsafe { flush(shared, argument.cast()) },
         // SAFETY: passed on.
-        _ => return unsafe { region::domain_control(domain, command, argument) },
+        _ => return unsafe { raw_key::domain_control(domain, command, argument) },
     };
     result.map_or_else(|code| -code, |()| 0)
 }

@@ -60,13 +60,22 @@ fn make() -> Made {
     Made { program, provider }
 }
 
+/// How the program is run.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    /// Variables of the environment.
+    set: &'static [(&'static str, &'static str)],
+    /// Registrations are tried at an endpoint that talks to itself.
+    alone: bool,
+}
+
 /// Runs the program to its end; what it printed is shown if it failed.
-fn run(what: &str, transport: Option<&str>, before: &[&str]) {
-    run_part(what, None, 300, transport, before);
+fn run(what: &str, way: Way, before: &[&str]) {
+    run_part(what, None, 300, way, before);
 }
 
 /// As [`run`], of the scenarios with this in their names, and so many groups at least.
-fn run_part(what: &str, part: Option<&str>, least: usize, transport: Option<&str>, before: &[&str]) {
+fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
         return skipped(what, "libfabric's headers are not here (libfabric-dev)");
@@ -84,9 +93,10 @@ fn run_part(what: &str, part: Option<&str>, least: usize, transport: Option<&str
         command.args(["-o", part]);
     }
     command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
-    if let Some(transport) = transport {
-        command.env("FI_PERCALE_TRANSPORT", transport);
+    if way.alone {
+        command.arg("-a");
     }
+    command.envs(way.set.iter().copied());
     if let Some(libfabric) = std::env::var_os("PERCALE_LIBFABRIC") {
         command.env("LD_LIBRARY_PATH", libfabric);
     }
@@ -132,28 +142,111 @@ fn findings(printed: &str) -> String {
     lines.take(400).collect::<Vec<_>>().join("\n")
 }
 
+const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false };
+
+/// Registration, raw keys, bindings and kinds of memory, on one transport: `tests/c/registration*.c`.
+macro_rules! registration {
+    ($way:expr) => {
+        use crate::run_part;
+
+        fn part(name: &str, least: usize) {
+            run_part(name, Some(name), least, $way, &[]);
+        }
+
+        #[test]
+        fn mr_001_mr_002_mr_003_mr_004_mr_005_mr_006_mr_007_mr_008_mr_009_mr_010_mr_011_mr_012_mr_013_mr_014_from_c() {
+            part("registration: calls", 8);
+        }
+
+        #[test]
+        fn mr_026_mr_027_mr_028_mr_029_mr_030_mr_031_mr_032_mr_033_mr_034_mr_046_mr_047_mr_048_mr_049_mr_050_mr_051_mr_052_mr_053_mr_054_from_c()
+         {
+            part("registration: calls", 8);
+        }
+
+        #[test]
+        fn mr_066_mr_067_mr_068_mr_071_mr_072_mr_074_mr_076_hmem_001_hmem_002_hmem_005_hmem_006_hmem_007_hmem_008_from_c()
+        {
+            part("registration: calls", 8);
+        }
+
+        #[test]
+        fn mr_016_mr_017_mr_018_mr_019_mr_020_mr_021_mr_022_mr_023_mr_024_mr_025_mr_036_mr_037_mr_038_mr_039_mr_040_mr_041_mr_042_mr_043_mr_057_key_001_from_c()
+         {
+            part("registration: modes", 6);
+        }
+
+        #[test]
+        fn key_003_key_004_key_005_key_006_key_007_key_008_key_009_key_010_key_011_key_012_key_013_key_014_key_015_key_016_key_017_key_018_key_019_from_c()
+         {
+            part("registration: keys", 6);
+        }
+
+        #[test]
+        fn bind_001_bind_002_bind_003_bind_004_bind_005_bind_006_bind_007_bind_008_bind_009_bind_010_bind_011_bind_012_mr_070_mr_073_mr_075_from_c()
+         {
+            part("registration: binding", 9);
+        }
+
+        #[test]
+        fn bind_013_bind_014_bind_015_bind_016_bind_017_bind_018_bind_020_mr_055_mr_056_from_c() {
+            part("registration: binding", 9);
+        }
+
+        #[test]
+        fn mr_058_mr_059_mr_060_mr_061_mr_062_mr_063_mr_064_mr_065_key_002_from_c() {
+            part("registration: events", 3);
+        }
+
+        #[test]
+        fn mw_001_mw_003_mw_004_mw_005_mw_007_mw_015_mw_020_mw_026_mw_028_mw_029_mw_030_mw_035_mw_036_mw_037_mw_044_mw_045_from_c()
+         {
+            part("windows", 3);
+        }
+    };
+}
+
+mod loopback {
+    mod c {
+        registration!(crate::Way { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true });
+    }
+}
+
 mod shm {
     #[test]
     fn ofi_001_every_entry_of_every_table() {
-        super::run("every entry of libfabric, shared memory", None, &[]);
+        super::run("every entry of libfabric, shared memory", super::Way::default(), &[]);
+    }
+
+    mod c {
+        registration!(crate::Way::default());
+
+        /// Where the kernel copies nothing between processes, and where targets execute all accesses.
+        mod executed {
+            registration!(crate::Way { set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")], alone: false });
+        }
     }
 }
 
 mod tcp {
     #[test]
     fn ofi_001_every_entry_of_every_table() {
-        super::run("every entry of libfabric, tcp", Some("tcp"), &[]);
+        super::run("every entry of libfabric, tcp", super::TCP, &[]);
+    }
+
+    mod c {
+        registration!(crate::TCP);
     }
 }
 
 /// The registration cache as a C program has it: `tests/c/cache.c`, whose groups' names say the requirements.
 mod cache {
-    use super::run_part;
+    use super::{Way, run_part};
 
     #[test]
     fn rcache_001_rcache_003_rcache_004_rcache_005_rcache_006_rcache_007_rcache_008_rcache_009_rcache_010_rcache_011_rcache_012_rcache_013_rcache_014_rcache_020_rcache_021_rcache_022_rcache_023_rcache_027_from_c()
      {
-        run_part("the registration cache from C", Some("registration cache"), 8, None, &[]);
+        run_part("the registration cache from C", Some("registration cache"), 8, Way::default(), &[]);
     }
 }
 
@@ -165,5 +258,5 @@ fn ofi_002_valgrind_finds_nothing_and_nothing_is_lost() {
     }
     let valgrind = ["valgrind", "-q", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"];
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
-    run(what, None, &[&valgrind[..], &lost[..]].concat());
+    run(what, Way::default(), &[&valgrind[..], &lost[..]].concat());
 }

@@ -58,14 +58,17 @@ pub use domain::{CacheMonitor, CacheSettings};
 pub use domain::{Domain, DomainBuilder, Progress, Trust};
 pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionState, Listener};
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
+pub use endpoint::verbs::{LocalPiece, WorkRequest};
+pub use endpoint::window_work::Bind;
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};
 pub use memory::atomic::{AtomicOp, Datatype};
 pub use memory::buffer::Buffer;
-pub use memory::region::{Access, RawRegion, Region, RemoteMemory};
+pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMemory, VerbsAccess};
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
+pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};
 /// The registration cache that domains open ([`Domain::registration_cache`]).
 #[cfg(not(loom))]
 pub use pindown;

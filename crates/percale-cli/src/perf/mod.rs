@@ -25,6 +25,7 @@ pub(crate) mod registration;
 pub(crate) mod round;
 pub(crate) mod session;
 pub(crate) mod watch;
+mod windows;
 
 /// Seconds a row, unless told.
 const SECONDS: f64 = 0.8;
@@ -39,6 +40,9 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     }
     if args.registration {
         return registration::run(args);
+    }
+    if args.windows {
+        return windows::run(args);
     }
     let rows = plan::plan(args)?;
     let options = measure::Options {

@@ -407,3 +407,34 @@ pub fn con_016_no_transport_no_connection<F: Fabric>() {
     own.endpoint.connect(own.endpoint.address().to_string(), b"").expect("it is told later");
     assert_eq!(refused(&net, &own).0, ErrorCode::Refused);
 }
+
+/// For a connected endpoint the pair of a type 2 window is its connection.
+pub fn mw_038_mw_040_mw_045_windows_of_connected_endpoints<F: Fabric>() {
+    use percale::{Bind, WindowAccess, WindowType};
+    let net = Net::<F>::new("windows of connected endpoints");
+    let region = net.domain.register(content(1, 100), Access::empty()).expect("a region");
+    let window = net.domain.window(WindowType::TwoB).expect("a window");
+    let [(client, server), (other, _)] = [(); 2].map(|()| net.pair());
+    let bind = Bind { range: 10..20, access: WindowAccess::READ, key: 5 };
+    let early = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
+    let refused = early.endpoint.post_bind(early.endpoint.peer(), &window, &region, &bind, 0, OpFlags::empty());
+    assert_eq!(refused, Err(PostError::NotConnected));
+    for round in 0..3 {
+        let server = &server.endpoint;
+        let name = net.finish(server.bind_window(server.peer(), &window, &region, bind.clone())).expect("a bind");
+        let read = |end: &End| net.finish(end.endpoint.read(end.endpoint.peer(), name, vec![0; 10]));
+        for _ in 0..3 {
+            assert_eq!(read(&client).expect("the peer may").into_vec(), content(1, 100)[10..20]);
+            assert_eq!(read(&other).expect_err("another connection may not").errno(), ErrorCode::KeyRejected.errno());
+        }
+        if round == 1 {
+            let receive = server.recv(vec![0; 8]).start().expect("a receive");
+            let send = client.endpoint.send(client.endpoint.peer(), vec![1; 8]).invalidating(name.key as u32);
+            net.finish(send).expect("the send");
+            assert_eq!(net.finish(receive).expect("the message").invalidated, Some(name.key as u32));
+        } else {
+            net.finish(server.invalidate(server.peer(), name.key as u32)).expect("it is bound");
+        }
+        assert_eq!(read(&client).expect_err("the key is dead").errno(), ErrorCode::KeyRejected.errno());
+    }
+}

@@ -11,9 +11,11 @@ pub mod connections_shared;
 pub mod counting;
 pub mod deferred;
 pub mod flow;
+pub mod local_keys;
 pub mod messages;
 pub mod model;
 pub mod probing;
+pub mod regions;
 pub mod remote;
 pub mod remote_model;
 pub mod safe;
@@ -23,6 +25,9 @@ pub mod tagged;
 pub mod triggered;
 pub mod triggered_model;
 pub mod waiting;
+pub mod window_model;
+pub mod window_pairs;
+pub mod windows;
 
 /// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
 #[doc(hidden)]
@@ -89,11 +94,11 @@ macro_rules! conformance {
     (@remote $fabric:ty) => {
         $crate::tests! { $fabric,
             remote:
-                rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size,
-                mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
+                rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_size,
+                mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused,
                 rma_001_an_access_of_many_parts_ends,
                 mr_003_a_key_is_one_domains,
-                mr_032_mr_067_mr_071_keys_come_and_go,
+                mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go,
                 mr_039_mr_040_a_base_of_ones_own,
                 mr_010_rma_004_pieces_on_both_sides,
                 mr_069_rev_004_closing_ends_what_is_under_way,
@@ -109,8 +114,45 @@ macro_rules! conformance {
                 cmp_018_an_access_of_many_parts_is_one,
                 cmp_017_cmp_018_atomic_operations_are_counted,
                 cmp_018_a_counter_of_several_kinds_counts_each_once;
+            regions:
+                key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name,
+                key_013_key_019_short_raw_keys_are_mapped_too,
+                key_005_key_015_forged_raw_keys_open_nothing,
+                key_004_mr_072_some_keys_are_nobodys,
+                mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event,
+                bind_001_bind_002_bind_008_what_peers_write_is_counted,
+                bind_006_bind_009_a_disabled_region_is_not_reached,
+                bind_010_bind_011_bind_012_a_region_of_one_endpoint,
+                bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it,
+                mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key;
             remote_model:
-                rma_011_random_accesses_do_what_a_plain_model_does,
+                rma_011_random_accesses_do_what_a_plain_model_does;
+            windows:
+                mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is,
+                mw_003_mw_004_a_region_stays_while_windows_are_bound,
+                mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted,
+                mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own,
+                mw_016_a_read_only_region_has_no_windows_that_change_it,
+                mw_019_mw_020_a_window_is_exactly_its_range,
+                mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_other,
+                mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations,
+                mw_026_mw_044_binds_and_invalidations_send_nothing,
+                mw_028_mw_029_mw_030_a_rebind_kills_the_old_key;
+            window_pairs:
+                mw_032_mw_033_a_type_1_key_is_its_domains,
+                mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice,
+                mw_038_mw_040_a_type_2_key_is_its_pairs,
+                mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end,
+                mw_045_a_peer_gives_its_key_back_with_a_message,
+                mw_050_nothing_is_written_after_an_invalidation,
+                mw_026_binds_keep_their_place_among_messages;
+            local_keys:
+                mw_009_a_wrong_local_key_moves_nothing,
+                mw_011_a_window_has_no_local_key,
+                mw_012_work_requests_name_memory_by_local_keys,
+                mw_013_remote_writing_goes_with_local_writing;
+            window_model:
+                mw_021_mw_043_random_operations_do_what_a_plain_model_does,
         }
     };
     (@every $fabric:ty) => {
@@ -201,7 +243,8 @@ macro_rules! conformance {
                 con_018_strangers_are_turned_away,
                 con_019_the_end_comes_after_all_messages,
                 con_019_messages_are_kept_beyond_the_end,
-                con_020_a_hundred_connect_at_once;
+                con_020_a_hundred_connect_at_once,
+                mw_038_mw_040_mw_045_windows_of_connected_endpoints;
             messages:
                 msg_007_a_directed_receive_waits_for_its_peer,
                 msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it;

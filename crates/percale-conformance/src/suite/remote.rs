@@ -45,7 +45,7 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
 }
 
 /// MR-030, MR-033, MR-051, MR-053: what is written is there, what is read is what is there, of every size.
-pub fn rma_001_rma_008_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>() {
+pub fn rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let room = F::BULK + 100;
@@ -80,7 +80,7 @@ pub fn rma_001_an_access_of_many_parts_ends<F: Fabric>() {
 }
 
 /// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: what is not allowed is refused, and nothing is changed.
-pub fn mr_002_mr_014_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused<F: Fabric>() {
+pub fn mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let before = content(1, 30_000);
@@ -126,7 +126,7 @@ pub fn mr_003_a_key_is_one_domains<F: Fabric>() {
 }
 
 /// MR-032, MR-066, MR-067, MR-068, MR-071: keys of one's own; a closed region is gone, others are not.
-pub fn mr_032_mr_067_mr_071_keys_come_and_go<F: Fabric>() {
+pub fn mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.station(1).domain;

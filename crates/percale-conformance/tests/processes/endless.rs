@@ -57,7 +57,7 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         let mut bytes = vec![0; 64 << 10];
         random.fill(&mut bytes);
         if stranger % 2 == 0 {
-            bytes[..10].copy_from_slice(b"percale\0\x01\0");
+            bytes[..10].copy_from_slice(b"percale\0\x02\0");
         }
         let mut stream = TcpStream::connect(at).expect("anybody may connect");
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
@@ -77,7 +77,7 @@ fn cut(at: SocketAddr, random: &mut Random) -> usize {
     let said = |_| {
         let mut bytes = vec![0; 1 + random.below(300)];
         random.fill(&mut bytes);
-        for (byte, known) in bytes.iter_mut().zip(b"percale\0\x01\0") {
+        for (byte, known) in bytes.iter_mut().zip(b"percale\0\x02\0") {
             *byte = *known;
         }
         let mut stream = TcpStream::connect(at).expect("anybody may connect");

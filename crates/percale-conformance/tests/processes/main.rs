@@ -75,6 +75,7 @@ fn helper() {
         ("guarded", environment::guarded),
         ("attacker", onesided::attacked::attacker),
         ("writer", onesided::revocation::writer),
+        ("window-writer", onesided::windows::window_writer),
         ("refusing", onesided::refused::target),
         ("adder", onesided::words::adder),
         ("unbacked", onesided::unbacked::target),

@@ -18,7 +18,8 @@ use crate::abi::{
 use crate::log;
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_atomic = fi_ops_atomic {
+pub(super) static OPS: fi_ops_atomic = TABLE;
+pub(super) const TABLE: fi_ops_atomic = fi_ops_atomic {
     size: size_of::<fi_ops_atomic>(),
     write: Some(write),
     writev: Some(writev),
@@ -240,7 +241,7 @@ fn either(result: Result<isize, isize>) -> isize {
     result.unwrap_or_else(|refused| refused)
 }
 
-unsafe extern "C" fn write(
+pub(super) unsafe extern "C" fn write(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -261,7 +262,7 @@ unsafe extern "C" fn write(
     }))
 }
 
-unsafe extern "C" fn writev(
+pub(super) unsafe extern "C" fn writev(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
     _desc: *mut *mut c_void,
@@ -282,12 +283,12 @@ unsafe extern "C" fn writev(
     }))
 }
 
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     either(unsafe { Endpoint::of(ep).atomic_as(msg, None, None, flags) })
 }
 
-unsafe extern "C" fn inject(
+pub(super) unsafe extern "C" fn inject(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -306,7 +307,7 @@ unsafe extern "C" fn inject(
     }))
 }
 
-unsafe extern "C" fn readwrite(
+pub(super) unsafe extern "C" fn readwrite(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -330,7 +331,7 @@ unsafe extern "C" fn readwrite(
     }))
 }
 
-unsafe extern "C" fn readwritev(
+pub(super) unsafe extern "C" fn readwritev(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
     _desc: *mut *mut c_void,
@@ -356,7 +357,7 @@ unsafe extern "C" fn readwritev(
     }))
 }
 
-unsafe extern "C" fn readwritemsg(
+pub(super) unsafe extern "C" fn readwritemsg(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
     resultv: *mut fi_ioc,
@@ -368,7 +369,7 @@ unsafe extern "C" fn readwritemsg(
     either(unsafe { Endpoint::of(ep).atomic_as(msg, None, Some((resultv, result_count)), flags) })
 }
 
-unsafe extern "C" fn compwrite(
+pub(super) unsafe extern "C" fn compwrite(
     ep: *mut fid_ep,
     buf: *const c_void,
     count: usize,
@@ -394,7 +395,7 @@ unsafe extern "C" fn compwrite(
     }))
 }
 
-unsafe extern "C" fn compwritev(
+pub(super) unsafe extern "C" fn compwritev(
     ep: *mut fid_ep,
     iov: *const fi_ioc,
     _desc: *mut *mut c_void,
@@ -426,7 +427,7 @@ unsafe extern "C" fn compwritev(
     }))
 }
 
-unsafe extern "C" fn compwritemsg(
+pub(super) unsafe extern "C" fn compwritemsg(
     ep: *mut fid_ep,
     msg: *const fi_msg_atomic,
     comparev: *const fi_ioc,
@@ -466,17 +467,17 @@ unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int 
     }
 }
 
-unsafe extern "C" fn writevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
+pub(super) unsafe extern "C" fn writevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the client wants the count there.
     unsafe { valid(datatype, op, Kind::Plain, count) }
 }
 
-unsafe extern "C" fn readwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
+pub(super) unsafe extern "C" fn readwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the client wants the count there.
     unsafe { valid(datatype, op, Kind::Fetch, count) }
 }
 
-unsafe extern "C" fn compwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
+pub(super) unsafe extern "C" fn compwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
     // SAFETY: the client wants the count there.
     unsafe { valid(datatype, op, Kind::Compare, count) }
 }

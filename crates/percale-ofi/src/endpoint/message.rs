@@ -12,7 +12,8 @@ use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_ops_msg, fid_ep};
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_msg = fi_ops_msg {
+pub(super) static OPS: fi_ops_msg = TABLE;
+pub(super) const TABLE: fi_ops_msg = fi_ops_msg {
     size: size_of::<fi_ops_msg>(),
     recv: Some(recv),
     recvv: Some(recvv),
@@ -138,7 +139,7 @@ impl Endpoint {
     }
 }
 
-unsafe extern "C" fn recv(
+pub(super) unsafe extern "C" fn recv(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -151,7 +152,7 @@ unsafe extern "C" fn recv(
     endpoint.receive(segment, from, None, context)
 }
 
-unsafe extern "C" fn recvv(
+pub(super) unsafe extern "C" fn recvv(
     ep: *mut fid_ep,
     iov: *const libc::iovec,
     _desc: *mut *mut c_void,
@@ -167,7 +168,7 @@ unsafe extern "C" fn recvv(
     }
 }
 
-unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
     if Begins::of(flags) == Begins::Triggered {
@@ -184,7 +185,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
     }
 }
 
-unsafe extern "C" fn send(
+pub(super) unsafe extern "C" fn send(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -197,7 +198,7 @@ unsafe extern "C" fn send(
     endpoint.send(segment, peer, None, None, context)
 }
 
-unsafe extern "C" fn sendv(
+pub(super) unsafe extern "C" fn sendv(
     ep: *mut fid_ep,
     iov: *const libc::iovec,
     _desc: *mut *mut c_void,
@@ -213,7 +214,7 @@ unsafe extern "C" fn sendv(
     }
 }
 
-unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
     if Begins::of(flags) == Begins::Triggered {
@@ -231,13 +232,13 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
     }
 }
 
-unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize {
+pub(super) unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
     endpoint.inject(segment, peer, None, None)
 }
 
-unsafe extern "C" fn senddata(
+pub(super) unsafe extern "C" fn senddata(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -251,7 +252,13 @@ unsafe extern "C" fn senddata(
     endpoint.send(segment, peer, None, Some(data), context)
 }
 
-unsafe extern "C" fn injectdata(ep: *mut fid_ep, buf: *const c_void, len: usize, data: u64, peer: fi_addr_t) -> isize {
+pub(super) unsafe extern "C" fn injectdata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    peer: fi_addr_t,
+) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
     endpoint.inject(segment, peer, None, Some(data))

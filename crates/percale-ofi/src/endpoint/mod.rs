@@ -3,13 +3,15 @@
 //! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
-//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`trigger`]: what they post to begin later
+//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that look at descriptions first;
+//!   [`trigger`]: what they post to begin later
 //!
 //! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
 
 mod atomic;
 mod connection;
 mod control;
+mod described;
 mod flags;
 mod local;
 mod message;
@@ -18,8 +20,10 @@ mod rma;
 mod setup;
 mod tagged;
 pub(crate) mod trigger;
+mod windows;
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use percale::{OpFlags, PeerAddress, PostError};
@@ -27,10 +31,11 @@ use percale::{OpFlags, PeerAddress, PostError};
 pub(crate) use self::atomic::query;
 use self::flags::Direction;
 use self::port::Port;
-use self::setup::Setup;
+pub(crate) use self::setup::Setup;
+pub(crate) use self::windows::Bound;
 use crate::abi::{
-    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_TRIGGER,
-    fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
+    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT,
+    FI_TRIGGER, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
 };
 use crate::domain::Domain;
 use crate::log;
@@ -83,6 +88,10 @@ pub(crate) unsafe extern "C" fn open(
     // SAFETY: as above.
     let receive = unsafe { info.rx_attr.as_ref() };
     let caps = receive.map_or(0, |attr| attr.caps) | info.caps;
+    if caps & FI_RMA_EVENT != 0 {
+        domain.rma_events.store(true, Ordering::Relaxed);
+    }
+    let local = domain.regions.local;
     let defaults = [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)];
     // SAFETY: an info's addresses are as long as it says.
     let setup = Arc::new(unsafe { Setup::new(domain, info, kind) });
@@ -91,10 +100,10 @@ pub(crate) unsafe extern "C" fn open(
             fid: object::head(FI_CLASS_EP, context, &FI),
             ops: std::ptr::from_ref(&control::OPS).cast_mut(),
             cm: std::ptr::from_ref(&control::CM).cast_mut(),
-            msg: std::ptr::from_ref(&message::OPS).cast_mut(),
-            rma: std::ptr::from_ref(&rma::OPS).cast_mut(),
-            tagged: std::ptr::from_ref(&tagged::OPS).cast_mut(),
-            atomic: std::ptr::from_ref(&atomic::OPS).cast_mut(),
+            msg: std::ptr::from_ref(if local { &described::MESSAGES } else { &message::OPS }).cast_mut(),
+            rma: std::ptr::from_ref(if local { &described::RMA } else { &rma::OPS }).cast_mut(),
+            tagged: std::ptr::from_ref(if local { &described::TAGGED } else { &tagged::OPS }).cast_mut(),
+            atomic: std::ptr::from_ref(if local { &described::ATOMIC } else { &atomic::OPS }).cast_mut(),
             collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
         },
         port: OnceLock::new(),
@@ -160,6 +169,11 @@ fn unsupported(flags: u64) -> isize {
 }
 
 impl Endpoint {
+    /// What its aliases share.
+    pub(crate) const fn setup(&self) -> &Arc<Setup> {
+        &self.setup
+    }
+
     fn hand_out(self, ep: *mut *mut fid_ep) -> c_int {
         // SAFETY: the client wants the endpoint there.
         unsafe { self.give(ep) };

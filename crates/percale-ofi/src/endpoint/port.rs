@@ -4,8 +4,8 @@ use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
 use percale::trigger::Operation;
 use percale::{
-    AtomicWork, Counter, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, ReceiveWork, RmaWork, Segment,
-    Segments, SendWork, SharedEndpoint,
+    AtomicWork, Bind, Counter, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork,
+    RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint, Window,
 };
 
 /// The endpoint under a `fid_ep`.
@@ -149,6 +149,30 @@ impl Port {
             Self::Owned(_) => None,
             Self::Shared(endpoint) => Some(endpoint),
         }
+    }
+
+    /// Binds a window of type 2.
+    pub(crate) fn post_bind(
+        &self,
+        peer: PeerAddress,
+        window: &Window,
+        region: &RawRegion,
+        bind: &Bind,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<RemoteMemory, PostError> {
+        either!(self, endpoint => endpoint.post_bind(peer, window, region, bind, context, flags))
+    }
+
+    /// Invalidates a key of a window of type 2.
+    pub(crate) fn post_invalidate(
+        &self,
+        peer: PeerAddress,
+        key: u32,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        either!(self, endpoint => endpoint.post_invalidate(peer, key, context, flags))
     }
 
     /// Reads the endpoint's own results.

@@ -12,7 +12,8 @@ use super::{Endpoint, answer, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_iov, fid_ep};
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_rma = fi_ops_rma {
+pub(super) static OPS: fi_ops_rma = TABLE;
+pub(super) const TABLE: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
     read: Some(read),
     readv: Some(readv),
@@ -133,7 +134,7 @@ impl Endpoint {
     }
 }
 
-unsafe extern "C" fn read(
+pub(super) unsafe extern "C" fn read(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -148,7 +149,7 @@ unsafe extern "C" fn read(
     endpoint.access(false, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
 }
 
-unsafe extern "C" fn readv(
+pub(super) unsafe extern "C" fn readv(
     ep: *mut fid_ep,
     iov: *const libc::iovec,
     _desc: *mut *mut c_void,
@@ -168,12 +169,12 @@ unsafe extern "C" fn readv(
     }
 }
 
-unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     unsafe { Endpoint::of(ep).access_as(false, msg, flags) }
 }
 
-unsafe extern "C" fn write(
+pub(super) unsafe extern "C" fn write(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -188,7 +189,7 @@ unsafe extern "C" fn write(
     endpoint.access(true, local, peer, remote(address, key, &local), None, context, endpoint.own_transmit())
 }
 
-unsafe extern "C" fn writev(
+pub(super) unsafe extern "C" fn writev(
     ep: *mut fid_ep,
     iov: *const libc::iovec,
     _desc: *mut *mut c_void,
@@ -208,12 +209,12 @@ unsafe extern "C" fn writev(
     }
 }
 
-unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     unsafe { Endpoint::of(ep).access_as(true, msg, flags) }
 }
 
-unsafe extern "C" fn inject(
+pub(super) unsafe extern "C" fn inject(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -226,7 +227,7 @@ unsafe extern "C" fn inject(
     endpoint.access(true, local, peer, remote(address, key, &local), None, std::ptr::null_mut(), OpFlags::INJECT)
 }
 
-unsafe extern "C" fn writedata(
+pub(super) unsafe extern "C" fn writedata(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -242,7 +243,7 @@ unsafe extern "C" fn writedata(
     endpoint.access(true, local, peer, remote(address, key, &local), Some(data), context, endpoint.own_transmit())
 }
 
-unsafe extern "C" fn injectdata(
+pub(super) unsafe extern "C" fn injectdata(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,

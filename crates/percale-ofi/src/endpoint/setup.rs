@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use percale::domain::KEY_LIMIT;
 use percale::endpoint::connection::ConnectionRequest;
 
 use super::Endpoint;
@@ -23,7 +24,7 @@ use crate::vector::{self, Vector};
 use crate::{address, log};
 
 /// What the aliases of an endpoint share.
-pub(super) struct Setup {
+pub(crate) struct Setup {
     domain: Arc<domain::Shared>,
     /// FI_EP_
     kind: u32,
@@ -49,6 +50,8 @@ struct Bound {
     counters: Vec<(u64, Arc<counter::Shared>)>,
     events: Option<Arc<events::Shared>>,
     multi_minimum: Option<usize>,
+    /// Its own authorization key, in the place of the domain's.
+    authorization: Option<Vec<u8>>,
 }
 
 #[derive(Clone)]
@@ -67,9 +70,22 @@ pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) 
     code(unsafe { Endpoint::of(ep).setup.bind(other, flags) })
 }
 
+/// The authorization key that an info has for its endpoint.
+///
+/// # Safety
+/// It is as long as the info says.
+unsafe fn authorization(info: &fi_info) -> Option<Vec<u8>> {
+    // SAFETY: null, or the info's attributes.
+    let attr = unsafe { info.ep_attr.as_ref() }?;
+    let (key, size) = (attr.auth_key, attr.auth_key_size);
+    // SAFETY: promised by the caller.
+    (!key.is_null() && (1..=KEY_LIMIT).contains(&size))
+        .then(|| unsafe { std::slice::from_raw_parts(key, size) }.to_vec())
+}
+
 impl Setup {
     /// # Safety
-    /// The info's addresses are as long as it says, and its handle is null or an open object.
+    /// The info's addresses and keys are as long as it says, and its handle is null or an open object.
     pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, kind: u32) -> Self {
         // SAFETY: promised by the caller.
         let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
@@ -81,7 +97,9 @@ impl Setup {
         // compare these names.
         let listener = source.filter(|_| request.is_some());
         let source = listener.map_or(source, |listener| Some(SocketAddr::new(listener.ip(), 0)));
-        let bound = Bound { source, listener, destination, request, ..Bound::default() };
+        // SAFETY: promised by the caller.
+        let authorization = unsafe { authorization(info) };
+        let bound = Bound { source, listener, destination, request, authorization, ..Bound::default() };
         Self {
             domain: Arc::clone(domain),
             kind,
@@ -95,8 +113,12 @@ impl Setup {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) const fn domain(&self) -> &Arc<domain::Shared> {
+        &self.domain
+    }
+
     /// percale's endpoint, once the endpoint is enabled.
-    pub(super) fn port(&self) -> Option<&Arc<Port>> {
+    pub(crate) fn port(&self) -> Option<&Arc<Port>> {
         self.port.get()
     }
 
@@ -232,6 +254,9 @@ impl Setup {
             _ => false,
         };
         let mut builder = self.domain.percale.endpoint();
+        if let Some(key) = &bound.authorization {
+            builder = builder.authorization_key(key.clone());
+        }
         if let Some(vector) = &bound.vector {
             builder = builder.vector(&vector.percale);
         }

@@ -7,7 +7,8 @@ use super::{Endpoint, local};
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_tagged, fi_ops_tagged, fid_ep};
 use crate::object::Object;
 
-pub(super) static OPS: fi_ops_tagged = fi_ops_tagged {
+pub(super) static OPS: fi_ops_tagged = TABLE;
+pub(super) const TABLE: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),
     recv: Some(recv),
     recvv: Some(recvv),
@@ -20,7 +21,7 @@ pub(super) static OPS: fi_ops_tagged = fi_ops_tagged {
     injectdata: Some(injectdata),
 };
 
-unsafe extern "C" fn recv(
+pub(super) unsafe extern "C" fn recv(
     ep: *mut fid_ep,
     buf: *mut c_void,
     len: usize,
@@ -35,7 +36,7 @@ unsafe extern "C" fn recv(
     endpoint.receive(segment, from, Some((tag, ignore)), context)
 }
 
-unsafe extern "C" fn recvv(
+pub(super) unsafe extern "C" fn recvv(
     ep: *mut fid_ep,
     iov: *const libc::iovec,
     _desc: *mut *mut c_void,
@@ -53,7 +54,7 @@ unsafe extern "C" fn recvv(
     }
 }
 
-unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
     if Begins::of(flags) == Begins::Triggered {
@@ -72,7 +73,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     }
 }
 
-unsafe extern "C" fn send(
+pub(super) unsafe extern "C" fn send(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -86,7 +87,7 @@ unsafe extern "C" fn send(
     endpoint.send(segment, peer, Some(tag), None, context)
 }
 
-unsafe extern "C" fn sendv(
+pub(super) unsafe extern "C" fn sendv(
     ep: *mut fid_ep,
     iov: *const libc::iovec,
     _desc: *mut *mut c_void,
@@ -103,7 +104,7 @@ unsafe extern "C" fn sendv(
     }
 }
 
-unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
+pub(super) unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
     // SAFETY: an endpoint of ours, and the client's description.
     let (endpoint, description) = unsafe { (Endpoint::of(ep), &*msg) };
     if Begins::of(flags) == Begins::Triggered {
@@ -121,13 +122,19 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     }
 }
 
-unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t, tag: u64) -> isize {
+pub(super) unsafe extern "C" fn inject(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    peer: fi_addr_t,
+    tag: u64,
+) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, segment) = unsafe { (Endpoint::of(ep), local::piece(buf, len)) };
     endpoint.inject(segment, peer, Some(tag), None)
 }
 
-unsafe extern "C" fn senddata(
+pub(super) unsafe extern "C" fn senddata(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,
@@ -142,7 +149,7 @@ unsafe extern "C" fn senddata(
     endpoint.send(segment, peer, Some(tag), Some(data), context)
 }
 
-unsafe extern "C" fn injectdata(
+pub(super) unsafe extern "C" fn injectdata(
     ep: *mut fid_ep,
     buf: *const c_void,
     len: usize,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use percale::endpoint::connection::ConnectionRequest;
 use percale::{ErrorCode, Event};
 
-use crate::abi::{FI_AV_COMPLETE, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fid_t};
+use crate::abi::{FI_AV_COMPLETE, FI_MR_COMPLETE, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fid_t};
 use crate::errors;
 use crate::info::Copied;
 use crate::passive::Request;
@@ -16,6 +16,13 @@ use crate::passive::Request;
 /// A client's object, as a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fid(pub(super) fid_t);
+
+impl Fid {
+    /// A region, as its registration's event names it.
+    pub(super) fn from_number(number: u64) -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(number as usize))
+    }
+}
 
 // SAFETY: a name; who follows it says why that is sound.
 unsafe impl Send for Fid {}
@@ -139,6 +146,10 @@ pub(super) enum Record {
     User { code: u32, data: Vec<u8> },
     /// Of a connection.
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
+    /// A registration has ended.
+    Registered { fid: Fid },
+    /// An error: it could not be made.
+    Unregistered { fid: Fid, errno: i32 },
     /// An error: there will be no connection.
     Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
     /// An asynchronous insertion is over.
@@ -170,13 +181,19 @@ impl Record {
                 bytes.extend(head.into_iter().chain(context.to_ne_bytes()).chain(count.to_ne_bytes()));
                 (FI_AV_COMPLETE, bytes)
             }
-            Self::Refused { .. } | Self::NotInserted { .. } => (0, Vec::new()),
+            Self::Registered { fid } => {
+                // SAFETY: the region's owner waits for this before it is closed.
+                let context = unsafe { (*fid.0).context };
+                let words = [fid.0.expose_provenance(), context.expose_provenance(), 0];
+                (FI_MR_COMPLETE, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+            }
+            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } => (0, Vec::new()),
         }
     }
 
     /// Whether this is read by fi_eq_readerr.
     pub(super) const fn is_error(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::NotInserted { .. })
+        matches!(self, Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. })
     }
 
     /// Bytes that a client must have room for.
@@ -184,8 +201,8 @@ impl Record {
         match self {
             Self::User { data, .. } => data.len(),
             Self::Connection { .. } => HEAD,
-            Self::Inserted { .. } => size_of::<fi_eq_entry>(),
-            Self::Refused { .. } | Self::NotInserted { .. } => 0,
+            Self::Inserted { .. } | Self::Registered { .. } => size_of::<fi_eq_entry>(),
+            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } => 0,
         }
     }
 
@@ -209,6 +226,11 @@ impl Record {
             Self::NotInserted { fid, context, index, code, reason } => {
                 let context = std::ptr::with_exposed_provenance_mut(context as usize);
                 Some((entry(fid, context, index, code, 0), reason))
+            }
+            Self::Unregistered { fid, errno } => {
+                // SAFETY: a region whose owner waits for this.
+                let context = unsafe { (*fid.0).context };
+                Some((entry(fid, context, 0, errno, 0), Vec::new()))
             }
             _ => None,
         }

@@ -29,6 +29,7 @@ pub(super) struct Hints {
     /// The API that the application asks for.
     pub(super) api: u32,
     pub(super) caps: u64,
+    pub(super) mode: u64,
     pub(super) addr_format: u32,
     pub(super) source: Given,
     pub(super) destination: Given,
@@ -53,6 +54,7 @@ impl Hints {
         Self {
             api,
             caps: 0,
+            mode: 0,
             addr_format: 0,
             source: Given::Nothing,
             destination: Given::Nothing,
@@ -90,6 +92,7 @@ impl Hints {
         Self {
             api,
             caps: hints.caps,
+            mode: hints.mode,
             addr_format: hints.addr_format,
             // SAFETY: an address in hints is as long as they say.
             source: given(hints.src_addr.is_null(), unsafe { address::read(hints.src_addr, hints.src_addrlen) }),

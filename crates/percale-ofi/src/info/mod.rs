@@ -92,10 +92,12 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     if let Some(name) = hints.fabric_name.as_deref().filter(|name| *name != offer::FABRIC) {
         return Err(format!("hints ask for fabric_attr->name {name:?}; there is {:?}", offer::FABRIC).into());
     }
+    let params = Params::read().map_err(|error| error.to_string())?;
+    let required = params.mr_mode.unwrap_or(0);
     let mut matching = Vec::new();
     let mut why = Why::new();
     for kind in offer::kinds(hints)? {
-        match offer::attributes(hints, *kind) {
+        match offer::attributes(hints, *kind, required) {
             Ok(attributes) => matching.push(attributes),
             // Of several types the first is the one that most programs want.
             Err(reason) if why.is_empty() => why = reason,
@@ -105,7 +107,6 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     if matching.is_empty() {
         return Err(why.into());
     }
-    let params = Params::read().map_err(|error| error.to_string())?;
     let here = percale::Info::discover().map_err(|error| error.to_string())?;
     if let Err(error) = here.best() {
         return Err(error.to_string().into());

@@ -5,22 +5,34 @@ use std::ffi::c_int;
 use super::hints::Hints;
 use super::offer::Why;
 use crate::abi::*;
+use crate::region::mode;
 
-/// Which registration mode answers. We need nothing of an application, so all bits that it offers are cleared (AMB-04), and what a
-/// region means is then what 0 means: offsets, the application's keys, memory that need not be there. The modes of 1.4 and
-/// older are names of their own and stay.
-pub(super) fn registration(hints: &Hints) -> Result<c_int, Why> {
+/// Which registration mode answers, and which `mode` of the answer goes with it. We need nothing of an application, so all bits
+/// that it offers are cleared (AMB-04), but those that `required` has (`FI_PERCALE_MR_MODE`), which it must offer. What a region means
+/// is then what 0 means: offsets, the application's keys, memory that need not be there. The modes of 1.4 and older are names of
+/// their own and stay; FI_LOCAL_MR is their FI_MR_LOCAL (MR-024), and nothing where there is that bit (MR-025).
+pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64), Why> {
     let asked = hints.domain.mr_mode;
     let old = FI_MR_BASIC | FI_MR_SCALABLE;
-    match asked {
-        FI_MR_BASIC | FI_MR_SCALABLE => Ok(asked),
-        FI_MR_UNSPEC if hints.api < fi_version(1, 5) => Ok(FI_MR_SCALABLE),
-        _ if asked & old != 0 || hints.api < fi_version(1, 5) => {
+    let local = if hints.mode & FI_LOCAL_MR != 0 { FI_MR_LOCAL } else { 0 };
+    let before_bits = hints.api < fi_version(1, 5);
+    let (offered, stays) = match asked {
+        FI_MR_BASIC => (mode::BASIC | local, asked),
+        FI_MR_SCALABLE => (local, asked),
+        FI_MR_UNSPEC if before_bits && required & mode::BASIC == 0 => (local, FI_MR_SCALABLE),
+        FI_MR_UNSPEC if before_bits => (mode::BASIC | local, FI_MR_BASIC),
+        _ if asked & old != 0 || before_bits => {
             let rule = "FI_MR_BASIC and FI_MR_SCALABLE stand alone, other bits came with API 1.5";
-            Err(format!("hints ask for domain_attr->mr_mode {asked:#x}: {rule}"))
+            return Err(format!("hints ask for domain_attr->mr_mode {asked:#x}: {rule}"));
         }
-        _ => Ok(0),
+        _ => (asked, required),
+    };
+    if required & !offered != 0 {
+        let lacking = mode::names(required & !offered);
+        return Err(format!("hints have domain_attr->mr_mode without {lacking}, which FI_PERCALE_MR_MODE requires"));
     }
+    let is_old = stays & old != 0;
+    Ok((stays, if is_old && required & FI_MR_LOCAL != 0 { FI_LOCAL_MR } else { 0 }))
 }
 
 /// Control and data progress.

@@ -55,6 +55,7 @@ impl Native {
         // SAFETY: as above.
         unsafe { (*endpoint).auth_key = bytes(&attributes.ep_key)?.cast() };
         info.caps = attributes.caps;
+        info.mode = attributes.mode;
         info.addr_format = if place.source.is_ipv4() { FI_SOCKADDR_IN } else { FI_SOCKADDR_IN6 };
         let source = NativeAddress::from(place.source);
         info.src_addrlen = source.as_bytes().len();

@@ -2,9 +2,12 @@
 //!
 //! As fi_getinfo(3) has it: 0 is no wish; a limit is granted up to what we have, and answered with what we have; what only
 //! describes the application (threading, progress, vectors' type) is answered as it was asked; modes and registration modes are what we
-//! need of the application, which is nothing.
+//! need of the application, which is nothing unless a parameter says so.
+
+use std::ffi::c_int;
 
 use percale::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT};
+use percale::memory::region::RAW_KEY_BYTES;
 use percale::memory::volatile::IOV_LIMIT;
 
 use super::caps::{self, Side};
@@ -53,6 +56,7 @@ const FI_TC_DSCP_LAST: u32 = FI_TC_DSCP | 0x3F;
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     pub(super) caps: u64,
+    pub(super) mode: u64,
     pub(super) tx: fi_tx_attr,
     pub(super) rx: fi_rx_attr,
     pub(super) ep: fi_ep_attr,
@@ -77,8 +81,8 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
     }
 }
 
-/// What an endpoint of type `kind` has for these hints.
-pub(super) fn attributes(hints: &Hints, kind: u32) -> Result<Attributes, Why> {
+/// What an endpoint of type `kind` has for these hints, where registration modes are `required`.
+pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<Attributes, Why> {
     let offered = caps::offered(kind);
     if hints.caps & !offered != 0 {
         let lacking = caps::names(hints.caps & !offered);
@@ -88,13 +92,15 @@ pub(super) fn attributes(hints: &Hints, kind: u32) -> Result<Attributes, Why> {
         return Err(version("fabric_attr->prov_version", hints.provider_version, provider::version()));
     }
     let caps = caps::granted(kind, hints.caps);
-    let (domain_key, ep_key) = keys(hints)?;
+    let (domain_key, ep_key) = keys(hints, kind)?;
+    let (mr_mode, mode) = modes::registration(hints, required)?;
     Ok(Attributes {
         caps,
+        mode,
         tx: transmit(hints, caps)?,
         rx: receive(hints, caps)?,
         ep: endpoint(hints, kind, ep_key.len())?,
-        domain: domain(hints, domain_key.len())?,
+        domain: fi_domain_attr { mr_mode, ..domain(hints, domain_key.len())? },
         domain_key,
         ep_key,
     })
@@ -187,7 +193,7 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
 
 fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
     let asked = &hints.domain;
-    at_most("domain_attr->mr_key_size", asked.mr_key_size, WORD)?;
+    at_most("domain_attr->mr_key_size", asked.mr_key_size, key_size(asked.mr_mode))?;
     at_most("domain_attr->cq_data_size", asked.cq_data_size, WORD)?;
     at_most("domain_attr->cq_cnt", asked.cq_cnt, OBJECTS)?;
     at_most("domain_attr->ep_cnt", asked.ep_cnt, OBJECTS)?;
@@ -216,8 +222,7 @@ fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
         data_progress,
         resource_mgmt: modes::resource_management(asked.resource_mgmt)?,
         av_type: modes::vector_type(asked.av_type)?,
-        mr_mode: modes::registration(hints)?,
-        mr_key_size: WORD,
+        mr_key_size: key_size(asked.mr_mode),
         cq_data_size: WORD,
         cq_cnt: OBJECTS,
         ep_cnt: OBJECTS,
@@ -237,19 +242,24 @@ fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
     })
 }
 
-/// The authorization keys of domain and endpoint. A domain has one for all its endpoints.
-fn keys(hints: &Hints) -> Result<(Vec<u8>, Vec<u8>), Why> {
+/// The authorization keys of domain and endpoint. A connected endpoint has its domain's, as listeners do.
+fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     if hints.domain.auth_key_size == FI_AV_AUTH_KEY {
-        return Err("hints ask for domain_attr->auth_key_size FI_AV_AUTH_KEY; a domain has one key".into());
+        return Err("hints ask for domain_attr->auth_key_size FI_AV_AUTH_KEY; keys are not in address vectors".into());
     }
     let limit = percale::domain::KEY_LIMIT;
     let unusable = |which| format!("hints give {which}, but no key of 1 to {limit} bytes");
     let domain = hints.domain_key.clone().ok_or_else(|| unusable("domain_attr->auth_key"))?;
     let endpoint = hints.ep_key.clone().ok_or_else(|| unusable("ep_attr->auth_key"))?;
-    if !endpoint.is_empty() && endpoint != domain {
-        return Err("hints give an ep_attr->auth_key that is not the domain's; a domain has one key".into());
+    if kind == FI_EP_MSG && !endpoint.is_empty() && endpoint != domain {
+        return Err("hints give an ep_attr->auth_key that is not the domain's; FI_EP_MSG endpoints have that".into());
     }
     Ok((domain, endpoint))
+}
+
+/// Bytes of the longest key (KEY-010): who offers FI_MR_RAW may have raw ones.
+const fn key_size(mr_mode: c_int) -> usize {
+    if mr_mode & FI_MR_RAW != 0 { RAW_KEY_BYTES } else { WORD }
 }
 
 fn side(field: &str, granted: Result<u64, u64>) -> Result<u64, Why> {

@@ -105,6 +105,14 @@ struct settings {
 	enum fi_progress progress;
 	enum fi_wait_obj wait;
 	int mr_mode;
+	/* Registration modes that are taken, though they were not required: the domain is opened with them. */
+	int taken;
+	/* Capabilities beyond those that all ask for. */
+	uint64_t caps;
+	/* Another version of the interface than API. */
+	uint32_t api;
+	/* Authorization keys. */
+	const char *domain_key, *ep_key;
 	/* Completions only of operations that ask for them. */
 	bool tx_selective, rx_selective;
 	/* Sends and receives complete to queues of their own. */
@@ -126,6 +134,8 @@ struct options {
 	const char *only;
 	/* A selection of cases, for valgrind. */
 	bool few;
+	/* Where registrations are tried (registration.c): at an endpoint that talks to itself. */
+	bool alone;
 };
 extern struct options options;
 
@@ -282,6 +292,12 @@ void fabric_groups(void);
 void vector_groups(void);
 int vector_writer(const char *name);
 void region_groups(void);
+void registration_groups(void);
+void registration_modes_groups(void);
+void registration_keys_groups(void);
+void registration_binding_groups(void);
+void registration_events_groups(void);
+void window_groups(void);
 void queue_groups(void);
 void wait_groups(void);
 void event_groups(void);

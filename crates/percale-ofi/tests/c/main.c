@@ -1,10 +1,11 @@
 /*
  * every: uses every entry of every table of a libfabric provider's, and checks results and data.
  *
- *   every [-p PROVIDER] [-o PART OF A SCENARIO'S NAME] [-s]
+ *   every [-p PROVIDER] [-o PART OF A SCENARIO'S NAME] [-s] [-a]
  *
  * Each scenario runs in processes of its own, forked before anything of libfabric was called: one for an endpoint that talks to
- * itself or for two endpoints of one domain, two for endpoints of two processes. -s takes a selection of cases (for valgrind).
+ * itself or for two endpoints of one domain, two for endpoints of two processes. -s takes a selection of cases (for valgrind); -a tries
+ * registrations at one endpoint that talks to itself.
  * Ends with 0 if all is well.
  */
 #include "every.h"
@@ -110,6 +111,12 @@ static const struct area {
 	{ "completion queues", queue_groups },
 	{ "waiting", wait_groups },
 	{ "regions", region_groups },
+	{ "registration: calls", registration_groups },
+	{ "registration: modes", registration_modes_groups },
+	{ "registration: keys", registration_keys_groups },
+	{ "registration: binding", registration_binding_groups },
+	{ "registration: events", registration_events_groups },
+	{ "windows", window_groups },
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
 	{ "triggers", trigger_groups },
@@ -219,7 +226,7 @@ int main(int argc, char **argv)
 	bool good = true;
 	int option;
 
-	while ((option = getopt(argc, argv, "p:o:sv:")) != -1) {
+	while ((option = getopt(argc, argv, "p:o:sav:")) != -1) {
 		switch (option) {
 		case 'p':
 			options.provider = optarg;
@@ -232,8 +239,11 @@ int main(int argc, char **argv)
 			break;
 		case 'v':
 			return vector_writer(optarg);
+		case 'a':
+			options.alone = true;
+			break;
 		default:
-			fprintf(stderr, "usage: %s [-p provider] [-o part of a scenario's name] [-s]\n", argv[0]);
+			fprintf(stderr, "usage: %s [-p provider] [-o part of a scenario's name] [-s] [-a]\n", argv[0]);
 			return 2;
 		}
 	}

@@ -4,7 +4,7 @@
  */
 #include "every.h"
 
-static struct settings how = { .name = "refused", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+static struct settings how = { .name = "refused", .caps = FI_HMEM, .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
 
 static struct fid_ep *none_ep;
 static char bytes[64];
@@ -27,35 +27,6 @@ static int cntr_mutex(struct two *t) { struct fid_cntr *c; struct fi_cntr_attr a
 static int av_bind(struct two *t) { return fi_av_bind(t->a.av, &t->a.txcq->fid, 0); }
 static int av_set(struct two *t) { struct fid_av_set *s; struct fi_av_set_attr a = { .count = 2, .start_addr = FI_ADDR_NOTAVAIL }; return fi_av_set(t->a.av, &a, &s, NULL); }
 
-static int register_events(struct two *t)
-{
-	struct fi_eq_attr attr = { .wait_obj = FI_WAIT_NONE };
-	struct fid_eq *eq;
-	int code;
-
-	NEEDS(fi_eq_open(t->room.fabric, &attr, &eq, NULL));
-	code = fi_domain_bind(t->room.domain, &eq->fid, FI_REG_MR);
-	ANSWERS(0, fi_close(&eq->fid));
-	return code;
-}
-
-/* On a region that is there. */
-static int on_region(struct two *t, int (*call)(struct fid_mr *))
-{
-	struct fid_mr *mr;
-	int code;
-
-	NEEDS(fi_mr_reg(t->room.domain, bytes, sizeof(bytes), FI_REMOTE_READ, 0, 900, 0, &mr, NULL));
-	code = call(mr);
-	ANSWERS(0, fi_close(&mr->fid));
-	return code;
-}
-
-static int raw_attr(struct fid_mr *mr) { uint64_t base; uint8_t key[64]; size_t len = sizeof(key); return fi_mr_raw_attr(mr, &base, key, &len, 0); }
-static int refresh(struct fid_mr *mr) { return fi_mr_refresh(mr, NULL, 0, 0); }
-static int mr_raw(struct two *t) { return on_region(t, raw_attr); }
-static int mr_refresh(struct two *t) { return on_region(t, refresh); }
-static int map_raw(struct two *t) { uint8_t key[16] = { 0 }; uint64_t mapped; return fi_mr_map_raw(t->room.domain, 0, key, sizeof(key), &mapped, 0); }
 static int unmap_key(struct two *t) { return fi_mr_unmap_key(t->room.domain, 5); }
 
 static int with_attr(struct two *t, struct fi_mr_attr attr)
@@ -68,7 +39,6 @@ static int with_attr(struct two *t, struct fi_mr_attr attr)
 }
 
 static int mr_device(struct two *t) { return with_attr(t, (struct fi_mr_attr){ .iface = FI_HMEM_CUDA }); }
-static int mr_auth(struct two *t) { uint8_t key[16] = { 1 }; return with_attr(t, (struct fi_mr_attr){ .auth_key = key, .auth_key_size = sizeof(key) }); }
 static int mr_persistent(struct two *t) { struct fid_mr *mr; return fi_mr_reg(t->room.domain, bytes, sizeof(bytes), FI_REMOTE_READ, 0, 902, FI_RMA_PMEM, &mr, NULL); }
 
 /* Of connected endpoints. */
@@ -129,13 +99,8 @@ static const struct refusal {
 	{ "FI_WAIT_MUTEX_COND of counters", -FI_ENOSYS, cntr_mutex },
 	{ "fi_av_bind of a completion queue", -FI_EINVAL, av_bind },
 	{ "fi_av_set", -FI_ENOSYS, av_set },
-	{ "asynchronous registration", -FI_EOPNOTSUPP, register_events },
-	{ "fi_mr_raw_attr", -FI_ENOSYS, mr_raw },
-	{ "fi_mr_map_raw", -FI_ENOSYS, map_raw },
-	{ "fi_mr_unmap_key", -FI_ENOSYS, unmap_key },
-	{ "fi_mr_refresh", -FI_ENOSYS, mr_refresh },
+	{ "fi_mr_unmap_key of a key that is not mapped", -FI_ENOKEY, unmap_key },
 	{ "memory of devices", -FI_ENOSYS, mr_device },
-	{ "keys of single regions", -FI_EOPNOTSUPP, mr_auth },
 	{ "persistent memory", -FI_EBADFLAGS, mr_persistent },
 	{ "fi_getpeer of a datagram endpoint", -FI_ENOTCONN, getpeer },
 	{ "fi_connect of a datagram endpoint", -FI_EOPNOTSUPP, connect_it },

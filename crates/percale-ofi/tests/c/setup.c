@@ -17,6 +17,7 @@ struct fi_info *hints_for(const struct settings *how)
 	hints->caps |= how->caps;
 	if (how->counters)
 		hints->caps |= FI_RMA_EVENT;
+	hints->caps |= how->caps;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->av_type = how->av_type;
@@ -29,6 +30,14 @@ struct fi_info *hints_for(const struct settings *how)
 	hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
 	/* A receive has no level: it completes when it has its message. */
 	hints->rx_attr->op_flags = how->op_flags & FI_COMPLETION;
+	if (how->domain_key) {
+		hints->domain_attr->auth_key = (uint8_t *)strdup(how->domain_key);
+		hints->domain_attr->auth_key_size = strlen(how->domain_key);
+	}
+	if (how->ep_key) {
+		hints->ep_attr->auth_key = (uint8_t *)strdup(how->ep_key);
+		hints->ep_attr->auth_key_size = strlen(how->ep_key);
+	}
 	return hints;
 }
 
@@ -38,14 +47,15 @@ void open_room(struct room *room, const struct settings *how)
 	const char *service = NULL;
 
 	memset(room, 0, sizeof(*room));
-	NEEDS(fi_getinfo(API, how->node, service, how->node ? FI_SOURCE : 0, hints, &room->info));
+	NEEDS(fi_getinfo(how->api ? how->api : API, how->node, service, how->node ? FI_SOURCE : 0, hints, &room->info));
 	fi_freeinfo(hints);
 	CHECK(!strcmp(room->info->fabric_attr->prov_name, options.provider), "%s", room->info->fabric_attr->prov_name);
-	CHECK((room->info->domain_attr->mr_mode & ~how->mr_mode) == 0, "%#x", room->info->domain_attr->mr_mode);
+	CHECK(how->api || (room->info->domain_attr->mr_mode & ~how->mr_mode) == 0, "%#x", room->info->domain_attr->mr_mode);
 	CHECK(room->info->domain_attr->threading == how->threading, "%d", room->info->domain_attr->threading);
 	CHECK(room->info->domain_attr->av_type == how->av_type, "%d", room->info->domain_attr->av_type);
 	CHECK(room->info->domain_attr->data_progress == how->progress, "%d", room->info->domain_attr->data_progress);
 	CHECK(room->info->tx_attr->op_flags == how->op_flags, "%#llx", (unsigned long long)room->info->tx_attr->op_flags);
+	room->info->domain_attr->mr_mode |= how->taken;
 	NEEDS(fi_fabric(room->info->fabric_attr, &room->fabric, NULL));
 	NEEDS(fi_domain(room->fabric, room->info, &room->domain, NULL));
 }
@@ -71,10 +81,11 @@ static char *allocate(struct side *side, int which, void **desc)
 {
 	char *memory = calloc(1, ROOM);
 	const uint64_t all = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+	static uint64_t key = 1000;
 
 	MUST(memory, "out of memory");
 	if (side->room->info->domain_attr->mr_mode & FI_MR_LOCAL) {
-		NEEDS(fi_mr_reg(side->room->domain, memory, ROOM, all, 0, 1000 + which, 0, &side->local[which], NULL));
+		NEEDS(fi_mr_reg(side->room->domain, memory, ROOM, all, 0, key++, 0, &side->local[which], NULL));
 		*desc = fi_mr_desc(side->local[which]);
 	}
 	return memory;

@@ -42,6 +42,10 @@ bitflags! {
         const REMOTE_DATA = 1 << 17;
         /// The message goes on in further entries.
         const MORE = 1 << 18;
+        /// A window was bound: `data` is its key. (Not libfabric's.)
+        const BIND = 1 << 50;
+        /// The key in `data` is dead: it was invalidated by this operation or, of a receive, by this message. (Not libfabric's.)
+        const INVALIDATED = 1 << 51;
         /// The message was only looked at and claimed; a receive with the same flag fetches it.
         const CLAIM = 1 << 59;
     }
@@ -123,6 +127,12 @@ pub enum ErrorCode {
     /// The peer, or this process, has no descriptors left.
     #[error("there are no descriptors left")]
     NoDescriptors,
+    /// What the operation needs is in use: a window that is still bound, a peer in the middle of an access.
+    #[error("it is in use")]
+    Busy,
+    /// The operation means nothing: a range outside of its region, a window of the wrong type.
+    #[error("the operation's arguments make no sense")]
+    Invalid,
     /// The system refused, in a way that has no name here.
     #[error("input or output failed")]
     Io,
@@ -146,7 +156,8 @@ impl ErrorCode {
             Self::Fault => libc::EFAULT,
             Self::Denied => libc::EACCES,
             Self::KeyRejected => libc::EKEYREJECTED,
-            Self::UnknownAddress | Self::Misaligned => libc::EINVAL,
+            Self::Busy => libc::EBUSY,
+            Self::UnknownAddress | Self::Misaligned | Self::Invalid => libc::EINVAL,
             Self::NoMemory => libc::ENOMEM,
             Self::NoDescriptors => libc::EMFILE,
             Self::Io => libc::EIO,

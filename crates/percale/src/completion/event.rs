@@ -112,6 +112,20 @@ pub enum Event {
         /// How many addresses were inserted.
         count: u64,
     },
+    /// A registration that was to end later has: the region is there ([`PendingRegion::finish`](crate::memory::region::PendingRegion::finish)).
+    Registered {
+        /// As given with the registration.
+        context: u64,
+    },
+    /// A registration that was to end later could not be made.
+    RegistrationFailed {
+        /// As given with the registration.
+        context: u64,
+        /// The libfabric code.
+        errno: i32,
+        /// Why not.
+        reason: String,
+    },
     /// Written by the application.
     User {
         /// The application's own number for the kind of event.
@@ -145,9 +159,25 @@ pub struct EventQueue {
     shared: Arc<Shared>,
 }
 
+/// An event, or what will make one.
+enum Item {
+    Event(Event),
+    /// Made when it is read; there may be none then.
+    Later(Box<dyn FnOnce() -> Option<Event> + Send>),
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Event(event) => event.fmt(f),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<VecDeque<Item>>,
     limit: usize,
     wait: Wait,
 }
@@ -166,7 +196,7 @@ impl EventQueue {
         Self { shared: Arc::new(shared) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Item>> {
         self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,11 +204,11 @@ impl EventQueue {
     pub fn push(&self, event: Event) {
         let mut events = self.lock();
         if events.len() < self.shared.limit {
-            events.push_back(event);
-        } else if let Some(Event::Lost { count }) = events.back_mut() {
+            events.push_back(Item::Event(event));
+        } else if let Some(Item::Event(Event::Lost { count })) = events.back_mut() {
             *count += 1;
         } else {
-            events.push_back(Event::Lost { count: 1 });
+            events.push_back(Item::Event(Event::Lost { count: 1 }));
         }
         drop(events);
         self.shared.wait.notify();
@@ -186,7 +216,7 @@ impl EventQueue {
 
     /// Adds an event that somebody counts on, which is kept beyond the limit.
     pub(crate) fn push_owed(&self, event: Event) {
-        self.lock().push_back(event);
+        self.lock().push_back(Item::Event(event));
         self.shared.wait.notify();
     }
 
@@ -195,11 +225,24 @@ impl EventQueue {
     /// # Errors
     /// If the queue is full.
     pub fn write(&self, code: u32, data: impl Into<Vec<u8>>) -> Result<(), EventQueueFull> {
+        self.add(Item::Event(Event::User { code, data: data.into() }))
+    }
+
+    /// Adds what makes an event when its turn comes to be read, by the reader and outside of all locks; `None` is no event. It has been
+    /// made before anybody has read it: what it says is true.
+    ///
+    /// # Errors
+    /// If the queue is full.
+    pub fn write_later(&self, make: impl FnOnce() -> Option<Event> + Send + 'static) -> Result<(), EventQueueFull> {
+        self.add(Item::Later(Box::new(make)))
+    }
+
+    fn add(&self, item: Item) -> Result<(), EventQueueFull> {
         let mut events = self.lock();
         if events.len() >= self.shared.limit {
             return Err(EventQueueFull);
         }
-        events.push_back(Event::User { code, data: data.into() });
+        events.push_back(item);
         drop(events);
         self.shared.wait.notify();
         Ok(())
@@ -213,21 +256,41 @@ impl EventQueue {
     }
 
     fn take(&self) -> Option<Event> {
-        let mut events = self.lock();
-        let event = events.pop_front();
-        let more = !events.is_empty();
-        drop(events);
-        if more {
-            self.shared.wait.notify();
+        loop {
+            let mut events = self.lock();
+            let item = events.pop_front();
+            let more = !events.is_empty();
+            drop(events);
+            if more {
+                self.shared.wait.notify();
+            }
+            match item? {
+                Item::Event(event) => return Some(event),
+                Item::Later(make) => {
+                    if let Some(event) = make() {
+                        return Some(event);
+                    }
+                }
+            }
         }
-        event
     }
 
     /// The oldest event, which stays.
     #[must_use]
     pub fn peek(&self) -> Option<Event> {
         self.shared.wait.drive();
-        self.lock().front().cloned()
+        loop {
+            let mut events = self.lock();
+            match events.front()? {
+                Item::Event(event) => return Some(event.clone()),
+                Item::Later(_) => {}
+            }
+            let Some(Item::Later(make)) = events.pop_front() else { unreachable!("it was in front, and is locked") };
+            drop(events);
+            if let Some(event) = make() {
+                self.lock().push_front(Item::Event(event));
+            }
+        }
     }
 
     /// Events that wait.
@@ -282,6 +345,29 @@ mod tests {
         assert!(matches!(queue.read(), Some(Event::User { code: 1, .. })));
         assert_eq!(queue.read(), Some(Event::Lost { count: 3 }));
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn mr_064_what_is_made_later_is_made_once_by_who_looks_and_keeps_its_place() {
+        let queue = EventQueue::new(4);
+        let made = Arc::new(Mutex::new(0));
+        for number in 0..3 {
+            let made = Arc::clone(&made);
+            let later = move || {
+                *made.lock().unwrap() += 1;
+                (number != 1).then_some(Event::Registered { context: number })
+            };
+            queue.write_later(later).unwrap();
+        }
+        queue.write(5, Vec::new()).unwrap();
+        assert_eq!(queue.write_later(|| None), Err(EventQueueFull));
+        assert_eq!(*made.lock().unwrap(), 0, "nobody has looked");
+        assert_eq!(queue.peek(), Some(Event::Registered { context: 0 }));
+        assert_eq!(queue.peek(), Some(Event::Registered { context: 0 }));
+        assert_eq!((queue.read(), *made.lock().unwrap()), (Some(Event::Registered { context: 0 }), 1));
+        assert_eq!((queue.read(), *made.lock().unwrap()), (Some(Event::Registered { context: 2 }), 3));
+        assert!(matches!(queue.read(), Some(Event::User { code: 5, .. })));
+        assert_eq!(queue.peek(), None);
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! How a domain is to behave.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
 use crate::fabric::TransportKind;
-use crate::memory::region::Keys;
+use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 
@@ -65,6 +64,7 @@ impl DomainBuilder {
             socket_buffers: None,
             sim: None,
             trust: Trust::SameUser,
+            type_two: TypeTwo::default(),
             revoke_timeout: Duration::from_secs(1),
             #[cfg(not(loom))]
             cache: super::CacheSettings::default(),
@@ -76,6 +76,12 @@ impl DomainBuilder {
     /// call, the environment variable `PERCALE_TRANSPORT` (names separated by commas) chooses, else all are allowed.
     pub fn transport(mut self, kind: TransportKind) -> Self {
         self.chosen.push(kind);
+        self
+    }
+
+    /// Which windows of type 2 the domain has, besides those of type 1 (MW-034). Default: 2B.
+    pub const fn windows(mut self, two: TypeTwo) -> Self {
+        self.settings.type_two = two;
         self
     }
 
@@ -160,9 +166,8 @@ impl DomainBuilder {
     /// # Errors
     /// If no transport is left, or the system refuses a thread or descriptors.
     pub fn open(mut self) -> Result<Domain, OpenError> {
-        let keys = Arc::new(Keys::new(self.settings.revoke_timeout));
         if self.settings.sim.is_some() {
-            return Ok(Inner::domain(self.settings, None, keys));
+            return Ok(Inner::domain(self.settings, None)?);
         }
         if self.chosen.is_empty()
             && let Ok(names) = std::env::var("PERCALE_TRANSPORT")
@@ -186,6 +191,6 @@ impl DomainBuilder {
             return Err(OpenError::NoTransport(self.missing));
         }
         let service = Service::start()?;
-        Ok(Inner::domain(self.settings, Some(service), keys))
+        Ok(Inner::domain(self.settings, Some(service))?)
     }
 }

@@ -12,6 +12,8 @@ mod key;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
@@ -21,8 +23,9 @@ use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
-use crate::memory::region::{Access, Keys, Region, RegisterError, Registration};
+use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
+use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
 
@@ -63,9 +66,24 @@ pub(crate) struct Settings {
     pub(crate) socket_buffers: Option<usize>,
     pub(crate) sim: Option<Network>,
     pub(crate) trust: Trust,
+    pub(crate) type_two: TypeTwo,
     pub(crate) revoke_timeout: Duration,
     #[cfg(not(loom))]
     pub(crate) cache: CacheSettings,
+}
+
+impl Settings {
+    /// What stands for an authorization key where regions and endpoints are compared: 0 for the domain's own, else a digest.
+    pub(crate) fn authority(&self, key: &[u8]) -> u64 {
+        if self.authorization_key.as_deref() == Some(key) {
+            return 0;
+        }
+        let digest = Sha256::new_with_prefix(b"percale authority").chain_update(key).finalize();
+        let word = digest
+            .first_chunk()
+            .map_or_else(|| unreachable!("digests have 32 bytes"), |word| u64::from_le_bytes(*word));
+        word.max(1)
+    }
 }
 
 #[derive(Debug)]
@@ -77,19 +95,29 @@ pub(crate) struct Inner {
     pub(crate) keys: Arc<Keys>,
     /// Work that waits for counters.
     pub(crate) deferred: crate::trigger::Deferred,
+    /// Raw keys of peers.
+    pub(crate) mapped: Keyring,
+    /// What raw keys of our regions are made with.
+    pub(crate) secret: Secret,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
 }
 
 impl Inner {
-    fn domain(settings: Settings, service: Option<Arc<Service>>, keys: Arc<Keys>) -> Domain {
-        #[cfg(not(loom))]
-        let inner =
-            Self { settings, service, keys, deferred: Default::default(), imported: std::sync::OnceLock::new() };
-        #[cfg(loom)]
-        let inner = Self { settings, service, keys, deferred: Default::default() };
-        Domain { inner: Arc::new(inner) }
+    fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
+        let keys = Arc::new(Keys::new(settings.revoke_timeout));
+        let inner = Self {
+            settings,
+            service,
+            keys,
+            deferred: Default::default(),
+            mapped: Keyring::default(),
+            secret: Secret::new()?,
+            #[cfg(not(loom))]
+            imported: std::sync::OnceLock::new(),
+        };
+        Ok(Domain { inner: Arc::new(inner) })
     }
 }
 
@@ -134,6 +162,14 @@ impl Domain {
     /// A registration with more to say: a key of one's own, a base address, a counter, memory that the caller vouches for.
     pub const fn registration(&self, access: Access) -> Registration<'_> {
         Registration::new(self, access)
+    }
+
+    /// Whether this domain's table lets an access of any peer through any endpoint pass: key, right, range (for tests and
+    /// measurements; whoever makes accesses checks them so). Keys of windows of type 2 are for one pair, and do not pass.
+    #[must_use]
+    pub fn allows(&self, name: crate::RemoteMemory, access: Access) -> bool {
+        let crate::RemoteMemory { key, address, len } = name;
+        self.inner.keys.check(key, crate::memory::region::Via::default(), address, len, access).is_ok()
     }
 
     /// The transports that endpoints of this domain may use, best first.

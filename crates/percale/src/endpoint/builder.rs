@@ -80,6 +80,7 @@ pub struct EndpointBuilder<'d> {
     events: Option<EventQueue>,
     multi_minimum: usize,
     answer_timeout: Option<Duration>,
+    authorization_key: Option<Vec<u8>>,
 }
 
 /// Whom an endpoint is for.
@@ -110,7 +111,15 @@ impl<'d> EndpointBuilder<'d> {
     pub(crate) fn new(domain: &'d Domain) -> Self {
         let (transmit, receive, counters) = (Reports::default(), Reports::default(), Counters::default());
         let (vector, events, multi_minimum, answer_timeout) = (None, None, MULTI_MINIMUM, None);
-        Self { domain, vector, transmit, receive, counters, events, multi_minimum, answer_timeout }
+        let authorization_key = None;
+        Self { domain, vector, transmit, receive, counters, events, multi_minimum, answer_timeout, authorization_key }
+    }
+
+    /// Only peers with the same key are talked to, in the place of the domain's
+    /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)); they reach regions that were registered for it.
+    pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.authorization_key = Some(key.into());
+        self
     }
 
     /// The vector that names its peers. Several endpoints may share one.
@@ -280,7 +289,11 @@ impl<'d> EndpointBuilder<'d> {
             serves: Slab::new(),
             long: Vec::new(),
             left: Vec::new(),
+            endpoint: 0, // The engine knows it.
+            windows: Default::default(),
             keys: Arc::clone(&self.domain.inner.keys),
+            authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
+            mapped: Arc::clone(&self.domain.inner.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             vectors: Slab::new(),
             multis: Slab::new(),
@@ -320,7 +333,7 @@ impl<'d> EndpointBuilder<'d> {
             interface: settings.interface.clone(),
             incarnation: Incarnation::random()?,
             transports,
-            authorization_key: settings.authorization_key.clone(),
+            authorization_key: self.authorization_key.or_else(|| settings.authorization_key.clone()),
             connect_timeout: settings.connect_timeout,
             cma_allowed: settings.cma,
             bell: Some(Arc::clone(&doorbell) as _),

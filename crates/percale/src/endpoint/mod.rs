@@ -5,7 +5,7 @@
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
-//! * [`work`]: what can be posted; `raw`: posting it
+//! * [`work`]: what can be posted; `raw`: posting it; [`window_work`]: for windows
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `matching`: which receive takes which message
 //! * `engine`: the protocol
@@ -24,6 +24,8 @@ mod reactor;
 pub mod remote_work;
 pub mod safe;
 mod spin;
+pub mod verbs;
+pub mod window_work;
 pub mod work;
 
 use std::net::SocketAddr;
@@ -36,6 +38,7 @@ pub use self::access::{Access, Owned, Shared};
 pub use self::builder::{BindError, EndpointBuilder};
 use crate::address::PeerAddress;
 use crate::domain::Domain;
+use crate::memory::window::TypeTwo;
 
 /// A reliable-datagram endpoint. See the [module](self).
 #[derive(Debug)]
@@ -85,6 +88,16 @@ impl<A: Access> Endpoint<A> {
     #[must_use]
     pub fn multi_receive_minimum(&self) -> usize {
         self.access.with(|engine| engine.core.multi_minimum)
+    }
+
+    /// Closes the endpoint, as dropping it does, unless windows of type 2A are bound through it (MW-039): then it comes back, and
+    /// goes on as before. Windows of type 2B, and of a dropped endpoint all windows, are unbound.
+    ///
+    /// # Errors
+    /// The endpoint.
+    pub fn close(self) -> Result<(), Self> {
+        let two_a = self.domain.type_two() == TypeTwo::A;
+        if two_a && self.access.with(|engine| engine.core.windows.any()) { Err(self) } else { Ok(()) }
     }
 
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.

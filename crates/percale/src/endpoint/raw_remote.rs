@@ -76,7 +76,7 @@ impl<A: Access> Endpoint<A> {
 impl Engine {
     /// An access whose result goes to a completion queue.
     #[inline]
-    fn post_raw(
+    pub(super) fn post_raw(
         &mut self,
         flags: OpFlags,
         post: impl FnOnce(&mut Self, Notify) -> Result<(), PostError>,

@@ -35,6 +35,14 @@ impl RemotePieces {
         (!pieces.is_empty()).then_some(Self { list, count: pieces.len() as u8, len })
     }
 
+    /// Other pieces, of the same lengths.
+    pub(crate) fn try_map<E>(mut self, each: impl Fn(RemoteMemory) -> Result<RemoteMemory, E>) -> Result<Self, E> {
+        for piece in &mut self.list[..usize::from(self.count)] {
+            *piece = each(*piece)?;
+        }
+        Ok(self)
+    }
+
     /// The pieces.
     #[must_use]
     #[inline]

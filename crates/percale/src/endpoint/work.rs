@@ -31,6 +31,9 @@ bitflags! {
         const CLAIM = 1 << 9;
         /// With `PEEK` or `CLAIM`: throw the message away (FI_DISCARD).
         const DISCARD = 1 << 10;
+        /// Of a send with `data`: that is the key of a window of the peer's, of type 2 and bound for this endpoint, which the peer
+        /// invalidates before it receives the message (MW-045). The send fails, and is not received, if the key is no such key.
+        const INVALIDATE = 1 << 11;
     }
 }
 
@@ -114,6 +117,12 @@ pub enum PostError {
     /// There is no such atomic operation.
     #[error("there is no atomic {0} of this kind on {1}")]
     NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
+    /// The key is one of a mapped raw key, which is not mapped any more, or never was (KEY-016).
+    #[error("key {0:#x} is not mapped; map the peer's raw key")]
+    NotMapped(u64),
+    /// The window cannot be bound so.
+    #[error(transparent)]
+    Window(#[from] crate::memory::window::WindowError),
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
@@ -132,7 +141,9 @@ impl PostError {
             Self::InjectTooLong(_) | Self::TooLong(_) => 90,                    // EMSGSIZE
             Self::NotClaimed => 42,                                             // ENOMSG
             Self::ReadOnly => 13,                                               // EACCES
-            Self::Forked => 10,                                                 // ECHILD
+            Self::NotMapped(_) => 129,                                          // EKEYREJECTED
+            Self::Window(error) => error.errno(),
+            Self::Forked => 10, // ECHILD
         }
     }
 }

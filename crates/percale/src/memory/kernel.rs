@@ -33,15 +33,50 @@ pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
 /// Makes sure that the pages of `memory` are there and can be written, for an instruction that the kernel cannot execute for us. Who
 /// unmaps them at the same time has broken its promise.
 pub(crate) fn populate(memory: Segment) -> io::Result<()> {
+    fault_in(memory, rustix::mm::Advice::LinuxPopulateWrite)
+}
+
+/// Makes sure that the pages of `memory` are there and can be read, or written too.
+pub(crate) fn check(memory: Segment, writable: bool) -> io::Result<()> {
+    if memory.is_empty() {
+        return Ok(());
+    }
+    let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+    match fault_in(memory, advice) {
+        // It may be the right that is missing; or memory of a device, or a kernel before 5.14, which cannot be asked in this way.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => check_maps(memory, writable),
+        result => result,
+    }
+}
+
+/// Whether the process' mappings hold all of `memory`, with these rights.
+fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
+    let (mut at, end) = (memory.as_ptr().addr(), memory.as_ptr().addr().saturating_add(memory.len()));
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        // "55e0c000-55e0d000 rw-p ...": in the order of addresses.
+        let (Some((range, rest)), true) = (line.split_once(' '), at < end) else { break };
+        let parsed =
+            range.split_once('-').map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
+        let Some((Ok(from), Ok(to))) = parsed else { return Err(io::ErrorKind::InvalidData.into()) };
+        if to <= at {
+            continue;
+        }
+        if from > at || !rest.starts_with('r') || writable && rest.as_bytes().get(1) != Some(&b'w') {
+            break;
+        }
+        at = to;
+    }
+    if at >= end { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+}
+
+fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
     // A region of everything has bytes in the last page of all, whose end is no address.
     let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
     // SAFETY: this advice changes no contents, and fails on what is not mapped.
-    unsafe {
-        rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, rustix::mm::Advice::LinuxPopulateWrite)
-    }?;
+    unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, advice) }?;
     Ok(())
 }
 
@@ -144,6 +179,29 @@ mod tests {
     fn segment(ptr: *mut u8, len: usize) -> Segment {
         // SAFETY: only the kernel is given it, which checks.
         unsafe { Segment::new(ptr, len) }
+    }
+
+    #[test]
+    fn mr_041_memory_that_is_not_there_or_may_not_be_used_is_found_out() {
+        let (start, page) = edge();
+        assert!(check(segment(start, page), true).is_ok());
+        assert!(check(segment(start, page + 1), false).is_err() && check(segment(start, 0), true).is_ok());
+        for (rights, reads, writes) in
+            [(rustix::mm::MprotectFlags::READ, true, false), (rustix::mm::MprotectFlags::empty(), false, false)]
+        {
+            // SAFETY: our own page, which nobody uses.
+            unsafe { rustix::mm::mprotect(start.cast(), page, rights) }.unwrap();
+            for looks in [check, check_maps] {
+                assert_eq!(looks(segment(start.wrapping_add(5), 9), false).is_ok(), reads);
+                assert_eq!(looks(segment(start.wrapping_add(5), 9), true).is_ok(), writes);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { rustix::mm::munmap(start.cast(), page) }.unwrap();
+        assert!(check_maps(segment(start, 1), false).is_err());
+        let (all, here) = (segment(std::ptr::without_provenance_mut(1), usize::MAX - 1), [0_u8; 100_000]);
+        assert!(check_maps(all, false).is_err());
+        assert!(check_maps(segment(here.as_ptr().cast_mut(), here.len()), true).is_ok());
     }
 
     #[test]

@@ -128,6 +128,8 @@ bitflags! {
         const TELLS = 8;
         /// This is one of several parts of an access: the target does not count it.
         const PART = 16;
+        /// Of a message: `data` is the key of a window that the receiver invalidates first; [`ACK`](Self::ACK) goes with it.
+        const INVALIDATE = 32;
     }
 }
 

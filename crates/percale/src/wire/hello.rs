@@ -17,7 +17,7 @@ use super::address::AddressBytes;
 use super::why::Why;
 
 /// The version of everything that peers say to each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";

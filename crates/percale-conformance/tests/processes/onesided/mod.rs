@@ -4,6 +4,7 @@
 //! * `ground`: memory of both kinds, registered again and again, and what must not change in it
 //! * `attacked`, `revocation`: regions closed under running writers, many under one and one under four; `stopped`: under
 //!   stopped and killed ones
+//! * `windows`: windows invalidated under running writers
 //! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
 
 pub(crate) mod attacked;
@@ -15,6 +16,7 @@ pub(crate) mod revocation;
 mod stopped;
 pub(crate) mod unbacked;
 
+pub(crate) mod windows;
 pub(crate) mod words;
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};

@@ -125,13 +125,16 @@ impl Core {
         if !self.gate.admits(head.kind) {
             return self.peers.accuse(from, STRANGER);
         }
+        if head.flags.contains(Flags::INVALIDATE) && !self.invalidates(from, &head) {
+            return;
+        }
         match head.kind {
             Kind::Message | Kind::Tagged => self.message_by_parts(from, &head, payload),
             Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
             Kind::Pull => self.asked(from, &head, payload),
             Kind::Pulled => self.not_pulled(from, head.id),
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
-            Kind::Ack => self.not_taken(from, head.id),
+            Kind::Ack => self.not_taken(from, head.id, head.tag),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
             Kind::Control => self.control(from, &head, payload),
             Kind::Counts => self.peers.get_mut(from).counts = Counts::from_bits_truncate(head.id),
@@ -190,12 +193,20 @@ impl Core {
     }
 
     /// The receiver could not take a message of ours.
-    fn not_taken(&mut self, from: Connection, id: u32) {
+    fn not_taken(&mut self, from: Connection, id: u32, why: u64) {
         if let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from && send.pushing) {
             send.refused = true; // It ends when nobody reads its source any more.
             return;
         }
-        self.send_failed(from, id, ErrorCode::Io, "the peer could not take the message");
+        let refused = why == ErrorCode::KeyRejected.errno() as u64;
+        let (code, why) = match refused {
+            true => (
+                ErrorCode::KeyRejected,
+                "the peer has no window with the key to be invalidated, or not for this endpoint",
+            ),
+            false => (ErrorCode::Io, "the peer could not take the message"),
+        };
+        self.send_failed(from, id, code, why);
     }
 
     /// The peer asks for the payload of an offer of ours.
@@ -235,7 +246,7 @@ impl Core {
     /// length is bounded by the link.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
-        let into = match self.place_of_write(&head) {
+        let into = match self.place_of_write(from, &head) {
             Ok(Some((region, into))) => {
                 arrival.region = Some(Ok(region));
                 into
@@ -270,6 +281,10 @@ impl Sink for Core {
             head.kind = Kind::Nothing; // Its bytes land where nobody looks.
         }
         if !matches!(head.kind, Kind::Message | Kind::Tagged) {
+            return self.begin_remote(from, head);
+        }
+        if head.flags.contains(Flags::INVALIDATE) && !self.invalidates(from, &head) {
+            (head.kind, head.flags) = (Kind::Nothing, Flags::empty());
             return self.begin_remote(from, head);
         }
         let len = u64::from(head.len);
@@ -365,7 +380,7 @@ impl Sink for Core {
         let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from) else { return };
         send.pushing = false;
         match result {
-            Ok(()) if send.refused => self.not_taken(from, id),
+            Ok(()) if send.refused => self.not_taken(from, id, 0),
             Ok(()) => self.send_step(from, id, |send| send.payload = false),
             Err(error) => {
                 let (code, why) = pull_error(error);

@@ -29,6 +29,7 @@ impl Engine {
             }
         }
         self.core.abandon_left();
+        self.leave_windows();
     }
 
     /// Sends what is still to be sent, for a bounded time; what is left of it may be used for goodbyes.

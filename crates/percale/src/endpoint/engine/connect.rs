@@ -20,7 +20,7 @@ use crate::completion::event::Event;
 use crate::domain::Trust;
 use crate::fabric::TransportKind;
 use crate::memory::forked::Process;
-use crate::memory::region::Keys;
+use crate::memory::region::{Keys, Via};
 use crate::transport::any::AnyLink;
 use crate::transport::connect::{ConnectError, LocalBell, Made, Mailbox, Notice, PeerIdentity, Registration, ShmParts};
 use crate::transport::loopback::LoopbackLink;
@@ -103,6 +103,7 @@ impl Engine {
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };
+        engine.core.endpoint = engine.id;
         let own = engine.core.peers.slot(start.address);
         engine.attach(own, AnyLink::Loopback(Box::new(LoopbackLink::new())), start.incarnation);
         Ok(engine)
@@ -218,7 +219,7 @@ impl Engine {
             bit.inspect(|bit| self.doorbell.release(*bit));
             return self.close_serial(serial);
         };
-        let (transport, link) = match self.link(made) {
+        let (transport, link) = match self.link(made, incarnation) {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(%error, peer = %identity.address, "an established connection cannot be used");
@@ -265,11 +266,12 @@ impl Engine {
     }
 
     /// Makes the link of an established connection.
-    fn link(&self, made: Made) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
+    fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
             Made::Shm(parts) => {
                 let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
-                let link = ShmLink::new(shm_parts(parts, &self.bell, keys))?;
+                let via = Via { endpoint: self.id, peer, authority: self.core.authority };
+                let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
             Made::Tcp(socket) => {
@@ -387,7 +389,7 @@ impl Engine {
 }
 
 /// The link's own description of what connection set-up gathered.
-fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>) -> Parts {
+fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Via) -> Parts {
     Parts {
         side: u8::from(parts.side != 0),
         pair: parts.pair,
@@ -402,6 +404,7 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>) -> Part
         cma: parts.cma,
         pidfd: Some(parts.pidfd),
         keys,
+        via,
     }
 }
 

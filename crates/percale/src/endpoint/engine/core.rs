@@ -18,16 +18,18 @@ use super::gate::Gate;
 use super::peers::Peers;
 use super::residue::Left;
 use super::triggered::Triggered;
-use super::types::{Action, Arrival, Body, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
+use super::types::{Action, Arrival, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use super::unsent::Unsent;
+use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
-use crate::endpoint::matching::{Envelope, Held, Matching, Source};
+use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
-use crate::memory::region::Keys;
+use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
+use crate::memory::window::Users;
 use crate::transport::{Broken, Connection};
 use crate::trigger::{Lines, Submissions, Transfer};
 use crate::wire::head::{Flags, Head, Kind};
@@ -61,8 +63,16 @@ pub(crate) struct Core {
     pub(crate) serves: Slab<Serve>,
     /// What broken connections left.
     pub(crate) left: Vec<Left>,
+    /// This endpoint's number in the process.
+    pub(crate) endpoint: u64,
+    /// Windows that are bound through it.
+    pub(crate) windows: Arc<Users>,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
+    /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
+    pub(crate) authority: u64,
+    /// Raw keys of peers.
+    pub(crate) mapped: Keyring,
     /// Who may reach them without us.
     pub(crate) trust: Trust,
     /// The segments of receives that have several.
@@ -222,6 +232,9 @@ impl Core {
     #[inline]
     pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
         if head.flags.contains(Flags::ACK) {
+            if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
+                return; // Later: the key that it invalidated is still in use.
+            }
             self.reply(from, Kind::Ack, head.id, 0);
         }
         let room = receive.place.len() as u64;
@@ -284,7 +297,7 @@ impl Core {
         let mut flags =
             CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         if head.flags.contains(Flags::DATA) {
-            flags |= CompletionFlags::REMOTE_DATA;
+            flags |= told(head);
         }
         Entry {
             context: receive.context,
@@ -295,17 +308,6 @@ impl Core {
             tag: if tagged { head.tag } else { 0 },
             source: self.peers.source(from),
         }
-    }
-
-    /// One message of a multi-receive buffer is complete; says whether that released the buffer.
-    pub(crate) fn multi_done(&mut self, multi: u32) -> CompletionFlags {
-        let Some(state) = self.multis.get_mut(multi as usize) else { return CompletionFlags::empty() };
-        state.in_flight -= 1;
-        if state.closed && state.in_flight == 0 {
-            self.multis.remove(multi as usize);
-            return CompletionFlags::MULTI_RECEIVE;
-        }
-        CompletionFlags::empty()
     }
 
     /// A receive that had been matched will get no message: its peer died, or the payload could not be fetched.
@@ -383,30 +385,10 @@ impl Core {
                 self.receive_failed(from, &arrival.head, &receive, error, why);
             }
         }
+        self.windows_down(from);
         self.drop_unfinished(from);
         self.fail_directed(from, error, why);
         self.peers.reset(from);
-    }
-
-    /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
-    fn drop_unfinished(&mut self, from: Connection) {
-        for tagged in [false, true] {
-            let ours = |envelope: Envelope, _, message: &Unexpected| {
-                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_) | Body::Short(_))
-            };
-            let dropped = self.table(tagged).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
-            tracing::debug!(dropped, "bytes of unexpected messages will never arrive");
-        }
-    }
-
-    /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
-    fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
-        for tagged in [false, true] {
-            let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
-            for receive in directed {
-                self.fail_receive(from, tagged, receive, error, why);
-            }
-        }
     }
 
     /// Tells the event queue, if there is one.

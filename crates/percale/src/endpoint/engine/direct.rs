@@ -19,8 +19,7 @@ use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, is_valid};
-use crate::memory::buffer::Buffer;
-use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights};
+use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights, is_mapped};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
@@ -54,6 +53,7 @@ impl Engine {
             && work.local.len() <= ASSISTED
             && let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let [piece] = work.remote.as_slice()
+            && !is_mapped(piece.key)
             && let Lookup::Ready(grant) = link.look_up(piece.key)
         {
             let result = if write {
@@ -81,7 +81,8 @@ impl Engine {
             check_atomic(work)?;
         }
         let slot = self.access_slot(work.peer)?;
-        if let Some((link, counts)) = self.direct_link(slot, work.flags)
+        if !is_mapped(work.remote.key)
+            && let Some((link, counts)) = self.direct_link(slot, work.flags)
             && let Lookup::Ready(grant) = link.look_up(work.remote.key)
             && link.grant_can_atomic(grant)
             && match &word {
@@ -140,6 +141,13 @@ impl Engine {
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
         if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
             return Err(PostError::NotConnected);
+        }
+        if what.pieces().iter().any(|piece| is_mapped(piece.key)) {
+            return match what.translated(&self.core.mapped)? {
+                What::Write(work) => self.post_rma(true, &work, notify),
+                What::Read(work) => self.post_rma(false, &work, notify),
+                What::Atomic(work) => self.post_atomic(&work, notify),
+            };
         }
         let mut waiting = Waiting::new(what);
         let flags = waiting.flags();
@@ -229,7 +237,7 @@ impl Word {
 
     #[inline]
     fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
-        let rights = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+        let rights = Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC);
         let found = link.direct_atomic(grant, address, 8, rights, |target| {
             if !target.cast::<u64>().is_aligned() {
                 return None;
@@ -427,23 +435,4 @@ fn operate(
         unsafe { operands.apply(target, len) }
     })?;
     done.map_err(|_| DirectError::Misaligned)
-}
-
-impl Waiting {
-    /// Copies what an injected access sends; its length if that is too long.
-    fn inject(&mut self) -> Result<Option<Buffer>, usize> {
-        let copy = |segments: &mut Segments| {
-            if segments.len() > INJECT_LIMIT {
-                return Err(segments.len());
-            }
-            let buffer = Buffer::from(segments.to_vec());
-            *segments = Segments::one(buffer.segment_for_send());
-            Ok(Some(buffer))
-        };
-        match self.what_mut() {
-            What::Write(work) => copy(&mut work.local),
-            What::Atomic(work) => copy(&mut work.operand),
-            What::Read(_) => Ok(None),
-        }
-    }
 }

@@ -14,6 +14,7 @@
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
 //! * `triggered`: operations that a counter begins
+//! * `windows`: binding and invalidating windows
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
@@ -46,6 +47,7 @@ mod ticks;
 mod triggered;
 pub(crate) mod types;
 mod unsent;
+mod windows;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;

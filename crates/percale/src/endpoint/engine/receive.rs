@@ -5,9 +5,10 @@ use super::peers::Unresolved;
 use super::types::{Body, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::{Held, Pattern, Source};
+use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::memory::volatile::Segment;
+use crate::transport::Connection;
 use crate::wire::head::{Flags, Kind};
 
 impl Core {
@@ -205,6 +206,38 @@ impl Core {
         self.table(tagged).post(*pattern, receive);
         self.flush_receives();
         Ok(())
+    }
+
+    /// One message of a multi-receive buffer is complete; says whether that released the buffer.
+    pub(crate) fn multi_done(&mut self, multi: u32) -> CompletionFlags {
+        let Some(state) = self.multis.get_mut(multi as usize) else { return CompletionFlags::empty() };
+        state.in_flight -= 1;
+        if state.closed && state.in_flight == 0 {
+            self.multis.remove(multi as usize);
+            return CompletionFlags::MULTI_RECEIVE;
+        }
+        CompletionFlags::empty()
+    }
+
+    /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
+    pub(super) fn drop_unfinished(&mut self, from: Connection) {
+        for tagged in [false, true] {
+            let ours = |envelope: Envelope, _, message: &Unexpected| {
+                envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_) | Body::Short(_))
+            };
+            let dropped = self.table(tagged).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
+            tracing::debug!(dropped, "bytes of unexpected messages will never arrive");
+        }
+    }
+
+    /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
+    pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        for tagged in [false, true] {
+            let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
+            for receive in directed {
+                self.fail_receive(from, tagged, receive, error, why);
+            }
+        }
     }
 
     /// Cancels the first posted receive or unsent send with this context and notification; says whether there was one.

@@ -1,4 +1,5 @@
-//! Operations of a broken connection whose memory the peer may still be writing.
+//! What waits for others to let go of memory: dead keys ([`windows`](super::windows)), and
+//! operations of a broken connection whose memory the peer may still be writing.
 //!
 //! They have failed, but do not end before the peer has let go of their memory, or its process is dead: until then it is nobody
 //! else's. Whoever closes the endpoint before that gives up what safe operations own.
@@ -6,13 +7,32 @@
 use super::access::Access;
 use super::core::Core;
 use super::types::{Pull, Side};
+use super::windows::Dying;
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::transport::Connection;
 use crate::transport::shm::Residue;
 
-/// What waits for one peer.
+/// What waits for somebody to let go of memory.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) enum Left {
+    /// The peer of a broken connection.
+    Link(Box<Broken>),
+    /// Whoever used a dead key.
+    Window(Dying),
+}
+
+impl Left {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Link(broken) => broken.residue.is_over(),
+            Self::Window(dying) => dying.is_over(),
+        }
+    }
+}
+
+/// What waits for the peer of a broken connection.
+#[derive(Debug)]
+pub(crate) struct Broken {
     from: Connection,
     residue: Residue,
     pulls: Vec<Pull>,
@@ -38,15 +58,23 @@ impl Core {
         accesses.sort_unstable();
         accesses.dedup();
         let accesses = accesses.into_iter().filter_map(|id| self.accesses.try_remove(id as usize)).collect();
-        self.left.push(Left { from, residue, pulls, accesses, error, why: why.to_owned() });
+        let why = why.to_owned();
+        self.left.push(Left::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
     }
 
     /// Ends what no peer can be writing any more. Whether anything ended.
     #[cold]
     pub(super) fn settle_left(&mut self) -> bool {
-        let over: Vec<Left> = self.left.extract_if(.., |left| left.residue.is_over()).collect();
+        let over: Vec<Left> = self.left.extract_if(.., |left| left.is_over()).collect();
         let any = !over.is_empty();
-        for Left { from, pulls, accesses, error, why, .. } in over {
+        for left in over {
+            let Broken { from, pulls, accesses, error, why, .. } = match left {
+                Left::Link(broken) => *broken,
+                Left::Window(dying) => {
+                    self.died(dying);
+                    continue;
+                }
+            };
             for pull in pulls {
                 if let Pull::Message { head, receive, .. } = pull {
                     self.receive_failed(from, &head, &receive, error, &why);
@@ -63,7 +91,9 @@ impl Core {
     /// The endpoint is closed. What a peer may still be writing is given to nobody: it leaks.
     pub(super) fn abandon_left(&mut self) {
         self.settle_left();
-        for Left { pulls, accesses, .. } in std::mem::take(&mut self.left) {
+        for left in std::mem::take(&mut self.left) {
+            let Left::Link(broken) = left else { continue };
+            let Broken { pulls, accesses, .. } = *broken;
             tracing::warn!("a peer may still be copying to memory of this endpoint, which is therefore never freed");
             for pull in pulls {
                 match pull {

@@ -21,6 +21,9 @@ use crate::wire::head::{Flags, Head, Kind, Offer};
 /// [`PostError::Again`]. Safe operations own their buffers and may always wait.
 pub(super) const PENDING_LIMIT: usize = 4096;
 
+/// What the peer answers when it has the message.
+const ACKNOWLEDGED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::INVALIDATE);
+
 impl Engine {
     /// The commonest send of all, without detours: a short message in one piece over shared memory, to a peer that is connected
     /// and for which nothing waits, reported to the endpoint's own queue or not at all. `None` if anything is otherwise; then
@@ -95,7 +98,7 @@ impl Engine {
             && peer.pending.is_empty()
             && !peer.offers_only
             && !peer.must_wait()
-            && !work.flags.contains(OpFlags::FENCE)
+            && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE)
             && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
         if direct && let Some(link) = &mut self.links[slot as usize] {
             match transmit(link, &mut self.core, slot, work, notify) {
@@ -119,6 +122,9 @@ impl Engine {
         }
         if work.segments.len() > MESSAGE_LIMIT {
             return Err(PostError::TooLong(work.segments.len()));
+        }
+        if work.flags.contains(OpFlags::INVALIDATE) && work.data.is_none() {
+            return Err(PostError::Flags("INVALIDATE goes with data, which is the key"));
         }
         let peer = self.core.peers.get(slot);
         if self.core.peers.single && peer.state != State::Up {
@@ -158,7 +164,8 @@ impl Engine {
             }
             let notify = front.notify;
             let Work::Send(work) = front.work else {
-                if self.start_access(slot) {
+                let access = matches!(front.work, Work::Access(_));
+                if if access { self.start_access(slot) } else { self.start_window(slot) } {
                     continue;
                 }
                 break;
@@ -194,7 +201,7 @@ fn transmit(
     notify: Notify,
 ) -> Result<(), Refused> {
     let len = work.segments.len();
-    let acknowledged = work.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+    let acknowledged = work.flags.intersects(ACKNOWLEDGED);
     let mut head = Head { tag: work.tag.unwrap_or(0), data: work.data.unwrap_or(0), ..Head::default() };
     if work.data.is_some() {
         head.flags |= Flags::DATA;
@@ -225,7 +232,7 @@ fn transmit_tracked(
 ) -> Result<(), Refused> {
     let len = work.segments.len();
     let tagged = work.tag.is_some();
-    let acknowledged = work.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
+    let acknowledged = work.flags.intersects(ACKNOWLEDGED);
     let id = core.sends.insert(Send {
         to: slot,
         segments: work.segments,
@@ -242,6 +249,9 @@ fn transmit_tracked(
     head.flags |= Flags::ID;
     if acknowledged {
         head.flags |= Flags::ACK;
+    }
+    if work.flags.contains(OpFlags::INVALIDATE) {
+        head.flags |= Flags::INVALIDATE;
     }
     let more = work.flags.contains(OpFlags::MORE);
     let result = if eager {

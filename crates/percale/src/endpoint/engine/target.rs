@@ -119,7 +119,7 @@ impl Core {
         } else {
             (payload, None)
         };
-        match self.keys.find(head.data) {
+        match self.region(from, head.data) {
             Ok(region) => {
                 let result = region.store(head.tag, bytes).map(|()| &*region);
                 self.changed(from, head, result, data.map(|data| Told { data, len: bytes.len() as u64 }));
@@ -129,11 +129,15 @@ impl Core {
     }
 
     /// Where a write that arrives in pieces lands: in its region; `None`: it must be put together first.
-    pub(super) fn place_of_write(&self, head: &Head) -> Result<Option<(Arc<Registered>, Lease)>, Refusal> {
+    pub(super) fn place_of_write(
+        &self,
+        from: Connection,
+        head: &Head,
+    ) -> Result<Option<(Arc<Registered>, Lease)>, Refusal> {
         if head.kind != Kind::Write || head.flags.contains(Flags::TELLS) {
             return Ok(None);
         }
-        let region = self.keys.find(head.data)?;
+        let region = self.region(from, head.data)?;
         let len = u64::from(head.len);
         region.check(head.tag, len, Access::REMOTE_WRITE)?;
         if !region.is_backed() {
@@ -196,7 +200,7 @@ impl Core {
     }
 
     fn start_store(&mut self, from: Connection, head: &Head, offer: &Offer, len: u64) -> Result<(), Refusal> {
-        let region = self.keys.find(head.data)?;
+        let region = self.region(from, head.data)?;
         region.check(head.tag, len, Access::REMOTE_WRITE)?;
         if len == 0 || len > PART_LIMIT {
             return Err(Refusal::Range);
@@ -258,7 +262,7 @@ impl Core {
 
     fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
         if len <= RMA_EAGER as u64 {
-            let bytes = self.keys.find(head.data)?.load(head.tag, len, Segments::to_vec)?;
+            let bytes = self.region(from, head.data)?.load(head.tag, len, Segments::to_vec)?;
             if is_whole(head) {
                 self.count_access(None, Counts::READS);
             }
@@ -274,7 +278,7 @@ impl Core {
 
     /// The bytes that a long read asks for, or a copy that has to be kept.
     fn lend_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
-        let region = self.keys.find(head.data)?;
+        let region = self.region(from, head.data)?;
         region.check(head.tag, len, Access::REMOTE_READ)?;
         if len > PART_LIMIT {
             return Err(Refusal::Range);
@@ -367,7 +371,7 @@ impl Core {
             return self.peers.accuse(from, "an atomic operation that does not exist");
         };
         let mut fetched = Vec::new();
-        let result = self.keys.find(head.data).and_then(|region| {
+        let result = self.region(from, head.data).and_then(|region| {
             request.execute(&region, head.tag, payload, &mut fetched)?;
             Ok(region)
         });
@@ -383,10 +387,10 @@ impl Core {
 
     /// A peer wrote a region by itself, or read it, or tells of an access of several parts.
     fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Ok(region) = self.keys.find(head.tag) else { return }; // Closed since.
+        let Ok(region) = self.region(from, head.tag) else { return }; // Closed since.
         let counts = Notice(head.id).counts();
-        let right = if counts == Counts::READS { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-        if !region.access().contains(right) {
+        let right = if counts == Counts::READS { Access::REMOTE_FETCH } else { Access::REMOTE_ATOMIC };
+        if !region.rights().contains(right) {
             return; // Another region has the key by now.
         }
         if head.flags.contains(Flags::DATA) {

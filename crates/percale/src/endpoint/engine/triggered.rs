@@ -179,6 +179,7 @@ const fn code(why: &PostError) -> ErrorCode {
         PostError::NotConnected => ErrorCode::NotConnected,
         PostError::Again => ErrorCode::NoMemory,
         PostError::ReadOnly => ErrorCode::Denied,
+        PostError::NotMapped(_) => ErrorCode::KeyRejected,
         _ => ErrorCode::Io,
     }
 }

@@ -95,6 +95,8 @@ pub(crate) enum Work {
     Send(SendWork),
     /// An access to the peer's memory.
     Access(Box<super::access::Waiting>),
+    /// Something with a window of ours.
+    Window(Box<crate::endpoint::window_work::WindowWork>),
 }
 
 impl Pending {
@@ -103,6 +105,7 @@ impl Pending {
         match &self.work {
             Work::Send(work) => work.flags,
             Work::Access(access) => access.flags(),
+            Work::Window(window) => window.flags,
         }
     }
 
@@ -116,6 +119,7 @@ impl Pending {
         match &self.work {
             Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
             Work::Access(access) => access.entry(),
+            Work::Window(window) => window.post().entry(),
         }
     }
 }

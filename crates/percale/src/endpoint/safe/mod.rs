@@ -24,6 +24,7 @@ mod remote;
 mod request;
 mod under_way;
 mod when;
+mod windows;
 
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
@@ -31,6 +32,7 @@ pub use self::many::{Part, ReceivingMany};
 pub use self::remote::{AccessRequest, Accessing, Element, Outcome};
 pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::under_way::{Receiving, Sending};
+pub use self::windows::{WindowOperation, WindowRequest};
 use super::Endpoint;
 use super::access::Access;
 use super::work::OpFlags;
@@ -56,6 +58,8 @@ pub struct Received {
     pub tag: u64,
     /// The remote completion data that it carries, if any.
     pub data: Option<u64>,
+    /// The key of a window of ours that it invalidated, if any: nobody uses that any more.
+    pub invalidated: Option<u32>,
     /// Its sender, if the endpoint's vector knows it.
     pub source: Option<PeerAddress>,
 }
@@ -75,6 +79,7 @@ impl Received {
             len: entry.len as usize,
             tag: entry.tag,
             data: entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data),
+            invalidated: entry.flags.contains(CompletionFlags::INVALIDATED).then_some(entry.data as u32),
             source: (entry.source != PeerAddress::UNSPECIFIED).then_some(entry.source),
         }
     }

@@ -19,6 +19,26 @@ bitflags! {
         const REMOTE_READ = 1 << 12;
         /// Peers may write, and change by atomics.
         const REMOTE_WRITE = 1 << 13;
+        /// Peers may change, and fetch, by atomics alone. Not libfabric's: verbs has this right.
+        const REMOTE_ATOMIC = 1 << 62;
+        /// Peers may fetch by atomics. Follows from the others.
+        #[doc(hidden)]
+        const REMOTE_FETCH = 1 << 61;
+    }
+}
+
+impl Access {
+    /// All that peers may do: what writes also changes by atomics, what reads also fetches (ATM-006).
+    pub(crate) fn remote_rights(self) -> Self {
+        let mut rights = self & (Self::REMOTE_READ | Self::REMOTE_WRITE | Self::REMOTE_ATOMIC);
+        rights.set(Self::REMOTE_FETCH, self.intersects(Self::REMOTE_READ | Self::REMOTE_ATOMIC));
+        rights.set(Self::REMOTE_ATOMIC, self.intersects(Self::REMOTE_WRITE | Self::REMOTE_ATOMIC));
+        rights
+    }
+
+    /// Whether peers may change the memory, one way or another.
+    pub(crate) const fn changes(self) -> bool {
+        self.intersects(Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC))
     }
 }
 

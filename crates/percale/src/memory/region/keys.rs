@@ -1,32 +1,71 @@
-//! A domain's regions, by key.
+//! A domain's regions and windows, by key: one name space.
 //!
-//! One lock, taken for reading by accesses that the target executes, for writing by registration and close. Memory whose
+//! A window owns all 256 keys of its index, from allocation to deallocation; a region may have none of them, and an index is only
+//! given to a window if no region has one of them. Keys that the domain chooses for regions are never those of a window: they have
+//! more than 32 bits.
+//!
+//! One lock, taken by registration, bind and close; accesses that the target executes find their keys without it
+//! ([`lines`](super::lines)). Memory whose
 //! region was dropped while peers were still at it is parked here until they retired: that is looked for now and then, by
 //! endpoints of the domain as they make progress, and whenever a region comes or goes.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::access::Refusal;
+use super::access::{Access, Refusal};
+use super::lines::{Lines, Used};
+use super::local::LocalKeys;
+use super::mapped::is_reserved;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
-use super::{RegisterError, Registration};
+use super::via::{Through, Via};
+use super::windows::{Hold, Windows as RegionWindows};
+use super::{Kept, RegisterError, Registration};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
+use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType, place_of};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    table: RwLock<HashMap<u64, Arc<Registered>>>,
+    table: Mutex<Table>,
+    /// The same, for those who look.
+    lines: Lines,
+    local: LocalKeys,
     parked: Mutex<Vec<Parked>>,
     /// Whether anything is parked, for those who only look.
     any_parked: AtomicBool,
     revoke_timeout: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Their rows.
+    regions: HashMap<u64, u32>,
+    rows: Used,
+    windows: Windows,
+}
+
+impl Table {
+    fn insert(&mut self, lines: &Lines, region: &Arc<Registered>) -> Result<(), RegisterError> {
+        let live = self.regions.iter().map(|(key, row)| (*row, *key));
+        let full = || RegisterError::System(std::io::ErrorKind::OutOfMemory.into());
+        let row = lines.add(&mut self.rows, region, live).ok_or_else(full)?;
+        self.regions.insert(region.key, row);
+        self.windows.region_came(region.key);
+        Ok(())
+    }
+
+    fn remove(&mut self, lines: &Lines, key: u64) {
+        if let Some(row) = self.regions.remove(&key) {
+            lines.remove(&mut self.rows, row, key);
+            self.windows.region_went(key);
+        }
+    }
 }
 
 /// Memory that nobody may use again before its peers retired.
@@ -34,11 +73,21 @@ pub(crate) struct Keys {
 struct Parked {
     revocation: Revocation,
     memory: Option<Buffer>,
+    /// It is a window, which holds its region.
+    _hold: Option<Hold>,
+}
+
+impl Parked {
+    /// Whether nobody uses it any more: no peer, and no window.
+    fn is_over(&mut self) -> bool {
+        self.revocation.is_over() && self.revocation.region().windows().are_gone()
+    }
 }
 
 impl Keys {
     pub(crate) fn new(revoke_timeout: Duration) -> Self {
-        Self { table: RwLock::default(), parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
+        let (table, lines, local) = (Mutex::default(), Lines::default(), LocalKeys::default());
+        Self { table, lines, local, parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
     }
 
     /// How long closing a region waits for peers that are at it.
@@ -46,11 +95,23 @@ impl Keys {
         self.revoke_timeout
     }
 
-    /// The region with this key.
+    /// The region with this key, if accesses may come to it through these.
     #[inline]
-    pub(crate) fn find(&self, key: u64) -> Result<Arc<Registered>, Refusal> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(&key).cloned().ok_or(Refusal::Key)
+    pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
+        let (row, said) = self.lines.find(key).ok_or(Refusal::Key)?;
+        if !said.admits(via) {
+            return Err(Refusal::Key);
+        }
+        // The row may have become another key's since: then this one is no more.
+        let found = row.region().filter(|region| region.key == key && region.admits(via));
+        found.ok_or(Refusal::Key)
+    }
+
+    /// Checks an access without a lock: one or two cache lines are read.
+    #[inline]
+    pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        let (_, said) = self.lines.find(key).ok_or(Refusal::Key)?;
+        if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
     }
 
     /// Registers memory.
@@ -58,7 +119,7 @@ impl Keys {
         &self,
         registration: &Registration<'_>,
         memory: Segments,
-        backed: bool,
+        Kept { backed, writable }: Kept,
     ) -> Result<Arc<Registered>, RegisterError> {
         self.free_parked();
         let len = memory.len() as u64;
@@ -76,6 +137,11 @@ impl Keys {
         let mut region = Registered {
             key: 0,
             access: registration.access,
+            rights: registration.access.remote_rights(),
+            windows: RegionWindows::new(registration.windows, writable),
+            local: OnceLock::new(),
+            through: if registration.disabled { Through::Nobody } else { registration.through },
+            authority: registration.authority,
             base: registration.base,
             len,
             memory,
@@ -88,39 +154,113 @@ impl Keys {
         if let Some(counter) = &registration.counter {
             region.counter.get_or_init(|| Arc::clone(counter));
         }
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if registration.disabled {
+            region.windows.abandon();
+        }
+        let mut table = self.table();
         loop {
             let key = match registration.key {
                 Some(key) => key,
                 None => random_key()?,
             };
-            match table.entry(key) {
-                Slot::Vacant(slot) => {
-                    region.key = key;
-                    return Ok(Arc::clone(slot.insert(Arc::new(region))));
-                }
-                Slot::Occupied(_) if registration.key.is_some() => return Err(RegisterError::KeyTaken(key)),
-                Slot::Occupied(_) => {}
+            if table.windows.owns(key) {
+                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
+            }
+            if !table.regions.contains_key(&key) {
+                region.key = key;
+                let region = Arc::new(region);
+                table.insert(&self.lines, &region)?;
+                return Ok(region);
+            }
+            if registration.key.is_some() {
+                return Err(RegisterError::KeyTaken(key));
             }
         }
+    }
+
+    /// Puts the same region in its own place, for others to come through, with neither grants nor a pin that anybody has entered.
+    pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
+        let new = Arc::new(region.anew(through));
+        self.local.follow(&new);
+        let table = self.table();
+        if let Some(row) = table.regions.get(&new.key) {
+            self.lines.replace(*row, &new);
+        }
+        drop(table);
+        new
     }
 
     /// Takes a region out of the table: no access begins any more once this returns.
     pub(super) fn revoke(&self, region: &Arc<Registered>) -> Revocation {
         self.free_parked();
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.remove(&region.key);
+        let mut table = self.table();
+        table.remove(&self.lines, region.key);
         drop(table);
-        Revocation::start(region)
+        self.local.forget(region);
+        Revocation::start(Arc::clone(region))
+    }
+
+    /// A region's local key.
+    pub(super) fn local_key(&self, region: &Arc<Registered>) -> u32 {
+        self.local.key(region)
+    }
+
+    /// The memory at an address of this process, if a local key covers it.
+    pub(crate) fn find_local(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
+        self.local.find(key, address, len, written)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new window.
+    pub(crate) fn allocate_window(&self, kind: WindowType) -> Result<Arc<Cell>, WindowError> {
+        self.free_parked();
+        self.table().windows.allocate(&self.lines, kind)
+    }
+
+    /// An allocated window is bound, or is so no more. Whoever calls has locked the window, whose row nobody else writes then.
+    pub(crate) fn set_window(&self, index: u32, bound: Option<&Arc<Registered>>) {
+        if let Some(place) = place_of(u64::from(index) << 8) {
+            self.lines.set_window(place, true, bound);
+        }
+    }
+
+    /// A window is deallocated.
+    pub(crate) fn free_window(&self, index: u32, key: u32) {
+        self.table().windows.free(&self.lines, index, key);
+    }
+
+    /// The window that owns this key.
+    pub(crate) fn window(&self, key: u32) -> Option<Arc<Cell>> {
+        self.table().windows.cell(key)
+    }
+
+    /// An endpoint is closed: windows that are bound through it are unbound.
+    pub(crate) fn endpoint_gone(&self, endpoint: u64) {
+        let cells = self.table().windows.cells();
+        for cell in cells {
+            cell.endpoint_gone(self, endpoint);
+        }
     }
 
     /// Keeps memory until its peers retired.
-    pub(super) fn park(&self, mut revocation: Revocation, memory: Option<Buffer>) {
-        if revocation.is_over() {
+    pub(super) fn park(&self, revocation: Revocation, memory: Option<Buffer>) {
+        self.keep(Parked { revocation, memory, _hold: None });
+    }
+
+    /// Keeps a window's region in use until the window's peers retired.
+    pub(crate) fn park_window(&self, revocation: Revocation, hold: Hold) {
+        self.keep(Parked { revocation, memory: None, _hold: Some(hold) });
+    }
+
+    fn keep(&self, mut one: Parked) {
+        if one.is_over() {
             return;
         }
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        parked.push(Parked { revocation, memory });
+        parked.push(one);
         self.any_parked.store(true, Ordering::Release);
     }
 
@@ -135,7 +275,7 @@ impl Keys {
     #[cold]
     fn free_retired(&self) {
         let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let retired = parked.extract_if(.., |parked| parked.revocation.is_over()).collect::<Vec<_>>();
+        let retired = parked.extract_if(.., Parked::is_over).collect::<Vec<_>>();
         self.any_parked.store(!parked.is_empty(), Ordering::Release);
         drop(parked);
         drop(retired); // Unmapping takes its time.
@@ -146,7 +286,7 @@ impl Drop for Keys {
     /// What peers may still write is given to nobody: it leaks.
     fn drop(&mut self) {
         for mut parked in std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner)) {
-            if !parked.revocation.is_over() {
+            if !parked.is_over() {
                 tracing::warn!("a peer has not retired from a region's memory, which is therefore never freed");
                 std::mem::forget(parked.memory.take());
             }
@@ -154,11 +294,16 @@ impl Drop for Keys {
     }
 }
 
-/// Keys that the domain chooses cannot be guessed.
+/// Keys that the domain chooses cannot be guessed. They are never a window's, nor one that stands for something else (KEY-004).
 fn random_key() -> Result<u64, RegisterError> {
     let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
-    Ok(u64::from_ne_bytes(bytes))
+    loop {
+        getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
+        let key = u64::from_ne_bytes(bytes);
+        if key > u64::from(u32::MAX) && !is_reserved(key) {
+            return Ok(key);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -168,7 +313,7 @@ mod tests {
     use super::super::registered::Grantee;
     use super::*;
     use crate::domain::{Domain, DomainBuilder};
-    use crate::memory::region::{Access, Region};
+    use crate::memory::region::Region;
     use crate::memory::rundown::{Line, Snapshot};
     use crate::transport::sim::{Network, SimOptions};
 
@@ -201,7 +346,7 @@ mod tests {
         let weak = Arc::downgrade(&memory);
         let region = domain.register(memory, Access::REMOTE_READ).unwrap();
         let peer = Arc::<Stuck>::default();
-        let registered = domain.inner.keys.find(region.key()).unwrap();
+        let registered = domain.inner.keys.find(region.key(), Via::default()).unwrap();
         assert!(registered.grants().add(Arc::clone(&peer) as _, 0));
         (domain, peer, region, weak)
     }

@@ -15,100 +15,59 @@
 //! return [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
-//! * `keys`: the domain's table; `registered`: a region as the table knows it; `revocation`: taking one back
-//! * `access`: rights; `remote`: names of regions for others
+//! * `error`: why not; `handle`, `lifecycle`: enabling, disabling, closing
+//! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it
+//! * `revocation`: taking one back
+//! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
+//! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers; `pending`: registration that ends later
 
 mod access;
+mod error;
+mod handle;
 mod keys;
+pub(crate) mod known;
+mod lifecycle;
+mod line;
+mod lines;
+mod local;
+mod mapped;
+mod pending;
 mod raw;
+mod raw_key;
 mod registered;
 mod remote;
 mod revocation;
 mod scope;
+mod verbs;
+mod via;
+mod windows;
 
 use std::sync::Arc;
 
 pub use self::access::Access;
 pub(crate) use self::access::Refusal;
+pub use self::error::{CloseError, RegisterError};
+use self::handle::Handle;
 pub(crate) use self::keys::Keys;
+pub use self::known::Bindable;
+pub(crate) use self::lines::Lines;
+pub(crate) use self::mapped::{Keyring, is_mapped};
+pub use self::mapped::{MapError, MappedKey};
+pub use self::pending::PendingRegion;
+pub(crate) use self::raw_key::Secret;
+pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
-use self::revocation::Revocation;
+pub(crate) use self::revocation::Revocation;
 pub use self::scope::{Scope, ScopedRegion};
+pub use self::verbs::VerbsAccess;
+pub(crate) use self::via::{Through, Via};
+pub(crate) use self::windows::{Hold, Slice};
 use crate::completion::counter::Counter;
 use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::{Segments, View};
-
-/// Why memory was not registered.
-#[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
-pub enum RegisterError {
-    /// There are no bytes (MR-006).
-    #[error("a region has at least one byte")]
-    Empty,
-    /// More pieces than a region has (MR-011).
-    #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
-    Pieces(usize),
-    /// The last byte would have no address.
-    #[error("the base and the length leave the 64 bits of an address")]
-    Range,
-    /// The domain has a region with this key (MR-071).
-    #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
-    KeyTaken(u64),
-    /// Peers may not write memory that is shared or static.
-    #[error("this buffer is read-only: register it without REMOTE_WRITE")]
-    ReadOnly,
-    /// The system gave no random numbers.
-    #[error("no key could be made: {0}")]
-    System(#[source] std::io::Error),
-}
-
-impl RegisterError {
-    /// The libfabric code.
-    #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Empty | Self::Pieces(_) | Self::Range => libc::EINVAL,
-            Self::KeyTaken(_) => libc::ENOKEY,
-            Self::ReadOnly => libc::EACCES,
-            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
-        }
-    }
-}
-
-/// Why a region's memory cannot be had back yet.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum CloseError<R> {
-    /// A peer that was in the middle of an access has not moved within the domain's
-    /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins; the memory stays with the region,
-    /// which may be closed again.
-    #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
-    Busy(R),
-}
-
-impl<R> std::fmt::Debug for CloseError<R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Busy")
-    }
-}
-
-impl<R> CloseError<R> {
-    /// The libfabric code.
-    #[must_use]
-    pub const fn errno(&self) -> i32 {
-        libc::EBUSY
-    }
-
-    /// The region, still revoking.
-    #[must_use]
-    pub fn into_region(self) -> R {
-        let Self::Busy(region) = self;
-        region
-    }
-}
 
 /// How memory is to be registered. [`Domain::registration`] makes one.
 #[derive(Clone, Debug)]
@@ -119,11 +78,31 @@ pub struct Registration<'d> {
     key: Option<u64>,
     base: u64,
     counter: Option<Arc<Counter>>,
+    raw_key: bool,
+    /// Through whom accesses come once it is enabled.
+    through: Through,
+    /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
+    authority: u64,
+    disabled: bool,
+    windows: bool,
+    local_write: Option<bool>,
 }
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self { domain, access, key: None, base: 0, counter: None }
+        Self {
+            domain,
+            access,
+            key: None,
+            base: 0,
+            counter: None,
+            raw_key: false,
+            through: Through::Domain,
+            authority: 0,
+            disabled: false,
+            windows: true,
+            local_write: None,
+        }
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
@@ -144,55 +123,71 @@ impl<'d> Registration<'d> {
         self
     }
 
+    /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only who has all of them reaches it, by
+    /// [`Domain::map_raw`]. The key of operations is then the domain's to choose.
+    pub const fn raw_key(mut self) -> Self {
+        self.raw_key = true;
+        self
+    }
+
+    /// Only accesses through this endpoint reach the region, by its [id](crate::Endpoint::id) (BIND-011). Without, those through every
+    /// endpoint of the domain (BIND-012).
+    pub const fn endpoint(mut self, id: u64) -> Self {
+        self.through = Through::Endpoint(id);
+        self
+    }
+
+    /// Only accesses through endpoints with this authorization key reach the region
+    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), so only peers that have it too (MR-056).
+    /// Without, those through endpoints with the domain's key, or with none if it has none (MR-055).
+    pub fn authorization_key(mut self, key: &[u8]) -> Self {
+        self.authority = self.domain.inner.settings.authority(key);
+        self
+    }
+
+    /// Begins disabled: the key is taken, and nobody reaches the region before [`Region::enable`].
+    pub const fn disabled(mut self) -> Self {
+        self.disabled = true;
+        self
+    }
+
+    /// Whether [windows](crate::memory::window) may be bound to it (verbs: IBV_ACCESS_MW_BIND; AMB-48). Default: yes.
+    pub const fn windows(mut self, may_be_bound: bool) -> Self {
+        self.windows = may_be_bound;
+        self
+    }
+
+    /// Of memory that the caller vouches for: it may be changed, by whoever has the right, though the region itself may not give that
+    /// right to peers. Windows that peers may change then can be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
+    /// region [owns](Self::own) may be changed if it is the region's alone.
+    pub const fn local_write(mut self) -> Self {
+        self.local_write = Some(true);
+        self
+    }
+
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
     /// As [`RegisterError`] says.
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         let mut memory = memory.into();
-        let segment = if self.access.contains(Access::REMOTE_WRITE) {
-            memory.segment_for_receive().ok_or(RegisterError::ReadOnly)?
-        } else {
-            memory.segment_for_send()
+        let (segment, writable) = match memory.segment_for_receive() {
+            Some(segment) => (segment, self.local_write != Some(false)),
+            None if self.access.changes() || self.local_write == Some(true) => return Err(RegisterError::ReadOnly),
+            None => (memory.segment_for_send(), false),
         };
-        let handle = self.register(Segments::one(segment), true)?;
+        let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;
         Ok(Region { handle, memory: Some(memory) })
     }
-
-    fn register(self, memory: Segments, backed: bool) -> Result<Handle, RegisterError> {
-        let keys = Arc::clone(&self.domain.inner.keys);
-        let registered = keys.register(&self, memory, backed)?;
-        Ok(Handle { registered, keys, revocation: None })
-    }
 }
 
-/// What the kinds of regions share.
-#[derive(Debug)]
-struct Handle {
-    registered: Arc<Registered>,
-    keys: Arc<Keys>,
-    /// It is being taken back.
-    revocation: Option<Revocation>,
-}
-
-impl Handle {
-    fn remote(&self) -> RemoteMemory {
-        let Registered { key, base, len, .. } = *self.registered;
-        RemoteMemory { key, address: base, len }
-    }
-
-    /// Takes the region back; false if a peer does not move within `timeout`.
-    fn close(&mut self, timeout: Option<std::time::Duration>) -> bool {
-        let Self { registered, keys, revocation } = self;
-        revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
-    }
-
-    /// Takes the region back without waiting: memory that may still be used is kept until it is not.
-    fn park(&mut self, memory: Option<Buffer>) {
-        let Self { registered, keys, revocation } = self;
-        let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
-        keys.park(revocation, memory);
-    }
+/// How the memory of a region is there.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// As long as the region: our own threads may touch it.
+    backed: bool,
+    /// It may be changed.
+    writable: bool,
 }
 
 /// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
@@ -208,6 +203,12 @@ impl Region {
     #[must_use]
     pub fn key(&self) -> u64 {
         self.handle.registered.key
+    }
+
+    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+    #[must_use]
+    pub fn raw_key(&self) -> RawKey {
+        self.handle.raw_key()
     }
 
     /// Its rights.
@@ -261,11 +262,11 @@ impl Region {
     /// Closes the region: when this returns the memory, no peer reads or writes it, and none will.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] with the region.
+    /// As [`CloseError`] says, with the region.
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
-        if !self.handle.close(Some(timeout)) {
-            return Err(CloseError::Busy(self));
+        if let Err(error) = self.handle.close(Some(timeout)) {
+            return Err(error.of(self));
         }
         // What is dropped then has nothing left to keep.
         self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
@@ -299,6 +300,12 @@ impl RawRegion {
         self.handle.registered.key
     }
 
+    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+    #[must_use]
+    pub fn raw_key(&self) -> RawKey {
+        self.handle.raw_key()
+    }
+
     /// Its rights.
     #[must_use]
     pub fn access(&self) -> Access {
@@ -314,10 +321,13 @@ impl RawRegion {
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] with the region.
+    /// As [`CloseError`] says, with the region.
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys.revoke_timeout();
-        if self.handle.close(Some(timeout)) { Ok(()) } else { Err(CloseError::Busy(self)) }
+        match self.handle.close(Some(timeout)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.of(self)),
+        }
     }
 }
 

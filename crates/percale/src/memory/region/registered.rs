@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
+use super::via::{Through, Via};
+use super::windows::Windows;
 use crate::completion::counter::Counter;
 use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
@@ -77,6 +79,16 @@ impl Grants {
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,
+    /// What peers may do, as checks compare it.
+    pub(super) rights: Access,
+    /// What windows may be bound to it.
+    pub(super) windows: Windows,
+    /// What its owner names it with.
+    pub(super) local: OnceLock<u32>,
+    /// Through whom accesses may come.
+    pub(super) through: Through,
+    /// The authorization key of endpoints that they come through ([`Via::authority`]).
+    pub(super) authority: u64,
     /// How peers name the first byte.
     pub(super) base: u64,
     pub(super) len: u64,
@@ -97,6 +109,11 @@ impl Registered {
         Arc::new(Self {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
+            windows: Windows::default(),
+            local: OnceLock::new(),
+            through: Through::Domain,
+            authority: 0,
             base: 0,
             len: memory.len() as u64,
             memory,
@@ -108,9 +125,51 @@ impl Registered {
         })
     }
 
-    /// Rights.
-    pub(crate) const fn access(&self) -> Access {
-        self.access
+    /// The same, for others to come through; nobody has entered it, or was granted it, and no window is bound. None can be bound to what
+    /// is nobody's.
+    pub(super) fn anew(&self, through: Through) -> Self {
+        let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
+        if through == Through::Nobody {
+            windows.abandon();
+        }
+        Self {
+            key: self.key,
+            access: self.access,
+            rights: self.rights,
+            windows,
+            local: self.local.clone(),
+            through,
+            authority: self.authority,
+            base: self.base,
+            len: self.len,
+            memory: self.memory,
+            backed: self.backed,
+            located: self.located.clone(),
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            counter: self.counter.clone(),
+        }
+    }
+
+    /// Whether an access may come through these.
+    #[inline]
+    pub(crate) fn admits(&self, via: Via) -> bool {
+        self.through.admits(via) && self.authority == via.authority
+    }
+
+    /// What peers may do.
+    pub(crate) const fn rights(&self) -> Access {
+        self.rights
+    }
+
+    /// Through whom accesses may come.
+    pub(crate) const fn through(&self) -> Through {
+        self.through
+    }
+
+    /// What windows may be bound to it, and how many are.
+    pub(crate) const fn windows(&self) -> &Windows {
+        &self.windows
     }
 
     /// How peers name the first byte.
@@ -157,7 +216,7 @@ impl Registered {
     /// Checks an access; returns the offset of its first byte.
     #[inline]
     pub(crate) fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        if !self.access.contains(wanted) {
+        if !self.rights.contains(wanted) {
             return Err(Refusal::Right);
         }
         // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
@@ -219,11 +278,11 @@ impl Registered {
     }
 }
 
-/// The rights that an atomic operation needs: it writes, and what it fetches it reads.
+/// The rights that an atomic operation needs: it changes, and what it fetches it learns.
 pub(crate) fn atomic_rights(op: AtomicOp, kind: Kind) -> Access {
     match (op, kind) {
-        (AtomicOp::Read, _) => Access::REMOTE_READ,
-        (_, Kind::Plain) => Access::REMOTE_WRITE,
-        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        (AtomicOp::Read, _) => Access::REMOTE_FETCH,
+        (_, Kind::Plain) => Access::REMOTE_ATOMIC,
+        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_FETCH | Access::REMOTE_ATOMIC,
     }
 }

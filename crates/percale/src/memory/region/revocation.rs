@@ -20,13 +20,24 @@ pub(crate) struct Revocation {
 
 impl Revocation {
     /// Begins. The region is no longer in its domain's table.
-    pub(super) fn start(region: &Arc<Registered>) -> Self {
+    pub(crate) fn start(region: Arc<Registered>) -> Self {
         region.pin.revoke();
-        Self { region: Arc::clone(region), waits: void(region) }
+        let waits = void(&region);
+        Self { region, waits }
+    }
+
+    /// What is being taken back.
+    pub(crate) const fn region(&self) -> &Arc<Registered> {
+        &self.region
+    }
+
+    /// The same, once it is over.
+    pub(crate) fn into_region(self) -> Arc<Registered> {
+        self.region
     }
 
     /// Whether it is over; looks once.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         if forked() {
             return true; // Whoever was inside was so in the parent: its memory is not ours.
         }
@@ -35,7 +46,7 @@ impl Revocation {
     }
 
     /// Waits until it is over; false if it is not after `timeout` (`None`: waits for ever).
-    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> bool {
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> bool {
         let started = Instant::now();
         let mut looks = 0_u32;
         while !self.is_over() {
@@ -57,6 +68,9 @@ impl Revocation {
 /// Makes all grants of a region void, for good; returns those that may still be in use.
 fn void(region: &Registered) -> Vec<(Grant, Snapshot)> {
     let grants = region.grants().close();
+    if grants.is_empty() {
+        return Vec::new();
+    }
     for grant in &grants {
         grant.to.revoke(grant.entry);
     }

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use super::{Access, Handle, RegisterError, RemoteMemory};
+use super::{Access, Handle, Kept, RegisterError, RemoteMemory};
 use crate::domain::Domain;
 use crate::memory::buffer::borrowed;
 use crate::memory::volatile::Segments;
@@ -53,7 +53,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         memory: &'env mut [u8],
         access: Access,
     ) -> Result<ScopedRegion<'scope>, RegisterError> {
-        let handle = self.domain.registration(access).register(Segments::one(borrowed(memory)), true)?;
+        let handle = self
+            .domain
+            .registration(access)
+            .register(Segments::one(borrowed(memory)), Kept { backed: true, writable: true })?;
         let remote = handle.remote();
         self.handles.borrow_mut().push(handle);
         Ok(ScopedRegion { remote, scope: PhantomData })
@@ -67,7 +70,8 @@ impl Drop for Ending<'_, '_, '_> {
     fn drop(&mut self) {
         for mut handle in self.0.handles.take() {
             // A borrow cannot be parked: a peer that does not move keeps us here until it does, or is dead.
-            handle.close(None);
+            // No window is bound to it: it is never given to one.
+            handle.close(None).ok();
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
 use crate::domain::{Domain, DomainBuilder};
 use crate::memory::lease::Lease;
 use crate::memory::mapping::Mapping;
-use crate::memory::region::{Access, Keys, Region};
+use crate::memory::region::{Access, Keys, Region, Via};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
@@ -114,6 +114,7 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         cma: false,
         pidfd: None,
         keys: Some(keys()?),
+        via: Via::default(),
     })
     .map_err(std::io::Error::other)?;
     Ok((link, scribble))

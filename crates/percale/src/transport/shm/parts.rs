@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::bell::{BELL_BITS, Bell};
-use crate::memory::region::Keys;
+use crate::memory::region::{Keys, Via};
 
 /// What a link is made of; the set-up exchanged it.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub struct Parts {
     pub pidfd: Option<Arc<OwnedFd>>,
     /// Our domain's regions, if the peer may reach them by itself.
     pub(crate) keys: Option<Arc<Keys>>,
+    /// Through whom the peer's accesses come.
+    pub(crate) via: Via,
 }
 
 /// Why a link could not be made.

@@ -4,9 +4,11 @@ use super::super::counting::counts_of_atomic;
 use super::PART_LIMIT;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::OpFlags;
+use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
-use crate::memory::region::RemoteMemory;
+use crate::memory::buffer::Buffer;
+use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
+use crate::memory::volatile::Segments;
 use crate::wire::head::Counts;
 
 /// What to do.
@@ -37,6 +39,26 @@ impl What {
             Self::Write(work) | Self::Read(work) => work.remote.as_slice(),
             Self::Atomic(work) => std::slice::from_ref(&work.remote),
         }
+    }
+
+    /// The same, with peers' own keys in the place of mapped ones.
+    pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
+        let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
+            match piece.key {
+                key if is_mapped(key) => {
+                    let key = mapped.find(key).filter(|own| !is_mapped(*own)).ok_or(PostError::NotMapped(key))?;
+                    Ok(RemoteMemory { key, ..piece })
+                }
+                _ => Ok(piece),
+            }
+        };
+        let all =
+            |work: RmaWork| -> Result<RmaWork, PostError> { Ok(RmaWork { remote: work.remote.try_map(own)?, ..work }) };
+        Ok(match self {
+            Self::Write(work) => Self::Write(all(work)?),
+            Self::Read(work) => Self::Read(all(work)?),
+            Self::Atomic(work) => Self::Atomic(AtomicWork { remote: own(work.remote)?, ..work }),
+        })
     }
 
     pub(in super::super) const fn data(&self) -> Option<u64> {
@@ -172,4 +194,23 @@ pub(super) struct Tell {
     pub(super) count: usize,
     pub(super) counts: Counts,
     pub(super) told: Option<Told>,
+}
+
+impl Waiting {
+    /// Copies what an injected access sends; its length if that is too long.
+    pub(in super::super) fn inject(&mut self) -> Result<Option<Buffer>, usize> {
+        let copy = |segments: &mut Segments| {
+            if segments.len() > INJECT_LIMIT {
+                return Err(segments.len());
+            }
+            let buffer = Buffer::from(segments.to_vec());
+            *segments = Segments::one(buffer.segment_for_send());
+            Ok(Some(buffer))
+        };
+        match self.what_mut() {
+            What::Write(work) => copy(&mut work.local),
+            What::Atomic(work) => copy(&mut work.operand),
+            What::Read(_) => Ok(None),
+        }
+    }
 }

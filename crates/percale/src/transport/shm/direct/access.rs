@@ -212,7 +212,7 @@ impl Initiator {
         }
         let (access, len) = (resolution.access(), resolution.len.get());
         let (memory, mapping) = if status == Status::Mapped {
-            let writable = access.contains(Access::REMOTE_WRITE);
+            let writable = access.changes();
             let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };
             let mapping = match arenas.mapping((resolution.arena.get(), sharing))? {
                 Given::Mapped(mapping) => mapping,

@@ -18,7 +18,7 @@ use super::access::{DirectError, Initiator};
 use super::grantee::ShmGrantee;
 use super::{GrantIndex, Side};
 use crate::memory::lease::Lease;
-use crate::memory::region::{Access, Keys};
+use crate::memory::region::{Access, Keys, Via};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::PullError;
 use crate::transport::shm::sync::{AtomicU64, Ordering};
@@ -209,7 +209,7 @@ impl Help {
     pub(super) fn of(
         head: &Head,
         payload: View<'_>,
-        keys: &Keys,
+        (keys, via): (&Keys, Via),
         grantee: &Arc<ShmGrantee>,
         cma: Option<Cma>,
         arenas: &mut Arenas,
@@ -217,7 +217,7 @@ impl Help {
         let request = payload.read::<Request>(0).ok_or("a request for help that is too short")?;
         let (len, writes) = (request.len.get(), request.writes.get() != 0);
         let wanted = if writes { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let Ok(region) = keys.find(head.data) else { return Ok(None) };
+        let Ok(region) = keys.find(head.data, via) else { return Ok(None) };
         if grantee.generation_of(&region) != Some(request.generation.get()) {
             return Ok(None);
         }

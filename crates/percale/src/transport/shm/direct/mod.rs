@@ -46,7 +46,7 @@ use super::death::Death;
 use super::pair::Pair;
 use super::sender::{SendError, Sender};
 use super::transfer::{Arenas, Cma};
-use crate::memory::region::Keys;
+use crate::memory::region::{Keys, Via};
 use crate::memory::rundown::Entry;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
@@ -64,6 +64,8 @@ const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
 pub(super) struct Direct {
     /// Our regions; `None` if peers must not reach them by themselves.
     keys: Option<Arc<Keys>>,
+    /// Through whom the peer's accesses come.
+    via: Via,
     /// Tells when the peer's process has ended.
     pidfd: Option<Arc<OwnedFd>>,
     target: Option<Box<Target>>,
@@ -83,8 +85,8 @@ pub(super) struct Side<'a> {
 }
 
 impl Direct {
-    pub(super) const fn new(keys: Option<Arc<Keys>>, pidfd: Option<Arc<OwnedFd>>) -> Self {
-        Self { keys, pidfd, target: None, initiator: None, assisted: None }
+    pub(super) const fn new(keys: Option<Arc<Keys>>, via: Via, pidfd: Option<Arc<OwnedFd>>) -> Self {
+        Self { keys, via, pidfd, target: None, initiator: None, assisted: None }
     }
 
     /// Whether there is nothing to do: no answer waits for room, no long access goes on.
@@ -176,7 +178,9 @@ impl Direct {
             // A second request comes when the first is over.
             let target = self.target.get_or_insert_default();
             target.help = match (&self.keys, &target.grantee) {
-                (Some(keys), Some(grantee)) => Help::of(head, payload, keys, grantee, link.cma, link.arenas)?,
+                (Some(keys), Some(grantee)) => {
+                    Help::of(head, payload, (keys, self.via), grantee, link.cma, link.arenas)?
+                }
                 _ => None,
             };
             return Ok(());
@@ -197,7 +201,7 @@ impl Direct {
     #[cold]
     pub(super) fn answer(&mut self, link: Side<'_>) -> Result<bool, SendError> {
         match &mut self.target {
-            Some(target) => target.answer(self.keys.as_ref(), self.pidfd.as_ref(), link),
+            Some(target) => target.answer(self.keys.as_deref(), self.via, self.pidfd.as_ref(), link),
             None => Ok(false),
         }
     }

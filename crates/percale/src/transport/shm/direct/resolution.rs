@@ -25,7 +25,7 @@ pub(super) enum Status {
 #[repr(C)]
 pub(super) struct Resolution {
     pub(super) status: u8,
-    /// What the peer may do: 1 read, 2 write.
+    /// What the peer may do: 1 read, 2 write, 4 change by atomics, 8 fetch by atomics.
     pub(super) rights: u8,
     /// 1 if the owner counts what is written, and must be told of it.
     pub(super) notify: u8,
@@ -62,7 +62,7 @@ impl Resolution {
             4 => return Ok(Status::NoKey),
             _ => return Err("a key that is reached in an unknown way"),
         };
-        if !(1..=3).contains(&self.rights) || self.notify > 1 || self.page.get() == 0 {
+        if !(1..=15).contains(&self.rights) || self.notify > 1 || self.page.get() == 0 {
             return Err("a malformed answer about a key");
         }
         if self.generation.get() == 0 || self.entry.get() as usize >= ENTRIES {
@@ -79,11 +79,14 @@ impl Resolution {
         let mut access = Access::empty();
         access.set(Access::REMOTE_READ, self.rights & 1 != 0);
         access.set(Access::REMOTE_WRITE, self.rights & 2 != 0);
+        access.set(Access::REMOTE_ATOMIC, self.rights & 4 != 0);
+        access.set(Access::REMOTE_FETCH, self.rights & 8 != 0);
         access
     }
 
     /// The remote rights of a region, as they travel.
     pub(super) fn rights_of(access: Access) -> u8 {
-        u8::from(access.contains(Access::REMOTE_READ)) | u8::from(access.contains(Access::REMOTE_WRITE)) << 1
+        let bits = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::REMOTE_FETCH];
+        (0..).zip(bits).map(|(shift, bit)| u8::from(access.contains(bit)) << shift).sum()
     }
 }

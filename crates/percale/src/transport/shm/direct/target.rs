@@ -10,7 +10,7 @@ use super::Side;
 use super::assist::Help;
 use super::grantee::{Full, ShmGrantee};
 use super::resolution::{Resolution, Status};
-use crate::memory::region::{Access, Keys, Registered};
+use crate::memory::region::{Keys, Registered, Via};
 use crate::memory::volatile::Segments;
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
@@ -42,13 +42,14 @@ impl Target {
     /// Answers as many questions as there is room for. Whether any was.
     pub(super) fn answer(
         &mut self,
-        keys: Option<&Arc<Keys>>,
+        keys: Option<&Keys>,
+        via: Via,
         pidfd: Option<&Arc<OwnedFd>>,
         mut link: Side<'_>,
     ) -> Result<bool, SendError> {
         let mut any = false;
         while let Some(&(id, key)) = self.owed.front() {
-            let resolution = match keys.map(|keys| keys.find(key)) {
+            let resolution = match keys.map(|keys| keys.find(key, via)) {
                 None => Resolution::of(Status::Executed),
                 Some(Err(_)) => Resolution::of(Status::NoKey),
                 Some(Ok(region)) => self.resolve(&region, pidfd, &mut link),
@@ -69,7 +70,7 @@ impl Target {
 
     /// Grants a region, if the peer can reach it.
     fn resolve(&mut self, region: &Arc<Registered>, pidfd: Option<&Arc<OwnedFd>>, link: &mut Side<'_>) -> Resolution {
-        let rights = Resolution::rights_of(region.access());
+        let rights = Resolution::rights_of(region.rights());
         let (true, Some((status, place, arena))) = (rights != 0, place(region, link.arenas)) else {
             return Resolution::of(Status::Executed);
         };
@@ -110,7 +111,7 @@ impl Target {
 
 /// How a peer can find a region's memory.
 fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
-    let writable = region.access().contains(Access::REMOTE_WRITE);
+    let writable = region.rights().changes();
     if let Some(located) = region.located() {
         let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };
         if arenas.give((located.arena, sharing), located.size, &located.fd) {

@@ -84,7 +84,7 @@ impl ShmLink {
             rx: Consumer::new(pair.area(1 - side, Size::Idle)),
             sender: Sender::new(Arc::clone(&pair), side, bell),
             transfers: Transfers::new(Arc::clone(&pair), side, cma.as_ref().ok().copied(), parts.control),
-            direct: Direct::new(parts.keys, parts.pidfd),
+            direct: Direct::new(parts.keys, parts.via, parts.pidfd),
             pair,
             side,
             rx_grown: false,

@@ -130,6 +130,7 @@ pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
         cma,
         pidfd: None,
         keys: None,
+        via: crate::memory::region::Via::default(),
     })
 }
 

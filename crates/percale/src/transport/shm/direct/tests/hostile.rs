@@ -16,7 +16,7 @@ use crate::wire::head::{Flags, Head, Kind};
 fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
     let mut two = Two::new(true);
     let region = two.region(1 << 20, true, BOTH);
-    let registered = two.domain.inner.keys.find(region.key()).unwrap();
+    let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
     let located = registered.located().unwrap();
     assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
     let (_, side) = two.target.direct();
@@ -66,7 +66,7 @@ fn answers_that_cannot_be_break_the_link_and_nothing_else() {
         ("unknown way", |it| it.status = 0),
         ("unknown way", |it| it.status = 9),
         ("malformed", |it| it.rights = 0),
-        ("malformed", |it| it.rights = 4),
+        ("malformed", |it| it.rights = 16),
         ("malformed", |it| it.notify = 2),
         ("malformed", |it| it.page = 0.into()),
         ("not handed over", |it| it.page = (it.page.get() + 1000).into()),

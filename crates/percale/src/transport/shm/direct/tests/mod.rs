@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{DirectError, GrantIndex, Lookup};
 use crate::domain::{Domain, DomainBuilder};
-use crate::memory::region::{Access, Region};
+use crate::memory::region::{Access, Region, Via};
 use crate::memory::sealed::allocate;
 use crate::memory::volatile::Segments;
 use crate::transport::shm::link::tests::parts;

@@ -110,7 +110,7 @@ fn mr_050_mr_052_rights_are_kept() {
 
 /// What the system says about mappings of the memfd of this region's arena.
 fn mappings(two: &Two, key: u64) -> Vec<String> {
-    let region = two.domain.inner.keys.find(key).unwrap();
+    let region = two.domain.inner.keys.find(key, Via::default()).unwrap();
     let inode = rustix::fs::fstat(&region.located().unwrap().fd).unwrap().st_ino.to_string();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let of_arena = maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode));

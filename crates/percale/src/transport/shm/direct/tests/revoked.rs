@@ -63,7 +63,7 @@ fn mr_067_a_key_that_is_used_again_has_the_new_rights_and_length() {
 fn a_peer_that_asks_again_gets_the_same_grant() {
     let mut two = Two::new(true);
     let region = two.region(8, true, BOTH);
-    let registered = two.domain.inner.keys.find(region.key()).unwrap();
+    let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
     let held = Arc::strong_count(&registered);
     for _ in 0..3 * super::super::ENTRIES {
         two.initiator.forget(region.key());
@@ -86,7 +86,8 @@ fn what_is_void_is_forgotten() {
     assert!(live < 300, "{live} grants are kept");
     // An arena that was freed is not kept mapped for long.
     let region = two.region(1 << 20, true, BOTH);
-    let arena = Arc::downgrade(&two.domain.inner.keys.find(region.key()).unwrap().located().unwrap().fd);
+    let arena =
+        Arc::downgrade(&two.domain.inner.keys.find(region.key(), Via::default()).unwrap().located().unwrap().fd);
     two.write(region.key(), 0, &[1; 8]).unwrap();
     drop(region.close().unwrap());
     assert_eq!(arena.strong_count(), 0);
@@ -178,7 +179,7 @@ fn grantee(
     let pair = Arc::new(Pair::new(pair_memory().unwrap()).unwrap());
     let grantee = Arc::new(ShmGrantee::new(&pair, 0, pidfd).unwrap());
     let region = domain.register(vec![0; 8], BOTH).unwrap();
-    let registered = domain.inner.keys.find(region.key()).unwrap();
+    let registered = domain.inner.keys.find(region.key(), Via::default()).unwrap();
     grantee.grant(&registered).unwrap().unwrap();
     (pair, grantee, region, registered)
 }

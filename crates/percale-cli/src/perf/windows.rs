@@ -1,0 +1,294 @@
+//! `percale perf --windows`: what it costs to give a peer a right and to take it back, and to check one.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comfy_table::{Cell, CellAlignment, Table};
+use percale::device::BufferTable;
+use percale::{
+    Access, AddressVector, Bind, Domain, Endpoint, Entry, Info, OpFlags, PeerAddress, Region, RemoteMemory,
+    TransportKind, Window, WindowAccess, WindowType,
+};
+use pindown::Registrar;
+use serde::Serialize;
+
+use super::{print_line, progress_bar};
+use crate::args::PerfArgs;
+use crate::failure::{Failure, Result};
+use crate::table::RULED;
+use crate::units;
+
+/// Bytes of what is bound, and of what is pinned.
+const BYTES: usize = 1 << 20;
+
+/// Seconds for each line, unless told.
+const SECONDS: f64 = 0.5;
+
+/// Things in a batch that is timed.
+const BATCH: u32 = 500;
+
+/// One line.
+#[derive(Debug, Serialize)]
+struct Line {
+    what: &'static str,
+    /// Live keys.
+    keys: usize,
+    /// Median of batches, for each.
+    p50_ns: f64,
+    /// How many were timed.
+    count: u64,
+}
+
+/// Times batches.
+struct Timer(Duration);
+
+impl Timer {
+    /// The median time of what is done, and how often it was. `prepare` is not timed.
+    fn time<P>(&self, batch: u32, mut prepare: impl FnMut() -> P, mut run: impl FnMut(P)) -> (f64, u64) {
+        let (mut each, started) = (Vec::new(), Instant::now());
+        while started.elapsed() < self.0 || each.len() < 3 {
+            let prepared = prepare();
+            let begun = Instant::now();
+            run(prepared);
+            each.push(begun.elapsed().as_nanos() as f64 / f64::from(batch));
+        }
+        each.sort_by(f64::total_cmp);
+        (each[each.len() / 2], each.len() as u64 * u64::from(batch))
+    }
+}
+
+fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
+    move |error| Failure::Windows(format!("{what}: {error}"))
+}
+
+/// An owner and a user, of domains of their own, who share memory if they can.
+struct Bench {
+    domain: Domain,
+    owner: Endpoint,
+    /// The owner in its own vector, and the user there.
+    owners: (AddressVector, [PeerAddress; 2]),
+    user: Endpoint,
+    users: (AddressVector, PeerAddress),
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        let wrong = failed("opening endpoints");
+        let open = || -> std::result::Result<_, Box<dyn std::error::Error>> {
+            let domain = Info::discover()?.domain().transport(TransportKind::Shm).open()?;
+            let vector = domain.address_vector().build()?;
+            let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+            Ok((domain, vector, endpoint))
+        };
+        let (domain, owners, owner) = open().map_err(&wrong)?;
+        let (_, users, user) = open().map_err(&wrong)?;
+        let insert = |vector: &AddressVector, endpoint: &Endpoint| {
+            vector.insert(endpoint.address()).map_err(|error| Failure::Windows(error.to_string()))
+        };
+        let them = [insert(&owners, &owner)?, insert(&owners, &user)?];
+        let peer = insert(&users, &owner)?;
+        Ok(Self { domain, owner, owners: (owners, them), user, users: (users, peer) })
+    }
+
+    /// Lets the user read what is bound, at the end by itself: the first time it asks, and the owner answers.
+    fn read(&self, name: RemoteMemory) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut reads = 0;
+        while reads < 2 {
+            self.owner.progress();
+            let read = self.user.read(self.users.1, name.slice(0..8), vec![0; 8]).start().map_err(failed("a read"))?;
+            match read.wait_for(Duration::from_millis(1)) {
+                Ok(_) => reads += 1,
+                Err(error) if Instant::now() > deadline => return Err(failed("a read")(error)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&self, peer: PeerAddress, window: &Window, region: &Region, flags: OpFlags) -> Result<RemoteMemory> {
+        let bind = Bind { range: 0..BYTES as u64, access: WindowAccess::all(), key: 1 };
+        self.owner.post_bind(peer, window, region, &bind, 0, flags).map_err(failed("a bind"))
+    }
+
+    fn invalidate(&self, peer: PeerAddress, name: RemoteMemory) -> Result<()> {
+        self.owner.post_invalidate(peer, name.key as u32, 0, OpFlags::empty()).map_err(failed("an invalidation"))
+    }
+
+    /// Waits for a completion, which must be a success.
+    fn done(&self) -> Result<()> {
+        let mut entry = [Entry::default()];
+        loop {
+            match self.owner.poll(&mut entry) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(_) => {
+                    let why = self.owner.read_error().map(|error| error.to_string());
+                    return Err(Failure::Windows(why.unwrap_or_default()));
+                }
+            }
+            self.user.progress();
+        }
+    }
+}
+
+/// Runs it.
+pub(super) fn run(args: &PerfArgs) -> Result<()> {
+    let timer = Timer(Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS)));
+    let bench = Bench::new()?;
+    let memory = bench.domain.allocate(BYTES).map_err(failed("memory"))?;
+    let pinned = pindown::Range::new(memory.as_ptr().addr() as u64, BYTES as u64).map_err(failed("a range"))?;
+    let region = bench.domain.register(memory, Access::empty()).map_err(failed("a region"))?;
+    let bar = progress_bar(5 + args.keys.len() as u64)?;
+    let mut lines = Vec::new();
+    let mut add = |what, keys, (p50_ns, count)| {
+        let line = Line { what, keys, p50_ns, count };
+        bar.inc(1);
+        if args.json {
+            print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
+        }
+        lines.push(line);
+        Ok::<_, Failure>(())
+    };
+    let two = bench.domain.window(WindowType::from(bench.domain.type_two())).map_err(failed("a window"))?;
+    let (me, user) = (bench.owners.1[0], bench.owners.1[1]);
+    let mut wrong = Ok(());
+    let both = timer.time(
+        BATCH,
+        || (),
+        |()| {
+            for _ in 0..BATCH {
+                let round = || bench.invalidate(me, bench.bind(me, &two, &region, OpFlags::empty())?);
+                if let Err(error) = round() {
+                    wrong = Err(error);
+                }
+            }
+        },
+    );
+    std::mem::replace(&mut wrong, Ok(()))?;
+    add("bind and invalidate a window of type 2", 1, both)?;
+    let mut one = bench.domain.window(WindowType::One).map_err(failed("a window"))?;
+    let rebinds = timer.time(
+        BATCH,
+        || (),
+        |()| {
+            for _ in 0..BATCH {
+                black_box(one.bind(&region, 0..BYTES as u64, WindowAccess::all())).ok();
+            }
+        },
+    );
+    drop(one);
+    add("bind a window of type 1 anew", 1, rebinds)?;
+    let direct = timer.time(
+        1,
+        || {
+            let bound = bench.bind(user, &two, &region, OpFlags::COMPLETION).and_then(|name| {
+                bench.done()?;
+                bench.read(name)?;
+                Ok(name)
+            });
+            bound.map_err(|error| wrong = Err(error)).ok()
+        },
+        |name| {
+            if let Some(name) = name {
+                bench.owner.post_invalidate(user, name.key as u32, 0, OpFlags::COMPLETION).ok();
+                bench.done().ok();
+            }
+        },
+    );
+    wrong?;
+    add("invalidate, after one peer reached it by itself", 1, direct)?;
+    let registered = timer.time(
+        BATCH,
+        || (),
+        |()| {
+            for _ in 0..BATCH {
+                drop(black_box(bench.domain.register(Arc::<[u8]>::from([0; 8]), Access::REMOTE_READ)));
+            }
+        },
+    );
+    add("register and close a region, nothing pinned", 1, registered)?;
+    match BufferTable::new(16) {
+        Ok(table) => {
+            let pins = timer.time(
+                1,
+                || (),
+                |()| match table.pin(pinned, pindown::Access::LOCAL_WRITE) {
+                    Ok(pin) => table.unpin(pin.pin),
+                    Err(error) => tracing_error(&error),
+                },
+            );
+            add("register and deregister 1 MiB with pinning", 1, pins)?;
+        }
+        Err(error) => tracing_error(&error),
+    }
+    for keys in args.keys.iter().map(|keys| *keys as usize) {
+        add("check a right", keys, check(&timer, &bench.domain, keys)?)?;
+    }
+    bar.finish_and_clear();
+    if !args.json {
+        print_line(&text(&lines))?;
+    }
+    Ok(())
+}
+
+fn tracing_error(error: &std::io::Error) {
+    eprintln!("no fixed buffers of io_uring: {error}");
+}
+
+/// Checks of random keys among so many.
+fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<(f64, u64)> {
+    let memory = Arc::<[u8]>::from([0; 64]);
+    let region = || domain.register(Arc::clone(&memory), Access::REMOTE_READ).map_err(failed("a region"));
+    let regions: Vec<Region> = (0..keys).map(|_| region()).collect::<Result<_>>()?;
+    // Their keys are random; sorted, they are in no order of their places.
+    let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().slice(8..16)).collect();
+    names.sort_unstable_by_key(|name| name.key);
+    const CHECKS: u32 = 20_000;
+    let mut at = 0;
+    let timed = timer.time(
+        CHECKS,
+        || {
+            let start = at;
+            at = (at + CHECKS as usize) % keys;
+            start
+        },
+        |start| {
+            let (first, rest) = (&names[start..], &names[..]);
+            let mut allowed = 0;
+            let mut left = CHECKS as usize;
+            for part in std::iter::once(first).chain(std::iter::repeat(rest)) {
+                let part = &part[..part.len().min(left)];
+                part.iter().for_each(|name| allowed += usize::from(domain.allows(*name, Access::REMOTE_READ)));
+                left -= part.len();
+                if left == 0 {
+                    break;
+                }
+            }
+            assert_eq!(allowed, CHECKS as usize, "a live key was refused");
+        },
+    );
+    Ok(timed)
+}
+
+fn text(lines: &[Line]) -> String {
+    let mut table = Table::new();
+    table.load_style(RULED);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    table.set_header([Cell::new("what"), right("live keys".into()), right("p50".into()), right("timed".into())]);
+    for line in lines {
+        let row = [line.keys.to_string(), units::time(line.p50_ns), line.count.to_string()];
+        table.add_row(std::iter::once(Cell::new(line.what)).chain(row.map(right)));
+    }
+    let of = |what: &str| lines.iter().find(|line| line.what.contains(what)).map(|line| line.p50_ns);
+    match (of("type 2"), of("with pinning")) {
+        (Some(bound), Some(pinned)) => {
+            format!(
+                "{table}\nbinding and invalidating is {:.0} times cheaper than registering with pinning",
+                pinned / bound
+            )
+        }
+        _ => table.to_string(),
+    }
+}

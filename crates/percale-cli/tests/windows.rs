@@ -1,0 +1,30 @@
+//! `percale perf --windows` as a user meets it. That figures are there is tested, how good they are is not: MW-027 is for people to
+//! read off them.
+
+use serde_json::Value;
+
+use crate::common::{percale, text};
+
+#[expect(dead_code, reason = "nothing is waited for here")]
+mod common;
+
+#[test]
+fn mw_027_what_windows_and_registrations_cost_is_printed() {
+    let quick = ["perf", "--windows", "--seconds", "0.01", "--keys", "100,3000"];
+    let output = percale(&[quick.as_slice(), &["--json"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let pinned = !text(&output.stderr).contains("no fixed buffers");
+    assert_eq!(lines.len(), 6 + usize::from(pinned), "{lines:?}");
+    for line in &lines {
+        assert!(line["p50_ns"].as_f64().is_some_and(|time| time > 0.0), "{line}");
+        assert!(line["count"].as_u64().is_some_and(|count| count > 0), "{line}");
+    }
+    let keys: Vec<_> = lines.iter().filter_map(|line| line["keys"].as_u64()).filter(|keys| *keys > 1).collect();
+    assert_eq!(keys, [100, 3000]);
+    let output = percale(&quick);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("bind and invalidate a window of type 2") && table.contains("check a right"), "{table}");
+    assert_eq!(table.contains("times cheaper"), pinned, "{table}");
+}

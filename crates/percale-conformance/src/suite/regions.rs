@@ -1,0 +1,338 @@
+//! Regions in full: raw keys, registration that ends later, enabling and refreshing, endpoints and authorization keys.
+
+use std::sync::Arc;
+
+use percale::endpoint::safe::{Cause, OperationError};
+use percale::memory::region::{RAW_KEY_BYTES, RegisterError};
+use percale::{Access, Buffer, Counter, ErrorCode, Event, EventQueue, PostError, Region, RemoteMemory};
+
+use crate::fabric::Fabric;
+use crate::memory::{content, same};
+use crate::mesh::Mesh;
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+const LEN: usize = 20_000;
+
+/// Memory of both kinds: of percale's, which local peers may map, and any other.
+fn memories<F: Fabric>(mesh: &Mesh<F>) -> [Buffer; 2] {
+    let mut allocation = mesh.station(1).domain.allocate(LEN).expect("memory");
+    allocation.write(0, &content(1, LEN));
+    [Buffer::from(content(1, LEN)), Buffer::from(allocation)]
+}
+
+/// A read, a write and an atomic operation are all made.
+#[track_caller]
+fn served<F: Fabric>(mesh: &Mesh<F>, region: &Region, remote: RemoteMemory) {
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for (number, len) in [(3, 8), (4, 3000), (5, remote.len as usize)] {
+        let part = remote.slice(0..len as u64);
+        mesh.finish(a.write(peer, content(number, len), part)).expect("the write");
+        let mut there = vec![0; len];
+        region.read(0, &mut there);
+        same(&there, &content(number, len), "what was written");
+        let got = mesh.finish(a.read(peer, part, vec![0; len])).expect("the read");
+        same(&got.into_vec(), &content(number, len), "what was read");
+    }
+    let word = remote.slice(0..8);
+    let before = mesh.finish(a.fetch_add(peer, word, 7_u64)).expect("an atomic operation");
+    assert_eq!(mesh.finish(a.fetch_add(peer, word, 7_u64)).expect("another"), before.wrapping_add(7));
+}
+
+/// None of them is, and nothing is disclosed or changed.
+#[track_caller]
+fn refused<F: Fabric>(mesh: &Mesh<F>, region: Option<&Region>, remote: RemoteMemory) {
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let bytes = |region: &Region| {
+        let mut bytes = vec![0; region.len()];
+        region.read(0, &mut bytes);
+        bytes
+    };
+    let before = region.map(bytes);
+    for len in [8, 3000, remote.len as usize] {
+        let part = remote.slice(0..len as u64);
+        let write = mesh.finish(a.write(peer, vec![0x55; len], part)).expect_err("a write is refused");
+        assert_eq!(code(&write), ErrorCode::KeyRejected);
+        let read = mesh.finish(a.read(peer, part, vec![0x55; len])).expect_err("a read is refused");
+        assert_eq!(code(&read), ErrorCode::KeyRejected);
+        same(&read.buffer.expect("it comes back").into_vec(), &vec![0x55; len], "nothing is disclosed");
+    }
+    let add = mesh.finish(a.fetch_add(peer, remote.slice(0..8), 1_u64)).expect_err("an atomic operation is refused");
+    assert_eq!(code(&add), ErrorCode::KeyRejected);
+    assert_eq!(region.map(bytes), before, "something was changed");
+}
+
+#[track_caller]
+fn code(error: &OperationError) -> ErrorCode {
+    match &error.cause {
+        Cause::Completion(error) => error.error,
+        other => panic!("the operation should have been posted: {other}"),
+    }
+}
+
+/// Whoever has all of a raw key, mapped, reaches its region; nobody else does, nor anybody when it is mapped no more.
+pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (ours, theirs) = (&mesh.station(0).domain, &mesh.station(1).domain);
+    for (base, memory) in [0, 0x7000_0000_0000].into_iter().zip(memories(&mesh)) {
+        let region = theirs.registration(ALL).base(base).raw_key().own(memory).expect("a region");
+        let raw = region.raw_key();
+        assert_eq!((raw.as_bytes().len(), region.remote().address), (RAW_KEY_BYTES, base));
+        // As it is, it is no key.
+        for part in raw.as_bytes().windows(8) {
+            let key = u64::from_le_bytes(part.try_into().expect("8 bytes"));
+            let read = mesh.finish(mesh.endpoint(0).read(
+                mesh.peer(1),
+                RemoteMemory { key, address: base, len: 8 },
+                vec![0; 8],
+            ));
+            assert_eq!(code(&read.expect_err("no key")), ErrorCode::KeyRejected);
+        }
+        let mapped = ours.map_raw(raw.as_bytes()).expect("a raw key");
+        let remote = mapped.remote(base, LEN as u64);
+        served(&mesh, &region, remote);
+        let again = ours.map_raw(raw.as_bytes()).expect("mapped twice");
+        assert_ne!(again.key(), mapped.key());
+        drop(mapped);
+        let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+        let late = a.write(peer, vec![1; 8], remote.slice(0..8)).start().expect_err("it is unmapped");
+        assert!(matches!(late.cause, Cause::Post(PostError::NotMapped(key)) if key == remote.key), "{late}");
+        served(&mesh, &region, again.remote(base, LEN as u64));
+        // It outlives its region, and is then of no use; nor is another region's.
+        drop(region.close().expect("nobody is at it"));
+        refused(&mesh, None, again.remote(base, LEN as u64));
+        let next = theirs.registration(ALL).base(base).raw_key().own(content(1, LEN)).expect("a region");
+        refused(&mesh, Some(&next), again.remote(base, LEN as u64));
+    }
+}
+
+/// Regions without long keys have short ones, which are mapped as well.
+pub fn key_013_key_019_short_raw_keys_are_mapped_too<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    for memory in memories(&mesh) {
+        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        assert_eq!(region.raw_key().as_bytes(), region.key().to_le_bytes());
+        let mapped = mesh.station(0).domain.map_raw(region.raw_key().as_bytes()).expect("a raw key");
+        served(&mesh, &region, mapped.remote(0, LEN as u64));
+        served(&mesh, &region, region.remote());
+    }
+}
+
+/// Raw keys with any bit changed, cut, of another domain, or made of two, open nothing.
+pub fn key_005_key_015_forged_raw_keys_open_nothing<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let ours = &mesh.station(0).domain;
+    for memory in memories(&mesh) {
+        let region = mesh.station(1).domain.registration(ALL).raw_key().own(memory).expect("a region");
+        let other = mesh.station(1).domain.registration(Access::empty()).raw_key().own(vec![0; LEN]).expect("a region");
+        let foreign = mesh.fabric.domain(|domain| domain);
+        let foreign = foreign.registration(ALL).raw_key().own(vec![0; LEN]).expect("a region elsewhere");
+        let good: [u8; RAW_KEY_BYTES] = region.raw_key().as_bytes().try_into().expect("32 bytes");
+        let mut forged = (0..8 * RAW_KEY_BYTES)
+            .map(|bit| {
+                let mut wrong = good;
+                wrong[bit / 8] ^= 1 << (bit % 8);
+                wrong.to_vec()
+            })
+            .collect::<Vec<_>>();
+        let mut spliced = good;
+        spliced[..16].copy_from_slice(&other.raw_key().as_bytes()[..16]);
+        forged.extend([
+            good[..8].to_vec(),
+            foreign.raw_key().as_bytes().to_vec(),
+            spliced.to_vec(),
+            vec![0; RAW_KEY_BYTES],
+        ]);
+        let before = content(1, LEN);
+        for wrong in forged {
+            let mapped = ours.map_raw(&wrong).expect("as long as raw keys are");
+            let part = mapped.remote(0, 8);
+            let read = mesh.finish(mesh.endpoint(0).read(mesh.peer(1), part, vec![0; 8])).expect_err("forged");
+            assert_eq!(code(&read), ErrorCode::KeyRejected, "{wrong:x?}");
+            let write = mesh.finish(mesh.endpoint(0).write(mesh.peer(1), vec![9; 8], part)).expect_err("forged");
+            assert_eq!(code(&write), ErrorCode::KeyRejected, "{wrong:x?}");
+        }
+        for len in (0..64).filter(|len| !matches!(*len, 8 | RAW_KEY_BYTES)) {
+            let error = ours.map_raw(&vec![7; len]).expect_err("no raw key is as long");
+            assert_eq!(error.errno(), 22, "{len}: {error}");
+        }
+        let mut there = vec![0; LEN];
+        region.read(0, &mut there);
+        same(&there, &before, "the target");
+        served(&mesh, &region, ours.map_raw(&good).expect("a raw key").remote(0, LEN as u64));
+    }
+}
+
+/// What stands for no key, or for a mapped one, is nobody's (KEY-004, MR-072).
+pub fn key_004_mr_072_some_keys_are_nobodys<F: Fabric>() {
+    let mesh = Mesh::<F>::new(1);
+    let domain = &mesh.station(0).domain;
+    for key in [u64::MAX, 0xFFFF_FFFE_0000_0000, 0xFFFF_FFFE_FFFF_FFFF] {
+        let error = domain.registration(ALL).key(key).own(vec![0; 8]).expect_err("a reserved key");
+        assert!(matches!(error, RegisterError::KeyReserved(other) if other == key), "{error}");
+        assert_eq!(error.errno(), 129, "EKEYREJECTED");
+    }
+    let most = domain.registration(ALL).key(u64::MAX - 1).own(vec![0; 8]).expect("the last key");
+    assert_eq!(most.key(), u64::MAX - 1);
+    let mut regions = Vec::new();
+    for _ in 0..500 {
+        let region = domain.register(vec![0; 8], ALL).expect("a region");
+        assert!(region.key() >> 32 != 0 && region.key() >> 32 != 0xFFFF_FFFE && region.key() != u64::MAX);
+        regions.push(region);
+    }
+}
+
+/// Registration that ends with an event: before it is read nobody reaches anything, and there is no key to show.
+pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    let events = EventQueue::new(3);
+    for memory in memories(&mesh) {
+        let remote = RemoteMemory { key: 90, address: 0, len: LEN as u64 };
+        let pending = domain.registration(ALL).key(90).begin(memory, &events, 7).expect("room for an event");
+        refused(&mesh, None, remote);
+        let pending = pending.finish().expect_err("the event was not read");
+        assert_eq!(events.peek(), Some(Event::Registered { context: 7 }));
+        assert_eq!(events.read(), Some(Event::Registered { context: 7 }));
+        assert_eq!(events.read(), None, "exactly one");
+        let region = pending.finish().expect("it has ended").expect("a region");
+        assert_eq!(region.key(), 90);
+        served(&mesh, &region, remote);
+        // A key that is taken: an event of that, and no region.
+        let late = domain.registration(ALL).key(90).begin(vec![0; 8], &events, 8).expect("room for an event");
+        assert!(matches!(events.read(), Some(Event::RegistrationFailed { context: 8, errno: 126, .. })));
+        let error = late.finish().expect("it has ended").expect_err("the key is taken");
+        assert!(matches!(error, RegisterError::KeyTaken(90)), "{error}");
+        // Withdrawn, there is no event; and there is none where the call failed.
+        drop(domain.registration(ALL).key(91).begin(vec![0; 8], &events, 9).expect("room for an event"));
+        assert_eq!(events.read(), None);
+        let full = (0..3).map(|context| domain.registration(ALL).begin(vec![0; 8], &events, context).expect("room"));
+        let full = full.collect::<Vec<_>>();
+        domain.registration(ALL).begin(vec![0; 8], &events, 3).expect_err("no room");
+        for context in 0..3 {
+            assert_eq!(events.read(), Some(Event::Registered { context }));
+        }
+        assert_eq!(events.read(), None);
+        full.into_iter().for_each(|pending| drop(pending.finish().expect("it has ended").expect("a region")));
+    }
+}
+
+/// Peers' writes and atomic operations are counted, one each; reads, and what is written elsewhere, are not.
+pub fn bind_001_bind_002_bind_008_what_peers_write_is_counted<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    let domain = &mesh.station(1).domain;
+    for memory in memories(&mesh) {
+        let counter = Arc::new(Counter::new());
+        let mut region = domain.registration(ALL).counter(&counter).disabled().own(memory).expect("a region");
+        let other = domain.register(vec![0; LEN], ALL).expect("another region");
+        refused(&mesh, Some(&region), region.remote());
+        assert_eq!(counter.read(), 0);
+        region.enable().expect("nobody is at it");
+        served(&mesh, &region, region.remote());
+        mesh.until(|| (counter.read() >= 5).then_some(()));
+        mesh.finish(a.read(peer, region.remote(), vec![0; LEN])).expect("a read");
+        served(&mesh, &other, other.remote());
+        mesh.turns(50);
+        assert_eq!(counter.read(), 5, "three writes and two atomic operations");
+        // The counter stays the region's when that is disabled and enabled again.
+        region.refresh(|| ()).expect("nobody is at it");
+        mesh.finish(a.write(peer, vec![1; 100], region.remote().slice(0..100))).expect("a write");
+        mesh.until(|| (counter.read() >= 6).then_some(()));
+    }
+}
+
+/// A disabled region has its key, and nobody reaches it: not those either who reached it before.
+pub fn bind_006_bind_009_a_disabled_region_is_not_reached<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    for memory in memories(&mesh) {
+        let mut region = domain.registration(ALL).key(66).disabled().own(memory).expect("a region");
+        assert!(!region.is_enabled());
+        let taken = domain.registration(ALL).key(66).own(vec![0; 8]).expect_err("the key is taken");
+        assert!(matches!(taken, RegisterError::KeyTaken(66)), "{taken}");
+        for _ in 0..3 {
+            refused(&mesh, Some(&region), region.remote());
+            region.enable().expect("nobody is at it");
+            region.enable().expect("nothing happens to an enabled region");
+            served(&mesh, &region, region.remote());
+            region.disable().expect("nobody is at it");
+            region.disable().expect("nothing happens to a disabled region");
+        }
+        // Closed while it is disabled, its key is free.
+        drop(region.close().expect("nobody is at it"));
+        let again = domain.registration(ALL).key(66).own(content(1, LEN)).expect("the key is free");
+        served(&mesh, &again, again.remote());
+        drop(again);
+        drop(domain.registration(ALL).key(66).disabled().own(vec![0; 8]).expect("the key is free"));
+        domain.registration(ALL).key(66).own(vec![0; 8]).expect("the key is free");
+    }
+}
+
+/// A region of one endpoint is not reached through others; one of none in particular through all.
+pub fn bind_010_bind_011_bind_012_a_region_of_one_endpoint<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (domain, here) = (&mesh.station(1).domain, mesh.endpoint(1).id());
+    let elsewhere = domain.endpoint().vector(&mesh.station(1).vector).bind(mesh.fabric.address()).expect("an endpoint");
+    for memory in memories(&mesh) {
+        let mut region = domain.registration(ALL).endpoint(elsewhere.id()).own(memory).expect("a region");
+        refused(&mesh, Some(&region), region.remote());
+        region.disable().expect("nobody is at it");
+        region.restrict(here);
+        refused(&mesh, Some(&region), region.remote());
+        region.enable().expect("nobody is at it");
+        served(&mesh, &region, region.remote());
+        region.disable().expect("nobody is at it");
+        region.restrict(elsewhere.id());
+        region.enable().expect("nobody is at it");
+        refused(&mesh, Some(&region), region.remote());
+        let of_all = domain.register(content(1, LEN), ALL).expect("a region");
+        served(&mesh, &of_all, of_all.remote());
+    }
+}
+
+/// While a region is refreshed its peers' accesses fail; afterwards they find what is there then.
+pub fn bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for memory in memories(&mesh) {
+        let mut region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let remote = region.remote();
+        for number in 0..5 {
+            served(&mesh, &region, remote);
+            region.refresh(|| refused(&mesh, None, remote)).expect("nobody is at it");
+            region.write(0, &content(number, LEN));
+            let got = mesh.finish(a.read(peer, remote, vec![0; LEN])).expect("a read");
+            same(&got.into_vec(), &content(number, LEN), "what is there now");
+        }
+    }
+}
+
+/// Regions are for endpoints of one authorization key: the domain's, or another.
+pub fn mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key<F: Fabric>() {
+    for own in [None, Some("of the endpoints")] {
+        let mesh = Mesh::<F>::with(
+            2,
+            |domain| domain.authorization_key("of the domain"),
+            |_, endpoint| match own {
+                Some(key) => endpoint.authorization_key(key),
+                None => endpoint,
+            },
+        );
+        let domain = &mesh.station(1).domain;
+        for key in [None, Some("of the domain"), Some("of the endpoints"), Some("of nobody")] {
+            for memory in memories(&mesh) {
+                let registration = domain.registration(ALL);
+                let registration = match key {
+                    Some(key) => registration.authorization_key(key.as_bytes()),
+                    None => registration,
+                };
+                let region = registration.own(memory).expect("a region");
+                if key.unwrap_or("of the domain") == own.unwrap_or("of the domain") {
+                    served(&mesh, &region, region.remote());
+                } else {
+                    refused(&mesh, Some(&region), region.remote());
+                }
+            }
+        }
+    }
+}

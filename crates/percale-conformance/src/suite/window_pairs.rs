@@ -1,0 +1,249 @@
+//! Windows and endpoints: through whom a key works, how it ends with an endpoint, and how peers give it back.
+
+use percale::memory::window::WindowState;
+use percale::{Access, ErrorCode, PeerAddress, RemoteMemory, TypeTwo, WindowAccess, WindowType};
+
+use super::windows::{LEN, REFUSED, bind, bytes, bytes_of, code, how, invalidate, reads, regions, user_reads};
+use crate::fabric::Fabric;
+use crate::memory::{content, same};
+use crate::mesh::{Mesh, Station};
+
+/// Another endpoint of a station's domain that knows station 0, and is driven by whoever calls.
+fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
+    let domain = mesh.station(number).domain.clone();
+    let vector = domain.address_vector().build().expect("a vector");
+    let endpoint = domain.endpoint().vector(&vector).bind(mesh.fabric.address()).expect("an endpoint");
+    vector.insert(mesh.endpoint(0).address()).expect("an address");
+    vector.insert(endpoint.address()).expect("an address");
+    Station { endpoint, vector, domain }
+}
+
+/// Type 1: through every endpoint of the domain, and through none of another; endpoints come and go.
+pub fn mw_032_mw_033_a_type_1_key_is_its_domains<F: Fabric>() {
+    let mut mesh = Mesh::<F>::new(3);
+    for region in regions(&mesh, Access::empty()) {
+        let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+        let name = window.bind(&region, 0..8, WindowAccess::READ).expect("a bind");
+        assert_eq!(user_reads(&mesh, name), bytes(0..8));
+        let other = second(&mesh, 1);
+        let to_itself = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
+        assert_eq!(to_itself.expect("through another endpoint of the domain").into_vec(), bytes(0..8).unwrap());
+        if !F::ALONE {
+            assert_eq!(reads(&mesh, mesh.endpoint(0), mesh.peer(2), name), REFUSED);
+            drop(other);
+            let replaced = second(&mesh, 1);
+            mesh.close(1);
+            mesh.open(1, replaced);
+            let vector = &mesh.station(0).vector;
+            let peer = vector.insert(mesh.endpoint(1).address()).expect("an address");
+            assert_eq!(reads(&mesh, mesh.endpoint(0), peer, name), bytes(0..8));
+            let one = mesh.station(1).endpoint.address();
+            assert_eq!(vector.lookup(peer), Some(one));
+            break; // The mesh knows the first station 1 no more.
+        }
+    }
+}
+
+/// Type 2: bound with a byte, never of no bytes, not twice; invalidated once, and bound again.
+pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    for region in regions(&mesh, Access::empty()) {
+        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        assert_eq!(bind(&mesh, &window, &region, how(8..8, WindowAccess::READ, 1)), Err(ErrorCode::Invalid));
+        for byte in [0, 1, 0x7F, 0xFF, 0xFF, 3] {
+            let name = bind(&mesh, &window, &region, how(8..18, WindowAccess::READ, byte)).expect("a bind");
+            assert_eq!(name.key, u64::from(window.key_with(byte)));
+            assert_eq!(user_reads(&mesh, name), bytes(8..18));
+            let again = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, byte ^ 1));
+            assert_eq!((again, user_reads(&mesh, name)), (Err(ErrorCode::Busy), bytes(8..18)));
+            assert_eq!(invalidate(&mesh, name.key ^ 1), Err(ErrorCode::KeyRejected));
+            invalidate(&mesh, name.key).expect("it is bound");
+            assert_eq!(user_reads(&mesh, name), REFUSED);
+            assert_eq!(invalidate(&mesh, name.key), Err(ErrorCode::KeyRejected));
+        }
+        for key in [0, 1, 0xFFFF_FFFF] {
+            assert_eq!(invalidate(&mesh, key), Err(ErrorCode::KeyRejected));
+        }
+    }
+}
+
+/// Type 2: for one peer of one endpoint.
+pub fn mw_038_mw_040_a_type_2_key_is_its_pairs<F: Fabric>() {
+    for two in [TypeTwo::A, TypeTwo::B] {
+        let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);
+        for region in regions(&mesh, Access::empty()) {
+            let window = mesh.station(1).domain.window(two.into()).expect("a window");
+            let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
+            assert_eq!(user_reads(&mesh, name), bytes(0..8));
+            // Another endpoint of the domain, itself as a peer: neither end is right.
+            let other = second(&mesh, 1);
+            let refused = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
+            assert_eq!(code(refused), ErrorCode::KeyRejected);
+            let refused = other.endpoint.invalidate(PeerAddress(1), name.key as u32).wait();
+            assert_eq!(code(refused), ErrorCode::Denied);
+            if !F::ALONE {
+                // Another peer of the endpoint.
+                assert_eq!(reads(&mesh, mesh.endpoint(2), mesh.peer(1), name), REFUSED);
+                let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key as u32);
+                assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
+                // The owner itself.
+                assert_eq!(reads(&mesh, mesh.endpoint(1), mesh.peer(1), name), REFUSED);
+            }
+            assert_eq!(user_reads(&mesh, name), bytes(0..8), "it is as it was");
+            invalidate(&mesh, name.key).expect("it is bound");
+        }
+    }
+}
+
+/// Type 2A holds its endpoint, type 2B ends with it.
+pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
+    for two in [TypeTwo::A, TypeTwo::B] {
+        let mesh = Mesh::<F>::with(1, |domain| domain.windows(two), |_, endpoint| endpoint);
+        for region in regions(&mesh, Access::empty()) {
+            let Station { endpoint, domain, .. } = second(&mesh, 0);
+            let (me, window) = (PeerAddress(1), domain.window(two.into()).expect("a window"));
+            let how = how(0..8, WindowAccess::READ, 1);
+            let name = endpoint.bind_window(me, &window, &region, how.clone()).wait().expect("a bind");
+            if two == TypeTwo::A {
+                let Err(endpoint) = endpoint.close() else { panic!("closed with a bound 2A window") };
+                assert_eq!(
+                    endpoint.read(me, name, vec![0; 8]).wait().expect("it works on").into_vec(),
+                    bytes(0..8).unwrap()
+                );
+                endpoint.invalidate(me, name.key as u32).wait().expect("it is bound");
+                endpoint.close().expect("nothing is bound through it");
+            } else {
+                let address = endpoint.address();
+                endpoint.close().expect("a 2B window does not hold it");
+                assert_eq!(window.state(), WindowState::Unbound);
+                // Who has its address after it cannot use its windows.
+                let vector = domain.address_vector().build().expect("a vector");
+                let next = domain.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
+                let me = vector.insert(next.address()).expect("an address");
+                assert_eq!(code(next.read(me, name, vec![0; 8]).wait()), ErrorCode::KeyRejected);
+                let other = mesh.fabric.domain(|domain| domain.windows(two));
+                let vector = other.address_vector().build().expect("a vector");
+                drop(next);
+                let next = other.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
+                let me = vector.insert(next.address()).expect("an address");
+                assert_eq!(code(next.read(me, name, vec![0; 8]).wait()), ErrorCode::KeyRejected);
+            }
+            // A dropped endpoint unbinds either.
+            let Station { endpoint, .. } = second(&mesh, 0);
+            endpoint.bind_window(me, &window, &region, how).wait().expect("a bind");
+            drop(endpoint);
+            assert_eq!(window.state(), WindowState::Unbound);
+            assert!(window.close().is_ok());
+            region.close().expect("nothing is bound");
+        }
+    }
+}
+
+/// A peer's message invalidates: eager and offered, expected and not, tagged and not; the receiver is told which key died.
+pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
+    for region in regions(&mesh, Access::empty()) {
+        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        for (len, early) in
+            [(0, true), (8, true), (8, false), (9000, true), (9000, false), (F::BULK, true), (F::BULK, false)]
+        {
+            for tagged in [false, true] {
+                let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
+                assert_eq!(user_reads(&mesh, name), bytes(0..8));
+                let receive = || {
+                    let receive = if tagged { owner.tagged_recv(5, 0, vec![0; len]) } else { owner.recv(vec![0; len]) };
+                    receive.start().expect("a receive")
+                };
+                let posted = early.then(receive);
+                let send = if tagged {
+                    user.tagged_send(mesh.peer(1), 5, content(2, len))
+                } else {
+                    user.send(mesh.peer(1), content(2, len))
+                };
+                let send = send.invalidating(name.key as u32).start().expect("a send");
+                if posted.is_none() {
+                    mesh.turns(100);
+                }
+                let got = mesh.finish(posted.unwrap_or_else(receive)).expect("the message");
+                assert_eq!((got.invalidated, got.data, got.len), (Some(name.key as u32), None, len));
+                same(&got.to_vec(), &content(2, len), "the message");
+                assert_eq!(window.state(), WindowState::Unbound);
+                mesh.finish(send).expect("the send");
+                assert_eq!(user_reads(&mesh, name), REFUSED);
+                // Once only: a second such message is not delivered.
+                let receive = receive();
+                let again = user.tagged_send(mesh.peer(1), 5, content(3, len)).invalidating(name.key as u32);
+                assert_eq!(code(mesh.finish(again)), ErrorCode::KeyRejected);
+                assert!(!receive.is_ready(), "a refused message was delivered");
+                assert!(receive.cancel());
+                mesh.finish(receive).expect_err("it was cancelled");
+            }
+        }
+        // What comes without a key says so.
+        let receive = owner.recv(vec![0; 8]).start().expect("a receive");
+        mesh.finish(user.send(mesh.peer(1), vec![1; 8]).data(7)).expect("a send");
+        let got = mesh.finish(receive).expect("a message");
+        assert_eq!((got.invalidated, got.data), (None, Some(7)));
+    }
+}
+
+/// Bind, key and invalidation in the order in which they were posted, also before there is a connection.
+pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
+    for region in regions(&mesh, Access::empty()) {
+        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let receive = user.recv(vec![0; RemoteMemory::BYTES]).start().expect("a receive");
+        let bind = owner
+            .bind_window(mesh.peer(0), &window, &region, how(16..24, WindowAccess::READ, 1))
+            .start()
+            .expect("room");
+        let bound = RemoteMemory { key: window.key_with(1).into(), address: 16, len: 8 };
+        let send = owner.send(mesh.peer(0), bound.to_bytes().to_vec()).start().expect("room");
+        let name = mesh.finish(receive).expect("the key").to_vec();
+        let name = RemoteMemory::from_bytes(&name).expect("a name");
+        assert_eq!(user_reads(&mesh, name), bytes(16..24), "whoever has the key can use it");
+        assert_eq!(mesh.finish(bind).expect("the bind"), name);
+        mesh.finish(send).expect("the send");
+        // Invalidate and bind again, posted in a row.
+        let ended = owner.invalidate(mesh.peer(0), name.key as u32).start().expect("room");
+        let next = owner
+            .bind_window(mesh.peer(0), &window, &region, how(24..32, WindowAccess::READ, 2))
+            .fenced()
+            .start()
+            .expect("room");
+        mesh.finish(ended).expect("nobody is at it");
+        let next = mesh.finish(next).expect("the next bind");
+        assert_eq!((user_reads(&mesh, name), user_reads(&mesh, next)), (REFUSED, bytes(24..32)));
+        invalidate(&mesh, next.key).expect("it is bound");
+    }
+}
+
+/// Accesses under way while the window is invalidated complete wholly or fail; afterwards nothing is written.
+pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let (user, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for region in regions(&mesh, Access::empty()) {
+        let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        for round in 0..12 {
+            let len = [8, 5000, LEN][round as usize % 3] as u64;
+            let name = bind(&mesh, &window, &region, how(0..len, WindowAccess::WRITE, round)).expect("a bind");
+            let write = |fill| user.write(peer, vec![fill; len as usize], name).start().expect("room");
+            if round % 2 == 0 {
+                mesh.finish(write(1)).expect("it is bound"); // From the next on the user may reach it by itself.
+            }
+            let writes: Vec<_> = (10..40).map(write).collect();
+            mesh.turns(usize::from(round));
+            let ended = invalidate(&mesh, name.key);
+            ended.expect("nobody is stopped");
+            let after = bytes_of(&region);
+            let results = writes.into_iter().map(|write| mesh.finish(write).map(drop)).collect::<Vec<_>>();
+            for result in results.into_iter().filter(Result::is_err) {
+                assert_eq!(code(result), ErrorCode::KeyRejected);
+            }
+            mesh.turns(100);
+            same(&bytes_of(&region), &after, "after the invalidation");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Windows over one memory are invalidated and bound again while four peers write through them without pause, and some are killed.
+//!
+//! An epoch has a window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which says in which
+//! epoch; between two epochs nobody may write.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use percale::domain::DomainBuilder;
+use percale::memory::window::WindowError;
+use percale::{Access, Bind, Buffer, ErrorCode, PeerAddress, Region, Window, WindowAccess, WindowType};
+use percale_conformance::long;
+use percale_conformance::peers::Open;
+use percale_conformance::process::{Helper, ask, say, told};
+use percale_conformance::random::{Random, seed};
+use percale_conformance::watchdog::Watchdog;
+
+use super::ground::{GROUND, filling_of, stamp_of};
+use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
+
+crate::on!(shm, untrusting, tcp: {
+    mw_050_rev_001_nothing_is_written_through_a_window_after_its_invalidation,
+});
+
+const WRITERS: usize = 4;
+/// The key of the board: for each writer a word, the epoch and below it the key to write through.
+const BOARD: u64 = 1;
+/// On the board: go home.
+const END: u64 = u64::MAX;
+const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
+const DEPTH: usize = 4;
+/// Helpers give up after ten minutes: all are replaced before.
+const SHIFT: Duration = Duration::from_secs(240);
+
+/// For 2 seconds on each kind of memory; with `PERCALE_LONG` for ten minutes in all.
+fn mw_050_rev_001_nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
+    let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
+    let time = if long() { Duration::from_secs(600) / memories.len() as u32 } else { Duration::from_secs(2) };
+    let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
+    let _watchdog = Watchdog::within("nothing is written through a dead window", patience);
+    for &sealed in memories {
+        Run::new(kind, sealed).run(time);
+    }
+}
+
+/// A writer and its window of type 2.
+struct Writer {
+    helper: Helper,
+    address: PeerAddress,
+    window: Window,
+    since: Instant,
+}
+
+struct Run<'k> {
+    kind: &'k str,
+    sealed: bool,
+    open: Open,
+    own: String,
+    board: Region,
+    region: Region,
+    all: Window,
+    writers: Vec<Writer>,
+    random: Random,
+    scratch: Vec<u8>,
+    filling: u8,
+}
+
+impl<'k> Run<'k> {
+    fn new(kind: &'k str, sealed: bool) -> Self {
+        let open = open_kind(kind, |domain: DomainBuilder| domain);
+        let domain = &open.domain;
+        let board = domain.allocate(8 * WRITERS).expect("memory");
+        let board = domain.registration(Access::REMOTE_READ).key(BOARD).own(board).expect("a region");
+        let memory =
+            if sealed { Buffer::from(domain.allocate(GROUND).expect("memory")) } else { Buffer::from(vec![0; GROUND]) };
+        // By the region's own key peers may do nothing.
+        let region = domain.register(memory, Access::empty()).expect("a region");
+        let all = domain.window(WindowType::One).expect("a window");
+        let own = open.endpoint.address().to_string();
+        let (writers, random, scratch) = (Vec::new(), Random::new(seed()), vec![0; GROUND]);
+        Self { kind, sealed, open, own, board, region, all, writers, random, scratch, filling: 0 }
+    }
+
+    fn hire(&self, place: usize) -> Writer {
+        let (seed, place) = (seed().to_string(), place.to_string());
+        let told = [
+            ("PERCALE_FABRIC", self.kind),
+            ("PERCALE_PEER", self.own.as_str()),
+            ("PERCALE_SEED", seed.as_str()),
+            ("PERCALE_PLACE", place.as_str()),
+        ];
+        let mut helper = Helper::start("window-writer", &told);
+        let address = self.open.insert(&helper.hear());
+        let window = self.open.domain.window(WindowType::TwoB).expect("a window");
+        Writer { helper, address, window, since: Instant::now() }
+    }
+
+    fn post(&mut self, place: usize, word: u64) {
+        self.board.write(8 * place, &word.to_le_bytes());
+    }
+
+    /// Sends a writer home; what it did.
+    fn dismiss(&mut self, place: usize, mut writer: Writer) -> String {
+        self.post(place, END);
+        let deadline = Deadline::new("a writer goes home");
+        let word = loop {
+            match writer.helper.try_hear() {
+                Some(word) => break word,
+                None => {
+                    self.open.endpoint.progress();
+                    deadline.check();
+                }
+            }
+        };
+        writer.helper.tell("end");
+        writer.helper.end();
+        self.post(place, 0);
+        word
+    }
+
+    /// Lets the writers in; by which keys of type 2.
+    fn admit(&mut self, epoch: u64) -> Vec<u32> {
+        let one = self.random.below(2) == 0;
+        if one {
+            let name = self.all.bind(&self.region, 0..GROUND as u64, WindowAccess::WRITE).expect("a bind");
+            (0..WRITERS).for_each(|place| self.post(place, epoch << 32 | name.key));
+            return Vec::new();
+        }
+        let mut keys = Vec::new();
+        for place in 0..WRITERS {
+            let writer = &self.writers[place];
+            let bind = Bind { range: 0..GROUND as u64, access: WindowAccess::WRITE, key: epoch as u8 };
+            let bound = self.open.endpoint.bind_window(writer.address, &writer.window, &self.region, bind);
+            let name = bound.wait().expect("a bind");
+            keys.push(name.key as u32);
+            self.post(place, epoch << 32 | name.key);
+        }
+        keys
+    }
+
+    fn is_written(&self) -> bool {
+        let mut first = [0];
+        self.region.read(0, &mut first);
+        first[0] != self.filling
+    }
+
+    /// Takes all keys back; how often a writer had to be waited for again.
+    fn expel(&mut self, keys: &[u32]) -> u64 {
+        let mut busy = 0;
+        let deadline = Deadline::new("an invalidation ends");
+        while let Err(error) = self.all.bind(&self.region, 0..0, WindowAccess::empty()) {
+            assert_eq!(error, WindowError::Busy);
+            busy += 1;
+            deadline.check();
+        }
+        for (writer, key) in self.writers.iter().zip(keys) {
+            while let Err(error) = self.open.endpoint.invalidate(writer.address, *key).wait() {
+                assert_eq!(code(&error), ErrorCode::Busy, "{error}"); // Its writer waits for a processor.
+                busy += 1;
+                deadline.check();
+            }
+        }
+        busy
+    }
+
+    /// Nobody wrote since.
+    fn check(&mut self, epoch: u64) {
+        self.region.read(0, &mut self.scratch);
+        if let Some(at) = self.scratch.iter().position(|byte| *byte != self.filling) {
+            let byte = self.scratch[at];
+            panic!(
+                "byte {at} became {byte:#04x} after an invalidation had ended (epoch {epoch}, {:#04x})",
+                stamp_of(epoch)
+            );
+        }
+    }
+
+    /// The epoch is over: only its own writes are there. Fills the memory anew. How many bytes were written.
+    fn over(&mut self, epoch: u64) -> u64 {
+        let (filling, stamp) = (self.filling, stamp_of(epoch));
+        self.region.read(0, &mut self.scratch);
+        let stamped = self.scratch.iter().filter(|byte| **byte == stamp).count();
+        if let Some(at) = self.scratch.iter().position(|byte| *byte != stamp && *byte != filling) {
+            panic!("epoch {epoch}: byte {at} is {:#04x}, of another epoch than this ({stamp:#04x})", self.scratch[at]);
+        }
+        self.filling = filling_of(epoch);
+        self.scratch.fill(self.filling);
+        self.region.write(0, &self.scratch);
+        stamped as u64
+    }
+
+    fn run(mut self, time: Duration) {
+        self.writers = (0..WRITERS).map(|place| self.hire(place)).collect();
+        let started = Instant::now();
+        let (mut epoch, mut busy, mut bytes, mut killed) = (0, 0, 0, 0_u64);
+        while started.elapsed() < time {
+            epoch += 1;
+            self.check(epoch);
+            let keys = self.admit(epoch);
+            // Mostly somebody writes when the keys are taken back; sometimes they are so at once.
+            if self.random.below(8) > 0 {
+                let deadline = Deadline::new("a writer writes");
+                while !self.is_written() {
+                    work(&self.open);
+                    deadline.check();
+                }
+                (0..self.random.below(30)).for_each(|_| _ = self.open.endpoint.progress());
+                let (long, begun) = (self.random.below(4) == 0, Instant::now());
+                let time = Duration::from_micros(self.random.below(2000) as u64);
+                while long && begun.elapsed() < time {
+                    work(&self.open);
+                }
+                (0..self.random.below(20_000)).for_each(|_| std::hint::spin_loop());
+            }
+            let victim = (self.random.below(48) == 0).then(|| self.random.below(WRITERS));
+            if let Some(victim) = victim {
+                self.writers[victim].helper.kill();
+                killed += 1;
+            }
+            busy += self.expel(&keys);
+            bytes += self.over(epoch);
+            (0..self.random.below(10)).for_each(|_| _ = self.open.endpoint.progress());
+            self.check(epoch);
+            let tired = self.writers.iter().position(|writer| writer.since.elapsed() > SHIFT);
+            match (victim, tired) {
+                (Some(place), _) => self.writers[place] = self.hire(place),
+                (None, Some(place)) => self.relieve(place),
+                (None, None) => {}
+            }
+        }
+        self.check(epoch);
+        for (place, writer) in std::mem::take(&mut self.writers).into_iter().enumerate() {
+            let word = self.dismiss(place, writer);
+            println!("{}, sealed {}: {word}", self.kind, self.sealed);
+        }
+        self.check(epoch);
+        let (kind, sealed, time) = (self.kind, self.sealed, started.elapsed());
+        println!("{kind}, sealed {sealed}: {epoch} epochs in {time:?}, {busy} busy, {killed} killed, {bytes} bytes");
+        assert!(bytes > 0, "something was written");
+        drop(self.all);
+        self.region.close().expect("nothing is bound");
+    }
+
+    /// Replaces a writer whose shift is over.
+    fn relieve(&mut self, place: usize) {
+        let tired = self.writers.remove(place);
+        let word = self.dismiss(place, tired);
+        println!("{}, sealed {}: {word}", self.kind, self.sealed);
+        self.writers.insert(place, self.hire(place));
+    }
+}
+
+/// Writes through the key on its place of the board without pause, until that is refused; then looks for the next.
+pub(crate) fn window_writer() {
+    let open = open_as_told();
+    open.say_address();
+    let owner = open.insert(&told("PERCALE_PEER"));
+    let place: u64 = told("PERCALE_PLACE").parse().expect("a number");
+    let mut random = Random::new(seed() + place);
+    let (mut word, mut writes, mut refused, mut epochs) = (0, 0_u64, 0_u64, 0_u64);
+    loop {
+        let next = loop {
+            let name = all_of(BOARD, 8 * WRITERS as u64).slice(8 * place..8 * place + 8);
+            let read = open.endpoint.read(owner, name, vec![0; 8]).wait().expect("the board").into_vec();
+            match u64::from_le_bytes(read.try_into().expect("8 bytes")) {
+                now if now == word || now == 0 => (0..100).for_each(|_| std::hint::spin_loop()),
+                now => break now,
+            }
+        };
+        if next == END {
+            break;
+        }
+        let dead = std::mem::replace(&mut word, next);
+        epochs += 1;
+        let (epoch, key) = (next >> 32, next & 0xFFFF_FFFF);
+        if dead & 0xFFFF_FFFF != key && dead != 0 && random.below(4) == 0 {
+            let late = open.endpoint.write(owner, vec![stamp_of(dead >> 32); 8], all_of(dead & 0xFFFF_FFFF, 8));
+            assert_eq!(refusal(late.wait()), ErrorCode::KeyRejected, "the key of epoch {}", dead >> 32);
+        }
+        let (done, failed) = write_until_refused(&open, owner, epoch, key, &mut random);
+        writes += done;
+        refused += failed;
+    }
+    say(&format!("{writes} writes in {epochs} epochs, {refused} refused"));
+    drop(ask());
+}
+
+/// How many writes succeeded, and how many were refused.
+fn write_until_refused(open: &Open, owner: PeerAddress, epoch: u64, key: u64, random: &mut Random) -> (u64, u64) {
+    let sources = LENS.map(|len| Arc::<[u8]>::from(vec![stamp_of(epoch); len]));
+    let all = all_of(key, GROUND as u64);
+    let (mut done, mut refused) = (0, 0);
+    let mut end = |result: Result<Buffer, _>| match result {
+        Ok(_) => {
+            done += 1;
+            true
+        }
+        Err(error) => {
+            assert_eq!(code(&error), ErrorCode::KeyRejected, "epoch {epoch}: {error}");
+            refused += 1;
+            false
+        }
+    };
+    let mut goes_on = end(open.endpoint.write(owner, Arc::clone(&sources[0]), all.slice(0..8)).wait());
+    while goes_on {
+        let under_way: Vec<_> = (0..DEPTH)
+            .map(|_| {
+                let source = &sources[random.below(LENS.len())];
+                let start = random.below(GROUND - source.len() + 1) as u64;
+                let part = all.slice(start..start + source.len() as u64);
+                open.endpoint.write(owner, Arc::clone(source), part).start().expect("a write")
+            })
+            .collect();
+        for write in under_way {
+            goes_on &= end(write.wait());
+        }
+    }
+    (done, refused)
+}

@@ -1,0 +1,278 @@
+//! The calls that post, of domains with FI_MR_LOCAL: operations describe their local memory, and what is not described, or by another
+//! region's description, or without the right for it, is refused with -FI_EINVAL before anything is done (MR-037, MR-038).
+//!
+//! These tables stand in the place of the others', so that nobody else pays for looking. A right to use memory for one kind of transfer is
+//! one for the other of the same direction (MR-054): FI_SEND and FI_WRITE lend bytes, FI_RECV and FI_READ take them.
+
+use std::ffi::c_void;
+
+use percale::{Access, Datatype};
+
+use super::{Endpoint, atomic, message, rma, tagged};
+use crate::abi::{
+    FI_ATOMIC_READ, FI_INJECT, FI_LOG_EP_DATA, fi_addr_t, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma, fi_msg_tagged,
+    fi_ops_atomic, fi_ops_msg, fi_ops_rma, fi_ops_tagged, fid_ep,
+};
+use crate::log;
+use crate::object::Object;
+
+pub(super) static MESSAGES: fi_ops_msg = fi_ops_msg {
+    recv: Some(recv),
+    recvv: Some(recvv),
+    recvmsg: Some(recvmsg),
+    send: Some(send),
+    sendv: Some(sendv),
+    sendmsg: Some(sendmsg),
+    senddata: Some(senddata),
+    ..message::TABLE
+};
+pub(super) static TAGGED: fi_ops_tagged = fi_ops_tagged {
+    recv: Some(tagged_recv),
+    recvv: Some(tagged_recvv),
+    recvmsg: Some(tagged_recvmsg),
+    send: Some(tagged_send),
+    sendv: Some(tagged_sendv),
+    sendmsg: Some(tagged_sendmsg),
+    senddata: Some(tagged_senddata),
+    ..tagged::TABLE
+};
+pub(super) static RMA: fi_ops_rma = fi_ops_rma {
+    read: Some(read),
+    readv: Some(readv),
+    readmsg: Some(readmsg),
+    write: Some(write),
+    writev: Some(writev),
+    writemsg: Some(writemsg),
+    writedata: Some(writedata),
+    ..rma::TABLE
+};
+pub(super) static ATOMIC: fi_ops_atomic = fi_ops_atomic {
+    write: Some(atomic_write),
+    writev: Some(atomic_writev),
+    writemsg: Some(atomic_writemsg),
+    readwrite: Some(readwrite),
+    readwritev: Some(readwritev),
+    readwritemsg: Some(readwritemsg),
+    compwrite: Some(compwrite),
+    compwritev: Some(compwritev),
+    compwritemsg: Some(compwritemsg),
+    ..atomic::TABLE
+};
+
+/// Bytes leave from there.
+const FROM: Access = Access::SEND.union(Access::WRITE);
+/// Bytes are put there.
+const INTO: Access = Access::RECEIVE.union(Access::READ);
+
+/// What an endpoint's domain knows of descriptions.
+struct Check<'e>(&'e Endpoint);
+
+impl Check<'_> {
+    fn one(&self, description: *mut c_void, buf: *const c_void, len: usize, rights: Access) -> bool {
+        self.0.setup.domain().descriptions.cover(description, buf.addr(), len, rights)
+    }
+
+    /// # Safety
+    /// `iov` is readable for `count` pieces, and `descriptions`, unless it is null, for as many.
+    unsafe fn several(
+        &self,
+        descriptions: *mut *mut c_void,
+        iov: *const libc::iovec,
+        count: usize,
+        rights: Access,
+    ) -> bool {
+        (0..count).all(|at| {
+            // SAFETY: promised by the caller.
+            let piece = unsafe { iov.add(at).read() };
+            // SAFETY: promised by the caller.
+            let description = unsafe { nth(descriptions, at) };
+            self.one(description, piece.iov_base, piece.iov_len, rights)
+        })
+    }
+
+    /// # Safety
+    /// As of [`several`](Self::several).
+    unsafe fn elements(
+        &self,
+        descriptions: *mut *mut c_void,
+        iov: *const fi_ioc,
+        count: usize,
+        datatype: u32,
+        rights: Access,
+    ) -> bool {
+        (0..count).all(|at| {
+            // SAFETY: promised by the caller.
+            let piece = unsafe { iov.add(at).read() };
+            // SAFETY: promised by the caller.
+            let description = unsafe { nth(descriptions, at) };
+            self.one(description, piece.addr, bytes(piece.count, datatype), rights)
+        })
+    }
+}
+
+/// # Safety
+/// `list` is null, or has as many.
+unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {
+    // SAFETY: promised by the caller.
+    if list.is_null() { std::ptr::null_mut() } else { unsafe { list.add(at).read() } }
+}
+
+/// How long elements are; what is no type is refused by who knows why.
+fn bytes(count: usize, datatype: u32) -> usize {
+    let datatype = u8::try_from(datatype).ok().and_then(Datatype::from_u8);
+    datatype.map_or(0, |datatype| count.saturating_mul(datatype.size()))
+}
+
+#[cold]
+fn refuse() -> isize {
+    log::warning!(
+        FI_LOG_EP_DATA,
+        "an operation was not posted: with FI_MR_LOCAL its memory is described by its own region's fi_mr_desc"
+    );
+    -(libc::EINVAL as isize)
+}
+
+/// One look: at what was given by value, or at a list.
+macro_rules! looks {
+    ($check:ident.one($($arg:expr),*)) => { $check.one($($arg),*) };
+    ($check:ident.$list:ident($($arg:expr),*)) => {
+        // SAFETY: the client's lists are as long as the call says.
+        unsafe { $check.$list($($arg),*) }
+    };
+}
+
+/// Calls that look at descriptions, and then do what the others do.
+macro_rules! described {
+    ($($name:ident => $call:path, ($($arg:ident: $type:ty),*), $($look:ident($($what:expr),*) $(unless $without:expr)?),+;)*) => {$(
+        unsafe extern "C" fn $name(ep: *mut fid_ep, $($arg: $type),*) -> isize {
+            // SAFETY: an endpoint of ours.
+            let check = Check(unsafe { Endpoint::of(ep) });
+            if !($(($($without ||)? looks!(check.$look($($what),*)))) &&+) {
+                return refuse();
+            }
+            // SAFETY: passed on.
+            unsafe { $call(ep, $($arg),*) }
+        }
+    )*};
+}
+
+/// The same of calls whose memory is in a structure.
+macro_rules! described_as {
+    ($($name:ident => $call:path, $msg:ident: $structure:ty, ($($arg:ident: $type:ty),*),
+       $($look:ident($($what:expr),*) $(unless $without:expr)?),+;)*) => {$(
+        unsafe extern "C" fn $name(ep: *mut fid_ep, $msg: *const $structure, $($arg: $type),*) -> isize {
+            // SAFETY: an endpoint of ours.
+            let check = Check(unsafe { Endpoint::of(ep) });
+            let given = $msg;
+            // SAFETY: the client's structure.
+            let $msg = unsafe { &*given };
+            if !($(($($without ||)? looks!(check.$look($($what),*)))) &&+) {
+                return refuse();
+            }
+            // SAFETY: passed on.
+            unsafe { $call(ep, given, $($arg),*) }
+        }
+    )*};
+}
+
+type Void = *mut c_void;
+type Const = *const c_void;
+type Descs = *mut *mut c_void;
+type Iov = *const libc::iovec;
+type Ioc = *const fi_ioc;
+
+described! {
+    recv => message::recv, (buf: Void, len: usize, desc: Void, from: fi_addr_t, context: Void), one(desc, buf, len, INTO);
+    recvv => message::recvv, (iov: Iov, desc: Descs, count: usize, from: fi_addr_t, context: Void),
+        several(desc, iov, count, INTO);
+    send => message::send, (buf: Const, len: usize, desc: Void, peer: fi_addr_t, context: Void), one(desc, buf, len, FROM);
+    sendv => message::sendv, (iov: Iov, desc: Descs, count: usize, peer: fi_addr_t, context: Void),
+        several(desc, iov, count, FROM);
+    senddata => message::senddata, (buf: Const, len: usize, desc: Void, data: u64, peer: fi_addr_t, context: Void),
+        one(desc, buf, len, FROM);
+
+    tagged_recv => tagged::recv,
+        (buf: Void, len: usize, desc: Void, from: fi_addr_t, tag: u64, ignore: u64, context: Void),
+        one(desc, buf, len, INTO);
+    tagged_recvv => tagged::recvv,
+        (iov: Iov, desc: Descs, count: usize, from: fi_addr_t, tag: u64, ignore: u64, context: Void),
+        several(desc, iov, count, INTO);
+    tagged_send => tagged::send, (buf: Const, len: usize, desc: Void, peer: fi_addr_t, tag: u64, context: Void),
+        one(desc, buf, len, FROM);
+    tagged_sendv => tagged::sendv, (iov: Iov, desc: Descs, count: usize, peer: fi_addr_t, tag: u64, context: Void),
+        several(desc, iov, count, FROM);
+    tagged_senddata => tagged::senddata,
+        (buf: Const, len: usize, desc: Void, data: u64, peer: fi_addr_t, tag: u64, context: Void),
+        one(desc, buf, len, FROM);
+
+    read => rma::read, (buf: Void, len: usize, desc: Void, peer: fi_addr_t, address: u64, key: u64, context: Void),
+        one(desc, buf, len, INTO);
+    readv => rma::readv, (iov: Iov, desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, context: Void),
+        several(desc, iov, count, INTO);
+    write => rma::write, (buf: Const, len: usize, desc: Void, peer: fi_addr_t, address: u64, key: u64, context: Void),
+        one(desc, buf, len, FROM);
+    writev => rma::writev, (iov: Iov, desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, context: Void),
+        several(desc, iov, count, FROM);
+    writedata => rma::writedata,
+        (buf: Const, len: usize, desc: Void, data: u64, peer: fi_addr_t, address: u64, key: u64, context: Void),
+        one(desc, buf, len, FROM);
+
+    atomic_write => atomic::write,
+        (buf: Const, count: usize, desc: Void, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32,
+         context: Void),
+        one(desc, buf, bytes(count, datatype), FROM);
+    atomic_writev => atomic::writev,
+        (iov: Ioc, desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32,
+         context: Void),
+        elements(desc, iov, count, datatype, FROM);
+    readwrite => atomic::readwrite,
+        (buf: Const, count: usize, desc: Void, result: Void, result_desc: Void, peer: fi_addr_t, address: u64, key: u64,
+         datatype: u32, op: u32, context: Void),
+        one(desc, buf, bytes(count, datatype), FROM) unless op == FI_ATOMIC_READ,
+        one(result_desc, result, bytes(count, datatype), INTO);
+    readwritev => atomic::readwritev,
+        (iov: Ioc, desc: Descs, count: usize, resultv: *mut fi_ioc, result_desc: Descs, result_count: usize,
+         peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32, context: Void),
+        elements(desc, iov, count, datatype, FROM) unless op == FI_ATOMIC_READ,
+        elements(result_desc, resultv, result_count, datatype, INTO);
+    compwrite => atomic::compwrite,
+        (buf: Const, count: usize, desc: Void, compare: Const, compare_desc: Void, result: Void, result_desc: Void,
+         peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32, context: Void),
+        one(desc, buf, bytes(count, datatype), FROM),
+        one(compare_desc, compare, bytes(count, datatype), FROM),
+        one(result_desc, result, bytes(count, datatype), INTO);
+    compwritev => atomic::compwritev,
+        (iov: Ioc, desc: Descs, count: usize, comparev: Ioc, compare_desc: Descs, compare_count: usize,
+         resultv: *mut fi_ioc, result_desc: Descs, result_count: usize, peer: fi_addr_t, address: u64, key: u64,
+         datatype: u32, op: u32, context: Void),
+        elements(desc, iov, count, datatype, FROM),
+        elements(compare_desc, comparev, compare_count, datatype, FROM),
+        elements(result_desc, resultv, result_count, datatype, INTO);
+}
+
+// What is injected is copied before the call returns: it is nobody's to register.
+described_as! {
+    recvmsg => message::recvmsg, msg: fi_msg, (flags: u64), several(msg.desc, msg.msg_iov, msg.iov_count, INTO);
+    sendmsg => message::sendmsg, msg: fi_msg, (flags: u64),
+        several(msg.desc, msg.msg_iov, msg.iov_count, FROM) unless flags & FI_INJECT != 0;
+    tagged_recvmsg => tagged::recvmsg, msg: fi_msg_tagged, (flags: u64),
+        several(msg.desc, msg.msg_iov, msg.iov_count, INTO);
+    tagged_sendmsg => tagged::sendmsg, msg: fi_msg_tagged, (flags: u64),
+        several(msg.desc, msg.msg_iov, msg.iov_count, FROM) unless flags & FI_INJECT != 0;
+    readmsg => rma::readmsg, msg: fi_msg_rma, (flags: u64), several(msg.desc, msg.msg_iov, msg.iov_count, INTO);
+    writemsg => rma::writemsg, msg: fi_msg_rma, (flags: u64),
+        several(msg.desc, msg.msg_iov, msg.iov_count, FROM) unless flags & FI_INJECT != 0;
+    atomic_writemsg => atomic::writemsg, msg: fi_msg_atomic, (flags: u64),
+        elements(msg.desc, msg.msg_iov, msg.iov_count, msg.datatype, FROM) unless flags & FI_INJECT != 0;
+    readwritemsg => atomic::readwritemsg, msg: fi_msg_atomic,
+        (resultv: *mut fi_ioc, result_desc: Descs, result_count: usize, flags: u64),
+        elements(msg.desc, msg.msg_iov, msg.iov_count, msg.datatype, FROM)
+            unless flags & FI_INJECT != 0 || msg.op == FI_ATOMIC_READ,
+        elements(result_desc, resultv, result_count, msg.datatype, INTO);
+    compwritemsg => atomic::compwritemsg, msg: fi_msg_atomic,
+        (comparev: Ioc, compare_desc: Descs, compare_count: usize, resultv: *mut fi_ioc, result_desc: Descs,
+         result_count: usize, flags: u64),
+        elements(msg.desc, msg.msg_iov, msg.iov_count, msg.datatype, FROM) unless flags & FI_INJECT != 0,
+        elements(compare_desc, comparev, compare_count, msg.datatype, FROM),
+        elements(result_desc, resultv, result_count, msg.datatype, INTO);
+}

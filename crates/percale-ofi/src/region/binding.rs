@@ -1,0 +1,205 @@
+//! What regions are bound to, enabling them, and telling them of new pages (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh).
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use percale::memory::region::CloseError;
+
+use super::request::Pieces;
+use super::{Part, Region};
+use crate::abi::{FI_EBADFLAGS, FI_EOPBADSTATE, FI_LOG_MR, FI_REMOTE_WRITE, FI_WRITE, fi_mr_modify, fi_version, fid};
+use crate::counter::{self, Count};
+use crate::domain;
+use crate::endpoint::{Endpoint, Setup};
+use crate::log;
+use crate::object::{Object, code};
+
+/// What a region was bound to.
+#[derive(Default)]
+pub(super) struct Bound {
+    counter: Option<Weak<counter::Shared>>,
+    endpoint: Option<Weak<Setup>>,
+    /// fi_mr_enable was called: nothing is bound any more.
+    fixed: bool,
+}
+
+impl Bound {
+    /// Whether closing the region has to wait for what is open: a counter, or an endpoint. From API 2.0 on programs close a region
+    /// before its endpoint (AMB-01).
+    pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
+        let counted = self.counter.as_ref().is_some_and(|counter| counter.strong_count() > 0);
+        let endpoint_first = domain.fabric.api_version < fi_version(2, 0);
+        counted || endpoint_first && self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0)
+    }
+}
+
+/// A counter, for what peers write; or an endpoint, by which alone the region is then reached.
+pub(super) unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, flags: u64) -> c_int {
+    // SAFETY: a region of ours.
+    let region = unsafe { Region::of(mr) };
+    // SAFETY: some open object of the client's.
+    if let Some(counter) = unsafe { Count::of_class(other) } {
+        return code(region.count(counter.shared(), flags));
+    }
+    // SAFETY: as above.
+    if let Some(endpoint) = unsafe { Endpoint::of_class(other) } {
+        return code(region.restrict(endpoint.setup(), flags));
+    }
+    log::warning!(FI_LOG_MR, "fi_mr_bind: counters and endpoints are bound to regions, nothing else");
+    -libc::EINVAL
+}
+
+fn refused<T>(why: &str, code: i32) -> Result<T, i32> {
+    log::warning!(FI_LOG_MR, "fi_mr_bind: {why}");
+    Err(code)
+}
+
+impl Region {
+    fn count(&self, counter: &Arc<counter::Shared>, flags: u64) -> Result<(), i32> {
+        let Self { domain, part, .. } = self;
+        if flags & !(FI_REMOTE_WRITE | FI_WRITE) != 0 || flags & FI_REMOTE_WRITE == 0 {
+            return refused("a counter counts FI_REMOTE_WRITE", FI_EBADFLAGS);
+        }
+        if !domain.rma_events.load(Ordering::Relaxed) {
+            return refused("counting what peers write needs the capability FI_RMA_EVENT", libc::ENOSYS);
+        }
+        if domain.regions.events && !part.wanted.events {
+            return refused("a region that counts is registered with FI_RMA_EVENT (FI_MR_RMA_EVENT)", libc::EINVAL);
+        }
+        let mut state = part.lock();
+        if state.bound.fixed {
+            return refused("the region is enabled", FI_EOPBADSTATE);
+        }
+        let Some(region) = &state.region else { return refused("the registration has not ended", FI_EOPBADSTATE) };
+        if !region.count(&counter.percale) {
+            return refused("the region has a counter, or peers that use it", libc::EINVAL);
+        }
+        counter.attach_region();
+        state.bound.counter = Some(Arc::downgrade(counter));
+        Ok(())
+    }
+
+    fn restrict(&self, endpoint: &Arc<Setup>, flags: u64) -> Result<(), i32> {
+        if flags != 0 {
+            return refused("an endpoint is bound without flags", FI_EBADFLAGS);
+        }
+        if !Arc::ptr_eq(endpoint.domain(), &self.domain) {
+            return refused("the endpoint is another domain's", libc::EINVAL);
+        }
+        let mut state = self.part.lock();
+        if state.bound.fixed {
+            return refused("the region is enabled", FI_EOPBADSTATE);
+        }
+        // Without FI_MR_ENDPOINT regions are the domain's, whatever they are bound to (BIND-012).
+        if self.domain.regions.by_endpoint
+            && let Some(bound) = &state.bound.endpoint
+            && !std::ptr::eq(bound.as_ptr(), Arc::as_ptr(endpoint))
+        {
+            return refused("a region is bound to one endpoint, and this one is to another", libc::EINVAL);
+        }
+        state.bound.endpoint = Some(Arc::downgrade(endpoint));
+        Ok(())
+    }
+
+    /// fi_mr_enable.
+    pub(super) fn enable(&self) -> Result<(), i32> {
+        let Self { domain, part, .. } = self;
+        let mut guard = part.lock();
+        let state = &mut *guard;
+        let Some(region) = &mut state.region else {
+            log::warning!(FI_LOG_MR, "fi_mr_enable: the registration has not ended; its event tells when it has");
+            return Err(FI_EOPBADSTATE);
+        };
+        if domain.regions.by_endpoint && !region.is_enabled() {
+            let endpoint = state.bound.endpoint.as_ref().and_then(Weak::upgrade);
+            let Some(port) = endpoint.as_ref().and_then(|endpoint| endpoint.port()) else {
+                log::warning!(
+                    FI_LOG_MR,
+                    "fi_mr_enable: the region is first bound to an endpoint that is enabled (FI_MR_ENDPOINT)"
+                );
+                return Err(FI_EOPBADSTATE);
+            };
+            region.restrict(port.id());
+        }
+        // Where we are told of pages, what is not there yet waits for that (BIND-013).
+        if !domain.regions.notify || part.is_there() {
+            region.enable().map_err(busy)?;
+        }
+        state.bound.fixed = true;
+        Ok(())
+    }
+
+    /// Whether nobody waits for the region to be enabled.
+    fn is_enabled(&self, fixed: bool) -> bool {
+        fixed || !self.part.waits(&self.domain)
+    }
+
+    /// fi_mr_refresh. With FI_MR_MMU_NOTIFY nobody reaches the region meanwhile. Without, its memory is looked for at each access, and there
+    /// is nothing to do (AMB-10).
+    ///
+    /// # Safety
+    /// `modify` is as fi_mr_refresh(3) has it.
+    pub(super) unsafe fn refresh(&self, modify: *const fi_mr_modify) -> Result<(), i32> {
+        let Self { domain, part, .. } = self;
+        // SAFETY: promised by the caller.
+        let (first, count) = unsafe { named(modify) }?;
+        // SAFETY: the client gives `count` pieces.
+        let pieces = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } };
+        if !pieces.iter().all(|piece| part.wanted.pieces.hold(piece.iov_base.addr(), piece.iov_len)) {
+            log::warning!(FI_LOG_MR, "fi_mr_refresh: what is named is not all in the region");
+            return Err(libc::EINVAL);
+        }
+        let mut guard = part.lock();
+        let state = &mut *guard;
+        let Some(region) = &mut state.region else { return Err(FI_EOPBADSTATE) };
+        if !domain.regions.notify || !self.is_enabled(state.bound.fixed) {
+            return Ok(());
+        }
+        region.disable().map_err(busy)?;
+        if !part.has(pieces) {
+            log::warning!(FI_LOG_MR, "fi_mr_refresh: not all of the memory is mapped; nobody reaches it before it is");
+            return Err(libc::EFAULT);
+        }
+        region.enable().map_err(busy)
+    }
+}
+
+impl Part {
+    /// Whether these pieces are mapped, or, if none is named, all of the region is.
+    fn has(&self, pieces: &[libc::iovec]) -> bool {
+        let writes = self.wanted.access.contains(percale::Access::REMOTE_WRITE);
+        let mapped = |piece: &libc::iovec| {
+            // SAFETY: the client's memory, in the region; only looked for.
+            let piece = unsafe { percale::Segment::new(piece.iov_base.cast(), piece.iov_len) };
+            percale::memory::is_mapped(piece, writes)
+        };
+        match &self.wanted.pieces {
+            Pieces::Some(_) if pieces.is_empty() => self.is_there(),
+            _ => pieces.iter().all(mapped),
+        }
+    }
+}
+
+fn busy(error: CloseError<()>) -> i32 {
+    log::warning!(FI_LOG_MR, "a region stays disabled: {error}");
+    error.errno()
+}
+
+/// The pieces that a refresh names; none: the whole region.
+///
+/// # Safety
+/// `modify` is as fi_mr_refresh(3) has it.
+unsafe fn named(modify: *const fi_mr_modify) -> Result<(*const libc::iovec, usize), i32> {
+    macro_rules! field {
+        ($($field:ident).+) => {
+            // SAFETY: these fields every version has.
+            unsafe { (&raw const (*modify).$($field).+).read() }
+        };
+    }
+    if field!(flags) != 0 {
+        return Err(FI_EBADFLAGS);
+    }
+    let (first, count) = (field!(attr.mr_iov), field!(attr.iov_count));
+    Ok(if first.is_null() { (first, 0) } else { (first, count) })
+}

@@ -1,0 +1,267 @@
+//! `fid_mr`: memory that peers may access (fi_mr(3)).
+//!
+//! * [`request`]: what is asked for; [`mode`]: what a domain's `mr_mode` makes of it
+//! * [`binding`]: counters and endpoints, enabling, refreshing
+//! * [`raw_key`]: long keys; [`descriptions`]: what operations say of their local memory
+//!
+//! A region is in percale's domain from its registration on, or, where registration ends with an event, from when the event is made for who
+//! reads it. Before it is enabled it is there disabled: its key is taken, and nobody reaches it.
+
+mod binding;
+pub(crate) mod descriptions;
+pub(crate) mod mode;
+pub(crate) mod raw_key;
+mod request;
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use percale::memory::region::RegisterError;
+use percale::{Event, RawRegion};
+
+use self::binding::Bound;
+use self::request::{Pieces, Wanted};
+use crate::abi::{
+    FI_CLASS_MR, FI_ENABLE, FI_ENOKEY, FI_EOPBADSTATE, FI_GET_RAW_MR, FI_KEY_NOTAVAIL, FI_LOG_MR, FI_REFRESH,
+    fi_mr_attr, fi_ops, fi_ops_mr, fid, fid_mr,
+};
+use crate::domain::{self, Domain};
+use crate::log;
+use crate::object::{self, Object, code};
+
+#[repr(C)]
+pub(crate) struct Region {
+    fid: fid_mr,
+    domain: Arc<domain::Shared>,
+    part: Arc<Part>,
+}
+
+/// What is behind the client's structure.
+struct Part {
+    wanted: Arc<Wanted>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The client's structure, while it is open.
+    fid: *mut fid_mr,
+    /// None before the registration has ended.
+    region: Option<RawRegion>,
+    bound: Bound,
+}
+
+// SAFETY: the structure is ours until the region is closed, which takes it out of here under the lock.
+unsafe impl Send for State {}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Region {
+    const CLASS: usize = FI_CLASS_MR;
+}
+
+static FI: fi_ops =
+    fi_ops { close: Some(close), bind: Some(binding::bind), control: Some(control), ..fi_ops::REFUSING };
+pub(crate) static OPS: fi_ops_mr = fi_ops_mr {
+    size: size_of::<fi_ops_mr>(),
+    reg: Some(register),
+    regv: Some(register_pieces),
+    regattr: Some(register_as),
+};
+
+unsafe extern "C" fn register(
+    domain: *mut fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let piece = libc::iovec { iov_base: buf.cast_mut(), iov_len: len };
+    // SAFETY: one piece; the rest is the client's.
+    unsafe { register_pieces(domain, &raw const piece, 1, access, offset, key, flags, mr, context) }
+}
+
+unsafe extern "C" fn register_pieces(
+    domain: *mut fid,
+    pieces: *const libc::iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let attr =
+        fi_mr_attr { mr_iov: pieces, iov_count: count, access, offset, requested_key, context, ..fi_mr_attr::ZERO };
+    // SAFETY: the client's, as fi_mr(3) has them.
+    unsafe { register_as(domain, &raw const attr, flags, mr) }
+}
+
+unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    if mr.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the client's attributes and memory, as fi_mr(3) has them.
+    let wanted = match unsafe { request::read(domain, attr, flags) } {
+        Ok(wanted) => Arc::new(wanted),
+        Err(code) => return -code,
+    };
+    let state = State { fid: std::ptr::null_mut(), region: None, bound: Bound::default() };
+    let part = Arc::new(Part { wanted, state: Mutex::new(state) });
+    let later = domain.registrations.get();
+    let fid = fid_mr {
+        fid: object::head(FI_CLASS_MR, part.wanted.context, &FI),
+        mem_desc: std::ptr::null_mut(),
+        key: FI_KEY_NOTAVAIL,
+    };
+    let region = Box::into_raw(Box::new(Region { fid, domain: Arc::clone(domain), part: Arc::clone(&part) }));
+    part.lock().fid = region.cast();
+    let begun = match later {
+        None => part.complete(domain).unwrap_or(Ok(())),
+        Some(events) => {
+            // Before anybody can read the event (MR-061).
+            // SAFETY: the client wants the region there.
+            unsafe { mr.write(region.cast()) };
+            // The domain is open as long as the region is, and the event does not keep it so.
+            let (part, domain) = (Arc::downgrade(&part), Arc::downgrade(domain));
+            let context = region.expose_provenance() as u64;
+            // The region may be closed before the event is read: then there is none.
+            let made = events.percale.write_later(move || {
+                let completed = part.upgrade()?.complete(&*domain.upgrade()?)?;
+                Some(match completed {
+                    Ok(()) => Event::Registered { context },
+                    Err(errno) => Event::RegistrationFailed { context, errno, reason: String::new() },
+                })
+            });
+            made.map_err(|full| full.errno())
+        }
+    };
+    if let Err(code) = begun {
+        // SAFETY: made above, and nobody has it: neither the client nor an event.
+        drop(unsafe { Box::from_raw(region) });
+        return -code;
+    }
+    if later.is_none() {
+        // SAFETY: the client wants the region there.
+        unsafe { mr.write(region.cast()) };
+    }
+    0
+}
+
+impl Region {
+    /// percale's region; `None` if there is none yet.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&RawRegion) -> R) -> Option<R> {
+        self.part.lock().region.as_ref().map(f)
+    }
+}
+
+impl Part {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the region waits to be enabled once it is registered.
+    fn waits(&self, domain: &domain::Shared) -> bool {
+        domain.regions.by_endpoint || domain.regions.events && self.wanted.events
+    }
+
+    /// Registers what was asked for, and tells the client's structure of it; `None` if that is closed.
+    fn complete(&self, domain: &domain::Shared) -> Option<Result<(), i32>> {
+        let mut state = self.lock();
+        (!state.fid.is_null()).then(|| self.make(&mut state, domain))
+    }
+
+    fn make(&self, state: &mut State, domain: &domain::Shared) -> Result<(), i32> {
+        let mut region = self.registered(domain)?;
+        let key = if domain.regions.raw { FI_KEY_NOTAVAIL } else { region.key() };
+        if !self.waits(domain) && (!domain.regions.notify || self.is_there()) {
+            region.enable().map_err(|error| error.errno())?;
+        }
+        let description = domain.descriptions.give(domain.regions.local.then_some(&self.wanted));
+        // SAFETY: the structure is open: it is named in the state.
+        unsafe { (&raw mut (*state.fid).key).write(key) };
+        // SAFETY: as above.
+        unsafe { (&raw mut (*state.fid).mem_desc).write(description) };
+        state.region = Some(region);
+        Ok(())
+    }
+
+    /// percale's region, disabled.
+    fn registered(&self, domain: &domain::Shared) -> Result<RawRegion, i32> {
+        let wanted = &self.wanted;
+        let mut registration = domain.percale.registration(wanted.access).base(wanted.base).disabled();
+        if let Some(key) = wanted.key {
+            registration = registration.key(key);
+        }
+        if domain.regions.raw {
+            registration = registration.raw_key();
+        }
+        if let Some(key) = &wanted.authorization {
+            registration = registration.authorization_key(key);
+        }
+        let region = match &wanted.pieces {
+            // SAFETY: the client vouches for the memory as fi_mr(3) has it: it is there with FI_MR_ALLOCATED; without, only the
+            // kernel touches it.
+            Pieces::Some(pieces) => unsafe { registration.raw(pieces, domain.regions.allocated) },
+            // SAFETY: as above, of all memory.
+            Pieces::Everything => unsafe { registration.everything() },
+        };
+        region.map_err(|error| {
+            log::warning!(FI_LOG_MR, "fi_mr_reg: {error}");
+            if matches!(error, RegisterError::KeyTaken(_)) { FI_ENOKEY } else { error.errno() }
+        })
+    }
+
+    /// Whether all of the memory is mapped now.
+    fn is_there(&self) -> bool {
+        let Pieces::Some(pieces) = &self.wanted.pieces else { return true };
+        let writes = self.wanted.access.contains(percale::Access::REMOTE_WRITE);
+        pieces.iter().all(|piece| percale::memory::is_mapped(*piece, writes))
+    }
+}
+
+unsafe extern "C" fn control(mr: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: a region of ours.
+    let region = unsafe { Region::of(mr) };
+    match command {
+        FI_ENABLE => code(region.enable()),
+        // SAFETY: the argument of FI_REFRESH.
+        FI_REFRESH => code(unsafe { region.refresh(argument.cast()) }),
+        FI_GET_RAW_MR => {
+            let state = region.part.lock();
+            let Some(registered) = &state.region else { return -FI_EOPBADSTATE };
+            // SAFETY: the argument of FI_GET_RAW_MR.
+            unsafe { raw_key::copy(argument.cast(), region.part.wanted.base, &registered.raw_key()) }
+        }
+        _ => -libc::ENOSYS,
+    }
+}
+
+unsafe extern "C" fn close(mr: *mut fid) -> c_int {
+    // SAFETY: a region of ours.
+    let region = unsafe { Region::of(mr) };
+    let mut state = region.part.lock();
+    if state.bound.is_in_use(&region.domain) {
+        log::warning!(FI_LOG_MR, "fi_close: what the region was bound to is open; close that first");
+        return -libc::EBUSY;
+    }
+    if let Some(raw) = state.region.take()
+        && let Err(error) = raw.close()
+    {
+        log::warning!(FI_LOG_MR, "fi_close: {error}");
+        let code = -error.errno();
+        state.region = Some(error.into_region());
+        return code;
+    }
+    state.fid = std::ptr::null_mut();
+    drop(state);
+    region.domain.descriptions.take_back(region.fid.mem_desc);
+    // SAFETY: it was made of a box, and the client gives it up.
+    drop(unsafe { Box::from_raw(mr.cast::<Region>()) });
+    0
+}

@@ -1,0 +1,143 @@
+//! What a registration asks for, read from C once (fi_mr(3), `fi_mr_attr`).
+
+use std::ffi::c_void;
+
+use percale::memory::volatile::IOV_LIMIT;
+use percale::{Access, Segment};
+
+use crate::abi::{FI_AV_AUTH_KEY, FI_EBADFLAGS, FI_HMEM_SYSTEM, FI_LOG_MR, FI_RMA_EVENT, fi_mr_attr, fi_version};
+use crate::domain;
+use crate::log;
+
+/// The flags that a registration may have. FI_RMA_PMEM is none of them: nothing here is persistent (MR-076).
+const KNOWN: u64 = FI_RMA_EVENT;
+
+/// A registration, as the domain's mode has it.
+pub(super) struct Wanted {
+    pub(super) pieces: Pieces,
+    pub(super) access: Access,
+    /// How peers name the first byte.
+    pub(super) base: u64,
+    /// The application's key, if it chooses.
+    pub(super) key: Option<u64>,
+    pub(super) context: *mut c_void,
+    /// What its users' endpoints must have; `None`: what the domain has.
+    pub(super) authorization: Option<Vec<u8>>,
+    /// It will count what peers write (FI_RMA_EVENT).
+    pub(super) events: bool,
+}
+
+// SAFETY: the context is the client's, and never followed; pieces are places that only percale touches.
+unsafe impl Send for Wanted {}
+// SAFETY: as above.
+unsafe impl Sync for Wanted {}
+
+pub(super) enum Pieces {
+    Some(Vec<Segment>),
+    /// The whole address space.
+    Everything,
+}
+
+impl Pieces {
+    /// Whether bytes are all in one of the pieces.
+    pub(super) fn hold(&self, address: usize, len: usize) -> bool {
+        let Self::Some(pieces) = self else { return true };
+        let within = |piece: &Segment| {
+            let offset = address.checked_sub(piece.as_ptr().addr());
+            offset.is_some_and(|offset| offset <= piece.len() && len <= piece.len() - offset)
+        };
+        pieces.iter().any(within)
+    }
+}
+
+/// Reads a registration's arguments, or the positive code of what is wrong with them.
+///
+/// # Safety
+/// `attr` is null, or as fi_mr(3) has it for the fabric's version; the memory that it names is the client's, who keeps it so until
+/// the region is closed.
+pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flags: u64) -> Result<Wanted, i32> {
+    if attr.is_null() {
+        return Err(libc::EINVAL);
+    }
+    if flags & !KNOWN != 0 {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: flags {:#x} are not supported", flags & !KNOWN);
+        return Err(FI_EBADFLAGS);
+    }
+    // The tail is not there for callers of older versions: only the fields that the version has are read.
+    macro_rules! field {
+        ($field:ident) => {
+            // SAFETY: the client's attributes, at least as long as its version has them.
+            unsafe { (&raw const (*attr).$field).read() }
+        };
+    }
+    let version = domain.fabric.api_version;
+    let (first, count) = (field!(mr_iov), field!(iov_count));
+    if first.is_null() || count == 0 {
+        return Err(libc::EINVAL);
+    }
+    if field!(offset) != 0 {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: the offset is reserved and must be 0");
+        return Err(libc::EINVAL);
+    }
+    // Whose memory it is says only who asked for that capability (HMEM-001).
+    if domain.hmem && version >= fi_version(1, 9) && field!(iface) != FI_HMEM_SYSTEM {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: memory of devices (iface {}) is not supported", field!(iface));
+        return Err(libc::ENOSYS);
+    }
+    if version >= fi_version(2, 0) && !field!(base_mr).is_null() {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: parts of regions (base_mr) are not supported");
+        return Err(libc::ENOSYS);
+    }
+    let authorization = if version >= fi_version(1, 5) {
+        let (from, size) = (field!(auth_key), field!(auth_key_size));
+        // SAFETY: the client gives so many bytes.
+        unsafe { key(from, size) }?
+    } else {
+        None
+    };
+    // SAFETY: the client gives `count` pieces.
+    let pieces = unsafe { std::slice::from_raw_parts(first, count) };
+    let everything = matches!(pieces, [only] if only.iov_base.is_null() && only.iov_len == usize::MAX);
+    if count > IOV_LIMIT {
+        log::warning!(
+            FI_LOG_MR,
+            "fi_mr_regattr: {count} pieces are more than the {IOV_LIMIT} of a region (mr_iov_limit)"
+        );
+        return Err(libc::EINVAL);
+    }
+    if pieces.iter().all(|piece| piece.iov_len == 0) {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: a region has at least one byte");
+        return Err(libc::EINVAL);
+    }
+    Ok(Wanted {
+        pieces: if everything {
+            Pieces::Everything
+        } else {
+            // SAFETY: the client keeps the memory as fi_mr(3) has it until the region is closed.
+            let segment = |piece: &libc::iovec| unsafe { Segment::new(piece.iov_base.cast(), piece.iov_len) };
+            Pieces::Some(pieces.iter().map(segment).collect())
+        },
+        access: Access::from_bits_truncate(field!(access)),
+        base: if domain.regions.virtual_addresses { pieces[0].iov_base.addr() as u64 } else { 0 },
+        key: (!domain.regions.our_keys && !domain.regions.raw).then(|| field!(requested_key)),
+        context: field!(context),
+        authorization,
+        events: flags & FI_RMA_EVENT != 0,
+    })
+}
+
+/// An authorization key; `None` if none is given.
+///
+/// # Safety
+/// `from` is null or readable for `size` bytes, unless that is more than a key can have.
+unsafe fn key(from: *const u8, size: usize) -> Result<Option<Vec<u8>>, i32> {
+    if size == 0 {
+        return Ok(None);
+    }
+    if from.is_null() || size > percale::domain::KEY_LIMIT || size == FI_AV_AUTH_KEY {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: an authorization key has up to {} bytes", percale::domain::KEY_LIMIT);
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: promised by the caller.
+    Ok(Some(unsafe { std::slice::from_raw_parts(from, size) }.to_vec()))
+}

@@ -1,0 +1,252 @@
+//! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate.
+//!
+//! Nothing waits here: a key that a peer is still using is dead at once, and what is to be told of it (the operation's end, the
+//! message) is kept with what broken connections left, which progress looks at.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::core::Core;
+use super::peers::State;
+use super::receive::unresolved;
+use super::residue::Left;
+use super::types::{Notify, Pending, Receive, Side, Work};
+use super::{Connection, Engine};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::endpoint::window_work::{Place, What, WindowPost};
+use crate::endpoint::work::{OpFlags, PostError};
+use crate::memory::region::{Refusal, Registered, Via};
+use crate::memory::window::{By, Cell, WindowError};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// A key is dead, and whoever used it has yet to retire.
+#[derive(Debug)]
+pub(crate) struct Dying {
+    cell: Arc<Cell>,
+    key: u32,
+    news: News,
+}
+
+/// What is told then.
+#[derive(Debug)]
+enum News {
+    /// An operation of ours has ended, or has failed if it is not so in time.
+    Operation { to: Connection, notify: Notify, entry: Entry, until: Option<Instant> },
+    /// Nothing: the message that invalidated has no receive yet.
+    Nothing { from: Connection },
+    /// That message.
+    Message { from: Connection, head: Head, len: u64, receive: Receive },
+}
+
+impl Dying {
+    /// Whether it can be told.
+    pub(super) fn is_over(&self) -> bool {
+        let late = matches!(&self.news, News::Operation { until: Some(until), .. } if Instant::now() >= *until);
+        late || self.cell.is_settled()
+    }
+
+    /// The peer that sent the message is gone: it is not answered.
+    fn peer_gone(&mut self, peer: Connection) {
+        if let News::Message { from, head, .. } = &mut self.news
+            && *from == peer
+        {
+            head.flags.remove(Flags::ACK);
+        }
+    }
+}
+
+impl Core {
+    /// The region with this key, if the peer may come to it.
+    #[inline]
+    pub(super) fn region(&self, from: Connection, key: u64) -> Result<Arc<Registered>, Refusal> {
+        self.keys.find(key, self.via(from))
+    }
+
+    /// Through whom a peer's accesses come.
+    #[inline]
+    pub(crate) fn via(&self, from: Connection) -> Via {
+        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
+    }
+
+    /// Binds, or begins to invalidate; `None` if the window is still being taken back.
+    fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
+        let entry = post.entry();
+        let result = match post.what {
+            What::Bind { window: Place { keys, cell }, region, binding, key } => {
+                if self.left.iter().any(|left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, cell))) {
+                    return None; // The old key is reported dead before the new one is.
+                }
+                if Arc::ptr_eq(keys, &self.keys) {
+                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot), &self.windows);
+                    if result == Err(WindowError::Busy) {
+                        return None;
+                    }
+                    result.map(drop)
+                } else {
+                    Err(WindowError::Domain)
+                }
+            }
+            What::Invalidate(key) => match self.begin_to_invalidate(key, By::Owner(self.endpoint)) {
+                Ok(None) => Ok(()),
+                Ok(Some(cell)) => {
+                    let until = Instant::now().checked_add(self.keys.revoke_timeout());
+                    self.peers.started(slot);
+                    let news = News::Operation { to: slot, notify, entry, until };
+                    self.left.push(Left::Window(Dying { cell, key, news }));
+                    return Some(());
+                }
+                Err(error) => Err(error),
+            },
+        };
+        match result {
+            Ok(()) => self.complete(Side::Transmit, notify, entry),
+            Err(error) => self.fail(Side::Transmit, notify, failure(entry, error)),
+        }
+        Some(())
+    }
+
+    /// Kills a key. The window, if that is not over.
+    fn begin_to_invalidate(&self, key: u32, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
+        let cell = self.keys.window(key).ok_or(WindowError::NotBound)?;
+        let over = cell.invalidate(&self.keys, key, by)?;
+        Ok((!over).then_some(cell))
+    }
+
+    /// A message that invalidates a key has come (MW-045 to MW-047). False if it must not: then it is not delivered, and its sender
+    /// is told.
+    #[cold]
+    pub(super) fn invalidates(&mut self, from: Connection, head: &Head) -> bool {
+        use Kind::{Message, MessageOffer, Tagged, TaggedOffer};
+        let message = matches!(head.kind, Message | Tagged | MessageOffer | TaggedOffer);
+        if !message || !head.flags.contains(Flags::ID | Flags::ACK | Flags::DATA) {
+            self.peers.accuse(from, "what invalidates a key is a message that wants an answer");
+            return false;
+        }
+        let killed = match u32::try_from(head.data) {
+            Ok(key) => self.begin_to_invalidate(key, By::Peer(self.via(from))).map(|cell| (cell, key)),
+            Err(_) => Err(WindowError::NotBound),
+        };
+        match killed {
+            Ok((None, _)) => true,
+            Ok((Some(cell), key)) => {
+                self.left.push(Left::Window(Dying { cell, key, news: News::Nothing { from } }));
+                true
+            }
+            Err(error) => {
+                // Whatever is wrong with it: who guesses keys learns nothing.
+                tracing::debug!(%error, key = head.data, "a peer's message invalidates what it must not");
+                self.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
+                false
+            }
+        }
+    }
+
+    /// A message is in its buffer that invalidated a key. True if it is to be reported now.
+    #[cold]
+    pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
+        let waits = |left: &Left| {
+            matches!(left, Left::Window(Dying { key, news: News::Nothing { from: who }, .. })
+                if u64::from(*key) == head.data && *who == from)
+        };
+        let Some(at) = self.left.iter().position(waits) else { return true };
+        let Left::Window(dying) = &mut self.left[at] else { return true };
+        if dying.cell.is_settled() {
+            self.left.swap_remove(at);
+            return true;
+        }
+        let Receive { place, context, notify, multi } = *receive;
+        let receive = Receive { place, context, notify, multi };
+        dying.news = News::Message { from, head: *head, len, receive };
+        false
+    }
+
+    /// Nobody uses a dead key any more, or it took too long.
+    pub(super) fn died(&mut self, dying: Dying) {
+        match dying.news {
+            News::Operation { to, notify, entry, .. } => {
+                self.peers.finished(to);
+                if dying.cell.is_settled() {
+                    self.complete(Side::Transmit, notify, entry);
+                } else {
+                    self.fail(Side::Transmit, notify, failure(entry, WindowError::Busy));
+                }
+            }
+            News::Nothing { .. } => {}
+            News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // None waits for this key.
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn windows_down(&mut self, from: Connection) {
+        for left in &mut self.left {
+            if let Left::Window(dying) = left {
+                dying.peer_gone(from);
+            }
+        }
+    }
+}
+
+fn failure(entry: Entry, error: WindowError) -> ErrorEntry {
+    ErrorEntry::new(entry, error.code()).with_text(error.to_string())
+}
+
+impl Engine {
+    /// Posts a bind or an invalidation.
+    pub(crate) fn post_window(&mut self, work: &WindowPost<'_>, notify: Notify) -> Result<(), PostError> {
+        if !self.process.is_here() {
+            return Err(PostError::Forked);
+        }
+        self.owe_progress();
+        let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
+        let peer = self.core.peers.get(slot);
+        if self.core.peers.single && peer.state != State::Up {
+            return Err(PostError::NotConnected);
+        }
+        if notify != Notify::Operation && peer.pending.len() >= super::send::PENDING_LIMIT {
+            return Err(PostError::Again);
+        }
+        // A key can be invalidated, though its peer is not there.
+        let idle = peer.state == State::Idle;
+        let first = peer.pending.is_empty();
+        let (binds, fenced) = (matches!(work.what, What::Bind { .. }), work.flags.contains(OpFlags::FENCE));
+        let stands = peer.state == State::Up || (idle && !binds);
+        if first && stands && !fenced && self.core.do_window(slot, work, notify).is_some() {
+            return Ok(());
+        }
+        let pending = Pending { work: Work::Window(Box::new(work.keep())), notify, _copy: None };
+        self.core.peers.get_mut(slot).pending.push_back(pending);
+        if idle {
+            self.start_connecting(slot);
+        }
+        self.drain(slot);
+        Ok(())
+    }
+
+    /// Does what waits first, if it is about a window and its turn has come. False if it has not.
+    pub(super) fn start_window(&mut self, slot: Connection) -> bool {
+        let front = self.core.peers.get_mut(slot).pending.pop_front();
+        let Some(Pending { work: Work::Window(mut work), notify, _copy }) = front else { return false };
+        if self.core.do_window(slot, &work.post(), notify).is_some() {
+            return true;
+        }
+        if work.is_late(self.core.keys.revoke_timeout()) {
+            self.core.fail(Side::Transmit, notify, failure(work.post().entry(), WindowError::Busy));
+            return true;
+        }
+        let pending = Pending { work: Work::Window(work), notify, _copy };
+        self.core.peers.get_mut(slot).pending.push_front(pending);
+        false
+    }
+
+    /// The endpoint is closed: windows that are bound through it are unbound.
+    pub(super) fn leave_windows(&self) {
+        if self.core.windows.any() {
+            self.core.keys.endpoint_gone(self.core.endpoint);
+        }
+    }
+}
+
+/// What the data of a message is: the sender's, or a key that the message invalidated.
+pub(super) fn told(head: &Head) -> CompletionFlags {
+    if head.flags.contains(Flags::INVALIDATE) { CompletionFlags::INVALIDATED } else { CompletionFlags::REMOTE_DATA }
+}

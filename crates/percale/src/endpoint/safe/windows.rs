@@ -1,0 +1,153 @@
+//! Binding and invalidating windows of type 2.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{Access, Bind, WindowAccess, WindowType};
+//! # let domain = percale::Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert("127.0.0.1:7471")?;
+//! let region = domain.register(vec![0; 1 << 20], Access::empty())?;
+//! let window = domain.window(WindowType::TwoB)?;
+//! let bind = Bind { range: 0..4096, access: WindowAccess::WRITE, key: 1 };
+//! let name = endpoint.bind_window(peer, &window, &region, bind).wait()?;
+//! endpoint.send(peer, name.to_bytes().to_vec()).wait()?;          // now the peer may write
+//! endpoint.invalidate(peer, name.key as u32).wait()?;             // and from here on it does not
+//! # Ok(()) }
+//! ```
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::future::Started;
+use super::request::posted;
+use super::under_way::UnderWay;
+use super::{OperationError, SendRequest};
+use crate::address::PeerAddress;
+use crate::endpoint::Endpoint;
+use crate::endpoint::access::Access;
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::window_work::{Bind, WindowPost, WindowWork};
+use crate::endpoint::work::{OpFlags, PostError};
+use crate::memory::buffer::Buffer;
+use crate::memory::region::{Bindable, RemoteMemory};
+use crate::memory::window::Window;
+
+/// A bind (it gives the name that the peer uses) or an invalidation, that is not posted yet.
+#[must_use = "nothing is done before start, wait or await"]
+#[derive(Debug)]
+pub struct WindowRequest<'e, A: Access, R> {
+    endpoint: &'e Endpoint<A>,
+    work: Result<(WindowWork, R), PostError>,
+}
+
+/// A bind or an invalidation under way: wait for it or await it.
+#[must_use = "dropping it cancels the operation if it waits for its turn"]
+#[derive(Debug)]
+pub struct WindowOperation<'e, A: Access, R> {
+    under_way: UnderWay<'e, A>,
+    outcome: R,
+}
+
+impl<A: Access> Endpoint<A> {
+    /// Binds a window of type 2 for a peer, in order with the messages to it: see [`post_bind`](Self::post_bind).
+    pub fn bind_window(
+        &self,
+        peer: PeerAddress,
+        window: &Window,
+        region: &impl Bindable,
+        bind: Bind,
+    ) -> WindowRequest<'_, A, RemoteMemory> {
+        let post = WindowPost::bind(peer, window, region, &bind).map_err(PostError::from);
+        WindowRequest { endpoint: self, work: post.map(|(post, remote)| (post.keep(), remote)) }
+    }
+
+    /// Takes back a key of a window of type 2 that was bound through this endpoint: see [`post_invalidate`](Self::post_invalidate).
+    pub fn invalidate(&self, peer: PeerAddress, key: u32) -> WindowRequest<'_, A, ()> {
+        WindowRequest { endpoint: self, work: Ok((WindowPost::invalidate(peer, key).keep(), ())) }
+    }
+}
+
+impl<A: Access> SendRequest<'_, A> {
+    /// Makes the peer invalidate one of its windows of type 2, which it has bound for this endpoint, before it receives the message:
+    /// see [`OpFlags::INVALIDATE`]. In place of [`data`](Self::data).
+    pub fn invalidating(mut self, key: u32) -> Self {
+        self.data = Some(key.into());
+        self.flags |= OpFlags::INVALIDATE;
+        self
+    }
+}
+
+impl<'e, A: Access, R: Copy> WindowRequest<'e, A, R> {
+    /// Starts only after all earlier operations to this peer have completed.
+    pub fn fenced(mut self) -> Self {
+        if let Ok((work, _)) = &mut self.work {
+            work.flags |= OpFlags::FENCE;
+        }
+        self
+    }
+
+    /// Posts the operation.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn start(self) -> Result<WindowOperation<'e, A, R>, OperationError> {
+        let Self { endpoint, work } = self;
+        let (mut work, outcome) = work.map_err(|cause| OperationError { cause: cause.into(), buffer: None })?;
+        let id = endpoint.access.with(|engine| {
+            let id = engine.core.operations.start(Buffer::from(Vec::new()));
+            work.context = id as u64;
+            posted(engine, id, |engine| engine.post_window(&work.post(), Notify::Operation))
+        })?;
+        Ok(WindowOperation { under_way: UnderWay::new(endpoint, id), outcome })
+    }
+
+    /// Posts the operation and waits for it.
+    ///
+    /// # Errors
+    /// If it cannot be posted, or fails.
+    pub fn wait(self) -> Result<R, OperationError> {
+        self.start()?.wait()
+    }
+}
+
+impl<A: Access, R: Copy> WindowOperation<'_, A, R> {
+    /// Waits until the operation has completed.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn wait(mut self) -> Result<R, OperationError> {
+        self.under_way.wait(None).map(|_| self.outcome)
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`; after that the operation goes on without its handle.
+    ///
+    /// # Errors
+    /// If it fails, or time passes.
+    pub fn wait_for(mut self, timeout: Duration) -> Result<R, OperationError> {
+        self.under_way.wait(Some(timeout)).map(|_| self.outcome)
+    }
+}
+
+impl<A: Access, R: Copy + Unpin> Future for WindowOperation<'_, A, R> {
+    type Output = Result<R, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.under_way.id;
+        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
+            self.under_way.end(taken)?;
+            Ok(self.outcome)
+        })
+    }
+}
+
+impl<'e, A: Access, R: Copy + Unpin> IntoFuture for WindowRequest<'e, A, R> {
+    type Output = Result<R, OperationError>;
+    type IntoFuture = Started<WindowOperation<'e, A, R>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Started::new(self.start())
+    }
+}

@@ -1,0 +1,143 @@
+//! Work requests as verbs has them: local memory is named by address and local key, which are checked.
+
+#![expect(unsafe_code, reason = "its contract is the caller's to keep; each block passes it on")]
+
+use super::Endpoint;
+use super::access::Access;
+use super::engine::types::{Notify, Side};
+use super::remote_work::{AtomicWork, RemotePieces, RmaWork};
+use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
+use crate::address::PeerAddress;
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::memory::atomic::{AtomicOp, Datatype};
+use crate::memory::region::RemoteMemory;
+use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
+
+/// A piece of this process's memory (verbs: a scatter/gather entry).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalPiece {
+    /// Of its first byte, in this process.
+    pub address: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The key of a region that has all of it ([`Region::local_key`](crate::Region::local_key)). A window has none (MW-011).
+    pub key: u32,
+}
+
+/// What is to be done with local memory, in one to [`IOV_LIMIT`] pieces.
+#[derive(Clone, Copy, Debug)]
+pub enum WorkRequest {
+    /// Send a message; with a key, the peer invalidates that first ([`OpFlags::INVALIDATE`]).
+    Send(Option<u32>),
+    /// Receive one.
+    Receive,
+    /// Write to a peer's memory, which is as long.
+    Write(RemoteMemory),
+    /// Read from it.
+    Read(RemoteMemory),
+    /// Add to 8 bytes there; what they were goes to the local memory.
+    FetchAdd(RemoteMemory, u64),
+}
+
+impl WorkRequest {
+    /// Whether the local memory is written.
+    const fn writes_here(&self) -> bool {
+        matches!(self, Self::Receive | Self::Read(_) | Self::FetchAdd(..))
+    }
+
+    const fn side(&self) -> Side {
+        if matches!(self, Self::Receive) { Side::Receive } else { Side::Transmit }
+    }
+
+    const fn flags(&self) -> CompletionFlags {
+        match self {
+            Self::Send(_) => CompletionFlags::SEND.union(CompletionFlags::MESSAGE),
+            Self::Receive => CompletionFlags::RECEIVE.union(CompletionFlags::MESSAGE),
+            Self::Write(_) => CompletionFlags::RMA.union(CompletionFlags::WRITE),
+            Self::Read(_) => CompletionFlags::RMA.union(CompletionFlags::READ),
+            Self::FetchAdd(..) => CompletionFlags::ATOMIC.union(CompletionFlags::READ),
+        }
+    }
+}
+
+impl<A: Access> Endpoint<A> {
+    /// Posts a work request. A piece that its local key does not cover, or that it is to write without the right to, makes it
+    /// complete in error ([`ErrorCode::Denied`]), with nothing read, written or sent (MW-009).
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
+    ///
+    /// # Safety
+    /// The regions that the keys name stay open until the operation has completed. Until then nobody writes what it sends, and nobody
+    /// touches what it writes.
+    pub unsafe fn post_work(
+        &self,
+        peer: PeerAddress,
+        request: WorkRequest,
+        pieces: &[LocalPiece],
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        if pieces.len() > IOV_LIMIT {
+            return Err(PostError::Flags("more pieces than a work request has"));
+        }
+        let keys = &self.domain().inner.keys;
+        let mut local = [Segment::EMPTY; IOV_LIMIT];
+        for (at, piece) in pieces.iter().enumerate() {
+            match keys.find_local(piece.key, piece.address, piece.len, request.writes_here()) {
+                Some(segment) => local[at] = segment,
+                None => return self.refuse_work(&request, at, context, flags),
+            }
+        }
+        let segments = Segments::new(&local[..pieces.len()]).unwrap_or(Segments::EMPTY);
+        match request {
+            WorkRequest::Send(invalidates) => {
+                let flags = if invalidates.is_some() { flags | OpFlags::INVALIDATE } else { flags };
+                let data = invalidates.map(u64::from);
+                // SAFETY: the caller keeps the regions open, and their memory with them.
+                unsafe { self.post_send(&SendWork { peer, segments, tag: None, data, context, flags }) }
+            }
+            WorkRequest::Receive => {
+                // SAFETY: as above.
+                unsafe { self.post_recv(&ReceiveWork { from: peer, segments, tag: None, context, flags }) }
+            }
+            WorkRequest::Write(remote) => {
+                let remote = RemotePieces::one(remote);
+                // SAFETY: as above.
+                unsafe { self.post_write(&RmaWork { peer, local: segments, remote, data: None, context, flags }) }
+            }
+            WorkRequest::Read(remote) => {
+                let remote = RemotePieces::one(remote);
+                // SAFETY: as above.
+                unsafe { self.post_read(&RmaWork { peer, local: segments, remote, data: None, context, flags }) }
+            }
+            WorkRequest::FetchAdd(remote, value) => Segments::lend(&value.to_ne_bytes(), |operand| {
+                let work = AtomicWork {
+                    peer,
+                    op: AtomicOp::Sum,
+                    datatype: Datatype::U64,
+                    operand: *operand,
+                    compare: None,
+                    result: Some(segments),
+                    remote,
+                    data: None,
+                    context,
+                    flags: flags | OpFlags::INJECT,
+                };
+                // SAFETY: as above; the operand is copied before the call returns.
+                unsafe { self.post_atomic(&work) }
+            }),
+        }
+    }
+
+    fn refuse_work(&self, request: &WorkRequest, piece: usize, context: u64, flags: OpFlags) -> Result<(), PostError> {
+        self.access.with(|engine| {
+            let (side, notify) = (request.side(), Notify::from_flags(flags));
+            engine.core.reserve(side, notify).map_err(|_| PostError::Again)?;
+            let entry = Entry { context, flags: request.flags(), ..Entry::default() };
+            let text = format!("piece {piece} is not memory that its local key allows");
+            engine.core.fail(side, notify, ErrorEntry::new(entry, ErrorCode::Denied).with_text(text));
+            Ok(())
+        })
+    }
+}

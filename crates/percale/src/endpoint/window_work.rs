@@ -1,0 +1,170 @@
+//! What is posted for windows of type 2, and its raw face.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Endpoint;
+use super::access::Access;
+use super::work::{OpFlags, PostError};
+use crate::address::PeerAddress;
+use crate::completion::entry::{CompletionFlags, Entry};
+use crate::memory::region::{Bindable, Keys, Registered, RemoteMemory};
+use crate::memory::window::{Binding, Cell, Window, WindowAccess, WindowError};
+
+/// How a window of type 2 is to be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The part of the region, counted from its first byte.
+    pub range: Range<u64>,
+    /// What the peer may do with it.
+    pub access: WindowAccess,
+    /// The lower 8 bits of the key (MW-035).
+    pub key: u8,
+}
+
+/// A bind or an invalidation, as it is posted. What waits for its turn is [kept](Self::keep).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowPost<'a> {
+    pub(crate) peer: PeerAddress,
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+    pub(crate) what: What<'a>,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What<'a> {
+    Bind { window: Place<'a>, region: &'a Arc<Registered>, binding: Binding, key: u32 },
+    Invalidate(u32),
+}
+
+/// A window and its domain's keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) keys: &'a Arc<Keys>,
+    pub(crate) cell: &'a Arc<Cell>,
+}
+
+/// The same, on its own.
+#[derive(Debug)]
+pub(crate) struct WindowWork {
+    pub(crate) peer: PeerAddress,
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+    what: Kept,
+    /// Since when it waits for the window's old key to retire.
+    since: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Bind { keys: Arc<Keys>, cell: Arc<Cell>, region: Arc<Registered>, binding: Binding, key: u32 },
+    Invalidate(u32),
+}
+
+impl<'a> WindowPost<'a> {
+    /// A bind, and how the peer will name what is bound.
+    pub(crate) fn bind(
+        peer: PeerAddress,
+        window: &'a Window,
+        region: &'a impl Bindable,
+        bind: &Bind,
+    ) -> Result<(Self, RemoteMemory), WindowError> {
+        let (binding, mut remote) = window.binding(region, bind.range.clone(), bind.access)?;
+        let key = window.key_with(bind.key);
+        remote.key = key.into();
+        let window = Place { keys: &window.keys, cell: &window.cell };
+        let what = What::Bind { window, region: region.known().region, binding, key };
+        Ok((Self { peer, context: 0, flags: OpFlags::empty(), what }, remote))
+    }
+
+    pub(crate) const fn invalidate(peer: PeerAddress, key: u32) -> Self {
+        Self { peer, context: 0, flags: OpFlags::empty(), what: What::Invalidate(key) }
+    }
+
+    /// What its completion says.
+    pub(crate) fn entry(&self) -> Entry {
+        let (flags, key) = match self.what {
+            What::Bind { key, .. } => (CompletionFlags::BIND, key),
+            What::Invalidate(key) => (CompletionFlags::INVALIDATED, key),
+        };
+        Entry { context: self.context, flags, data: key.into(), ..Entry::default() }
+    }
+
+    /// On its own.
+    pub(crate) fn keep(&self) -> WindowWork {
+        let what = match self.what {
+            What::Bind { window: Place { keys, cell }, region, binding, key } => {
+                let (keys, cell, region) = (Arc::clone(keys), Arc::clone(cell), Arc::clone(region));
+                Kept::Bind { keys, cell, region, binding, key }
+            }
+            What::Invalidate(key) => Kept::Invalidate(key),
+        };
+        WindowWork { peer: self.peer, context: self.context, flags: self.flags, what, since: None }
+    }
+}
+
+impl WindowWork {
+    /// As it is posted.
+    pub(crate) const fn post(&self) -> WindowPost<'_> {
+        let what = match &self.what {
+            Kept::Bind { keys, cell, region, binding, key } => {
+                What::Bind { window: Place { keys, cell }, region, binding: *binding, key: *key }
+            }
+            Kept::Invalidate(key) => What::Invalidate(*key),
+        };
+        WindowPost { peer: self.peer, context: self.context, flags: self.flags, what }
+    }
+
+    /// Whether a bind has waited for so long.
+    pub(crate) fn is_late(&mut self, timeout: Duration) -> bool {
+        self.since.get_or_insert_with(Instant::now).elapsed() > timeout
+    }
+}
+
+impl<A: Access> Endpoint<A> {
+    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it (MW-026): a message posted later carries
+    /// the key, if need be, to a peer that can use it. Sends nothing. One completion, if asked for, with
+    /// [`CompletionFlags::BIND`] and the key in `data`; what is wrong with the bind is reported there. Returns the name that the peer
+    /// will use.
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done. [`PostError::Window`] if the range is backwards, or the region is of another
+    /// domain than the window.
+    pub fn post_bind(
+        &self,
+        peer: PeerAddress,
+        window: &Window,
+        region: &impl Bindable,
+        bind: &Bind,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<RemoteMemory, PostError> {
+        let (post, remote) = WindowPost::bind(peer, window, region, bind)?;
+        let post = WindowPost { context, flags, ..post };
+        self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))?;
+        Ok(remote)
+    }
+
+    /// Posts the invalidation of a key of a window of type 2 that was bound through this endpoint, in order with the messages to
+    /// `peer` (MW-044). Sends nothing. When it completes, with [`CompletionFlags::INVALIDATED`] and the key in `data`, nobody uses the
+    /// key any more. It fails as [`Busy`](crate::ErrorCode::Busy) if a peer that is in the middle of an access does not move within the
+    /// domain's [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the key is dead then too, and it may be posted again.
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done.
+    pub fn post_invalidate(&self, peer: PeerAddress, key: u32, context: u64, flags: OpFlags) -> Result<(), PostError> {
+        let post = WindowPost { context, flags, ..WindowPost::invalidate(peer, key) };
+        self.access.with(|engine| engine.post_raw(flags, |engine, notify| engine.post_window(&post, notify)))
+    }
+}
+
+#[cfg(test)]
+impl Endpoint {
+    /// Through whom the endpoint's accesses to itself come.
+    pub(crate) fn via_for_test(&self) -> crate::memory::region::Via {
+        use super::access::reach::Reach as _;
+        self.access.with(|engine| engine.core.via(0))
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a region was not registered, or is not closed.
+
+/// Why memory was not registered.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// There are no bytes (MR-006).
+    #[error("a region has at least one byte")]
+    Empty,
+    /// More pieces than a region has (MR-011).
+    #[error("{0} pieces are more than the {max} of a region", max = crate::memory::volatile::IOV_LIMIT)]
+    Pieces(usize),
+    /// The last byte would have no address.
+    #[error("the base and the length leave the 64 bits of an address")]
+    Range,
+    /// The domain has a region with this key (MR-071).
+    #[error("the domain has a region with key {0:#x} already; close that, or choose another key")]
+    KeyTaken(u64),
+    /// No region can have this key (MR-072).
+    #[error("key {0:#x} is not for regions: it stands for no key, or for a mapped one; choose another")]
+    KeyReserved(u64),
+    /// The memory was said to be there, and is not (MR-041).
+    #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
+    Unbacked(#[source] std::io::Error),
+    /// Peers may not write memory that is shared or static.
+    #[error("this buffer is read-only: register it without REMOTE_WRITE")]
+    ReadOnly,
+    /// What peers may write, this process may write, too (MW-013).
+    #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
+    LocalWrite,
+    /// The system gave no random numbers.
+    #[error("no key could be made: {0}")]
+    System(#[source] std::io::Error),
+}
+
+impl RegisterError {
+    /// The libfabric code.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Empty | Self::Pieces(_) | Self::Range | Self::LocalWrite => libc::EINVAL,
+            Self::KeyTaken(_) => libc::ENOKEY,
+            Self::KeyReserved(_) => libc::EKEYREJECTED,
+            Self::Unbacked(_) => libc::EFAULT,
+            Self::ReadOnly => libc::EACCES,
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// Why a region's memory cannot be had back yet.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError<R> {
+    /// A peer that was in the middle of an access has not moved within the domain's
+    /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins; the memory stays with the region,
+    /// which may be closed again.
+    #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
+    Busy(R),
+    /// Windows are bound to the region (MW-004), which goes on as before. Unbind, invalidate or deallocate them, then close it again.
+    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
+    Windows(R),
+}
+
+impl<R> std::fmt::Debug for CloseError<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Busy(_) => "Busy",
+            Self::Windows(_) => "Windows",
+        })
+    }
+}
+
+impl<R> CloseError<R> {
+    /// The libfabric code.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        libc::EBUSY
+    }
+
+    /// The same error, of this region.
+    pub(super) fn of<S>(self, region: S) -> CloseError<S> {
+        match self {
+            Self::Busy(_) => CloseError::Busy(region),
+            Self::Windows(_) => CloseError::Windows(region),
+        }
+    }
+
+    /// The region: still revoking, or as it was.
+    #[must_use]
+    pub fn into_region(self) -> R {
+        let (Self::Busy(region) | Self::Windows(region)) = self;
+        region
+    }
+}

@@ -1,0 +1,135 @@
+//! What the kinds of regions share: a place in the table, and who may use it now.
+//!
+//! A region is *enabled*, or *disabled*: then its key is taken, and nobody reaches it. Disabling is what closing is: it waits for who is at
+//! it. So a region that was disabled and enabled again is in the table as another [`Registered`], whose grants and pin are new: whatever
+//! was known of the former is void. Invariant: while `retiring` is there, the region is disabled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::keys::Keys;
+use super::raw_key::RawKey;
+use super::registered::Registered;
+use super::revocation::Revocation;
+use super::via::Through;
+use super::{CloseError, Kept, RegisterError, Registration, RemoteMemory, mapped};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) registered: Arc<Registered>,
+    pub(super) keys: Arc<Keys>,
+    rest: Box<Rest>,
+}
+
+/// What of a region is seldom looked at: handles are moved.
+#[derive(Debug)]
+struct Rest {
+    raw_key: RawKey,
+    /// Through whom accesses come while it is enabled.
+    through: Through,
+    /// What it was before it was disabled, and is not quiet yet.
+    retiring: Option<Revocation>,
+    /// It is being taken back.
+    revocation: Option<Revocation>,
+}
+
+impl Registration<'_> {
+    pub(super) fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
+        let inner = &self.domain.inner;
+        let (registered, raw_key) = if self.raw_key {
+            loop {
+                let (raw_key, key) = inner.secret.raw_key(self.base, memory.len() as u64)?;
+                match inner.keys.register(&Registration { key: Some(key), ..self.clone() }, memory, kept) {
+                    Err(RegisterError::KeyTaken(_)) => {} // One in 2^64: another.
+                    registered => break (registered?, raw_key),
+                }
+            }
+        } else {
+            if let Some(key) = self.key.filter(|key| mapped::is_reserved(*key)) {
+                return Err(RegisterError::KeyReserved(key));
+            }
+            let registered = inner.keys.register(&self, memory, kept)?;
+            let raw_key = RawKey::short(registered.key);
+            (registered, raw_key)
+        };
+        let keys = Arc::clone(&inner.keys);
+        let rest = Rest { raw_key, through: self.through, retiring: None, revocation: None };
+        Ok(Handle { registered, keys, rest: Box::new(rest) })
+    }
+}
+
+impl Handle {
+    pub(super) fn remote(&self) -> RemoteMemory {
+        let Registered { key, base, len, .. } = *self.registered;
+        RemoteMemory { key, address: base, len }
+    }
+
+    pub(super) fn raw_key(&self) -> RawKey {
+        self.rest.raw_key
+    }
+
+    pub(super) fn is_enabled(&self) -> bool {
+        self.registered.through != Through::Nobody
+    }
+
+    /// Accesses come only through this endpoint; from when it is enabled the next time.
+    pub(super) fn restrict(&mut self, endpoint: u64) {
+        self.rest.through = Through::Endpoint(endpoint);
+    }
+
+    /// Lets peers in; false if those from before have not left.
+    pub(super) fn enable(&mut self, timeout: Option<Duration>) -> bool {
+        if self.is_enabled() {
+            return true;
+        }
+        if self.rest.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
+            return false;
+        }
+        self.rest.retiring = None;
+        self.registered = self.keys.replace(&self.registered, self.rest.through);
+        true
+    }
+
+    /// Lets no peer in any more, and waits for those that are; an error if one does not move within `timeout`. Not while windows are bound.
+    pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        if self.is_enabled() {
+            if !self.registered.windows.close() {
+                return Err(CloseError::Windows(()));
+            }
+            let closed = self.keys.replace(&self.registered, Through::Nobody);
+            let former = std::mem::replace(&mut self.registered, closed);
+            self.rest.retiring = Some(Revocation::start(former));
+        }
+        let quiet = self.rest.retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
+        if !quiet {
+            return Err(CloseError::Busy(()));
+        }
+        self.rest.retiring = None;
+        Ok(())
+    }
+
+    /// Takes the region back, unless windows are bound to it; an error if a peer does not move within `timeout`.
+    pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        let Self { registered, keys, rest } = self;
+        let Rest { retiring, revocation, .. } = &mut **rest;
+        if !registered.windows.close() {
+            return Err(CloseError::Windows(()));
+        }
+        let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
+            && retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
+        if over { Ok(()) } else { Err(CloseError::Busy(())) }
+    }
+
+    /// Takes the region back without waiting: memory that may still be used is kept until it is not.
+    pub(super) fn park(&mut self, memory: Option<Buffer>) {
+        let Self { registered, keys, rest } = self;
+        let Rest { retiring, revocation, .. } = &mut **rest;
+        registered.windows.abandon();
+        let revocation = revocation.take().unwrap_or_else(|| keys.revoke(registered));
+        // Of a disabled region nobody uses but who did so before.
+        keys.park(retiring.take().unwrap_or(revocation), memory);
+    }
+}

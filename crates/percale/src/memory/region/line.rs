@@ -1,0 +1,237 @@
+//! What a key gives, in one cache line that anybody reads without a lock.
+//!
+//! A line is written under the table's lock and counts: odd while it is being written. Who reads it looks at the count before and
+//! after; what lies between is then of one writing (a sequence lock; its loom model is below). Lines never move and are never
+//! freed before their table is, so one that has another key by now is found to have it, and nothing worse.
+
+use super::access::{Access, Refusal};
+use super::via::{Through, Via};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Set where somebody has the line: a region, or an allocated window.
+const OWNED: u32 = 1 << 31;
+/// Set where it has a key.
+const LIVE: u32 = 1 << 30;
+/// Accesses may come through one endpoint only.
+const ENDPOINT: u32 = 1 << 29;
+/// And from one peer only.
+const PAIR: u32 = 1 << 28;
+/// And through none.
+const NOBODY: u32 = 1 << 27;
+
+/// An authority in half the room.
+#[inline]
+const fn fold(authority: u64) -> u32 {
+    (authority ^ authority >> 32) as u32
+}
+
+/// The bits of remote rights in a line.
+#[inline]
+const fn bits(rights: Access) -> u32 {
+    // The four rights are bits 12, 13, 62 and 61 of an access.
+    let all = rights.bits();
+    ((all >> 12) & 3) as u32 | ((all >> 60) & 4) as u32 | ((all >> 58) & 8) as u32
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub(super) struct Line {
+    sequence: AtomicU32,
+    what: AtomicU32,
+    /// For chains of lines: the next one's number and 1, or 0. Not a part of what is written.
+    pub(super) next: AtomicU32,
+    authority: AtomicU32,
+    key: AtomicU64,
+    base: AtomicU64,
+    len: AtomicU64,
+    endpoint: AtomicU64,
+    peer: [AtomicU64; 2],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// What a line said at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    what: u32,
+    authority: u32,
+    key: u64,
+    base: u64,
+    len: u64,
+    endpoint: u64,
+    peer: [u64; 2],
+}
+
+impl Said {
+    /// A live key.
+    pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: Through) -> Self {
+        let (kind, via) = match through {
+            Through::Domain => (0, Via::default()),
+            Through::Nobody => (NOBODY, Via::default()),
+            Through::Endpoint(endpoint) => (ENDPOINT, Via { endpoint, ..Via::default() }),
+            Through::Pair(via) => (ENDPOINT | PAIR, via),
+        };
+        let peer = [via.peer as u64, (via.peer >> 64) as u64];
+        Self { what: OWNED | LIVE | kind | bits(rights), authority: 0, key, base, len, endpoint: via.endpoint, peer }
+    }
+
+    /// The same, through endpoints with this authorization key.
+    pub(super) const fn under(mut self, authority: u64) -> Self {
+        self.authority = fold(authority);
+        self
+    }
+
+    /// Somebody has the line, without a key.
+    pub(super) fn owned() -> Self {
+        Self { what: OWNED, ..Self::default() }
+    }
+
+    pub(super) const fn is_owned(&self) -> bool {
+        self.what & OWNED != 0
+    }
+
+    /// Whether this is what the key gives.
+    #[inline]
+    pub(super) const fn is(&self, key: u64) -> bool {
+        self.what & LIVE != 0 && self.key == key
+    }
+
+    /// Whether an access may come through these; of their authority a fold is compared, which the region itself does in full.
+    #[inline]
+    pub(super) const fn admits(&self, via: Via) -> bool {
+        let peer = [via.peer as u64, (via.peer >> 64) as u64];
+        self.authority == fold(via.authority)
+            && self.what & NOBODY == 0
+            && (self.what & ENDPOINT == 0 || self.endpoint == via.endpoint)
+            && (self.what & PAIR == 0 || (self.peer[0] == peer[0] && self.peer[1] == peer[1]))
+    }
+
+    /// Checks an access, as [`Registered::check`](super::Registered::check) does.
+    #[inline]
+    pub(super) const fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        let wanted = bits(wanted);
+        if self.what & wanted != wanted {
+            return Err(Refusal::Right);
+        }
+        match address.checked_sub(self.base) {
+            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
+            _ => Err(Refusal::Range),
+        }
+    }
+}
+
+impl Line {
+    /// Writes all of it. One thread at a time does so.
+    pub(super) fn write(&self, said: &Said) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        let Said { what, authority, key, base, len, endpoint, peer } = *said;
+        self.what.store(what, Ordering::Relaxed);
+        self.authority.store(authority, Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.endpoint.store(endpoint, Ordering::Relaxed);
+        self.peer[0].store(peer[0], Ordering::Relaxed);
+        self.peer[1].store(peer[1], Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    /// What it says; `None` while it is being written.
+    #[inline]
+    pub(super) fn read(&self) -> Option<Said> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let said = Said {
+            what: self.what.load(Ordering::Relaxed),
+            authority: self.authority.load(Ordering::Relaxed),
+            key: self.key.load(Ordering::Relaxed),
+            base: self.base.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            endpoint: self.endpoint.load(Ordering::Relaxed),
+            peer: [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)],
+        };
+        fence(Ordering::Acquire);
+        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(said)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_of_rights_are_those_of_accesses() {
+        let all = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::REMOTE_FETCH];
+        for (shift, right) in (0..).zip(all) {
+            assert_eq!(bits(right), 1 << shift);
+        }
+        assert_eq!(bits(Access::all()), 15);
+        assert_eq!(bits(Access::READ | Access::WRITE | Access::SEND | Access::RECEIVE), 0);
+    }
+
+    #[test]
+    fn mw_019_a_line_checks_as_its_region_does() {
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let said = Said::live(
+            7,
+            all.remote_rights(),
+            (u64::MAX - 9, 10),
+            Through::Pair(Via { endpoint: 3, peer: 1 << 100, authority: 0 }),
+        );
+        assert!(said.is(7) && !said.is(8) && said.is_owned() && !Said::owned().is(0) && !Said::default().is_owned());
+        assert!(said.admits(Via { endpoint: 3, peer: 1 << 100, authority: 0 }));
+        for via in [
+            Via { endpoint: 3, peer: 1, authority: 0 },
+            Via { endpoint: 4, peer: 1 << 100, authority: 0 },
+            Via::default(),
+        ] {
+            assert!(!said.admits(via));
+        }
+        for (address, len, offset) in
+            [(u64::MAX - 9, 10, Some(0)), (u64::MAX, 1, Some(9)), (u64::MAX, 2, None), (0, 1, None)]
+        {
+            assert_eq!(said.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
+        }
+        let read = Said::live(7, Access::REMOTE_READ.remote_rights(), (0, 8), Through::Domain);
+        assert_eq!(read.check(0, 8, Access::REMOTE_WRITE), Err(Refusal::Right));
+        assert_eq!(read.check(0, 8, Access::REMOTE_FETCH), Ok(0));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    fn of(number: u64) -> Said {
+        let through =
+            Through::Pair(Via { endpoint: number, peer: u128::from(number) << 64 | u128::from(number), authority: 0 });
+        Said::live(number, Access::REMOTE_READ, (number, number), through)
+    }
+
+    /// Whoever reads a line has what was written at one time.
+    #[test]
+    fn loom_a_line_is_of_one_writing() {
+        let mut bounded = loom::model::Builder::new();
+        bounded.preemption_bound = Some(3);
+        bounded.check(|| {
+            let line = Arc::new(Line::default());
+            line.write(&of(1));
+            let writer = Arc::clone(&line);
+            let writer = thread::spawn(move || {
+                writer.write(&of(2));
+                writer.write(&of(3));
+            });
+            if let Some(said) = line.read() {
+                assert!((1..=3).any(|number| said == of(number)), "{said:?}");
+            }
+            writer.join().unwrap();
+            assert_eq!(line.read(), Some(of(3)));
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! Registration that ends later: an event tells when (fi_mr(3), FI_REG_MR).
+//!
+//! What is registered waits with the event queue, and whoever reads the event makes the registration: so nothing of the region is
+//! known before, and nobody reaches it. The memory belongs to the [`PendingRegion`] meanwhile (MR-065), which has no key to show
+//! (MR-062).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::via::Through;
+use super::{Access, Region, RegisterError, Registration};
+use crate::completion::counter::Counter;
+use crate::completion::event::{Event, EventQueue, EventQueueFull};
+use crate::domain::Domain;
+use crate::memory::buffer::Buffer;
+
+/// A region that is not there yet. Dropping it withdraws the registration: then there is no event.
+#[derive(Debug)]
+#[must_use = "dropping it withdraws the registration"]
+pub struct PendingRegion {
+    shared: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Box<Asked>),
+    Over(Result<Region, RegisterError>),
+    /// Between the two.
+    Taken,
+}
+
+/// A registration without its borrow.
+#[derive(Debug)]
+struct Asked {
+    domain: Domain,
+    access: Access,
+    key: Option<u64>,
+    base: u64,
+    counter: Option<Arc<Counter>>,
+    raw_key: bool,
+    through: Through,
+    authority: u64,
+    disabled: bool,
+    windows: bool,
+    local_write: Option<bool>,
+    memory: Buffer,
+}
+
+impl Asked {
+    fn register(self) -> Result<Region, RegisterError> {
+        let Self {
+            domain,
+            access,
+            key,
+            base,
+            counter,
+            raw_key,
+            through,
+            authority,
+            disabled,
+            windows,
+            local_write,
+            memory,
+        } = self;
+        let domain = &domain;
+        Registration { domain, access, key, base, counter, raw_key, through, authority, disabled, windows, local_write }
+            .own(memory)
+    }
+}
+
+impl PendingRegion {
+    /// The region, or why there is none; once the event was read. `Err` gives this back: it was not.
+    ///
+    /// # Errors
+    /// If the event was not read yet.
+    pub fn finish(self) -> Result<Result<Region, RegisterError>, Self> {
+        let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::Waiting(_)) {
+            drop(state);
+            return Err(self);
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Over(result) => Ok(result),
+            State::Waiting(_) | State::Taken => unreachable!("finishing takes it, and reading leaves a result"),
+        }
+    }
+}
+
+impl Registration<'_> {
+    /// Registers memory later: an [`Event::Registered`] with this `context` tells that it was done, or an
+    /// [`Event::RegistrationFailed`] that it cannot be; then [`PendingRegion::finish`] gives the region (MR-060, MR-064).
+    ///
+    /// # Errors
+    /// If the queue has no room for the event; then there will be none (MR-063).
+    pub fn begin(
+        self,
+        memory: impl Into<Buffer>,
+        events: &EventQueue,
+        context: u64,
+    ) -> Result<PendingRegion, EventQueueFull> {
+        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled, windows, local_write } =
+            self;
+        let (domain, memory) = (domain.clone(), memory.into());
+        let asked = Asked {
+            domain,
+            access,
+            key,
+            base,
+            counter,
+            raw_key,
+            through,
+            authority,
+            disabled,
+            windows,
+            local_write,
+            memory,
+        };
+        let shared = Arc::new(Mutex::new(State::Waiting(Box::new(asked))));
+        let waiting = Arc::downgrade(&shared);
+        events.write_later(move || {
+            let shared = waiting.upgrade()?; // Withdrawn, if it is not there.
+            let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let State::Waiting(asked) = std::mem::replace(&mut *state, State::Taken) else { return None };
+            let result = asked.register();
+            let event = match &result {
+                Ok(_) => Event::Registered { context },
+                Err(error) => Event::RegistrationFailed { context, errno: error.errno(), reason: error.to_string() },
+            };
+            *state = State::Over(result);
+            Some(event)
+        })?;
+        Ok(PendingRegion { shared })
+    }
+}

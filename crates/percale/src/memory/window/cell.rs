@@ -1,0 +1,290 @@
+//! A window's state.
+//!
+//! Locks: a cell's state, then the domain's table, then a region's grants; never the other way round.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{WindowError, WindowType};
+use crate::memory::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via};
+
+/// The windows that are bound through one endpoint: how many.
+#[derive(Debug, Default)]
+pub(crate) struct Users(AtomicUsize);
+
+impl Users {
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+}
+
+/// One window that is bound through an endpoint.
+#[derive(Debug)]
+struct User(Arc<Users>);
+
+impl User {
+    fn of(users: &Arc<Users>) -> Self {
+        users.0.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(users))
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a window is to be bound to: this part of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+}
+
+impl Binding {
+    /// What is wrong with it, if anything is (MW-016, MW-020, AMB-48, AMB-50).
+    fn check(&self, region: &Registered) -> Result<(), WindowError> {
+        let Self { offset, len, access } = self;
+        let windows = region.windows();
+        if !windows.are_allowed() {
+            return Err(WindowError::NotAllowed);
+        }
+        if access.changes() && !windows.may_change() {
+            return Err(WindowError::ReadOnly);
+        }
+        // The second subtraction does not wrap: the first comparison comes before it.
+        if *offset > region.len() || *len > region.len() - offset {
+            return Err(WindowError::Range);
+        }
+        Ok(())
+    }
+}
+
+/// Who invalidates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By {
+    /// The owner, through this endpoint.
+    Owner(u64),
+    /// The peer that it is bound for.
+    Peer(Via),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Unbound,
+    Bound { window: Arc<Registered>, hold: Hold, user: Option<User> },
+    Revoking { revocation: Revocation, hold: Hold },
+    Gone,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// The key of the last bind; its lower 8 bits are 0 before the first.
+    key: u32,
+    /// What the last bind used, to be used again.
+    spare: Option<Arc<Registered>>,
+}
+
+impl State {
+    /// If a revocation is over, the window is unbound. Whether none is under way.
+    fn settle(&mut self) -> bool {
+        if let Phase::Revoking { revocation, .. } = &mut self.phase {
+            if !revocation.is_over() {
+                return false;
+            }
+            if let Phase::Revoking { revocation, .. } = std::mem::replace(&mut self.phase, Phase::Unbound) {
+                self.spare = Some(revocation.into_region());
+            }
+        }
+        true
+    }
+
+    /// Begins to take the window back, if it is bound.
+    fn revoke(&mut self, keys: &Keys, index: u32) {
+        match std::mem::replace(&mut self.phase, Phase::Unbound) {
+            Phase::Bound { window, hold, user } => {
+                keys.set_window(index, None);
+                self.phase = Phase::Revoking { revocation: Revocation::start(window), hold };
+                drop(user); // No access begins through the endpoint any more.
+            }
+            other => self.phase = other,
+        }
+    }
+
+    /// Waits until a revocation is over.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), WindowError> {
+        if let Phase::Revoking { revocation, .. } = &mut self.phase {
+            revocation.wait(timeout);
+        }
+        if self.settle() { Ok(()) } else { Err(WindowError::Busy) }
+    }
+
+    fn bind(
+        &mut self,
+        keys: &Keys,
+        key: u32,
+        (region, binding): (&Arc<Registered>, &Binding),
+        through: Through,
+        users: Option<&Arc<Users>>,
+    ) -> Result<(), WindowError> {
+        let hold = Hold::on(region).ok_or(WindowError::Closed)?;
+        let Binding { offset, len, access } = *binding;
+        let slice = Slice { key, offset, len, access, through };
+        let window = Registered::slice(region, &slice, self.spare.take());
+        keys.set_window(key >> 8, Some(&window));
+        self.key = key;
+        self.phase = Phase::Bound { window, hold, user: users.map(User::of) };
+        Ok(())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    index: u32,
+    kind: WindowType,
+    state: Mutex<State>,
+}
+
+impl Cell {
+    /// An unbound window. `key` is the last that the index had.
+    pub(super) fn new(key: u32, kind: WindowType) -> Self {
+        let state = State { phase: Phase::Unbound, key, spare: None };
+        Self { index: key >> 8, kind, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) const fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(super) const fn kind(&self) -> WindowType {
+        self.kind
+    }
+
+    /// The last key, whether the window is bound with it, and whether it is being taken back.
+    pub(super) fn query(&self) -> (u32, bool, bool) {
+        let mut state = self.state();
+        let revoking = !state.settle();
+        (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
+    }
+
+    /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). The old key is dead
+    /// when this returns Ok.
+    pub(super) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
+        if self.kind != WindowType::One {
+            return Err(WindowError::WrongType);
+        }
+        binding.check(region)?;
+        let mut state = self.state();
+        state.revoke(keys, self.index);
+        state.wait(Some(keys.revoke_timeout()))?;
+        if binding.len == 0 {
+            return Ok(state.key);
+        }
+        let key = self.index << 8 | (state.key.wrapping_add(1) & 0xFF);
+        state.bind(keys, key, (region, binding), Through::Domain, None)?;
+        Ok(key)
+    }
+
+    /// Binds a window of type 2 (MW-035 to MW-037), once no revocation is under way; [`Busy`](WindowError::Busy) until then.
+    pub(crate) fn bind(
+        &self,
+        keys: &Keys,
+        (region, binding): (&Arc<Registered>, &Binding),
+        byte: u8,
+        via: Via,
+        users: &Arc<Users>,
+    ) -> Result<u32, WindowError> {
+        if self.kind == WindowType::One {
+            return Err(WindowError::WrongType);
+        }
+        binding.check(region)?;
+        if binding.len == 0 {
+            return Err(WindowError::Empty);
+        }
+        let mut state = self.state();
+        if !state.settle() {
+            return Err(WindowError::Busy);
+        }
+        match state.phase {
+            Phase::Bound { .. } => return Err(WindowError::StillBound),
+            Phase::Gone => return Err(WindowError::Deallocated),
+            Phase::Unbound | Phase::Revoking { .. } => {}
+        }
+        let key = self.index << 8 | u32::from(byte);
+        state.bind(keys, key, (region, binding), Through::Pair(via), Some(users))?;
+        Ok(key)
+    }
+
+    /// Begins to take back the key of a window of type 2. Whether that is over.
+    pub(crate) fn invalidate(&self, keys: &Keys, key: u32, by: By) -> Result<bool, WindowError> {
+        if self.kind == WindowType::One {
+            return Err(WindowError::WrongType);
+        }
+        let mut state = self.state();
+        let through = match &state.phase {
+            Phase::Bound { window, .. } => window.through(),
+            // Its owner may wait for it again.
+            Phase::Revoking { revocation, .. } if matches!(by, By::Owner(_)) => revocation.region().through(),
+            _ => return Err(WindowError::NotBound),
+        };
+        if state.key != key {
+            return Err(WindowError::NotBound);
+        }
+        let ours = match (by, through) {
+            (By::Owner(endpoint), Through::Pair(pair)) => pair.endpoint == endpoint,
+            (By::Peer(via), through) => through == Through::Pair(via),
+            (By::Owner(_), _) => false,
+        };
+        if !ours {
+            return Err(WindowError::OtherPair);
+        }
+        state.revoke(keys, self.index);
+        Ok(state.settle())
+    }
+
+    /// Whether no revocation is under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.state().settle()
+    }
+
+    /// Takes the window back for good, and waits.
+    pub(super) fn close(&self, keys: &Keys) -> Result<(), WindowError> {
+        let mut state = self.state();
+        state.revoke(keys, self.index);
+        state.wait(Some(keys.revoke_timeout()))?;
+        state.phase = Phase::Gone;
+        Ok(())
+    }
+
+    /// Takes the window back for good, without waiting.
+    pub(super) fn abandon(&self, keys: &Keys) {
+        let mut state = self.state();
+        state.revoke(keys, self.index);
+        if let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Gone) {
+            keys.park_window(revocation, hold);
+        }
+    }
+
+    /// The endpoint is gone through which it may be bound: then it is unbound (AMB-53).
+    pub(crate) fn endpoint_gone(&self, keys: &Keys, endpoint: u64) {
+        let mut state = self.state();
+        let Phase::Bound { window, .. } = &state.phase else { return };
+        if matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint) {
+            state.revoke(keys, self.index);
+            if !state.settle()
+                && let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Unbound)
+            {
+                keys.park_window(revocation, hold);
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What the application holds of a window.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cell::{Binding, Cell};
+use super::{TypeTwo, WindowAccess, WindowError, WindowType};
+use crate::domain::Domain;
+use crate::memory::region::known::Parts;
+use crate::memory::region::{Bindable, Keys, RemoteMemory};
+
+/// A window: see the [module](super). Deallocated by [`close`](Self::close), or by being dropped.
+#[derive(Debug)]
+pub struct Window {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) cell: Arc<Cell>,
+    /// It is deallocated.
+    closed: bool,
+}
+
+/// What a window is at (MW-005).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowState {
+    /// No key reaches it.
+    Unbound,
+    /// Peers reach it by this key.
+    Bound(u32),
+    /// This key is dead, but a peer that used it may still be at the memory.
+    Revoking(u32),
+}
+
+impl Domain {
+    /// A new window, which is not bound (MW-001). Type 1 is always there; of type 2 the domain has the one that it was opened with
+    /// ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
+    ///
+    /// # Errors
+    /// [`NoSuchType`](WindowError::NoSuchType), [`Exhausted`](WindowError::Exhausted).
+    pub fn window(&self, kind: WindowType) -> Result<Window, WindowError> {
+        if kind != WindowType::One && kind != self.type_two().into() {
+            return Err(WindowError::NoSuchType(kind));
+        }
+        let keys = Arc::clone(&self.inner.keys);
+        let cell = keys.allocate_window(kind)?;
+        Ok(Window { keys, cell, closed: false })
+    }
+
+    /// Which windows of type 2 it has.
+    #[must_use]
+    pub fn type_two(&self) -> TypeTwo {
+        self.inner.settings.type_two
+    }
+}
+
+impl Window {
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> WindowType {
+        self.cell.kind()
+    }
+
+    /// What it is at.
+    #[must_use]
+    pub fn state(&self) -> WindowState {
+        match self.cell.query() {
+            (key, true, _) => WindowState::Bound(key),
+            (key, _, true) => WindowState::Revoking(key),
+            _ => WindowState::Unbound,
+        }
+    }
+
+    /// The key of the last bind, dead or alive; before the first, the key with the lower 8 bits 0 of an index that had no window
+    /// before.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.cell.query().0
+    }
+
+    /// The key that it has when it is bound with these 8 bits (type 2).
+    #[must_use]
+    pub fn key_with(&self, byte: u8) -> u32 {
+        self.cell.index() << 8 | u32::from(byte)
+    }
+
+    /// Whether it was allocated in this domain.
+    #[must_use]
+    pub fn is_of(&self, domain: &Domain) -> bool {
+        Arc::ptr_eq(&self.keys, &domain.inner.keys)
+    }
+
+    /// Binds a window of type 1 to a range of a region, under a new key; an empty range unbinds it (MW-028 to MW-030). When this
+    /// returns Ok, nobody uses the window by its old key, and nobody will.
+    ///
+    /// # Errors
+    /// As [`WindowError`] says; then the window is as before, but after [`Busy`](WindowError::Busy) and [`Closed`](WindowError::Closed)
+    /// its old key is dead.
+    pub fn bind(
+        &mut self,
+        region: &impl Bindable,
+        range: Range<u64>,
+        access: WindowAccess,
+    ) -> Result<RemoteMemory, WindowError> {
+        let (binding, mut remote) = self.binding(region, range, access)?;
+        remote.key = self.cell.rebind(&self.keys, region.known().region, &binding)?.into();
+        Ok(remote)
+    }
+
+    /// What the window is to be bound to, and how peers will name it but for the key.
+    pub(crate) fn binding(
+        &self,
+        region: &impl Bindable,
+        range: Range<u64>,
+        access: WindowAccess,
+    ) -> Result<(Binding, RemoteMemory), WindowError> {
+        let Parts { region, keys } = region.known();
+        if !Arc::ptr_eq(keys, &self.keys) {
+            return Err(WindowError::Domain);
+        }
+        let len = range.end.checked_sub(range.start).ok_or(WindowError::Range)?;
+        let remote = RemoteMemory { key: 0, address: region.base().wrapping_add(range.start), len };
+        let binding = Binding { offset: range.start, len, access: access.remote() };
+        Ok((binding, remote))
+    }
+
+    /// Deallocates the window, and unbinds it if it is bound (MW-003). When this returns Ok, nobody uses it.
+    ///
+    /// # Errors
+    /// The window, whose key is dead, if a peer that is in the middle of an access does not move within the domain's
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout).
+    pub fn close(mut self) -> Result<(), Self> {
+        if self.cell.close(&self.keys).is_err() {
+            return Err(self);
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if !self.closed {
+            self.closed = true;
+            self.keys.free_window(self.cell.index(), self.cell.query().0);
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.cell.abandon(&self.keys);
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Memory windows: revocable, narrower rights to a part of a region (verbs: memory windows of type 1, 2A and 2B).
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{Access, Info, WindowAccess, WindowType};
+//! # let domain = Info::discover()?.best()?.open()?;
+//! let region = domain.register(vec![0; 4096], Access::empty())?;      // peers may do nothing with it
+//! let mut window = domain.window(WindowType::One)?;
+//! let name = window.bind(&region, 512..1024, WindowAccess::READ)?;    // but read this part
+//! window.bind(&region, 0..0, WindowAccess::empty())?;                 // and now they may not: nobody is at it any more
+//! # drop(name); Ok(()) }
+//! ```
+//!
+//! A [`Window`] is allocated once and bound to parts of regions as often as wanted; each bind has a key, and taking it back costs no
+//! system call. A key is 32 bits: the window's index, which stays, in the upper 24, and below it 8 bits that change from bind to
+//! bind (MW-007). The window's rights are its own, whatever the region's are (MW-017, MW-018), and peers name its bytes by the
+//! region's addresses.
+//!
+//! * **Type 1**: bound by a call ([`Window::bind`]), which chooses the key. Its key works through every endpoint of the domain.
+//! * **Type 2**: bound by a posted operation, in order with the messages to a peer
+//!   ([`Endpoint::bind_window`](crate::Endpoint::bind_window)); the caller chooses the 8 bits. The key works for that peer through that
+//!   endpoint alone, until it is invalidated: by an operation ([`Endpoint::invalidate`](crate::Endpoint::invalidate)) or by that peer
+//!   with a message. An endpoint with bound windows of type **2A** is not closed; with type **2B** it is, and its windows are unbound.
+//!   A domain has one of the two ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
+//!
+//! As with regions, **taking back is synchronous**: when a rebind, an unbind, or the completion of an invalidation says so, no access
+//! by the old key is under way and none will come. While windows are bound to a region it is not closed (MW-004). A window that is
+//! dropped is unbound at once; what a peer is still at is kept until it is done.
+//!
+//! * `cell`: a window's state, which its owner and the domain's table share; `table`: windows by index, a part of the domain's keys
+//! * `handle`: what the application holds
+
+mod cell;
+mod error;
+mod handle;
+mod table;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use bitflags::bitflags;
+
+pub(crate) use self::cell::{Binding, By, Cell, Users};
+pub use self::error::WindowError;
+pub use self::handle::{Window, WindowState};
+pub(crate) use self::table::{Table, place_of};
+use crate::memory::region::Access;
+
+/// A kind of window: see the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowType {
+    /// For every endpoint of the domain; bound by a call.
+    One,
+    /// For one peer of one endpoint, which is not closed while the window is bound.
+    TwoA,
+    /// For one peer of one endpoint, with which it ends.
+    TwoB,
+}
+
+/// Which windows of type 2 a domain has (MW-034, AMB-44).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TypeTwo {
+    /// [`WindowType::TwoA`].
+    A,
+    /// [`WindowType::TwoB`].
+    #[default]
+    B,
+}
+
+impl From<TypeTwo> for WindowType {
+    fn from(two: TypeTwo) -> Self {
+        match two {
+            TypeTwo::A => Self::TwoA,
+            TypeTwo::B => Self::TwoB,
+        }
+    }
+}
+
+bitflags! {
+    /// What peers may do with a window, in any combination (MW-015).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct WindowAccess: u8 {
+        /// Read, and fetch by atomics.
+        const READ = 1;
+        /// Write, and change by atomics.
+        const WRITE = 2;
+        /// Change and fetch by atomics, and by nothing else.
+        const ATOMIC = 4;
+    }
+}
+
+impl WindowAccess {
+    /// As regions have it.
+    pub(crate) fn remote(self) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::REMOTE_READ, self.contains(Self::READ));
+        access.set(Access::REMOTE_WRITE, self.contains(Self::WRITE));
+        access.set(Access::REMOTE_ATOMIC, self.contains(Self::ATOMIC));
+        access
+    }
+}

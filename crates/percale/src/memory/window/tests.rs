@@ -1,0 +1,341 @@
+//! Windows of a domain whose endpoints talk to themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::address::PeerAddress;
+use crate::domain::{Domain, DomainBuilder};
+use crate::endpoint::Endpoint;
+use crate::endpoint::window_work::Bind;
+use crate::endpoint::work::OpFlags;
+use crate::memory::region::{CloseError, Grantee, Region, RegisterError, RemoteMemory, Via};
+use crate::memory::rundown::{Line, Snapshot};
+use crate::transport::sim::{Network, SimOptions};
+use crate::{Entry, ErrorCode};
+
+fn domain_of(two: TypeTwo) -> Domain {
+    let network = Network::new(1, SimOptions::default());
+    let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network).windows(two);
+    builder.revoke_timeout(Duration::from_millis(50)).open().unwrap()
+}
+
+fn domain() -> Domain {
+    domain_of(TypeTwo::B)
+}
+
+/// An endpoint and itself as a peer.
+fn me(domain: &Domain) -> (Endpoint, PeerAddress) {
+    let vector = domain.address_vector().build().unwrap();
+    let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap();
+    let me = vector.insert(endpoint.address()).unwrap();
+    (endpoint, me)
+}
+
+fn region(domain: &Domain) -> Region {
+    domain.register((0..100).collect::<Vec<u8>>(), Access::empty()).unwrap()
+}
+
+/// How an operation ended.
+fn end(endpoint: &Endpoint) -> Result<Entry, ErrorCode> {
+    let mut entries = [Entry::default()];
+    assert!(endpoint.wait(Some(Duration::from_secs(20))), "no completion");
+    match endpoint.poll(&mut entries) {
+        Ok(1) => Ok(entries[0]),
+        Ok(_) => panic!("nothing, though something was there"),
+        Err(_) => Err(endpoint.read_error().unwrap().error),
+    }
+}
+
+fn read(endpoint: &Endpoint, me: PeerAddress, name: RemoteMemory) -> Result<Vec<u8>, i32> {
+    let read = endpoint.read(me, name, vec![0; name.len as usize]).wait();
+    read.map(|bytes| bytes.into_vec()).map_err(|error| error.errno())
+}
+
+fn bind(
+    (endpoint, me): &(Endpoint, PeerAddress),
+    window: &Window,
+    region: &Region,
+    range: std::ops::Range<u64>,
+    key: u8,
+) -> Result<RemoteMemory, ErrorCode> {
+    let how = Bind { range, access: WindowAccess::READ, key };
+    let name = endpoint.post_bind(*me, window, region, &how, 7, OpFlags::COMPLETION).unwrap();
+    let entry = end(endpoint)?;
+    assert_eq!((entry.context, entry.data, entry.flags), (7, name.key, crate::CompletionFlags::BIND));
+    Ok(name)
+}
+
+fn invalidate((endpoint, me): &(Endpoint, PeerAddress), key: u32) -> Result<(), ErrorCode> {
+    endpoint.post_invalidate(*me, key, 8, OpFlags::COMPLETION).unwrap();
+    let entry = end(endpoint)?;
+    assert_eq!((entry.context, entry.data), (8, key.into()));
+    Ok(())
+}
+
+const REFUSED: i32 = ErrorCode::KeyRejected.errno();
+
+#[test]
+fn mw_002_mw_034_a_domain_has_type_1_and_one_type_2() {
+    for (two, has, lacks) in
+        [(TypeTwo::A, WindowType::TwoA, WindowType::TwoB), (TypeTwo::B, WindowType::TwoB, WindowType::TwoA)]
+    {
+        let domain = domain_of(two);
+        assert_eq!(domain.type_two(), two);
+        assert_eq!(domain.window(WindowType::One).unwrap().kind(), WindowType::One);
+        assert_eq!(domain.window(has).unwrap().kind(), has);
+        assert_eq!(domain.window(lacks).unwrap_err(), WindowError::NoSuchType(lacks));
+    }
+}
+
+#[test]
+fn mw_007_mw_029_a_bind_changes_the_lower_byte_and_every_other_key_is_refused() {
+    let domain = domain();
+    let (endpoint, me) = me(&domain);
+    let region = region(&domain);
+    let mut window = domain.window(WindowType::One).unwrap();
+    let index = window.key() >> 8;
+    let mut old: Option<RemoteMemory> = None;
+    for round in 0..600 {
+        let name = window.bind(&region, 10..20, WindowAccess::READ).unwrap();
+        assert_eq!(name.key >> 8, index.into());
+        assert_eq!((name.address, name.len, window.state()), (10, 10, WindowState::Bound(name.key as u32)));
+        if let Some(old) = old {
+            assert_ne!(old.key, name.key, "round {round}");
+            assert_eq!(read(&endpoint, me, old), Err(REFUSED), "round {round}");
+        }
+        assert_eq!(read(&endpoint, me, name).unwrap(), (10..20).collect::<Vec<u8>>());
+        old = Some(name);
+    }
+    // MW-008: of the 256 keys one works, and of other indices none.
+    let name = old.unwrap();
+    for key in (0..256).map(|byte| name.key & !0xFF | byte).chain([name.key + 256, name.key - 256, name.key | 1 << 32])
+    {
+        let got = read(&endpoint, me, RemoteMemory { key, ..name });
+        assert_eq!(got.is_ok(), key == name.key, "{key:#x}");
+    }
+}
+
+#[test]
+fn mw_016_mw_020_amb_047_a_bind_that_cannot_be_changes_nothing() {
+    let (domain, other) = (domain(), domain());
+    let (endpoint, me) = me(&domain);
+    let region = region(&domain);
+    let mut window = domain.window(WindowType::One).unwrap();
+    let name = window.bind(&region, 10..20, WindowAccess::READ).unwrap();
+    let fixed = domain.register(&b"fixed"[..], Access::REMOTE_READ).unwrap();
+    let apart = domain.registration(Access::REMOTE_READ).windows(false).own(vec![0; 8]).unwrap();
+    let foreign = super::tests::region(&other);
+    for (range, wanted) in
+        [(0..101, WindowError::Range), (101..101, WindowError::Range), (5..u64::MAX, WindowError::Range)]
+    {
+        assert_eq!(window.bind(&region, range, WindowAccess::READ).unwrap_err(), wanted);
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "that is what is tried")]
+    let backwards = 20..10;
+    assert_eq!(window.bind(&region, backwards, WindowAccess::READ).unwrap_err(), WindowError::Range);
+    for access in [WindowAccess::WRITE, WindowAccess::ATOMIC, WindowAccess::all()] {
+        assert_eq!(window.bind(&fixed, 0..5, access).unwrap_err(), WindowError::ReadOnly);
+    }
+    assert_eq!(window.bind(&apart, 0..5, WindowAccess::READ).unwrap_err(), WindowError::NotAllowed);
+    assert_eq!(window.bind(&foreign, 0..5, WindowAccess::READ).unwrap_err(), WindowError::Domain);
+    assert_eq!(window.state(), WindowState::Bound(name.key as u32));
+    assert_eq!(read(&endpoint, me, name).unwrap(), (10..20).collect::<Vec<u8>>());
+    assert_eq!(
+        window.bind(&fixed, 0..5, WindowAccess::READ).map(|name| read(&endpoint, me, name)),
+        Ok(Ok(b"fixed".to_vec()))
+    );
+}
+
+#[test]
+fn mw_004_mw_030_a_region_is_not_closed_while_a_window_is_bound() {
+    let domain = domain();
+    let (endpoint, me) = me(&domain);
+    let region = region(&domain);
+    let mut window = domain.window(WindowType::One).unwrap();
+    let name = window.bind(&region, 0..100, WindowAccess::READ).unwrap();
+    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+    assert_eq!(read(&endpoint, me, name.slice(0..3)).unwrap(), [0, 1, 2]);
+    // It goes on as before: more windows are bound to it.
+    let mut second = domain.window(WindowType::One).unwrap();
+    second.bind(&region, 0..100, WindowAccess::READ).unwrap();
+    window.bind(&region, 0..0, WindowAccess::empty()).unwrap();
+    assert_eq!((window.state(), read(&endpoint, me, name)), (WindowState::Unbound, Err(REFUSED)));
+    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+    drop(second);
+    assert!(window.bind(&region, 0..1, WindowAccess::READ).is_ok());
+    assert!(window.close().is_ok());
+    assert_eq!(region.close().unwrap().into_vec().len(), 100);
+}
+
+#[test]
+fn mw_004_memory_of_a_dropped_region_stays_while_a_window_is_bound() {
+    let domain = domain();
+    let (endpoint, me) = me(&domain);
+    let memory = Arc::<[u8]>::from([7; 16]);
+    let weak = Arc::downgrade(&memory);
+    let region = domain.register(memory, Access::REMOTE_READ).unwrap();
+    let (mut window, key) = (domain.window(WindowType::One).unwrap(), region.remote());
+    let name = window.bind(&region, 0..16, WindowAccess::READ).unwrap();
+    drop(region);
+    assert_eq!(read(&endpoint, me, key), Err(REFUSED));
+    assert_eq!(read(&endpoint, me, name), Ok(vec![7; 16]));
+    drop(window);
+    domain.inner.keys.free_parked();
+    assert!(weak.upgrade().is_none(), "memory is kept for nobody");
+}
+
+#[test]
+fn mw_024_mw_025_mw_031_each_type_is_bound_its_own_way() {
+    let domain = domain();
+    let us = me(&domain);
+    let region = region(&domain);
+    let (mut one, mut two) = (domain.window(WindowType::One).unwrap(), domain.window(WindowType::TwoB).unwrap());
+    assert_eq!(two.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::WrongType));
+    assert_eq!(bind(&us, &one, &region, 0..8, 9), Err(ErrorCode::Invalid));
+    let name = one.bind(&region, 0..8, WindowAccess::READ).unwrap();
+    assert_eq!(invalidate(&us, name.key as u32), Err(ErrorCode::Invalid));
+    assert_eq!(read(&us.0, us.1, name).unwrap().len(), 8);
+}
+
+#[test]
+fn mw_035_mw_036_mw_037_mw_043_a_type_2_window_is_bound_with_a_byte_and_invalidated() {
+    let domain = domain();
+    let us = me(&domain);
+    let region = region(&domain);
+    let window = domain.window(WindowType::TwoB).unwrap();
+    assert_eq!(bind(&us, &window, &region, 5..5, 1), Err(ErrorCode::Invalid));
+    let name = bind(&us, &window, &region, 50..60, 0xAB).unwrap();
+    assert_eq!(name.key as u32, window.key_with(0xAB));
+    assert_eq!(bind(&us, &window, &region, 0..10, 0xAC), Err(ErrorCode::Busy));
+    assert_eq!(
+        (window.state(), read(&us.0, us.1, name)),
+        (WindowState::Bound(name.key as u32), Ok((50..60).collect()))
+    );
+    invalidate(&us, name.key as u32).unwrap();
+    assert_eq!((window.state(), read(&us.0, us.1, name)), (WindowState::Unbound, Err(REFUSED)));
+    // MW-046: what is dead, or never was, is not invalidated.
+    for key in [name.key as u32, window.key_with(1), window.key_with(1) ^ 0x4000_0000, 0] {
+        assert_eq!(invalidate(&us, key), Err(ErrorCode::KeyRejected), "{key:#x}");
+    }
+    // The same byte again, another range.
+    let name = bind(&us, &window, &region, 0..10, 0xAB).unwrap();
+    assert_eq!(read(&us.0, us.1, name), Ok((0..10).collect()));
+    // Only through this endpoint.
+    let others = me(&domain);
+    assert_eq!(read(&others.0, others.1, name), Err(REFUSED));
+    assert_eq!(invalidate(&others, name.key as u32), Err(ErrorCode::Denied));
+    assert_eq!(read(&us.0, us.1, name), Ok((0..10).collect()));
+}
+
+#[test]
+fn mw_041_a_2b_window_ends_with_its_endpoint() {
+    let domain = domain();
+    let us = me(&domain);
+    let region = region(&domain);
+    let window = domain.window(WindowType::TwoB).unwrap();
+    bind(&us, &window, &region, 0..10, 1).unwrap();
+    drop(us);
+    assert_eq!(window.state(), WindowState::Unbound);
+    region.close().unwrap();
+    assert!(window.close().is_ok());
+}
+
+#[test]
+fn mw_007_amb_051_a_window_owns_256_keys() {
+    let domain = domain();
+    let window = domain.window(WindowType::One).unwrap();
+    let with_key = |key| domain.registration(Access::REMOTE_READ).key(key).own(vec![0; 8]);
+    for byte in [0, 1, 255] {
+        let key = u64::from(window.key_with(byte));
+        assert!(matches!(with_key(key), Err(RegisterError::KeyTaken(taken)) if taken == key));
+    }
+    // The next index has a region's key: it is passed by.
+    let next = u64::from(window.key_with(0)) + 256;
+    let region = with_key(next + 17).unwrap();
+    let other = domain.window(WindowType::One).unwrap();
+    assert_ne!(u64::from(other.key()), next);
+    region.close().unwrap();
+    drop(window);
+    assert!(with_key(next - 256).is_ok(), "the keys of a window that is gone are free");
+    // KEY-004: what the domain chooses is never 32 bits long.
+    for _ in 0..100 {
+        let key = domain.register(vec![0], Access::REMOTE_READ).unwrap().key();
+        assert!(key > u64::from(u32::MAX) && key != u64::MAX);
+    }
+}
+
+/// A peer that is at everything it was granted, until it is told otherwise.
+#[derive(Debug, Default)]
+struct Stuck {
+    line: Line,
+    retired: AtomicBool,
+}
+
+impl Grantee for Stuck {
+    fn revoke(&self, _: u32) {}
+
+    fn snapshot(&self) -> Snapshot {
+        self.line.snapshot()
+    }
+
+    fn has_retired(&self, _: Snapshot) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    fn release(&self, _: u32) {}
+}
+
+/// A peer that is stuck in a window.
+fn stuck_in(domain: &Domain, key: u64, via: Via) -> Arc<Stuck> {
+    let peer = Arc::<Stuck>::default();
+    let registered = domain.inner.keys.find(key, via).unwrap();
+    assert!(registered.grants().add(Arc::clone(&peer) as _, 0));
+    peer
+}
+
+#[test]
+fn mw_050_a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not_move() {
+    let domain = domain();
+    let region = region(&domain);
+    let mut window = domain.window(WindowType::One).unwrap();
+    let name = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
+    let peer = stuck_in(&domain, name.key, Via::default());
+    assert_eq!(window.bind(&region, 0..8, WindowAccess::READ), Err(WindowError::Busy));
+    assert_eq!(window.state(), WindowState::Revoking(name.key as u32));
+    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
+    let Err(mut window) = window.close() else { panic!("deallocated under a peer's hands") };
+    peer.retired.store(true, Ordering::Release);
+    let again = window.bind(&region, 0..8, WindowAccess::READ).unwrap();
+    assert_ne!(again.key, name.key);
+    let peer = stuck_in(&domain, again.key, Via::default());
+    drop(window);
+    let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a peer's hands") };
+    peer.retired.store(true, Ordering::Release);
+    domain.inner.keys.free_parked();
+    region.close().unwrap();
+}
+
+#[test]
+fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
+    let domain = domain();
+    let us = me(&domain);
+    let region = region(&domain);
+    let window = domain.window(WindowType::TwoB).unwrap();
+    let via = us.0.via_for_test();
+    let name = bind(&us, &window, &region, 0..8, 1).unwrap();
+    let peer = stuck_in(&domain, name.key, via);
+    assert_eq!(invalidate(&us, name.key as u32), Err(ErrorCode::Busy));
+    assert_eq!(read(&us.0, us.1, name), Err(REFUSED));
+    // It may be asked again, and a bind waits for it.
+    us.0.post_invalidate(us.1, name.key as u32, 1, OpFlags::COMPLETION).unwrap();
+    let how = Bind { range: 8..16, access: WindowAccess::READ, key: 2 };
+    let next = us.0.post_bind(us.1, &window, &region, &how, 2, OpFlags::COMPLETION).unwrap();
+    (0..100).for_each(|_| _ = us.0.progress());
+    assert!(!us.0.wait(Some(Duration::ZERO)), "over, though a peer is at it");
+    peer.retired.store(true, Ordering::Release);
+    assert_eq!(end(&us.0).map(|entry| entry.context), Ok(1));
+    assert_eq!(end(&us.0).map(|entry| entry.context), Ok(2));
+    assert_eq!(read(&us.0, us.1, next), Ok((8..16).collect()));
+}
