@@ -160,7 +160,7 @@ impl<A: Access> Endpoint<A> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Endpoint {
     /// Through whom the endpoint's accesses to itself come.
     pub(crate) fn via_for_test(&self) -> crate::memory::region::Via {
