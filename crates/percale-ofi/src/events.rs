@@ -235,9 +235,15 @@ impl Shared {
                 log::warning!(FI_LOG_EQ, "no connection: {reason}");
                 Some(Record::Refused { fid: fid(endpoint)?, error, data })
             }
-            Event::Registered { context } => Some(Record::Registered { fid: Fid::from_number(context) }),
+            Event::Registered { context } => {
+                let fid = Fid::from_number(context);
+                // SAFETY: a region whose event has just been made, which its owner waits for.
+                Some(Record::Registered { fid, context: unsafe { fid.context() } })
+            }
             Event::RegistrationFailed { context, errno, .. } => {
-                Some(Record::Unregistered { fid: Fid::from_number(context), errno })
+                let fid = Fid::from_number(context);
+                // SAFETY: as above.
+                Some(Record::Unregistered { fid, context: unsafe { fid.context() }, errno })
             }
             // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
             other => {
@@ -295,9 +301,12 @@ impl Shared {
     /// `to` is readable and writable.
     unsafe fn read_error(&self, to: *mut fi_eq_err_entry) -> isize {
         let mut front = self.look();
-        let (fid, err, prov_errno, data) = match front.take() {
-            Some(Record::Refused { fid, error, data }) => (fid, error.errno(), errors::number(error), data),
-            Some(Record::Unregistered { fid, errno }) => (fid, errno, 0, Vec::new()),
+        let (fid, context, err, prov_errno, data) = match front.take() {
+            Some(Record::Refused { fid, error, data }) => {
+                // SAFETY: an endpoint that is open, or its name would be forgotten.
+                (fid, unsafe { fid.context() }, error.errno(), errors::number(error), data)
+            }
+            Some(Record::Unregistered { fid, context, errno }) => (fid, context, errno, 0, Vec::new()),
             other => {
                 *front = other;
                 return -(libc::EAGAIN as isize);
@@ -316,16 +325,8 @@ impl Shared {
             unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), buffer.cast(), count) };
             (buffer, count)
         };
-        let entry = fi_eq_err_entry {
-            fid: fid.0,
-            // SAFETY: an endpoint that is open, or its name would be forgotten; or a region whose owner waits for this.
-            context: unsafe { (*fid.0).context },
-            data: 0,
-            err,
-            prov_errno,
-            err_data,
-            err_data_size,
-        };
+        let entry =
+            fi_eq_err_entry { fid: fid.0, context: context.0, data: 0, err, prov_errno, err_data, err_data_size };
         // SAFETY: promised by the caller.
         unsafe { to.write(entry) };
         size_of::<fi_eq_err_entry>() as isize

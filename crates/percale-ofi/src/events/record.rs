@@ -1,6 +1,7 @@
 //! Events as libfabric has them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,23 @@ impl Fid {
     pub(super) fn from_number(number: u64) -> Self {
         Self(std::ptr::with_exposed_provenance_mut(number as usize))
     }
+
+    /// The client's context of the object.
+    ///
+    /// # Safety
+    /// It is open.
+    pub(super) unsafe fn context(self) -> Context {
+        // SAFETY: promised by the caller.
+        Context(unsafe { (*self.0).context })
+    }
 }
+
+/// The client's context of an object, which is only handed back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context(pub(super) *mut c_void);
+
+// SAFETY: never followed.
+unsafe impl Send for Context {}
 
 // SAFETY: a name; who follows it says why that is sound.
 unsafe impl Send for Fid {}
@@ -144,9 +161,9 @@ pub(super) enum Record {
     /// Of a connection.
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
     /// A registration has ended.
-    Registered { fid: Fid },
+    Registered { fid: Fid, context: Context },
     /// An error: it could not be made.
-    Unregistered { fid: Fid, errno: i32 },
+    Unregistered { fid: Fid, context: Context, errno: i32 },
     /// An error: there will be no connection.
     Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
 }
@@ -168,10 +185,8 @@ impl Record {
                 bytes.truncate(room);
                 (*code, bytes)
             }
-            Self::Registered { fid } => {
-                // SAFETY: the region's owner waits for this before it is closed.
-                let context = unsafe { (*fid.0).context };
-                let words = [fid.0.expose_provenance(), context.expose_provenance(), 0];
+            Self::Registered { fid, context } => {
+                let words = [fid.0.expose_provenance(), context.0.expose_provenance(), 0];
                 (FI_MR_COMPLETE, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
             }
             Self::Refused { .. } | Self::Unregistered { .. } => (0, Vec::new()),
