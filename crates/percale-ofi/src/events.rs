@@ -248,9 +248,15 @@ impl Shared {
                 let (code, reason) = (error.errno(), error.to_string().into_bytes());
                 Some(Record::NotInserted { fid: *names.vectors.get(&inserter)?, context, index, code, reason })
             }
-            Event::Registered { context } => Some(Record::Registered { fid: Fid::from_number(context) }),
+            Event::Registered { context } => {
+                let fid = Fid::from_number(context);
+                // SAFETY: a region whose event has just been made, which its owner waits for.
+                Some(Record::Registered { fid, context: unsafe { fid.context() } })
+            }
             Event::RegistrationFailed { context, errno, .. } => {
-                Some(Record::Unregistered { fid: Fid::from_number(context), errno })
+                let fid = Fid::from_number(context);
+                // SAFETY: as above.
+                Some(Record::Unregistered { fid, context: unsafe { fid.context() }, errno })
             }
             // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
             other => {

@@ -1,6 +1,7 @@
 //! Events as libfabric has them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,23 @@ impl Fid {
     pub(super) fn from_number(number: u64) -> Self {
         Self(std::ptr::with_exposed_provenance_mut(number as usize))
     }
+
+    /// The client's context of the object.
+    ///
+    /// # Safety
+    /// It is open.
+    pub(super) unsafe fn context(self) -> Context {
+        // SAFETY: promised by the caller.
+        Context(unsafe { (*self.0).context })
+    }
 }
+
+/// The client's context of an object, which is only handed back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context(pub(super) *mut c_void);
+
+// SAFETY: never followed.
+unsafe impl Send for Context {}
 
 // SAFETY: a name; who follows it says why that is sound.
 unsafe impl Send for Fid {}
@@ -147,9 +164,9 @@ pub(super) enum Record {
     /// Of a connection.
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
     /// A registration has ended.
-    Registered { fid: Fid },
+    Registered { fid: Fid, context: Context },
     /// An error: it could not be made.
-    Unregistered { fid: Fid, errno: i32 },
+    Unregistered { fid: Fid, context: Context, errno: i32 },
     /// An error: there will be no connection.
     Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
     /// An asynchronous insertion is over.
@@ -181,10 +198,8 @@ impl Record {
                 bytes.extend(head.into_iter().chain(context.to_ne_bytes()).chain(count.to_ne_bytes()));
                 (FI_AV_COMPLETE, bytes)
             }
-            Self::Registered { fid } => {
-                // SAFETY: the region's owner waits for this before it is closed.
-                let context = unsafe { (*fid.0).context };
-                let words = [fid.0.expose_provenance(), context.expose_provenance(), 0];
+            Self::Registered { fid, context } => {
+                let words = [fid.0.expose_provenance(), context.0.expose_provenance(), 0];
                 (FI_MR_COMPLETE, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
             }
             Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } => (0, Vec::new()),
@@ -220,18 +235,14 @@ impl Record {
         match self {
             Self::Refused { fid, error, data } => {
                 // SAFETY: an endpoint that is open, or its name would be forgotten.
-                let context = unsafe { (*fid.0).context };
-                Some((entry(fid, context, 0, error.errno(), errors::number(error)), data))
+                let context = unsafe { fid.context() };
+                Some((entry(fid, context.0, 0, error.errno(), errors::number(error)), data))
             }
             Self::NotInserted { fid, context, index, code, reason } => {
                 let context = std::ptr::with_exposed_provenance_mut(context as usize);
                 Some((entry(fid, context, index, code, 0), reason))
             }
-            Self::Unregistered { fid, errno } => {
-                // SAFETY: a region whose owner waits for this.
-                let context = unsafe { (*fid.0).context };
-                Some((entry(fid, context, 0, errno, 0), Vec::new()))
-            }
+            Self::Unregistered { fid, context, errno } => Some((entry(fid, context.0, 0, errno, 0), Vec::new())),
             _ => None,
         }
     }
