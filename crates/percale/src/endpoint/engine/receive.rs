@@ -245,11 +245,13 @@ impl Core {
         if self.cancel_waiting(context, notify_operation) {
             return true;
         }
-        let triggered = self.triggered_id(context, notify_operation);
-        let ours = |posted: u64, notify: Notify| match notify {
-            Notify::Triggered => Some(posted) == triggered,
-            notify => posted == context && (notify == Notify::Operation) == notify_operation,
+        // An operation that a counter began goes by its number.
+        let (wanted, class) = match self.triggered_id(context, notify_operation) {
+            Some(id) => (id, Notify::Triggered.class()),
+            None if notify_operation => (context, Notify::Operation.class()),
+            None => (context, Notify::Queue.class()),
         };
+        let ours = |posted: u64, notify: Notify| posted == wanted && notify.class() == class;
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);
             if let Some(receive) = self.table(tagged).cancel_where(wanted) {

@@ -85,8 +85,8 @@ impl Engine {
         }
     }
 
-    /// Posts a send.
-    #[inline]
+    /// Posts a send. Always inlined, for the raw face; others [call](Self::post_send_by_call) it.
+    #[inline(always)]
     pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked); // The rings are not even mapped here.
@@ -111,6 +111,12 @@ impl Engine {
             }
         }
         self.post_send_slow(slot, work, notify)
+    }
+
+    /// The same.
+    #[inline(never)]
+    pub(crate) fn post_send_by_call(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
+        self.post_send(work, notify)
     }
 
     /// The peer is not connected, or something waits for it already, or the operation is special.

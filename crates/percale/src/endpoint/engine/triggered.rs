@@ -143,7 +143,7 @@ impl Engine {
     #[inline]
     pub(crate) fn post_operation(&mut self, operation: &Operation, notify: Notify) -> Result<(), PostError> {
         match operation {
-            Operation::Send(work) => self.post_send(work, notify),
+            Operation::Send(work) => self.post_send_by_call(work, notify),
             Operation::Receive(work) => self.post_receive(work, notify),
             Operation::Read(work) => self.post_rma(false, work, notify),
             Operation::Write(work) => self.post_rma(true, work, notify),
@@ -218,16 +218,23 @@ impl Core {
     }
 
     /// The number of a triggered operation that has begun.
+    #[inline]
     pub(super) fn triggered_id(&self, context: u64, operation: bool) -> Option<u64> {
+        if self.triggered.is_empty() {
+            return None;
+        }
         let meant = |(_, begun): &(usize, &Triggered)| Self::is_meant(begun.notify, begun.context, context, operation);
         self.triggered.iter().find(meant).map(|(id, _)| id as u64)
     }
 
     /// Cancels an operation that waits for a counter; says whether there was one.
+    #[inline]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
-        if self.lines.is_empty() {
-            return false;
-        }
+        !self.lines.is_empty() && self.cancel_in_lines(context, operation)
+    }
+
+    #[cold]
+    fn cancel_in_lines(&mut self, context: u64, operation: bool) -> bool {
         let ours = Arc::clone(&self.submissions);
         let meant = |due: &Due| match due {
             Due::Transfer(of, transfer) => {

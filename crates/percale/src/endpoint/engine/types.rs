@@ -30,6 +30,16 @@ pub(crate) enum Notify {
 }
 
 impl Notify {
+    /// What contexts name: operations of the raw face, of the safe one, or of counters.
+    #[inline]
+    pub(crate) const fn class(self) -> u8 {
+        match self {
+            Self::Queue | Self::Event | Self::Silent => 0,
+            Self::Operation => 1,
+            Self::Triggered => 2,
+        }
+    }
+
     /// Whether such operations may wait without limit: they were queued before, or own their buffers.
     #[inline]
     pub(crate) const fn may_wait(self) -> bool {

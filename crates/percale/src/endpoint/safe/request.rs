@@ -89,7 +89,7 @@ impl<'e, A: Access> SendRequest<'e, A> {
             let segments = Segments::one(buffer.segment_for_send());
             let id = engine.core.operations.start(buffer);
             let work = SendWork { peer, segments, tag, data, context: id as u64, flags };
-            posted(engine, id, |engine| engine.post_send(&work, Notify::Operation))
+            posted(engine, id, |engine| engine.post_send_by_call(&work, Notify::Operation))
         })?;
         Ok(Sending { under_way: UnderWay::new(endpoint, id) })
     }

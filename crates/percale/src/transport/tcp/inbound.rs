@@ -136,11 +136,25 @@ impl Inbound {
         me: Connection,
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
-        let Some(body) = &mut self.body else {
+        let frames = if self.body.is_none() {
             scratch[..self.carried].copy_from_slice(&self.carry[..self.carried]);
-            let len = std::mem::take(&mut self.carried) + received;
-            return self.frames(&scratch[..len], pulls, me, sink);
+            0..std::mem::take(&mut self.carried) + received
+        } else {
+            self.accept_body(received, pulls, me, sink)
         };
+        self.frames(&scratch[frames], pulls, me, sink)
+    }
+
+    /// Deals with what was received of a payload that is arriving; says where in the scratch what follows it lies.
+    #[inline(never)]
+    fn accept_body(
+        &mut self,
+        received: usize,
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> std::ops::Range<usize> {
+        let Some(body) = &mut self.body else { return 0..received };
         let placed = received.min(body.placed());
         let thrown = (received - placed).min(body.excess());
         body.done += placed + thrown;
@@ -153,11 +167,11 @@ impl Inbound {
                 sink.landed(me, token);
             }
         }
-        self.frames(&scratch[thrown..received - placed], pulls, me, sink)
+        thrown..received - placed
     }
 
     /// Hands over the frames in `bytes`; keeps what is left of a short one, begins what is left of a long one.
-    #[inline]
+    #[inline(always)]
     fn frames(
         &mut self,
         mut bytes: &[u8],
