@@ -1,19 +1,17 @@
 //! Atomic operations on remote memory (fi_atomic(3)).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
-use percale::endpoint::remote_work::ATOMIC_LIMIT;
-use percale::memory::atomic::{Kind, is_valid};
 use percale::memory::volatile::IOV_LIMIT;
 use percale::trigger::Operation;
 use percale::{AtomicOp, AtomicWork, Datatype, OpFlags, RemoteMemory, Segment, Segments};
 
+use super::atomic_valid::{compwritevalid, readwritevalid, writevalid};
 use super::flags::TRIGGERED;
 use super::trigger::Begins;
 use super::{Endpoint, answer, local};
 use crate::abi::{
-    FI_ATOMIC_READ, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_atomic_attr,
-    fi_ioc, fi_msg_atomic, fi_ops_atomic, fid_domain, fid_ep,
+    FI_ATOMIC_READ, FI_LOG_EP_CTRL, FI_REMOTE_CQ_DATA, fi_addr_t, fi_ioc, fi_msg_atomic, fi_ops_atomic, fid_ep,
 };
 use crate::log;
 use crate::object::Object;
@@ -40,14 +38,14 @@ const INVALID: isize = -(libc::EINVAL as isize);
 
 /// What an operation does, as percale has it.
 #[derive(Clone, Copy)]
-struct What {
-    op: AtomicOp,
-    datatype: Datatype,
+pub(super) struct What {
+    pub(super) op: AtomicOp,
+    pub(super) datatype: Datatype,
 }
 
 impl What {
     #[inline]
-    fn of(datatype: u32, op: u32) -> Result<Self, isize> {
+    pub(super) fn of(datatype: u32, op: u32) -> Result<Self, isize> {
         let op = u8::try_from(op).ok().and_then(AtomicOp::from_u8);
         let datatype = u8::try_from(datatype).ok().and_then(Datatype::from_u8);
         match (op, datatype) {
@@ -441,69 +439,4 @@ pub(super) unsafe extern "C" fn compwritemsg(
     let (compare, result) = (Some((comparev, compare_count)), Some((resultv, result_count)));
     // SAFETY: an endpoint of ours, and the client's description.
     either(unsafe { Endpoint::of(ep).atomic_as(msg, compare, result, flags) })
-}
-
-/// How many elements one operation changes; -FI_EOPNOTSUPP if there is no such operation.
-fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
-    let what = What::of(datatype, op).map_err(|code| code as c_int)?;
-    if !is_valid(kind, what.op, what.datatype) {
-        return Err(-libc::EOPNOTSUPP);
-    }
-    Ok((ATOMIC_LIMIT / what.datatype.size(), what.datatype.size()))
-}
-
-/// # Safety
-/// `count` is null or writable.
-unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int {
-    match most(datatype, op, kind) {
-        Ok((most, _)) => {
-            if !count.is_null() {
-                // SAFETY: promised by the caller.
-                unsafe { count.write(most) };
-            }
-            0
-        }
-        Err(code) => code,
-    }
-}
-
-pub(super) unsafe extern "C" fn writevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: the client wants the count there.
-    unsafe { valid(datatype, op, Kind::Plain, count) }
-}
-
-pub(super) unsafe extern "C" fn readwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: the client wants the count there.
-    unsafe { valid(datatype, op, Kind::Fetch, count) }
-}
-
-pub(super) unsafe extern "C" fn compwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: the client wants the count there.
-    unsafe { valid(datatype, op, Kind::Compare, count) }
-}
-
-/// fi_query_atomic(3).
-pub(crate) unsafe extern "C" fn query(
-    _domain: *mut fid_domain,
-    datatype: u32,
-    op: u32,
-    attr: *mut fi_atomic_attr,
-    flags: u64,
-) -> c_int {
-    let kind = match flags & (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC) {
-        0 => Kind::Plain,
-        FI_FETCH_ATOMIC => Kind::Fetch,
-        FI_COMPARE_ATOMIC => Kind::Compare,
-        _ => return -libc::EINVAL,
-    };
-    match most(datatype, op, kind) {
-        Ok((count, size)) => {
-            if !attr.is_null() {
-                // SAFETY: the client wants the answer there.
-                unsafe { attr.write(fi_atomic_attr { count, size }) };
-            }
-            0
-        }
-        Err(code) => code,
-    }
 }

@@ -9,6 +9,7 @@
 //! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
 
 mod atomic;
+mod atomic_valid;
 mod connection;
 mod control;
 mod described;
@@ -28,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 
 use percale::{OpFlags, PeerAddress, PostError};
 
-pub(crate) use self::atomic::query;
+pub(crate) use self::atomic_valid::query;
 use self::flags::Direction;
 use self::port::Port;
 pub(crate) use self::setup::Setup;

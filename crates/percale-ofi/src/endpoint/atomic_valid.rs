@@ -1,0 +1,74 @@
+//! Which atomic operations there are (fi_atomic(3), fi_query_atomic(3)).
+
+use std::ffi::c_int;
+
+use percale::endpoint::remote_work::ATOMIC_LIMIT;
+use percale::memory::atomic::{Kind, is_valid};
+
+use super::atomic::What;
+use crate::abi::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, fi_atomic_attr, fid_domain, fid_ep};
+
+/// How many elements one operation changes; -FI_EOPNOTSUPP if there is no such operation.
+fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
+    let what = What::of(datatype, op).map_err(|code| code as c_int)?;
+    if !is_valid(kind, what.op, what.datatype) {
+        return Err(-libc::EOPNOTSUPP);
+    }
+    Ok((ATOMIC_LIMIT / what.datatype.size(), what.datatype.size()))
+}
+
+/// # Safety
+/// `count` is null or writable.
+unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int {
+    match most(datatype, op, kind) {
+        Ok((most, _)) => {
+            if !count.is_null() {
+                // SAFETY: promised by the caller.
+                unsafe { count.write(most) };
+            }
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+pub(super) unsafe extern "C" fn writevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
+    // SAFETY: the client wants the count there.
+    unsafe { valid(datatype, op, Kind::Plain, count) }
+}
+
+pub(super) unsafe extern "C" fn readwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
+    // SAFETY: the client wants the count there.
+    unsafe { valid(datatype, op, Kind::Fetch, count) }
+}
+
+pub(super) unsafe extern "C" fn compwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
+    // SAFETY: the client wants the count there.
+    unsafe { valid(datatype, op, Kind::Compare, count) }
+}
+
+/// fi_query_atomic(3).
+pub(crate) unsafe extern "C" fn query(
+    _domain: *mut fid_domain,
+    datatype: u32,
+    op: u32,
+    attr: *mut fi_atomic_attr,
+    flags: u64,
+) -> c_int {
+    let kind = match flags & (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC) {
+        0 => Kind::Plain,
+        FI_FETCH_ATOMIC => Kind::Fetch,
+        FI_COMPARE_ATOMIC => Kind::Compare,
+        _ => return -libc::EINVAL,
+    };
+    match most(datatype, op, kind) {
+        Ok((count, size)) => {
+            if !attr.is_null() {
+                // SAFETY: the client wants the answer there.
+                unsafe { attr.write(fi_atomic_attr { count, size }) };
+            }
+            0
+        }
+        Err(code) => code,
+    }
+}
