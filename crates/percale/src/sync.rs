@@ -45,6 +45,14 @@ pub(crate) fn publish_fenced(word: &AtomicU64, value: u64) {
     }
 }
 
+/// Between a sequentially consistent write and a sequentially consistent read, which need nothing more to be seen in one order by all.
+/// Loom takes such accesses for weaker ones, and knows only fences.
+#[inline]
+pub(crate) fn loom_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
 /// Keeps the compiler from moving accesses across; the processor is somebody else's to order (see `transport::shm`).
 #[inline]
 pub(crate) fn compiler_barrier() {

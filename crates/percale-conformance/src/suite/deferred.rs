@@ -259,3 +259,28 @@ pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Fabric>() {
     assert_eq!(received.each_ref().map(Counter::value), [ROUNDS; 4]);
     assert_eq!(places[0].read(), content(1, 40));
 }
+
+/// A post that reports nothing sets an operation off; who sleeps on that one's result is woken.
+pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Fabric>() {
+    let ring = Ring::new::<F>(2, "a silent send sets another off");
+    let (left, right) = (ring.at(0), ring.at(1));
+    for round in 0..20 {
+        let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 5) else { unreachable!() };
+        (send.flags, send.context) = (OpFlags::COMPLETION, round);
+        // SAFETY: `Memory` is never freed.
+        unsafe { left.post_when(&Operation::Send(send), &ring.sends, 2 * round + 1) }.expect("it waits");
+        let receives = [4, 5].map(|tag| right.tagged_recv(tag, 0, vec![0; 8]).start().expect("posted"));
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                let mut entries = [Entry::default(); 1];
+                let count = ring.queue(0).wait(&mut entries, LONG).expect("the send is told");
+                (count, entries[0].context)
+            });
+            std::thread::sleep(Duration::from_millis(if round % 4 == 0 { 5 } else { 0 }));
+            left.tagged_inject(ring.peer(1), 4, &[1; 8]).expect("room");
+            // Nobody else drives the sender.
+            assert_eq!(sleeper.join().expect("it does not panic"), (1, round));
+        });
+        receives.into_iter().for_each(|receive| drop(receive.wait().expect("a message")));
+    }
+}

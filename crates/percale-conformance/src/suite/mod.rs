@@ -181,6 +181,7 @@ macro_rules! conformance {
                 trig_002_trig_014_every_kind_completes_as_if_it_were_posted,
                 trig_016_what_is_cancelled_never_begins,
                 trig_019_an_endpoint_closes_while_its_operations_wait,
+                trig_019_an_operation_whose_counter_is_gone_ends,
                 trig_004_what_cannot_wait_is_refused,
                 trig_007_a_failure_is_told_when_it_begins;
             triggered_model:
@@ -271,7 +272,8 @@ macro_rules! conformance {
                 dwq_004_every_kind_of_operation_may_wait,
                 dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
                 dwq_015_dwq_022_what_never_begins_keeps_nobody,
-                dwq_020_dwq_023_a_token_goes_round_by_itself;
+                dwq_020_dwq_023_a_token_goes_round_by_itself,
+                trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off;
             sleeping:
                 res_007_nothing_wakes_an_endpoint_whose_peers_left,
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,

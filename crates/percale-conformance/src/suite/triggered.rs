@@ -252,3 +252,20 @@ pub fn trig_007_a_failure_is_told_when_it_begins<F: Fabric>() {
     counter.add(1);
     assert_eq!(mesh.failed(lost).error, ErrorCode::UnknownAddress);
 }
+
+/// An operation that owns its buffer ends when nothing can begin it any more, and gives the buffer back.
+pub fn trig_019_an_operation_whose_counter_is_gone_ends<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let endpoint = mesh.endpoint(1);
+    for _ in 0..3 {
+        let counter = Counter::new();
+        let receive = endpoint.recv(vec![0; 64]).when(&counter, 1).start().expect("it waits");
+        let again = endpoint.recv(vec![0; 32]).when(&counter, 2).start().expect("it waits");
+        drop(counter);
+        for (waits, len) in [(receive, 64), (again, 32)] {
+            let error = waits.wait().expect_err("nothing begins it");
+            assert_eq!(error.errno(), ErrorCode::Canceled.errno());
+            assert_eq!(error.buffer.expect("the buffer comes back").len(), len);
+        }
+    }
+}

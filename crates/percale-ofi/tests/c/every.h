@@ -119,8 +119,6 @@ struct settings {
 	bool two_queues;
 	/* A counter for each kind of operation. */
 	bool counters;
-	/* Capabilities besides those that all have. */
-	uint64_t caps;
 	/* Flags of operations that have none of their own. */
 	uint64_t op_flags;
 	/* Address to be at; NULL: the provider chooses. */

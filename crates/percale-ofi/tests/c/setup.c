@@ -14,7 +14,6 @@ struct fi_info *hints_for(const struct settings *how)
 	hints->fabric_attr->prov_name = strdup(options.provider);
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV |
 		FI_LOCAL_COMM | FI_REMOTE_COMM | FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
-	hints->caps |= how->caps;
 	if (how->counters)
 		hints->caps |= FI_RMA_EVENT;
 	hints->caps |= how->caps;

@@ -88,7 +88,7 @@ impl Block {
         debug_assert_eq!(*address, canonical(address), "what is looked for is canonical");
         let node = u64::try_from(bits.checked_sub(self.base)?).ok().filter(|node| *node < self.nodes)?;
         let port = address.port().checked_sub(self.port).map(u32::from).filter(|port| *port < self.ports)?;
-        Some(node * u64::from(self.ports) + u64::from(port))
+        Some(node.wrapping_mul(u64::from(self.ports)).wrapping_add(u64::from(port)))
     }
 
     /// The block as words.

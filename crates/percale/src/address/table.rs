@@ -65,7 +65,7 @@ impl Store {
     fn in_range(&self, index: usize) -> Option<SocketAddr> {
         let index = index as u64;
         let range = self.range_around(index)?;
-        Some(range.block.get(index - range.first + range.skip))
+        Some(range.block.get(index.wrapping_sub(range.first).wrapping_add(range.skip)))
     }
 
     /// The range that has this index.

@@ -87,6 +87,17 @@ impl WeakCounter {
     }
 }
 
+/// What came of [`Counter::queue`].
+#[must_use = "what is due is to be begun"]
+pub(crate) struct Queued {
+    /// Names it.
+    pub(crate) ticket: Ticket,
+    /// Its owner knows that something of his waits here.
+    pub(crate) known: bool,
+    /// Something may be due.
+    pub(crate) due: bool,
+}
+
 impl Counter {
     /// A counter at 0.
     #[must_use]
@@ -172,18 +183,12 @@ impl Counter {
         self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets something wait for the counter, or begins it at once.
-    ///
-    /// Says too whether its owner knows already that something of his waits here.
-    pub(crate) fn when(&self, condition: Condition, owner: u64, due: Due) -> (Ticket, bool) {
+    /// Puts something in the counter's line. If it may be due, [`fire`] is to be called, once no lock is held that this needs.
+    pub(crate) fn queue(&self, condition: Condition, owner: u64, due: Due) -> Queued {
         let mut waiting = self.waiting();
-        let ticket = waiting.push(condition, owner, due);
+        let (ticket, known) = waiting.push(condition, owner, due);
         let due = self.line.gate.waits_for(waiting.next());
-        drop(waiting);
-        if due {
-            fire(self);
-        }
-        ticket
+        Queued { ticket, known, due }
     }
 
     /// Takes all that is due out of the line, in order. Meanwhile nobody else does.

@@ -8,6 +8,7 @@ use self::reach::{Call, Reach};
 use super::engine::Engine;
 use super::spin::{Budget, Step};
 use crate::completion::wait::Progress;
+use crate::trigger::Submissions;
 
 /// A way to reach an engine: [`Owned`] or [`Shared`]. Not for others to implement.
 pub trait Access: reach::Reach {}
@@ -193,7 +194,14 @@ impl Shared {
         };
         state.engine.begin_due();
         self.tell(&mut state);
-        Self::wake(state);
+        if Submissions::is_counting() {
+            // A task that is woken may be dropped, and then want the endpoint that this thread is in: somebody else wakes it.
+            if state.engine.core.operations.has_wakers() {
+                state.engine.ring();
+            }
+        } else {
+            Self::wake(state);
+        }
         true
     }
 
@@ -241,7 +249,6 @@ impl Reach for Shared {
     fn automate(&self) -> std::io::Result<()> {
         let mut state = self.lock();
         let automatic = std::mem::replace(&mut state.automatic, true);
-        state.engine.core.submissions.automate();
         drop(state);
         if !automatic {
             super::automatic::start(self).inspect_err(|_| self.lock().automatic = false)?;

@@ -10,7 +10,7 @@ use super::access::reach::Reach;
 use super::work::PostError;
 use super::{Endpoint, SharedEndpoint};
 use crate::completion::counter::Counter;
-use crate::trigger::{Condition, Due, Operation};
+use crate::trigger::{Condition, Due, Operation, fire};
 
 impl<A: Access> Endpoint<A> {
     /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3), FI_TRIGGER_THRESHOLD).
@@ -23,21 +23,27 @@ impl<A: Access> Endpoint<A> {
     /// # Safety
     /// As for posting it, from now until it has completed.
     pub unsafe fn post_when(&self, operation: &Operation, counter: &Counter, threshold: u64) -> Result<(), PostError> {
-        let due = self.due(operation, counter, None)?;
-        counter.when(Condition::Successes(threshold), 0, due);
+        let due = self.access.with(|engine| {
+            let transfer = engine.transfer(operation, None)?;
+            Ok::<_, PostError>(engine.queue(transfer, counter, Condition::Successes(threshold)))
+        })?;
+        // Nobody is in the endpoint now, so it can begin at once.
+        if due {
+            fire(counter);
+        }
         Ok(())
     }
 
-    /// What is to be begun when `counter` says so. Deferred work is counted by the given counter, if any, and not by the
-    /// endpoint's.
-    pub(crate) fn due(
+    /// What is to be begun when a counter says so, as deferred work: counted by the given counter, if any, and not by the
+    /// endpoint's. The endpoint knows from here on that something of it waits for `counter`.
+    pub(crate) fn deferred(
         &self,
         operation: &Operation,
         counter: &Counter,
-        deferred: Option<Option<Counter>>,
+        counting: Option<Counter>,
     ) -> Result<Due, PostError> {
         self.access.with(|engine| {
-            let transfer = engine.transfer(operation, deferred)?;
+            let transfer = engine.transfer(operation, Some(counting))?;
             engine.core.lines.add(counter);
             Ok(Due::Transfer(Arc::clone(&engine.core.submissions), Box::new(transfer)))
         })

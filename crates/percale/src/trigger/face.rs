@@ -7,14 +7,15 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::submissions::{Operation, Submissions};
+use super::fire::{fire, taken_back};
+use super::submissions::Operation;
 use super::waiting::{Condition, Due, Ticket};
 use crate::completion::counter::{Counter, WeakCounter};
 use crate::domain::Domain;
 use crate::endpoint::SharedEndpoint;
-use crate::endpoint::engine::types::Notify;
 use crate::endpoint::work::PostError;
 
 /// Why work was not queued.
@@ -130,9 +131,18 @@ impl Lines {
 }
 
 /// The deferred work of a domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Deferred {
     lines: Mutex<Lines>,
+    /// Unlike that of any other domain, and not 0.
+    number: u64,
+}
+
+impl Default for Deferred {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { lines: Mutex::default(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
 }
 
 impl Domain {
@@ -157,7 +167,7 @@ impl Domain {
                     return Err(WorkError::OtherDomain);
                 }
                 endpoint.automate()?;
-                endpoint.due(&operation, &counter, Some(counting))?
+                endpoint.deferred(&operation, &counter, counting)?
             }
         };
         Ok(self.defer(due, &counter, threshold))
@@ -183,16 +193,23 @@ impl Domain {
     }
 
     pub(crate) fn defer(&self, due: Due, counter: &Counter, threshold: u64) -> WorkId {
-        let (ticket, known) = counter.when(Condition::Ends(threshold), self.owner(), due);
-        if !known {
-            self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).add(counter);
+        // Under the lock: who flushes finds all that was queued before, and the counter that it waits for.
+        let mut lines = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let queued = counter.queue(Condition::Ends(threshold), self.owner(), due);
+        if !queued.known {
+            lines.add(counter);
         }
+        drop(lines);
+        if queued.due {
+            fire(counter);
+        }
+        let ticket = queued.ticket;
         WorkId { counter: counter.place_in_memory(), ticket }
     }
 
     /// What this domain's work is marked with.
-    pub(crate) fn owner(&self) -> u64 {
-        Arc::as_ptr(&self.inner).addr() as u64
+    fn owner(&self) -> u64 {
+        self.inner.deferred.number
     }
 
     /// Takes queued work back (FI_CANCEL_WORK): it never begins. False if it has begun, or was taken back already.
@@ -220,15 +237,5 @@ impl Domain {
             taken.into_iter().for_each(taken_back);
         }
         count
-    }
-}
-
-/// Whoever owns the buffer of what was taken back gets it.
-fn taken_back(due: Due) {
-    if let Due::Transfer(endpoint, mut transfer) = due
-        && transfer.notify == Notify::Operation
-    {
-        transfer.canceled = true;
-        Submissions::begin(&endpoint, transfer);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::submissions::Submissions;
 use super::waiting::Due;
 use crate::completion::counter::Counter;
+use crate::endpoint::engine::types::Notify;
 
 enum Job<'a> {
     /// A counter may have reached a threshold.
@@ -39,7 +40,7 @@ thread_local! {
     static DROPPING: RefCell<Option<Vec<Due>>> = const { RefCell::new(None) };
 }
 
-/// Drops what waited for a counter that is gone. It may hold the last handle of another counter, for which more waits, and so on
+/// Takes back what waited for a counter that is gone. It may hold the last handle of another counter, for which more waits, and so on
 /// along a chain of any length: no recursion either.
 pub(super) fn drop_all(mut dues: Vec<Due>) {
     let ours = DROPPING.try_with(|list| match &mut *list.borrow_mut() {
@@ -56,9 +57,19 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
         return; // Or the thread ends, and `dues` are dropped here.
     }
     while let Ok(Some(due)) = DROPPING.try_with(|list| list.borrow_mut().as_mut().and_then(Vec::pop)) {
-        drop(due);
+        taken_back(due);
     }
     DROPPING.try_with(|list| *list.borrow_mut() = None).ok();
+}
+
+/// Whoever owns the buffer of what will not begin gets it back, with the news.
+pub(super) fn taken_back(due: Due) {
+    if let Due::Transfer(endpoint, mut transfer) = due
+        && transfer.notify == Notify::Operation
+    {
+        transfer.canceled = true;
+        Submissions::begin(&endpoint, transfer);
+    }
 }
 
 /// Whoever works the list off; if a panic ends that, the next call begins anew.

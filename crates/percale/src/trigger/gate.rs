@@ -1,6 +1,6 @@
 //! A counter's two values, and the least threshold that anything waits for.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, loom_fence};
 
 /// See the module. All accesses are sequentially consistent: who counts and who puts work in line cannot miss each other.
 #[derive(Debug)]
@@ -65,6 +65,7 @@ impl Gate {
     /// Whether the least threshold may be reached. It is looked at first: mostly nothing waits.
     #[inline]
     fn is_due(&self) -> bool {
+        loom_fence();
         let next = self.next.load(Ordering::SeqCst);
         next != u64::MAX && self.value().saturating_add(self.errors()) >= next
     }

@@ -69,7 +69,6 @@ pub(crate) struct Submissions {
     any: AtomicBool,
     list: Mutex<List>,
     bell: Arc<Bell>,
-    automatic: AtomicBool,
     /// The endpoint, if threads share it.
     endpoint: OnceLock<WeakShared>,
 }
@@ -91,23 +90,17 @@ thread_local! {
 impl Submissions {
     /// Of an endpoint with this bell.
     pub(crate) fn new(bell: Arc<Bell>) -> Self {
-        Self {
-            any: AtomicBool::new(false),
-            list: Mutex::default(),
-            bell,
-            automatic: AtomicBool::new(false),
-            endpoint: OnceLock::new(),
-        }
+        Self { any: AtomicBool::new(false), list: Mutex::default(), bell, endpoint: OnceLock::new() }
+    }
+
+    /// Whether some endpoint is counting in this thread: it is not to be entered again, by a task that is woken, say.
+    pub(crate) fn is_counting() -> bool {
+        COUNTING.get() != 0
     }
 
     /// This thread makes progress, until it ends.
     pub(crate) fn progressing() {
         PROGRESSING.set(true);
-    }
-
-    /// The endpoint has a thread that makes progress.
-    pub(crate) fn automate(&self) {
-        self.automatic.store(true, Ordering::Relaxed);
     }
 
     /// Threads share the endpoint.
@@ -126,10 +119,15 @@ impl Submissions {
     /// Runs `f`, in which the endpoint itself counts.
     #[inline]
     pub(crate) fn counting<R>(&self, f: impl FnOnce() -> R) -> R {
-        let before = COUNTING.replace(self.place());
-        let result = f();
-        COUNTING.set(before);
-        result
+        /// Also if `f` panics: a mark that stayed would swallow kicks.
+        struct Before(usize);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                COUNTING.set(self.0);
+            }
+        }
+        let _before = Before(COUNTING.replace(self.place()));
+        f()
     }
 
     /// Adds what is due; dropped if the endpoint is gone.
@@ -153,8 +151,8 @@ impl Submissions {
             return;
         }
         if COUNTING.get() == self.place() {
-            // Its next progress begins it. If that is a thread's that may be asleep, it is woken.
-            if self.automatic.load(Ordering::Relaxed) && !PROGRESSING.get() {
+            // Its next progress begins it. Whoever makes that may be asleep, but for this thread, if it does nothing else.
+            if !PROGRESSING.get() {
                 self.bell.wake();
             }
             return;

@@ -117,7 +117,7 @@ impl Waiting {
     }
 
     /// Items, with those of what was taken back.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn items(&self) -> usize {
         self.successes.len() + self.ends.len()
     }

@@ -14,7 +14,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::types::{Pending, Work};
 use super::{Connector, Engine};
+use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 
@@ -130,7 +132,15 @@ impl Engine {
 
     /// Whether something is under way that goes on only when somebody looks.
     fn needs_naps(&self) -> bool {
-        !self.core.outbox.is_empty() || !self.core.left.is_empty() || self.poller.is_working(&self.links)
+        !self.core.outbox.is_empty()
+            || !self.core.left.is_empty()
+            || self.poller.is_working(&self.links)
+            || self.poller.busy.iter().any(|&slot| self.waits_for_window(slot))
+    }
+
+    /// Whether what waits first for this peer is about a window: it waits for others' accesses to end, which rings nothing.
+    fn waits_for_window(&self, slot: Connection) -> bool {
+        matches!(self.core.peers.get(slot).pending.front(), Some(Pending { work: Work::Window(..), .. }))
     }
 
     /// Makes sure that whatever a hot link's peer publishes from here on is published after it could see the mark.
@@ -143,6 +153,11 @@ impl Engine {
             }
         }
         !barrier || Bell::barrier()
+    }
+
+    /// Makes whoever sleeps on the descriptor look again.
+    pub(crate) fn ring(&self) {
+        self.bell.wake();
     }
 
     /// Makes those look again who sleep on the descriptor and wait for results.

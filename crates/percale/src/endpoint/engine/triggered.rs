@@ -16,7 +16,7 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
-use crate::trigger::{Due, Operation, Transfer};
+use crate::trigger::{Condition, Due, Operation, Transfer};
 
 /// An operation that has begun.
 #[derive(Debug)]
@@ -120,6 +120,15 @@ impl Engine {
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
         Ok(Transfer { operation, notify, counting, quiet, canceled: false, copy })
+    }
+
+    /// Puts an operation in a counter's line; says whether something may be due there.
+    pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
+        let due = Due::Transfer(Arc::clone(&self.core.submissions), Box::new(transfer));
+        let queued = counter.queue(condition, 0, due);
+        // Now that something waits there: a line that is empty is forgotten.
+        self.core.lines.add(counter);
+        queued.due
     }
 
     /// Begins the operations that are due, in order; says whether there were any.

@@ -1,14 +1,12 @@
 //! Safe operations that begin when a counter has reached a threshold.
 
-use std::sync::Arc;
-
 use super::OperationError;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
 use crate::memory::buffer::Buffer;
-use crate::trigger::{Condition, Due, Operation};
+use crate::trigger::{Condition, Operation, fire};
 
 /// When an operation begins, and what else counts its end.
 #[derive(Clone, Debug)]
@@ -54,9 +52,8 @@ impl When {
             match engine.transfer(&operation, deferred) {
                 Ok(mut transfer) => {
                     engine.core.operations.give(id, buffer);
-                    engine.core.lines.add(&counter);
                     transfer.notify = Notify::Operation;
-                    Ok((id, Due::Transfer(Arc::clone(&engine.core.submissions), Box::new(transfer))))
+                    Ok((id, engine.queue(transfer, &counter, condition)))
                 }
                 Err(cause) => {
                     engine.core.operations.withdraw(id);
@@ -65,7 +62,9 @@ impl When {
             }
         })?;
         // Nobody is in the endpoint now, so it can begin at once.
-        counter.when(condition, 0, due);
+        if due {
+            fire(&counter);
+        }
         Ok(id)
     }
 }

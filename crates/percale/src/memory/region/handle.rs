@@ -85,6 +85,9 @@ impl Handle {
         if self.is_enabled() {
             return true;
         }
+        if self.rest.revocation.is_some() {
+            return false; // It is being closed.
+        }
         if self.rest.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
             return false;
         }
@@ -95,6 +98,10 @@ impl Handle {
 
     /// Lets no peer in any more, and waits for those that are; an error if one does not move within `timeout`. Not while windows are bound.
     pub(super) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
+        if let Some(revocation) = &mut self.rest.revocation {
+            // It is being closed: who was let in before then is waited for, and nobody is let in again.
+            return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
+        }
         if self.is_enabled() {
             if !self.registered.windows.close() {
                 return Err(CloseError::Windows(()));

@@ -74,7 +74,7 @@ struct Parked {
     revocation: Revocation,
     memory: Option<Buffer>,
     /// It is a window, which holds its region.
-    _hold: Option<Hold>,
+    hold: Option<Hold>,
 }
 
 impl Parked {
@@ -247,12 +247,12 @@ impl Keys {
 
     /// Keeps memory until its peers retired.
     pub(super) fn park(&self, revocation: Revocation, memory: Option<Buffer>) {
-        self.keep(Parked { revocation, memory, _hold: None });
+        self.keep(Parked { revocation, memory, hold: None });
     }
 
     /// Keeps a window's region in use until the window's peers retired.
     pub(crate) fn park_window(&self, revocation: Revocation, hold: Hold) {
-        self.keep(Parked { revocation, memory: None, _hold: Some(hold) });
+        self.keep(Parked { revocation, memory: None, hold: Some(hold) });
     }
 
     fn keep(&self, mut one: Parked) {
@@ -289,6 +289,8 @@ impl Drop for Keys {
             if !parked.is_over() {
                 tracing::warn!("a peer has not retired from a region's memory, which is therefore never freed");
                 std::mem::forget(parked.memory.take());
+                // Nor is that of a window's region, which is parked by itself.
+                std::mem::forget(parked.hold.take());
             }
         }
     }
@@ -363,6 +365,24 @@ mod tests {
         peer.retired.store(true, Ordering::Release);
         turn();
         assert!(memory.upgrade().is_none(), "parked memory is kept though its peer retired");
+    }
+
+    #[test]
+    fn mw_050_rev_002_a_domain_ends_while_a_peer_is_in_a_window() {
+        let network = Network::new(1, SimOptions::default());
+        let domain = DomainBuilder::new(false, false, false, String::new()).simulated(&network).open().unwrap();
+        let memory = Arc::<[u8]>::from([7; 16]);
+        let weak = Arc::downgrade(&memory);
+        let region = domain.register(memory, Access::REMOTE_READ).unwrap();
+        let mut window = domain.window(crate::memory::window::WindowType::One).unwrap();
+        let name = window.bind(&region, 0..8, crate::memory::window::WindowAccess::READ).unwrap();
+        let peer = Arc::<Stuck>::default();
+        let bound = domain.inner.keys.find(name.key, Via::default()).unwrap();
+        assert!(bound.grants().add(Arc::clone(&peer) as _, 0));
+        drop((bound, window, region));
+        assert!(weak.upgrade().is_some());
+        drop(domain);
+        assert!(weak.upgrade().is_some(), "memory was freed while a peer was at a part of it");
     }
 
     #[test]
