@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percale::endpoint::safe::Cause;
 use percale::{Endpoint, ErrorCode, Info, PeerAddress, RemoteMemory, TransportKind};
@@ -47,7 +47,17 @@ impl Client {
         let domain = Info::discover().unwrap().domain().transport(transport).open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let peer = vector.insert(server.1.as_str()).unwrap();
-        let client = Self { endpoint: domain.endpoint().vector(&vector).bind(address).unwrap(), server: peer };
+        // The address of one that has just closed may take a moment to be free.
+        let until = Instant::now() + PATIENCE;
+        let endpoint = loop {
+            match domain.endpoint().vector(&vector).bind(address) {
+                Ok(endpoint) => break endpoint,
+                Err(error) if Instant::now() < until => eprintln!("{error}; trying again"),
+                Err(error) => panic!("{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let client = Self { endpoint, server: peer };
         client.say(json!("Hello").to_string().as_bytes());
         assert_eq!(client.hear()["Welcome"]["protocol"], 1);
         client
