@@ -78,41 +78,47 @@ mod model {
 
     use super::*;
 
-    /// One thread puts work in line while two count; whoever is told that something is due takes what is. It is taken exactly once.
+    type Line = Mutex<(Vec<u64>, u32)>;
+
+    /// Takes what is due out of the line, and counts it.
+    fn fire(gate: &Gate, line: &Line) {
+        let mut line = line.lock().unwrap();
+        let reached = gate.value() + gate.errors();
+        let before = line.0.len();
+        line.0.retain(|threshold| *threshold > reached);
+        line.1 += (before - line.0.len()) as u32;
+        gate.waits_for(line.0.iter().copied().min().unwrap_or(u64::MAX));
+    }
+
+    /// One thread puts work in line while another counts; whoever is told that something is due takes what is. It is taken
+    /// exactly once.
     #[test]
     fn loom_trig_007_what_waits_is_never_slept_over() {
-        loom::model(|| {
-            let gate = Arc::new(Gate::default());
-            let line = Arc::new(Mutex::new((Vec::<u64>::new(), 0_u32)));
-            let fire = |gate: &Gate, line: &Mutex<(Vec<u64>, u32)>| {
-                let mut line = line.lock().unwrap();
-                let reached = gate.value() + gate.errors();
-                let due = line.0.iter().filter(|threshold| **threshold <= reached).count() as u32;
-                line.0.retain(|threshold| *threshold > reached);
-                line.1 += due;
-                gate.waits_for(line.0.iter().copied().min().unwrap_or(u64::MAX));
-            };
-            let counts: Vec<_> = [false, true]
-                .into_iter()
-                .map(|fails| {
+        for fails in [false, true] {
+            loom::model(move || {
+                let gate = Arc::new(Gate::default());
+                let line = Arc::new(Line::default());
+                let counts = {
                     let (gate, line) = (Arc::clone(&gate), Arc::clone(&line));
                     thread::spawn(move || {
-                        if if fails { gate.add_error(1) } else { gate.add(1) } {
-                            fire(&gate, &line);
+                        for _ in 0..2 {
+                            if if fails { gate.add_error(1) } else { gate.add(1) } {
+                                fire(&gate, &line);
+                            }
                         }
                     })
-                })
-                .collect();
-            let due = {
-                let mut line = line.lock().unwrap();
-                line.0.push(2);
-                gate.waits_for(2)
-            };
-            if due {
-                fire(&gate, &line);
-            }
-            counts.into_iter().for_each(|thread| thread.join().unwrap());
-            assert_eq!(line.lock().unwrap().1, 1, "what was due was not begun, or twice");
-        });
+                };
+                let due = {
+                    let mut line = line.lock().unwrap();
+                    line.0.push(2);
+                    gate.waits_for(2)
+                };
+                if due {
+                    fire(&gate, &line);
+                }
+                counts.join().unwrap();
+                assert_eq!(line.lock().unwrap().1, 1, "what was due was not begun, or twice");
+            });
+        }
     }
 }
