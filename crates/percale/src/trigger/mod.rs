@@ -1,8 +1,8 @@
 //! Operations that begin by themselves when a counter has reached a threshold (fi_trigger(3)).
 //!
-//! * **Triggered operations** ([`Endpoint::post_when`], `when` of the safe requests) wait for so many *successes*. They complete as
+//! * **Triggered operations** ([`Endpoint::post_when`](crate::Endpoint::post_when), `when` of the safe requests) wait for so many *successes*. They complete as
 //!   any operation does.
-//! * **Deferred work** ([`Domain::queue_work`], `counting` of the safe requests) waits for so many successes *and errors*, and
+//! * **Deferred work** ([`Domain::queue_work`](crate::Domain::queue_work), `counting` of the safe requests) waits for so many successes *and errors*, and
 //!   when it has ended, it counts in a counter of its own. So work can wait for work, and a chain of it runs with no further call:
 //!   endpoints that it needs make progress by themselves from then on (those that threads share).
 //!
