@@ -114,7 +114,7 @@ pub struct Engine {
 
 impl Engine {
     /// Makes progress on everything; says whether anything happened.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn progress(&mut self) -> bool {
         if !self.process.is_here() || !self.core.has_room() {
             return self.only_notices();
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Looks at the hot links.
-    #[inline]
+    #[inline(always)]
     fn poll_hot(&mut self) -> bool {
         let mut any = false;
         let mut at = 0;
@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// Everything but the hot links.
-    #[inline]
+    #[inline(always)]
     fn chores(&mut self) -> bool {
         if self.connector.has_notices() {
             self.take_notices();
