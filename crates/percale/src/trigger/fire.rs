@@ -62,10 +62,11 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
     DROPPING.try_with(|list| *list.borrow_mut() = None).ok();
 }
 
-/// Whoever owns the buffer of what will not begin gets it back, with the news.
+/// What will not begin ends so, for whoever waits for its end: the owner of a buffer, and who posted it to complete as any other. Of
+/// deferred work only the counters tell, and they do not.
 pub(super) fn taken_back(due: Due) {
     if let Due::Transfer(endpoint, mut transfer) = due
-        && transfer.notify == Notify::Operation
+        && (transfer.notify == Notify::Operation || !transfer.quiet)
     {
         transfer.canceled = true;
         Submissions::begin(&endpoint, transfer);
@@ -77,7 +78,7 @@ struct Working;
 
 impl Drop for Working {
     fn drop(&mut self) {
-        JOBS.with_borrow_mut(|jobs| jobs.busy = false);
+        JOBS.try_with(|jobs| jobs.borrow_mut().busy = false).ok();
     }
 }
 
@@ -109,17 +110,20 @@ impl Job<'_> {
 }
 
 fn run(job: Job<'_>) {
-    let first = JOBS.with_borrow_mut(|jobs| {
+    let mut job = Some(job);
+    let begun = JOBS.try_with(|jobs| {
+        let jobs = &mut *jobs.borrow_mut();
         if std::mem::replace(&mut jobs.busy, true) {
-            jobs.list.push_back(job.owned());
-            return None;
+            jobs.list.extend(job.take().map(Job::owned));
         }
-        Some(job)
     });
-    let Some(first) = first else { return };
+    let Some(first) = job else { return };
+    if begun.is_err() {
+        return first.work(); // The thread ends, and counts in what it drops last: no list any more.
+    }
     let _working = Working;
     first.work();
-    while let Some(job) = JOBS.with_borrow_mut(|jobs| jobs.list.pop_front()) {
+    while let Ok(Some(job)) = JOBS.try_with(|jobs| jobs.borrow_mut().list.pop_front()) {
         job.work();
     }
 }
