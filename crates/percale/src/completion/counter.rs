@@ -188,7 +188,7 @@ impl Counter {
 
     /// Puts something in the counter's line; `named` learns by what name, before anybody can begin it. If it may be due, [`fire`] is
     /// to be called, once no lock is held that this needs.
-    pub(crate) fn queue(&self, condition: Condition, owner: u64, due: Due, named: impl FnOnce(Ticket)) -> Queued {
+    pub(crate) fn queue(&self, condition: Condition, owner: u32, due: Due, named: impl FnOnce(Ticket)) -> Queued {
         let mut waiting = self.waiting();
         let (ticket, known) = waiting.push(condition, owner, due);
         named(ticket);

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use slab::Slab;
 
 use super::fire::{fire, taken_back};
 use super::submissions::Operation;
@@ -135,14 +136,17 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Deferred {
     lines: Mutex<Lines>,
-    /// Unlike that of any other domain, and not 0.
-    number: u64,
+    /// Unlike that of any other domain there is, and not 0.
+    number: u32,
 }
+
+/// The numbers that domains have, less 1.
+static NUMBERS: Mutex<Slab<()>> = Mutex::new(Slab::new());
 
 impl Default for Deferred {
     fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { lines: Mutex::default(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
+        let number = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).insert(());
+        Self { lines: Mutex::default(), number: number as u32 + 1 }
     }
 }
 
@@ -151,11 +155,12 @@ impl Drop for Deferred {
     fn drop(&mut self) {
         let lines = std::mem::take(self.lines.get_mut().unwrap_or_else(PoisonError::into_inner));
         take_all_back(lines.all(), self.number);
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).remove(self.number as usize - 1);
     }
 }
 
 /// Takes back what waits for these counters on behalf of this owner; returns how much.
-fn take_all_back(counters: Vec<Counter>, owner: u64) -> usize {
+fn take_all_back(counters: Vec<Counter>, owner: u32) -> usize {
     let mut count = 0;
     for counter in counters {
         let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == owner)).unwrap_or_default();
@@ -249,7 +254,7 @@ impl Domain {
     }
 
     /// What this domain's work is marked with.
-    fn owner(&self) -> u64 {
+    fn owner(&self) -> u32 {
         self.inner.deferred.number
     }
 
