@@ -22,9 +22,10 @@ enum Job<'a> {
     Counter(Cow<'a, Counter>),
     /// An endpoint may have something to begin.
     Kick(Arc<Submissions>),
+    /// Tasks wait to be woken for an endpoint's operations.
+    Wake(Arc<Submissions>),
 }
 
-#[derive(Default)]
 struct Jobs {
     /// Somebody further up in this thread works the list off.
     busy: bool,
@@ -32,7 +33,7 @@ struct Jobs {
 }
 
 thread_local! {
-    static JOBS: RefCell<Jobs> = RefCell::default();
+    static JOBS: RefCell<Jobs> = const { RefCell::new(Jobs { busy: false, list: VecDeque::new() }) };
 }
 
 thread_local! {
@@ -98,6 +99,7 @@ impl Job<'_> {
         match self {
             Self::Counter(counter) => Job::Counter(Cow::Owned(counter.into_owned())),
             Self::Kick(submissions) => Job::Kick(submissions),
+            Self::Wake(submissions) => Job::Wake(submissions),
         }
     }
 
@@ -105,6 +107,7 @@ impl Job<'_> {
         match self {
             Self::Counter(counter) => begin_due(&counter),
             Self::Kick(submissions) => submissions.kick(),
+            Self::Wake(submissions) => submissions.wake(),
         }
     }
 }
@@ -128,23 +131,28 @@ fn run(job: Job<'_>) {
     }
 }
 
-/// Takes everything from a counter's line that is due, in order.
+/// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: an operation begins at once only if
+/// nobody need be waited for, and no task is woken here.
 fn begin_due(counter: &Counter) {
     let mut last: Option<Arc<Submissions>> = None;
     counter.each_due(|due| match due {
         // Their own thresholds are looked at when this counter's line is done with.
         Due::Add(other, count) => other.add(count),
         Due::Set(other, value) => other.set(value),
-        Due::Transfer(endpoint, transfer) => {
-            endpoint.push(transfer);
-            if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
-                && let Some(last) = last.replace(endpoint)
-            {
-                kick(&last);
+        Due::Transfer(endpoint, transfer) => match endpoint.try_begin(transfer) {
+            Ok(false) => {}
+            Ok(true) => run(Job::Wake(endpoint)),
+            Err(transfer) => {
+                endpoint.push(transfer);
+                if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
+                    && let Some(last) = last.replace(endpoint)
+                {
+                    kick(&last);
+                }
             }
-        }
+        },
     });
     if let Some(last) = last {
-        kick(&last);
+        last.kick();
     }
 }

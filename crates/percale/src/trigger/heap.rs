@@ -80,13 +80,27 @@ impl Heap {
         if self.len == 0 {
             self.floor = 0;
         }
-        if item.threshold > self.floor {
+        if self.filled == 0 && self.is_last(item.threshold) {
+            // A short line that grows at its end needs no more.
+            if self.front.len() >= FEW {
+                self.front.drain(..std::mem::take(&mut self.taken));
+            }
+            self.front.push(item);
+        } else if item.threshold > self.floor {
             self.put(item);
         } else {
             self.below.push(Reverse((item.threshold, self.came, item)));
             self.came += 1;
         }
         self.len += 1;
+    }
+
+    /// Whether an item may go to the end of the front: it is above the floor, and so are few others, none of them above it.
+    #[inline]
+    fn is_last(&self, threshold: u64) -> bool {
+        threshold > self.floor
+            && self.front.len() - self.taken < FEW / 2
+            && self.front.last().is_none_or(|last| last.threshold <= threshold)
     }
 
     /// Puts an item above the floor in its bucket.
@@ -158,6 +172,10 @@ impl Heap {
             {
                 let item = *item;
                 self.taken += 1;
+                if self.taken == self.front.len() {
+                    self.front.clear();
+                    self.taken = 0;
+                }
                 return Some(item);
             }
             // What waits apart lies at the floor at most, so below the buckets.
