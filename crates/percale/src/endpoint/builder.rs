@@ -314,6 +314,7 @@ impl<'d> EndpointBuilder<'d> {
             due: VecDeque::new(),
             triggered: Slab::new(),
             lines: Lines::default(),
+            has_waited: false,
             watched: Watched::default(),
         };
         if let Some(network) = &settings.sim {

@@ -117,10 +117,6 @@ impl Lines {
         self.counters.insert(counter.place_in_memory(), counter.downgrade());
     }
 
-    /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.counters.is_empty()
-    }
 
     /// The counter at this place, if it is still there.
     fn at(&self, place: usize) -> Option<Counter> {

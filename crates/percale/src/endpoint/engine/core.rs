@@ -113,6 +113,8 @@ pub(crate) struct Core {
     pub(crate) triggered: Slab<Triggered>,
     /// Counters that others wait for.
     pub(crate) lines: Lines,
+    /// Operations wait, or have waited, for counters or variables.
+    pub(crate) has_waited: bool,
     /// Operations that wait for a variable.
     pub(crate) watched: Watched,
 }

@@ -100,7 +100,7 @@ impl Engine {
             return Err(PostError::Forked);
         }
         // From now on there is more to look after; other endpoints pay nothing for it.
-        (self.triggers, self.attentive) = (true, true);
+        (self.triggers, self.attentive, self.core.has_waited) = (true, true, true);
         (self.core.transmit.counted, self.core.receive.counted) = (true, true);
         let mut copy = None;
         if let Some((source, flags)) = operation.source()
@@ -250,8 +250,7 @@ impl Core {
     /// Cancels an operation that waits for a counter; says whether there was one.
     #[inline]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
-        let anywhere = !self.lines.is_empty() || self.watched.any();
-        anywhere && (self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation))
+        self.has_waited && (self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation))
     }
 
     #[cold]
