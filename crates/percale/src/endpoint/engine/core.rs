@@ -29,7 +29,6 @@ use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
-use crate::memory::window::Users;
 use crate::transport::{Broken, Connection};
 use crate::trigger::{Lines, Submissions, Transfer};
 use crate::wire::head::{Flags, Head, Kind};
@@ -65,8 +64,8 @@ pub(crate) struct Core {
     pub(crate) left: Vec<Left>,
     /// This endpoint's number in the process.
     pub(crate) endpoint: u64,
-    /// Windows that are bound through it.
-    pub(crate) windows: Arc<Users>,
+    /// A window was bound through it.
+    pub(crate) binds: bool,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
     /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).

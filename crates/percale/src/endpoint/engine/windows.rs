@@ -77,7 +77,8 @@ impl Core {
                     return None; // The old key is reported dead before the new one is.
                 }
                 if Arc::ptr_eq(keys, &self.keys) {
-                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot), &self.windows);
+                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot));
+                    self.binds = true;
                     if result == Err(WindowError::Busy) {
                         return None;
                     }
@@ -107,9 +108,11 @@ impl Core {
 
     /// Kills a key. The window, if that is not over.
     fn begin_to_invalidate(&self, key: u32, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
-        let cell = self.keys.window(key).ok_or(WindowError::NotBound)?;
-        let over = cell.invalidate(&self.keys, key, by)?;
-        Ok((!over).then_some(cell))
+        let begin = |cell: &Arc<Cell>| {
+            let over = cell.invalidate(&self.keys, key, by)?;
+            Ok((!over).then(|| Arc::clone(cell)))
+        };
+        self.keys.with_window(key, begin).unwrap_or(Err(WindowError::NotBound))
     }
 
     /// A message that invalidates a key has come (MW-045 to MW-047). False if it must not: then it is not delivered, and its sender
@@ -176,6 +179,11 @@ impl Core {
         }
     }
 
+    /// Whether windows are bound through the endpoint.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.binds && self.keys.any_bound_through(self.endpoint)
+    }
+
     /// A connection is gone.
     pub(super) fn windows_down(&mut self, from: Connection) {
         for left in &mut self.left {
@@ -240,7 +248,7 @@ impl Engine {
 
     /// The endpoint is closed: windows that are bound through it are unbound.
     pub(super) fn leave_windows(&self) {
-        if self.core.windows.any() {
+        if self.core.binds {
             self.core.keys.endpoint_gone(self.core.endpoint);
         }
     }

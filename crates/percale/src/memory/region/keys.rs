@@ -9,7 +9,6 @@
 //! region was dropped while peers were still at it is parked here until they retired: that is looked for now and then, by
 //! endpoints of the domain as they make progress, and whenever a region comes or goes.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
-use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType, place_of};
+use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 
 /// See the module.
 #[derive(Debug)]
@@ -44,25 +43,22 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Their rows.
-    regions: HashMap<u64, u32>,
+    /// Rows of regions.
     rows: Used,
     windows: Windows,
 }
 
 impl Table {
     fn insert(&mut self, lines: &Lines, region: &Arc<Registered>) -> Result<(), RegisterError> {
-        let live = self.regions.iter().map(|(key, row)| (*row, *key));
-        let full = || RegisterError::System(std::io::ErrorKind::OutOfMemory.into());
-        let row = lines.add(&mut self.rows, region, live).ok_or_else(full)?;
-        self.regions.insert(region.key, row);
+        if !lines.add(&mut self.rows, region) {
+            return Err(RegisterError::System(std::io::ErrorKind::OutOfMemory.into()));
+        }
         self.windows.region_came(region.key);
         Ok(())
     }
 
     fn remove(&mut self, lines: &Lines, key: u64) {
-        if let Some(row) = self.regions.remove(&key) {
-            lines.remove(&mut self.rows, row, key);
+        if lines.remove(&mut self.rows, key) {
             self.windows.region_went(key);
         }
     }
@@ -98,19 +94,19 @@ impl Keys {
     /// The region with this key, if accesses may come to it through these.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
-        let (row, said) = self.lines.find(key).ok_or(Refusal::Key)?;
-        if !said.admits(via) {
+        let found = self.lines.find(key).ok_or(Refusal::Key)?;
+        if !found.said.admits(via) {
             return Err(Refusal::Key);
         }
         // The row may have become another key's since: then this one is no more.
-        let found = row.region().filter(|region| region.key == key && region.admits(via));
+        let found = found.region().filter(|region| region.key == key && region.admits(via));
         found.ok_or(Refusal::Key)
     }
 
-    /// Checks an access without a lock: one or two cache lines are read.
+    /// Checks an access without a lock: mostly one cache line is read.
     #[inline]
     pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        let (_, said) = self.lines.find(key).ok_or(Refusal::Key)?;
+        let said = self.lines.find(key).ok_or(Refusal::Key)?.said;
         if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
     }
 
@@ -166,7 +162,7 @@ impl Keys {
             if table.windows.owns(key) {
                 return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
             }
-            if !table.regions.contains_key(&key) {
+            if !self.lines.has_region(key) {
                 region.key = key;
                 let region = Arc::new(region);
                 table.insert(&self.lines, &region)?;
@@ -183,9 +179,7 @@ impl Keys {
         let new = Arc::new(region.anew(through));
         self.local.follow(&new);
         let table = self.table();
-        if let Some(row) = table.regions.get(&new.key) {
-            self.lines.replace(*row, &new);
-        }
+        self.lines.replace(&new);
         drop(table);
         new
     }
@@ -220,11 +214,10 @@ impl Keys {
         self.table().windows.allocate(&self.lines, kind)
     }
 
-    /// An allocated window is bound, or is so no more. Whoever calls has locked the window, whose row nobody else writes then.
-    pub(crate) fn set_window(&self, index: u32, bound: Option<&Arc<Registered>>) {
-        if let Some(place) = place_of(u64::from(index) << 8) {
-            self.lines.set_window(place, true, bound);
-        }
+    /// An allocated window is bound by this key, or is so no more. Whoever calls has locked the window.
+    #[inline]
+    pub(crate) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
+        self.lines.set_bound(key, bound);
     }
 
     /// A window is deallocated.
@@ -232,15 +225,24 @@ impl Keys {
         self.table().windows.free(&self.lines, index, key);
     }
 
-    /// The window that owns this key.
-    pub(crate) fn window(&self, key: u32) -> Option<Arc<Cell>> {
-        self.table().windows.cell(key)
+    /// The window that owns this key, lent.
+    #[inline]
+    pub(crate) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
+        self.lines.with_window(key, then)
+    }
+
+    /// Whether windows are bound through this endpoint.
+    pub(crate) fn any_bound_through(&self, endpoint: u64) -> bool {
+        self.type_two_windows().iter().any(|cell| cell.is_bound_through(endpoint))
+    }
+
+    fn type_two_windows(&self) -> Vec<Arc<Cell>> {
+        self.table().windows.type_two()
     }
 
     /// An endpoint is closed: windows that are bound through it are unbound.
     pub(crate) fn endpoint_gone(&self, endpoint: u64) {
-        let cells = self.table().windows.cells();
-        for cell in cells {
+        for cell in self.type_two_windows() {
             cell.endpoint_gone(self, endpoint);
         }
     }

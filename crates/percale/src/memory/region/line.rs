@@ -39,8 +39,8 @@ const fn bits(rights: Access) -> u32 {
 pub(super) struct Line {
     sequence: AtomicU32,
     what: AtomicU32,
-    /// For chains of lines: the next one's number and 1, or 0. Not a part of what is written.
-    pub(super) next: AtomicU32,
+    /// Where what has the key is found.
+    row: AtomicU32,
     authority: AtomicU32,
     key: AtomicU64,
     base: AtomicU64,
@@ -56,6 +56,7 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     what: u32,
+    row: u32,
     authority: u32,
     key: u64,
     base: u64,
@@ -74,13 +75,29 @@ impl Said {
             Through::Pair(via) => (ENDPOINT | PAIR, via),
         };
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
-        Self { what: OWNED | LIVE | kind | bits(rights), authority: 0, key, base, len, endpoint: via.endpoint, peer }
+        Self { what: OWNED | LIVE | kind | bits(rights), row: 0, authority: 0, key, base, len, endpoint: via.endpoint, peer }
     }
 
     /// The same, through endpoints with this authorization key.
     pub(super) const fn under(mut self, authority: u64) -> Self {
         self.authority = fold(authority);
         self
+    }
+
+    /// The same, of what is found in this row.
+    pub(super) const fn at(mut self, row: u32) -> Self {
+        self.row = row;
+        self
+    }
+
+    /// The key.
+    pub(super) const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Where what has it is found.
+    pub(super) const fn row(&self) -> u32 {
+        self.row
     }
 
     /// Somebody has the line, without a key.
@@ -128,8 +145,9 @@ impl Line {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let Said { what, authority, key, base, len, endpoint, peer } = *said;
+        let Said { what, row, authority, key, base, len, endpoint, peer } = *said;
         self.what.store(what, Ordering::Relaxed);
+        self.row.store(row, Ordering::Relaxed);
         self.authority.store(authority, Ordering::Relaxed);
         self.key.store(key, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
@@ -146,6 +164,7 @@ impl Line {
         let before = self.sequence.load(Ordering::Acquire);
         let said = Said {
             what: self.what.load(Ordering::Relaxed),
+            row: self.row.load(Ordering::Relaxed),
             authority: self.authority.load(Ordering::Relaxed),
             key: self.key.load(Ordering::Relaxed),
             base: self.base.load(Ordering::Relaxed),

@@ -16,7 +16,7 @@
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
 //! * `error`: why not; `handle`, `lifecycle`: enabling, disabling, closing
-//! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it
+//! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
 //! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
 //! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers; `pending`: registration that ends later
@@ -24,6 +24,7 @@
 mod access;
 mod error;
 mod handle;
+mod hashed;
 mod keys;
 pub(crate) mod known;
 mod lifecycle;
@@ -37,6 +38,7 @@ mod raw_key;
 mod registered;
 mod remote;
 mod revocation;
+mod rows;
 mod scope;
 mod verbs;
 mod via;
@@ -59,7 +61,7 @@ pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
-pub(crate) use self::revocation::Revocation;
+pub(crate) use self::revocation::{Revocation, wait_until};
 pub use self::scope::{Scope, ScopedRegion};
 pub use self::verbs::VerbsAccess;
 pub(crate) use self::via::{Through, Via};

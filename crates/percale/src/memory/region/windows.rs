@@ -1,7 +1,7 @@
 //! What a region knows of the windows that are bound to it: how many, and what they may be.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::access::Access;
 use super::registered::{Grants, Registered};
@@ -66,22 +66,38 @@ impl Windows {
     }
 }
 
-/// A window holds its region: until this is dropped, the region's memory is in use.
+/// A window holds its region: until it lets go, or this is dropped, the region's memory is in use.
 #[derive(Debug)]
 pub(crate) struct Hold {
     region: Arc<Registered>,
+    held: bool,
 }
 
 impl Hold {
-    /// `None` if the region was closed.
-    pub(crate) fn on(region: &Arc<Registered>) -> Option<Self> {
-        region.windows.enter().then(|| Self { region: Arc::clone(region) })
+    /// `None` if the region was closed. One that let go is used again if it was of the same region.
+    pub(crate) fn on(region: &Arc<Registered>, former: Option<Self>) -> Option<Self> {
+        if !region.windows.enter() {
+            return None;
+        }
+        match former {
+            Some(mut former) if !former.held && Arc::ptr_eq(&former.region, region) => {
+                former.held = true;
+                Some(former)
+            }
+            _ => Some(Self { region: Arc::clone(region), held: true }),
+        }
+    }
+
+    pub(crate) fn let_go(&mut self) {
+        if std::mem::take(&mut self.held) {
+            self.region.windows.leave();
+        }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.region.windows.leave();
+        self.let_go();
     }
 }
 
@@ -96,6 +112,11 @@ pub(crate) struct Slice {
 }
 
 impl Registered {
+    /// Whether no peer may be at it by itself, or was told how.
+    pub(crate) fn was_granted_to_none(&mut self) -> bool {
+        self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// A part of a region under a key of its own; the caller has checked that it is one. Its addresses are the region's. What is
     /// no longer used is taken for it, if nobody else has it.
     pub(crate) fn slice(region: &Self, slice: &Slice, spare: Option<Arc<Self>>) -> Arc<Self> {
