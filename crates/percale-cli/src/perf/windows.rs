@@ -265,9 +265,7 @@ fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<Checks> {
     // Their keys are random; sorted, they are in no order of their places.
     let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().slice(8..16)).collect();
     names.sort_unstable_by_key(|name| name.key);
-    let checked = each(timer, &names, |allowed, name| {
-        allowed + u64::from(domain.allows(*name, Access::REMOTE_READ))
-    });
+    let checked = each(timer, &names, |allowed, name| allowed + u64::from(domain.allows(*name, Access::REMOTE_READ)));
     // No more than half of a table by hash is in use.
     let lines = (2 * keys).next_power_of_two();
     let array = vec![CacheLine([1, 0, 0, 0, 0, 0, 0, 0]); lines];

@@ -11,7 +11,7 @@
 
 use std::sync::OnceLock;
 
-use super::line::{Line, Said};
+use super::line::{Glance, Line, Said};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The first table has 2^this lines.
@@ -65,7 +65,7 @@ impl Hashed {
     }
 
     /// What this key gives; `Err` if it must be looked for again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look(&self, key: u64) -> Result<Option<Said>, ()> {
         let before = self.changes.load(Ordering::Acquire);
         let lines = self.lines();
@@ -73,14 +73,12 @@ impl Hashed {
         // No longer than the table: a reader may be led about by changes.
         for _ in lines {
             let Some(line) = lines.get(at) else { return Err(()) };
-            let said = line.read().ok_or(())?;
-            if said.is(key) {
-                return Ok(Some(said));
+            match line.glance(key) {
+                // It may have been taken out between the two.
+                Glance::Same => return line.read().filter(|said| said.is(key)).map(Some).ok_or(()),
+                Glance::Other => at = (at + 1) & (lines.len() - 1),
+                Glance::Free => break,
             }
-            if !said.is_owned() {
-                break;
-            }
-            at = (at + 1) & (lines.len() - 1);
         }
         fence(Ordering::Acquire);
         let same = before & 1 == 0 && self.changes.load(Ordering::Relaxed) == before;

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::access::{Access, Refusal};
-use super::lines::{Lines, Used};
+use super::line::Said;
+use super::lines::{Lines, Owner, Used};
 use super::local::LocalKeys;
 use super::mapped::is_reserved;
 use super::registered::{Grants, Registered};
@@ -94,20 +95,20 @@ impl Keys {
     /// The region with this key, if accesses may come to it through these.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
-        let found = self.lines.find(key).ok_or(Refusal::Key)?;
-        if !found.said.admits(via) {
-            return Err(Refusal::Key);
-        }
+        let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region());
+        let found = self.lines.find(key, admitted).flatten().flatten();
         // The row may have become another key's since: then this one is no more.
-        let found = found.region().filter(|region| region.key == key && region.admits(via));
-        found.ok_or(Refusal::Key)
+        found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
 
     /// Checks an access without a lock: mostly one cache line is read.
     #[inline]
     pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        let said = self.lines.find(key).ok_or(Refusal::Key)?.said;
-        if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
+        let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
+            true => said.check(address, len, wanted),
+            false => Err(Refusal::Key),
+        };
+        self.lines.find(key, check).unwrap_or(Err(Refusal::Key))
     }
 
     /// Registers memory.

@@ -75,7 +75,16 @@ impl Said {
             Through::Pair(via) => (ENDPOINT | PAIR, via),
         };
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
-        Self { what: OWNED | LIVE | kind | bits(rights), row: 0, authority: 0, key, base, len, endpoint: via.endpoint, peer }
+        Self {
+            what: OWNED | LIVE | kind | bits(rights),
+            row: 0,
+            authority: 0,
+            key,
+            base,
+            len,
+            endpoint: via.endpoint,
+            peer,
+        }
     }
 
     /// The same, through endpoints with this authorization key.
@@ -139,6 +148,14 @@ impl Said {
     }
 }
 
+/// What a glance at a line shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Glance {
+    Same,
+    Other,
+    Free,
+}
+
 impl Line {
     /// Writes all of it. One thread at a time does so.
     pub(super) fn write(&self, said: &Said) {
@@ -158,8 +175,19 @@ impl Line {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// What it says; `None` while it is being written.
+    /// Whether it has this key, and whether somebody has it; of any moment, to be read if it matters.
     #[inline]
+    pub(super) fn glance(&self, key: u64) -> Glance {
+        let what = self.what.load(Ordering::Relaxed);
+        match self.key.load(Ordering::Relaxed) == key && what & LIVE != 0 {
+            true => Glance::Same,
+            false if what & OWNED != 0 => Glance::Other,
+            false => Glance::Free,
+        }
+    }
+
+    /// What it says; `None` while it is being written.
+    #[inline(always)]
     pub(super) fn read(&self) -> Option<Said> {
         let before = self.sequence.load(Ordering::Acquire);
         let said = Said {

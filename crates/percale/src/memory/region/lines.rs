@@ -49,36 +49,30 @@ pub(super) struct Used {
     next: u32,
 }
 
-/// What a key gives.
-#[derive(Debug)]
-pub(super) struct Found<'a> {
-    pub(super) said: Said,
-    owner: Owner<'a>,
-}
-
-#[derive(Debug)]
-enum Owner<'a> {
+/// Where that is what a key gives.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Owner<'a> {
     Window(&'a Slot<Cell>),
-    Region(&'a Rows<Slot<Registered>>),
+    Region(&'a Rows<Slot<Registered>>, u32),
 }
 
-impl Found<'_> {
-    /// What has the row now; it may be another.
-    pub(super) fn region(&self) -> Option<Arc<Registered>> {
-        match self.owner {
+impl Owner<'_> {
+    /// What is there now; it may be another.
+    pub(super) fn region(self) -> Option<Arc<Registered>> {
+        match self {
             Owner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
-            Owner::Region(rows) => take(rows.get(self.said.row())?),
+            Owner::Region(rows, row) => take(rows.get(row)?),
         }
     }
 }
 
 impl Lines {
-    /// What a key gives.
-    #[inline]
-    pub(super) fn find(&self, key: u64) -> Option<Found<'_>> {
+    /// What is made of what a key gives; `None` if it gives nothing.
+    #[inline(always)]
+    pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
         let mut tries = 0;
         loop {
-            if let Ok(found) = self.try_find(key) {
+            if let Ok(found) = self.try_find(key, &make) {
                 return found;
             }
             tries += 1;
@@ -86,15 +80,16 @@ impl Lines {
         }
     }
 
-    #[inline]
-    fn try_find(&self, key: u64) -> Result<Option<Found<'_>>, ()> {
+    #[inline(always)]
+    fn try_find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Result<Option<R>, ()> {
         if let Some(row) = self.window_row(key) {
             let said = row.line.read().ok_or(())?;
             if said.is_owned() {
-                return Ok(said.is(key).then_some(Found { said, owner: Owner::Window(&row.cell) }));
+                return Ok(said.is(key).then(|| make(&said, Owner::Window(&row.cell))));
             }
         }
-        Ok(self.lines.look(key)?.map(|said| Found { said, owner: Owner::Region(&self.regions) }))
+        let said = self.lines.look(key)?;
+        Ok(said.map(|said| make(&said, Owner::Region(&self.regions, said.row()))))
     }
 
     #[inline]
@@ -184,6 +179,10 @@ mod tests {
         region
     }
 
+    fn has(owner: Owner<'_>, key: u64) -> bool {
+        owner.region().is_some_and(|region| region.key == key)
+    }
+
     /// Random keys come and go; a set says which are there. Others look meanwhile, and always find those that stay.
     #[test]
     fn key_004_mr_032_keys_are_found_while_others_come_and_go() {
@@ -199,8 +198,8 @@ mod tests {
                 let mut looks = 0_u64;
                 while !over.load(Ordering::Relaxed) || looks == 0 {
                     for key in &stay {
-                        let found = lines.find(*key).expect("a key that stays");
-                        assert!(found.said.is(*key) && found.region().is_some_and(|region| region.key == *key));
+                        let found = lines.find(*key, |said, owner| said.is(*key) && has(owner, *key));
+                        assert_eq!(found, Some(true), "a key that stays");
                         looks += 1;
                     }
                 }
@@ -210,13 +209,13 @@ mod tests {
             for _ in 0..30_000 {
                 random = hash(random + 1);
                 let key = random % 3000 + (1 << 40);
-                assert_eq!(lines.find(key).is_some(), live.contains(&key));
+                assert_eq!(lines.find(key, |_, owner| has(owner, key)), live.contains(&key).then_some(true));
                 if live.remove(&key) {
                     assert!(lines.remove(&mut used, key));
-                    assert!(lines.find(key).is_none() && !lines.remove(&mut used, key));
+                    assert!(lines.find(key, |_, _| ()).is_none() && !lines.remove(&mut used, key));
                 } else {
                     assert!(live.insert(key) && lines.add(&mut used, &region(key)));
-                    assert!(lines.find(key).is_some_and(|found| found.region().is_some_and(|it| it.key == key)));
+                    assert_eq!(lines.find(key, |_, owner| has(owner, key)), Some(true));
                 }
             }
             over.store(true, Ordering::Relaxed);

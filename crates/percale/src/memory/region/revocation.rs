@@ -31,11 +31,6 @@ impl Revocation {
         &self.region
     }
 
-    /// The same, once it is over.
-    pub(crate) fn into_region(self) -> Arc<Registered> {
-        self.region
-    }
-
     /// Whether it is over; looks once.
     pub(crate) fn is_over(&mut self) -> bool {
         if forked() {

@@ -57,7 +57,7 @@ struct State {
     phase: Phase,
     /// The key of the last bind; its lower 8 bits are 0 before the first.
     key: u32,
-    /// What the last bind used, to be used again.
+    /// What the last bind used, to be used again for the same region: nobody has it.
     spare: Option<(Arc<Registered>, Hold)>,
 }
 
@@ -68,27 +68,20 @@ impl State {
             if !revocation.is_over() {
                 return false;
             }
-            if let Phase::Revoking { revocation, hold } = std::mem::replace(&mut self.phase, Phase::Unbound) {
-                self.rest(revocation.into_region(), hold);
-            }
+            self.phase = Phase::Unbound;
         }
         true
-    }
-
-    /// Nobody uses what was bound.
-    fn rest(&mut self, window: Arc<Registered>, mut hold: Hold) {
-        hold.let_go();
-        self.spare = Some((window, hold));
     }
 
     /// Begins to take the window back, if it is bound; whether no revocation is under way then.
     fn revoke(&mut self, keys: &Keys) -> bool {
         match std::mem::replace(&mut self.phase, Phase::Unbound) {
-            Phase::Bound { mut window, hold } => {
+            Phase::Bound { mut window, mut hold } => {
                 keys.set_bound(self.key, None);
                 // Others find it behind our lock alone. If nobody has it now, nobody is inside, and nobody comes.
                 if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
-                    self.rest(window, hold);
+                    hold.let_go();
+                    self.spare = Some((window, hold));
                     return true;
                 }
                 self.phase = Phase::Revoking { revocation: Revocation::start(window), hold };
@@ -105,11 +98,24 @@ impl State {
         (region, binding): (&Arc<Registered>, &Binding),
         through: Through,
     ) -> Result<(), WindowError> {
-        let (spare, former) = self.spare.take().unzip();
-        let hold = Hold::on(region, former).ok_or(WindowError::Closed)?;
         let Binding { offset, len, access } = *binding;
         let slice = Slice { key, offset, len, access, through };
-        let window = Registered::slice(region, &slice, spare);
+        let (window, hold) = match self.spare.take() {
+            Some((mut window, mut hold)) if hold.is_on(region) => {
+                if !hold.again() {
+                    return Err(WindowError::Closed);
+                }
+                match Arc::get_mut(&mut window) {
+                    Some(window) => window.slice_anew(region, &slice),
+                    None => window = Arc::new(Registered::slice(region, &slice)),
+                }
+                (window, hold)
+            }
+            _ => {
+                let hold = Hold::on(region).ok_or(WindowError::Closed)?;
+                (Arc::new(Registered::slice(region, &slice)), hold)
+            }
+        };
         keys.set_bound(key, Some(&window));
         self.key = key;
         self.phase = Phase::Bound { window, hold };
