@@ -167,6 +167,7 @@ impl Domain {
     /// Whether this domain's table lets an access of any peer through any endpoint pass: key, right, range (for tests and
     /// measurements; whoever makes accesses checks them so). Keys of windows of type 2 are for one pair, and do not pass.
     #[must_use]
+    #[inline]
     pub fn allows(&self, name: crate::RemoteMemory, access: Access) -> bool {
         let crate::RemoteMemory { key, address, len } = name;
         self.inner.keys.check(key, crate::memory::region::Via::default(), address, len, access).is_ok()

@@ -290,7 +290,7 @@ impl<'d> EndpointBuilder<'d> {
             long: Vec::new(),
             left: Vec::new(),
             endpoint: 0, // The engine knows it.
-            binds: false,
+            windows: Default::default(),
             keys: Arc::clone(&self.domain.inner.keys),
             authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
             mapped: Arc::clone(&self.domain.inner.mapped),

@@ -11,7 +11,7 @@
 
 use std::sync::OnceLock;
 
-use super::line::{Glance, Line, Said};
+use super::line::{Line, Said};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The first table has 2^this lines.
@@ -45,115 +45,142 @@ pub(super) const fn hash(key: u64) -> u64 {
     (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Where a key belongs in a table of this length, which is a power of two.
-#[inline]
-const fn home(key: u64, lines: usize) -> usize {
-    (hash(key) >> (64 - lines.ilog2())) as usize
+/// A table, whose length is a power of two.
+#[derive(Clone, Copy, Debug)]
+struct Table<'a> {
+    lines: &'a [Line],
+    /// Of a hash, so that what is left is a place.
+    shift: u32,
+}
+
+impl Table<'_> {
+    /// Where a key belongs.
+    #[inline(always)]
+    const fn home(&self, key: u64) -> usize {
+        (hash(key) >> self.shift) as usize
+    }
+
+    /// The place behind another.
+    #[inline(always)]
+    const fn next(&self, at: usize) -> usize {
+        (at + 1) & self.lines.len().wrapping_sub(1)
+    }
+
+    /// What a line says to its writer.
+    fn said(&self, at: usize) -> Said {
+        self.lines[at].read().unwrap_or_default()
+    }
+
+    /// The place of a key, for its writer.
+    fn place(&self, key: u64) -> Option<usize> {
+        let mut at = self.home(key);
+        while !self.said(at).is(key) {
+            if !self.said(at).is_owned() {
+                return None;
+            }
+            at = self.next(at);
+        }
+        Some(at)
+    }
+
+    fn put(&self, said: &Said) {
+        let mut at = self.home(said.key());
+        while self.said(at).is_owned() {
+            at = self.next(at);
+        }
+        self.lines[at].write(said);
+    }
 }
 
 impl Hashed {
-    fn make(&self, level: u32) -> Option<&[Line]> {
+    fn make(&self, level: u32) -> Option<Table<'_>> {
         let lines = 1_usize << (level + FIRST);
-        let level = self.levels.get(level as usize)?;
-        Some(level.get_or_init(|| (0..lines).map(|_| Line::default()).collect()))
+        let lines = self.levels.get(level as usize)?.get_or_init(|| (0..lines).map(|_| Line::default()).collect());
+        Some(Table { lines, shift: 64 - FIRST - level })
     }
 
-    #[inline]
-    fn lines(&self) -> &[Line] {
-        let level = self.levels.get(self.level.load(Ordering::Acquire) as usize);
-        level.and_then(OnceLock::get).map_or(&[], |lines| lines)
+    /// The one in use.
+    #[inline(always)]
+    fn table(&self) -> Table<'_> {
+        let level = self.level.load(Ordering::Acquire);
+        let lines = self.levels.get(level as usize).and_then(OnceLock::get);
+        Table { lines: lines.map_or(&[], |lines| lines), shift: (64 - FIRST).wrapping_sub(level) & 63 }
     }
 
     /// What this key gives; `Err` if it must be looked for again.
     #[inline(always)]
     pub(super) fn look(&self, key: u64) -> Result<Option<Said>, ()> {
         let before = self.changes.load(Ordering::Acquire);
-        let lines = self.lines();
-        let mut at = home(key, lines.len());
+        let table = self.table();
+        let mut at = table.home(key);
         // No longer than the table: a reader may be led about by changes.
-        for _ in lines {
-            let Some(line) = lines.get(at) else { return Err(()) };
-            match line.glance(key) {
-                // It may have been taken out between the two.
-                Glance::Same => return line.read().filter(|said| said.is(key)).map(Some).ok_or(()),
-                Glance::Other => at = (at + 1) & (lines.len() - 1),
-                Glance::Free => break,
+        for _ in 0..table.lines.len() {
+            let Some(line) = table.lines.get(at) else { return Err(()) };
+            if line.may_be(key) {
+                let said = line.read().ok_or(())?;
+                if said.is(key) {
+                    return Ok(Some(said));
+                }
             }
+            if line.was_free() {
+                break;
+            }
+            at = table.next(at);
         }
         fence(Ordering::Acquire);
         let same = before & 1 == 0 && self.changes.load(Ordering::Relaxed) == before;
         if same { Ok(None) } else { Err(()) }
     }
 
-    /// What a line says to its writer.
-    fn said(line: &Line) -> Said {
-        line.read().unwrap_or_default()
-    }
-
-    /// The place of a key, for its writer.
-    fn place(lines: &[Line], key: u64) -> Option<usize> {
-        let places = (0..lines.len()).map(|step| (home(key, lines.len()) + step) & (lines.len() - 1));
-        let mut until_free = places.take_while(|at| Self::said(&lines[*at]).is_owned());
-        until_free.find(|at| Self::said(&lines[*at]).is(key))
-    }
-
-    fn put(lines: &[Line], said: &Said) {
-        let mut at = home(said.key(), lines.len());
-        while Self::said(&lines[at]).is_owned() {
-            at = (at + 1) & (lines.len() - 1);
-        }
-        lines[at].write(said);
-    }
-
     /// A key is there, the last of `live`, which had none before. False if there is no room.
     #[must_use]
     pub(super) fn insert(&self, said: &Said, live: usize) -> bool {
-        let lines = self.lines();
-        if live * 2 <= lines.len() {
-            Self::put(lines, said);
+        let table = self.table();
+        if live * 2 <= table.lines.len() {
+            table.put(said);
             return true;
         }
         let level = self.level.load(Ordering::Relaxed) + 1;
         let Some(more) = self.make(level) else { return false };
-        for said in lines.iter().map(Self::said).filter(Said::is_owned) {
-            Self::put(more, &said);
+        for said in (0..table.lines.len()).map(|at| table.said(at)).filter(Said::is_owned) {
+            more.put(&said);
         }
-        Self::put(more, said);
+        more.put(said);
         self.level.store(level, Ordering::Release);
         true
     }
 
     /// A key that is there gives something else.
     pub(super) fn replace(&self, said: &Said) {
-        let lines = self.lines();
-        if let Some(at) = Self::place(lines, said.key()) {
-            lines[at].write(said);
+        let table = self.table();
+        if let Some(at) = table.place(said.key()) {
+            table.lines[at].write(said);
         }
     }
 
     /// A key is there no more.
     pub(super) fn remove(&self, key: u64) {
-        let lines = self.lines();
-        let Some(mut hole) = Self::place(lines, key) else { return };
-        let mask = lines.len() - 1;
+        let table = self.table();
+        let Some(mut hole) = table.place(key) else { return };
+        let mask = table.lines.len() - 1;
         let changes = self.changes.load(Ordering::Relaxed);
         self.changes.store(changes.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         let mut at = hole;
         loop {
-            at = (at + 1) & mask;
-            let said = Self::said(&lines[at]);
+            at = table.next(at);
+            let said = table.said(at);
             if !said.is_owned() {
                 break;
             }
             // It moves up, unless the hole is before its own place.
-            let own = home(said.key(), lines.len());
+            let own = table.home(said.key());
             if hole.wrapping_sub(own) & mask < at.wrapping_sub(own) & mask {
-                lines[hole].write(&said);
+                table.lines[hole].write(&said);
                 hole = at;
             }
         }
-        lines[hole].write(&Said::default());
+        table.lines[hole].write(&Said::default());
         self.changes.store(changes.wrapping_add(2), Ordering::Release);
     }
 

@@ -95,8 +95,11 @@ impl Keys {
     /// The region with this key, if accesses may come to it through these.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
-        let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region());
-        let found = self.lines.find(key, admitted).flatten().flatten();
+        let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region()).flatten();
+        let found = match self.lines.glance(key) {
+            Some(said) => admitted(&said, self.lines.owner(&said)),
+            None => self.lines.find(key, admitted).flatten(),
+        };
         // The row may have become another key's since: then this one is no more.
         found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
@@ -104,6 +107,13 @@ impl Keys {
     /// Checks an access without a lock: mostly one cache line is read.
     #[inline]
     pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        let Some(said) = self.lines.glance(key) else { return self.check_again(key, via, address, len, wanted) };
+        if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
+    }
+
+    /// The same of a window's key, or if the table was being changed.
+    #[inline(never)]
+    fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
             true => said.check(address, len, wanted),
             false => Err(Refusal::Key),
@@ -196,7 +206,7 @@ impl Keys {
     }
 
     /// A region's local key.
-    pub(super) fn local_key(&self, region: &Arc<Registered>) -> u32 {
+    pub(super) fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         self.local.key(region)
     }
 

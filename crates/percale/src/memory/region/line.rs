@@ -148,14 +148,6 @@ impl Said {
     }
 }
 
-/// What a glance at a line shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Glance {
-    Same,
-    Other,
-    Free,
-}
-
 impl Line {
     /// Writes all of it. One thread at a time does so.
     pub(super) fn write(&self, said: &Said) {
@@ -175,15 +167,16 @@ impl Line {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// Whether it has this key, and whether somebody has it; of any moment, to be read if it matters.
-    #[inline]
-    pub(super) fn glance(&self, key: u64) -> Glance {
-        let what = self.what.load(Ordering::Relaxed);
-        match self.key.load(Ordering::Relaxed) == key && what & LIVE != 0 {
-            true => Glance::Same,
-            false if what & OWNED != 0 => Glance::Other,
-            false => Glance::Free,
-        }
+    /// Whether it may have this key: to be read, if so.
+    #[inline(always)]
+    pub(super) fn may_be(&self, key: u64) -> bool {
+        self.key.load(Ordering::Relaxed) == key
+    }
+
+    /// Whether nobody had it at some moment.
+    #[inline(always)]
+    pub(super) fn was_free(&self) -> bool {
+        self.what.load(Ordering::Relaxed) & OWNED == 0
     }
 
     /// What it says; `None` while it is being written.

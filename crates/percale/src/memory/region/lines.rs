@@ -67,20 +67,23 @@ impl Owner<'_> {
 }
 
 impl Lines {
-    /// What is made of what a key gives; `None` if it gives nothing.
+    /// What a region's key gives, if that is seen at once; else [`find`](Self::find) it.
     #[inline(always)]
+    pub(super) fn glance(&self, key: u64) -> Option<Said> {
+        if key > u64::from(u32::MAX) { self.lines.look(key).ok().flatten() } else { None }
+    }
+
+    /// What is made of what a key gives; `None` if it gives nothing.
     pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
-        let mut tries = 0;
-        loop {
+        for tries in 1_u32.. {
             if let Ok(found) = self.try_find(key, &make) {
                 return found;
             }
-            tries += 1;
             if tries % SPINS == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
+        None
     }
 
-    #[inline(always)]
     fn try_find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Result<Option<R>, ()> {
         if let Some(row) = self.window_row(key) {
             let said = row.line.read().ok_or(())?;
@@ -89,7 +92,12 @@ impl Lines {
             }
         }
         let said = self.lines.look(key)?;
-        Ok(said.map(|said| make(&said, Owner::Region(&self.regions, said.row()))))
+        Ok(said.map(|said| make(&said, self.owner(&said))))
+    }
+
+    /// Where what has a region's key is found.
+    pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
+        Owner::Region(&self.regions, said.row())
     }
 
     #[inline]

@@ -53,8 +53,10 @@ impl Domain {
 
 impl Region {
     /// What work requests of this process name the memory with (L_Key): see [`LocalPiece`](crate::LocalPiece).
-    #[must_use]
-    pub fn local_key(&self) -> u32 {
+    ///
+    /// # Errors
+    /// [`RegisterError::LocalKeys`] if all are in use.
+    pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys.local_key(&self.handle.registered)
     }
 
@@ -68,8 +70,10 @@ impl Region {
 
 impl RawRegion {
     /// See [`Region::local_key`].
-    #[must_use]
-    pub fn local_key(&self) -> u32 {
+    ///
+    /// # Errors
+    /// As there.
+    pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys.local_key(&self.handle.registered)
     }
 }

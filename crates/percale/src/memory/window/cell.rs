@@ -142,7 +142,7 @@ impl Cell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) const fn index(&self) -> u32 {
+    pub(crate) const fn index(&self) -> u32 {
         self.index
     }
 
