@@ -8,6 +8,7 @@ mod builder;
 #[cfg(not(loom))]
 mod cache;
 mod key;
+mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
+pub use self::pending::PendingRegion;
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;

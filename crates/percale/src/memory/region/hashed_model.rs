@@ -17,7 +17,6 @@ fn of(key: u64) -> Said {
     Said::live(key, Access::REMOTE_READ, (0, key), Through::Domain)
 }
 
-/// A table of 4 lines.
 fn four() -> Hashed {
     let hashed = Hashed::default();
     hashed.make(1).unwrap();
@@ -25,7 +24,7 @@ fn four() -> Hashed {
     hashed
 }
 
-/// Two keys of one place.
+/// Two keys of one place, in a table of 4 lines.
 fn twins() -> [u64; 2] {
     let hashed = four();
     let home = |key| hashed.table().home(key);
@@ -45,6 +44,9 @@ fn loom_a_key_that_stays_is_never_missed() {
             assert!(writer.insert(&of(first), 2));
         });
         for key in [second, first] {
+            if let Some(said) = hashed.glance(key) {
+                assert_eq!(said, of(key));
+            }
             match hashed.look(key) {
                 Ok(Some(said)) => assert!(said == of(key), "{said:?}"),
                 Ok(None) => assert_ne!(key, second, "a key that stays was missed"),

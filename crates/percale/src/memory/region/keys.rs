@@ -22,7 +22,7 @@ use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
 use super::via::{Through, Via};
 use super::windows::{Hold, Windows as RegionWindows};
-use super::{Kept, RegisterError, Registration};
+use super::{Kept, RegisterError, Terms};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
@@ -107,11 +107,13 @@ impl Keys {
     /// Checks an access without a lock: mostly one cache line is read.
     #[inline]
     pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        let Some(said) = self.lines.glance(key) else { return self.check_again(key, via, address, len, wanted) };
-        if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
+        match self.lines.check_open(key, via, (address, len), wanted) {
+            Some(checked) => checked,
+            None => self.check_again(key, via, address, len, wanted),
+        }
     }
 
-    /// The same of a window's key, or if the table was being changed.
+    /// The same of any key, whoever it is for.
     #[inline(never)]
     fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
@@ -124,7 +126,7 @@ impl Keys {
     /// Registers memory.
     pub(super) fn register(
         &self,
-        registration: &Registration<'_>,
+        terms: &Terms,
         memory: Segments,
         Kept { backed, writable }: Kept,
     ) -> Result<Arc<Registered>, RegisterError> {
@@ -134,7 +136,7 @@ impl Keys {
             return Err(RegisterError::Empty);
         }
         // An address that peers can name must fit 64 bits; the end of the last byte may be 2^64 itself.
-        if registration.base.checked_add(len - 1).is_none() {
+        if terms.base.checked_add(len - 1).is_none() {
             return Err(RegisterError::Range);
         }
         let located = match memory.as_slice() {
@@ -143,13 +145,13 @@ impl Keys {
         };
         let mut region = Registered {
             key: 0,
-            access: registration.access,
-            rights: registration.access.remote_rights(),
-            windows: RegionWindows::new(registration.windows, writable),
+            access: terms.access,
+            rights: terms.access.remote_rights(),
+            windows: RegionWindows::new(terms.windows, writable),
             local: OnceLock::new(),
-            through: if registration.disabled { Through::Nobody } else { registration.through },
-            authority: registration.authority,
-            base: registration.base,
+            through: if terms.disabled { Through::Nobody } else { terms.through },
+            authority: terms.authority,
+            base: terms.base,
             len,
             memory,
             backed: backed || located.is_some(),
@@ -158,15 +160,15 @@ impl Keys {
             grants: Mutex::new(Grants::default()),
             counter: OnceLock::new(),
         };
-        if let Some(counter) = &registration.counter {
+        if let Some(counter) = &terms.counter {
             region.counter.get_or_init(|| Arc::clone(counter));
         }
-        if registration.disabled {
+        if terms.disabled {
             region.windows.abandon();
         }
         let mut table = self.table();
         loop {
-            let key = match registration.key {
+            let key = match terms.key {
                 Some(key) => key,
                 None => random_key()?,
             };
@@ -179,7 +181,7 @@ impl Keys {
                 table.insert(&self.lines, &region)?;
                 return Ok(region);
             }
-            if registration.key.is_some() {
+            if terms.key.is_some() {
                 return Err(RegisterError::KeyTaken(key));
             }
         }

@@ -137,14 +137,19 @@ impl Said {
     /// Checks an access, as [`Registered::check`](super::Registered::check) does.
     #[inline]
     pub(super) const fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        let wanted = bits(wanted);
-        if self.what & wanted != wanted {
-            return Err(Refusal::Right);
-        }
-        match address.checked_sub(self.base) {
-            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
-            _ => Err(Refusal::Range),
-        }
+        check(self.what, (self.base, self.len), (address, len), wanted)
+    }
+}
+
+#[inline(always)]
+const fn check(what: u32, (base, len): (u64, u64), part: (u64, u64), wanted: Access) -> Result<u64, Refusal> {
+    let wanted = bits(wanted);
+    if what & wanted != wanted {
+        return Err(Refusal::Right);
+    }
+    match part.0.checked_sub(base) {
+        Some(offset) if offset <= len && part.1 <= len - offset => Ok(offset),
+        _ => Err(Refusal::Range),
     }
 }
 
@@ -179,20 +184,44 @@ impl Line {
         self.what.load(Ordering::Relaxed) & OWNED == 0
     }
 
+    /// Checks an access to a region that is open to all endpoints; `None` if it is not, or while it is being written.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        authority: u64,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let what = self.what.load(Ordering::Relaxed);
+        let open = (what & (LIVE | NOBODY | ENDPOINT | PAIR)) == LIVE
+            && self.key.load(Ordering::Relaxed) == key
+            && self.authority.load(Ordering::Relaxed) == fold(authority);
+        let place = (self.base.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let whole = before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before;
+        (open && whole).then(|| check(what, place, part, wanted))
+    }
+
     /// What it says; `None` while it is being written.
     #[inline(always)]
     pub(super) fn read(&self) -> Option<Said> {
         let before = self.sequence.load(Ordering::Acquire);
-        let said = Said {
-            what: self.what.load(Ordering::Relaxed),
+        let what = self.what.load(Ordering::Relaxed);
+        let mut said = Said {
+            what,
             row: self.row.load(Ordering::Relaxed),
             authority: self.authority.load(Ordering::Relaxed),
             key: self.key.load(Ordering::Relaxed),
             base: self.base.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
-            endpoint: self.endpoint.load(Ordering::Relaxed),
-            peer: [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)],
+            ..Said::default()
         };
+        if what & ENDPOINT != 0 {
+            said.endpoint = self.endpoint.load(Ordering::Relaxed);
+            said.peer = [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)];
+        }
         fence(Ordering::Acquire);
         (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(said)
     }
@@ -234,6 +263,12 @@ mod tests {
             [(u64::MAX - 9, 10, Some(0)), (u64::MAX, 1, Some(9)), (u64::MAX, 2, None), (0, 1, None)]
         {
             assert_eq!(said.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
+            let line = Line::default();
+            line.write(&said);
+            assert_eq!(line.check_open(7, 0, (address, len), Access::REMOTE_READ), None, "for one pair");
+            line.write(&Said { what: said.what & !(ENDPOINT | PAIR), ..said });
+            let open = |key, authority| line.check_open(key, authority, (address, len), Access::REMOTE_READ);
+            assert_eq!((open(7, 0).map(Result::ok), open(8, 0), open(7, 1)), (Some(offset), None, None));
         }
         let read = Said::live(7, Access::REMOTE_READ.remote_rights(), (0, 8), Through::Domain);
         assert_eq!(read.check(0, 8, Access::REMOTE_WRITE), Err(Refusal::Right));

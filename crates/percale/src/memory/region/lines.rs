@@ -5,10 +5,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::access::{Access, Refusal};
 use super::hashed::Hashed;
 use super::line::{Line, Said};
 use super::registered::Registered;
 use super::rows::Rows;
+use super::via::Via;
 use crate::memory::window::Cell;
 
 /// A reader that was in the way of writers so often lets others run.
@@ -70,7 +72,19 @@ impl Lines {
     /// What a region's key gives, if that is seen at once; else [`find`](Self::find) it.
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
-        if key > u64::from(u32::MAX) { self.lines.look(key).ok().flatten() } else { None }
+        if key > u64::from(u32::MAX) { self.lines.glance(key) } else { None }
+    }
+
+    /// Checks an access to a region that is open to all endpoints, if it is seen at once that it is.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        via: Via,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        if key > u64::from(u32::MAX) { self.lines.check_open(key, via.authority, part, wanted) } else { None }
     }
 
     /// What is made of what a key gives; `None` if it gives nothing.

@@ -46,7 +46,7 @@ impl Domain {
         rights.set(Access::REMOTE_WRITE, access.contains(VerbsAccess::REMOTE_WRITE));
         rights.set(Access::REMOTE_ATOMIC, access.contains(VerbsAccess::REMOTE_ATOMIC));
         let mut registration = self.registration(rights).windows(access.contains(VerbsAccess::MW_BIND));
-        registration.local_write = Some(local);
+        registration.terms.local_write = Some(local);
         Ok(registration)
     }
 }
