@@ -378,3 +378,31 @@ fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost(
     stuck.retired.store(true, Ordering::Release);
     assert_eq!(taken(), Some(2));
 }
+
+/// Every 64th key, and all of windows; with `PERCALE_LONG` every key of 32 bits.
+#[test]
+fn mw_008_no_key_is_accepted_but_those_that_are_live() {
+    let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
+    let domain = domain();
+    let region = region(&domain);
+    let mut windows: Vec<Window> = (0..300).map(|_| domain.window(WindowType::One).unwrap()).collect();
+    let mut live = std::collections::BTreeSet::new();
+    for (number, window) in windows.iter_mut().enumerate() {
+        // Some are never bound, some are bound often, and some were bound and are not.
+        for _ in 0..number % 5 {
+            let key = window.bind(&region, 0..1, WindowAccess::READ).unwrap().key;
+            if number % 7 == 0 {
+                window.bind(&region, 0..0, WindowAccess::READ).unwrap();
+            } else {
+                live.remove(&window.key_with((key as u8).wrapping_sub(1)).into());
+                live.insert(key);
+            }
+        }
+    }
+    assert!(live.len() > 200);
+    let allows = |key: &u64| domain.allows(RemoteMemory { key: *key, address: 0, len: 1 }, Access::REMOTE_READ);
+    let step = if long { 1 } else { 64 };
+    let some = (0..1_u64 << 32).step_by(step).filter(allows);
+    let near = windows.iter().flat_map(|window| (0..=255).map(|byte| window.key_with(byte).into())).filter(allows);
+    assert_eq!(near.chain(some).collect::<std::collections::BTreeSet<u64>>(), live);
+}
