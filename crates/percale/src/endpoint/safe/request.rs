@@ -13,7 +13,7 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
-use crate::trigger::Operation;
+use crate::trigger::{Operation, Variable};
 
 /// A send that is not posted yet.
 #[must_use = "nothing is sent before start, wait or await"]
@@ -61,14 +61,21 @@ impl<'e, A: Access> SendRequest<'e, A> {
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
     /// nothing is read or written, and dropping the operation takes it back.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = When::reached(self.when.take(), counter, threshold);
+        self.when = Some(When::once(self.when.take(), counter, threshold));
+        self
+    }
+
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
+    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    pub fn when_written(mut self, variable: &Variable) -> Self {
+        self.when = Some(When::written(self.when.take(), variable));
         self
     }
 
     /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
     /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
     pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = When::counted(self.when.take(), counter);
+        self.when = Some(When::counting(self.when.take(), counter));
         self
     }
 
@@ -113,14 +120,21 @@ impl<'e, A: Access> ReceiveRequest<'e, A> {
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
     /// nothing is read or written, and dropping the operation takes it back.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = When::reached(self.when.take(), counter, threshold);
+        self.when = Some(When::once(self.when.take(), counter, threshold));
+        self
+    }
+
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
+    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    pub fn when_written(mut self, variable: &Variable) -> Self {
+        self.when = Some(When::written(self.when.take(), variable));
         self
     }
 
     /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
     /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
     pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = When::counted(self.when.take(), counter);
+        self.when = Some(When::counting(self.when.take(), counter));
         self
     }
 
