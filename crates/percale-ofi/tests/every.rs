@@ -199,9 +199,9 @@ macro_rules! registration {
         }
 
         #[test]
-        fn mw_001_mw_003_mw_004_mw_005_mw_007_mw_015_mw_020_mw_026_mw_028_mw_029_mw_030_mw_035_mw_036_mw_037_mw_044_mw_045_from_c()
+        fn mw_001_mw_002_mw_003_mw_004_mw_005_mw_007_mw_008_mw_015_mw_017_mw_018_mw_019_mw_020_mw_021_mw_022_mw_023_mw_024_mw_025_mw_026_mw_028_mw_029_mw_030_mw_031_mw_034_mw_035_mw_036_mw_037_mw_043_mw_044_mw_045_mw_046_mw_047_mw_048_mw_049_from_c()
          {
-            part("windows", 3);
+            part("windows", 4);
         }
     };
 }

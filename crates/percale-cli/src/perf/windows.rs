@@ -140,7 +140,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let memory = bench.domain.allocate(BYTES).map_err(failed("memory"))?;
     let pinned = pindown::Range::new(memory.as_ptr().addr() as u64, BYTES as u64).map_err(failed("a range"))?;
     let region = bench.domain.register(memory, Access::empty()).map_err(failed("a region"))?;
-    let bar = progress_bar(5 + args.keys.len() as u64)?;
+    let bar = progress_bar(5 + 3 * args.keys.len() as u64)?;
     let mut lines = Vec::new();
     let mut add = |what, keys, (p50_ns, count)| {
         let line = Line { what, keys, p50_ns, count };
@@ -224,7 +224,10 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         Err(error) => tracing_error(&error),
     }
     for keys in args.keys.iter().map(|keys| *keys as usize) {
-        add("check a right", keys, check(&timer, &bench.domain, keys)?)?;
+        let Checks { checked, independent, dependent } = check(&timer, &bench.domain, keys)?;
+        add("check a right", keys, checked)?;
+        add("limit: read a line of as much memory, random", keys, independent)?;
+        add("limit: the same, each when the last is there", keys, dependent)?;
     }
     bar.finish_and_clear();
     if !args.json {
@@ -237,39 +240,63 @@ fn tracing_error(error: &std::io::Error) {
     eprintln!("no fixed buffers of io_uring: {error}");
 }
 
+/// Checks of random keys, and what the machine needs at least.
+struct Checks {
+    /// What a target does before it executes an access: the key is found, through whom the access comes, its right and its range are
+    /// compared. The names lie in a row, and no check waits for the one before.
+    checked: (f64, u64),
+    /// As often a line of 64 bytes is read whose place is computed from the same names, in an array that is as large as the table of
+    /// lines must be.
+    independent: (f64, u64),
+    /// The same, but that each place depends on what was read last: a cache miss in full.
+    dependent: (f64, u64),
+}
+
+/// A cache line.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct CacheLine([u64; 8]);
+
 /// Checks of random keys among so many.
-fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<(f64, u64)> {
+fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<Checks> {
     let memory = Arc::<[u8]>::from([0; 64]);
     let region = || domain.register(Arc::clone(&memory), Access::REMOTE_READ).map_err(failed("a region"));
     let regions: Vec<Region> = (0..keys).map(|_| region()).collect::<Result<_>>()?;
     // Their keys are random; sorted, they are in no order of their places.
     let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().slice(8..16)).collect();
     names.sort_unstable_by_key(|name| name.key);
-    const CHECKS: u32 = 20_000;
+    let checked = each(timer, &names, |allowed, name| allowed + u64::from(domain.allows(*name, Access::REMOTE_READ)));
+    // No more than half of a table by hash is in use.
+    let lines = (2 * keys).next_power_of_two();
+    let array = vec![CacheLine([1, 0, 0, 0, 0, 0, 0, 0]); lines];
+    let place = |key: u64| (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - lines.ilog2())) as usize;
+    let read = |at: usize| black_box(&array[..])[at & (lines - 1)].0[0];
+    let independent = each(timer, &names, |sum, name| sum + read(place(name.key)));
+    let dependent = each(timer, &names, |sum, name| sum + read(place(name.key) ^ (sum >> 60) as usize));
+    Ok(Checks { checked, independent, dependent })
+}
+
+/// Times what is done with names, in their order and from the beginning again; each adds 1.
+fn each(timer: &Timer, names: &[RemoteMemory], mut one: impl FnMut(u64, &RemoteMemory) -> u64) -> (f64, u64) {
+    const BATCH: u32 = 20_000;
     let mut at = 0;
-    let timed = timer.time(
-        CHECKS,
-        || {
-            let start = at;
-            at = (at + CHECKS as usize) % keys;
-            start
-        },
-        |start| {
-            let (first, rest) = (&names[start..], &names[..]);
-            let mut allowed = 0;
-            let mut left = CHECKS as usize;
-            for part in std::iter::once(first).chain(std::iter::repeat(rest)) {
-                let part = &part[..part.len().min(left)];
-                part.iter().for_each(|name| allowed += usize::from(domain.allows(*name, Access::REMOTE_READ)));
-                left -= part.len();
-                if left == 0 {
-                    break;
-                }
+    let next = || {
+        let start = at;
+        at = (at + BATCH as usize) % names.len();
+        start
+    };
+    timer.time(BATCH, next, |start| {
+        let (mut sum, mut left) = (0, BATCH as usize);
+        for part in std::iter::once(&names[start..]).chain(std::iter::repeat(names)) {
+            let part = &part[..part.len().min(left)];
+            sum = part.iter().fold(sum, &mut one);
+            left -= part.len();
+            if left == 0 {
+                break;
             }
-            assert_eq!(allowed, CHECKS as usize, "a live key was refused");
-        },
-    );
-    Ok(timed)
+        }
+        assert_eq!(sum, u64::from(BATCH), "a live key was refused");
+    })
 }
 
 fn text(lines: &[Line]) -> String {

@@ -30,7 +30,7 @@ fn work<F: Fabric>(
 }
 
 fn piece(region: &Region, offset: u64, len: u64) -> LocalPiece {
-    LocalPiece { address: region.local_address() + offset, len, key: region.local_key() }
+    LocalPiece { address: region.local_address() + offset, len, key: region.local_key().expect("a local key") }
 }
 
 fn bytes_of(region: &Region) -> Vec<u8> {
@@ -81,7 +81,7 @@ pub fn mw_009_a_wrong_local_key_moves_nothing<F: Fabric>() {
     let good = piece(&mine, 0, 8);
     let (low, past) = (good.address.wrapping_sub(1), good.address + LEN as u64);
     let wrong = [
-        LocalPiece { key: other.local_key(), ..good },
+        LocalPiece { key: other.local_key().expect("a local key"), ..good },
         LocalPiece { key: good.key ^ 1, ..good },
         LocalPiece { key: good.key ^ 0x100_0000, ..good },
         LocalPiece { key: 0, ..good },

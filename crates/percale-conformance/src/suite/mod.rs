@@ -116,6 +116,7 @@ macro_rules! conformance {
                 cmp_017_cmp_018_atomic_operations_are_counted,
                 cmp_018_a_counter_of_several_kinds_counts_each_once;
             regions:
+                mr_006_mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region,
                 key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name,
                 key_013_key_019_short_raw_keys_are_mapped_too,
                 key_005_key_015_forged_raw_keys_open_nothing,

@@ -69,6 +69,24 @@ fn code(error: &OperationError) -> ErrorCode {
     }
 }
 
+/// No bytes are no region; and the key of one that is registered serves at once, as often as the memory is registered and closed.
+pub fn mr_006_mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let domain = &mesh.station(1).domain;
+    let none = domain.register(Vec::new(), ALL).expect_err("a region of no bytes");
+    assert!(matches!(none, RegisterError::Empty) && none.errno() == libc::EINVAL, "{none}");
+    for mut memory in memories(&mesh) {
+        let mut dead = Vec::new();
+        for _ in 0..5 {
+            let region = domain.register(memory, ALL).expect("a region");
+            served(&mesh, &region, region.remote());
+            dead.push(region.remote());
+            memory = region.close().expect("nobody is at it");
+            dead.iter().for_each(|name| refused(&mesh, None, *name));
+        }
+    }
+}
+
 /// Whoever has all of a raw key, mapped, reaches its region; nobody else does, nor anybody when it is mapped no more.
 pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);

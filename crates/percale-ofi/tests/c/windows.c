@@ -117,6 +117,52 @@ static void type_two(void)
 	ANSWERS(0, ops->close(window));
 }
 
+/* MW-018, MW-022 to MW-024, MW-031, MW-046 to MW-048: several windows over one region. */
+static void several(void)
+{
+	struct percale_window_range low = part(0, 512, PERCALE_WINDOW_READ), high = part(256, 512, PERCALE_WINDOW_READ | PERCALE_WINDOW_WRITE);
+	struct percale_window *one, *other, *two;
+	uint64_t key[3], address[3], base = base_of(&w, memory);
+
+	NEEDS(ops->open(w.domain, PERCALE_WINDOW_1, &one));
+	NEEDS(ops->open(w.domain, PERCALE_WINDOW_1, &other));
+	NEEDS(ops->open(w.domain, ops->type_two(w.domain), &two));
+	ANSWERS(0, ops->bind(one, &low, &key[0], &address[0]));
+	ANSWERS(0, ops->bind(other, &high, &key[1], &address[1]));
+	ANSWERS(0, ops->post_bind(w.b->ep, peer_of_b(), two, &low, 7, &key[2], &address[2], context(20), FI_COMPLETION));
+	ANSWERS(0, take(w.b, context(20)).err);
+	/* What they share is read by all keys and written by one of them, and by the region's. */
+	for (int at = 0; at < 3; at++)
+		ANSWERS(0, try_read(&w, base + 256, key[at], 256));
+	CHECK(try_write(&w, base + 256, key[0], 8, 1) != 0 && try_write(&w, base + 256, key[2], 8, 1) != 0, "more than reading");
+	ANSWERS(0, try_write(&w, base + 256, key[1], 8, 11));
+	CHECK(is_filled(memory + 256, 8, 11), "the write is not there");
+	ANSWERS(0, try_write(&w, base + 256, 960, 8, 12));
+	/* The lower 8 bits of one, with the index of another; and of none. */
+	CHECK(try_read(&w, base + 256, (key[2] & ~(uint64_t)0xff) | ((key[2] + 1) & 0xff), 8) != 0, "bits of another key");
+	CHECK(try_read(&w, base + 256, key[0] ^ (1 << 30), 8) != 0, "an index of none");
+	/* A window of type 1 is not bound by a posted operation, and not invalidated, neither by its owner nor by the peer. */
+	ANSWERS(0, ops->post_bind(w.b->ep, peer_of_b(), one, &low, 1, NULL, NULL, context(21), FI_COMPLETION));
+	CHECK(take(w.b, context(21)).err != 0, "type 1 bound by a post");
+	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[0], context(22), FI_COMPLETION));
+	CHECK(take(w.b, context(22)).err != 0, "type 1 invalidated");
+	POSTED(w.a, ops->send_invalidate(w.a->ep, w.a->out, 8, w.a->peer, key[0], context(23), FI_COMPLETION));
+	CHECK(take(w.a, context(23)).err != 0, "type 1 invalidated by the peer");
+	ANSWERS(0, try_read(&w, base, key[0], 8));
+	/* What is invalidated is so once, and nothing else is. */
+	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[2], context(24), FI_COMPLETION));
+	ANSWERS(0, take(w.b, context(24)).err);
+	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[2], context(25), FI_COMPLETION));
+	CHECK(take(w.b, context(25)).err != 0, "invalidated twice");
+	CHECK(try_read(&w, base + 256, key[2], 8) != 0, "invalidated, and alive");
+	ANSWERS(0, try_read(&w, base, key[0], 8));
+	ANSWERS(0, try_write(&w, base + 256, key[1], 8, 13));
+	ANSWERS(0, try_write(&w, base, 960, 8, 14));
+	ANSWERS(0, ops->close(two));
+	ANSWERS(0, ops->close(other));
+	ANSWERS(0, ops->close(one));
+}
+
 /* What is no window, region, or type is refused. */
 static void arguments(void)
 {
@@ -162,5 +208,6 @@ void window_groups(void)
 {
 	group("mw: type 1", type_one);
 	group("mw: type 2", type_two);
+	group("mw: several", several);
 	group("mw: arguments", arguments);
 }

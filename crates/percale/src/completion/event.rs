@@ -112,7 +112,7 @@ pub enum Event {
         /// How many addresses were inserted.
         count: u64,
     },
-    /// A registration that was to end later has: the region is there ([`PendingRegion::finish`](crate::memory::region::PendingRegion::finish)).
+    /// A registration that was to end later has: the region is there ([`PendingRegion::finish`](crate::domain::PendingRegion::finish)).
     Registered {
         /// As given with the registration.
         context: u64,

@@ -8,6 +8,7 @@ mod builder;
 #[cfg(not(loom))]
 mod cache;
 mod key;
+mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use self::builder::{DomainBuilder, OpenError};
 #[cfg(not(loom))]
 pub use self::cache::{AlreadyImported, CacheMonitor, CacheNote, CacheSettings, OpenedCache, UnknownMonitor};
 pub use self::key::{KEY_LIMIT, read_authorization_key};
+pub use self::pending::PendingRegion;
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
@@ -170,6 +172,7 @@ impl Domain {
     /// Whether this domain's table lets an access of any peer through any endpoint pass: key, right, range (for tests and
     /// measurements; whoever makes accesses checks them so). Keys of windows of type 2 are for one pair, and do not pass.
     #[must_use]
+    #[inline]
     pub fn allows(&self, name: crate::RemoteMemory, access: Access) -> bool {
         let crate::RemoteMemory { key, address, len } = name;
         self.inner.keys.check(key, crate::memory::region::Via::default(), address, len, access).is_ok()

@@ -97,7 +97,7 @@ impl<A: Access> Endpoint<A> {
     /// The endpoint.
     pub fn close(self) -> Result<(), Self> {
         let two_a = self.domain.type_two() == TypeTwo::A;
-        if two_a && self.access.with(|engine| engine.core.windows.any()) { Err(self) } else { Ok(()) }
+        if two_a && self.access.with(|engine| engine.core.has_windows()) { Err(self) } else { Ok(()) }
     }
 
     /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.

@@ -162,9 +162,12 @@ impl<A: Access> Endpoint<A> {
 
 #[cfg(all(test, not(loom)))]
 impl Endpoint {
-    /// Through whom the endpoint's accesses to itself come.
-    pub(crate) fn via_for_test(&self) -> crate::memory::region::Via {
+    /// Through whom a peer's accesses come.
+    pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::memory::region::Via {
         use super::access::reach::Reach as _;
-        self.access.with(|engine| engine.core.via(0))
+        self.access.with(|engine| {
+            let slot = engine.core.peers.resolve(peer).unwrap();
+            engine.core.via(slot)
+        })
     }
 }

@@ -1,7 +1,7 @@
-//! Initiators that ask for what they may not have: foreign and guessed keys, ranges that leave or wrap, missing rights.
+//! Initiators that ask for what they may not have: foreign and guessed keys, of regions and of windows, ranges that leave or wrap, missing rights.
 
 use percale::endpoint::safe::Accessing;
-use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory};
+use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory, WindowAccess, WindowType};
 use percale_conformance::long;
 use percale_conformance::memory::{content, same};
 use percale_conformance::peers::{Open, open_in};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{ALL, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, bounced, tcp: {
-    rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused,
+    rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refused,
 });
 
 /// Bytes of each region.
@@ -21,10 +21,12 @@ const LEN: u64 = 100_000;
 /// What regions allow, in the order in which the target names them, first sealed, then plain; the last is a foreign domain's.
 const RIGHTS: [Access; 4] = [ALL, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::empty()];
 const FOREIGN: usize = 8;
+/// Behind them, a window of all of the first region.
+const WINDOW: usize = 9;
 /// Tries under way.
 const DEPTH: usize = 64;
 
-/// The target: eight regions of its domain, one of another.
+/// The target: eight regions of its domain, one of another, and a window.
 pub(crate) fn target() {
     let open = open_as_told();
     let foreign = open_in(&percale_conformance::peers::domain("any", |domain| domain), "127.0.0.1:0", |e| e);
@@ -43,7 +45,9 @@ pub(crate) fn target() {
         }
     }
     regions.push(foreign.domain.register(content(FOREIGN as u64, LEN as usize), ALL).expect("a region"));
-    let keys: Vec<String> = regions.iter().map(|region| region.key().to_string()).collect();
+    let mut window = open.domain.window(WindowType::One).expect("a window");
+    let bound = window.bind(&regions[0], 0..LEN, WindowAccess::all()).expect("a bind");
+    let keys: Vec<String> = regions.iter().map(Region::key).chain([bound.key]).map(|key| key.to_string()).collect();
     say(&format!("{} {}", open.endpoint.address(), keys.join(" ")));
     serve(&open, |_| {
         for (number, region) in (0..).zip(&regions) {
@@ -56,15 +60,15 @@ pub(crate) fn target() {
 }
 
 /// 20,000 tries (10,000,000 with `PERCALE_LONG`), of all four ways together.
-fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_random_tries_are_all_refused(kind: &str) {
+fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refused(kind: &str) {
     let _watchdog = Watchdog::within("random tries", Duration::from_secs(if long() { 7200 } else { 300 }));
     let seed = seed();
     println!("PERCALE_SEED={seed}");
     let mut left = if long() { 2_500_000 } else { 5000 };
     let mut shift = 0;
     while left > 0 {
-        // The target is a helper, which gives up after ten minutes.
-        let tries = left.min(500_000);
+        // The target is a helper, which gives up after ten minutes, however slow the machine is.
+        let tries = left.min(100_000);
         left -= tries;
         shift += 1;
         Tries::new(kind, seed.wrapping_add(shift)).make(tries);
@@ -123,6 +127,9 @@ impl Tries {
 
     /// What is known of a region is known after its first use.
     fn warm(&self) {
+        let windowed = self.part(WINDOW, 0, 8);
+        let got = self.open.endpoint.read(self.peer, windowed, vec![0; 8]).wait().expect("a read");
+        same(&got.into_vec(), &content(0, LEN as usize)[..8], "a read through the window");
         for region in [0, 1, 4, 5] {
             let word = self.part(region, 0, 8);
             let got = self.open.endpoint.read(self.peer, word, vec![0; 8]).wait().expect("a read");
@@ -214,7 +221,7 @@ impl Tries {
         let mut plan = Vec::new();
         for _ in 0..DEPTH {
             let len = self.len();
-            plan.push(match self.random.below(8) {
+            plan.push(match self.random.below(10) {
                 0 => (self.part(FOREIGN, 0, len), ErrorCode::KeyRejected),
                 1 => {
                     let none = [3, 7][self.random.below(2)];
@@ -228,6 +235,15 @@ impl Tries {
                     let bit = 1 << (self.random.next() % 64);
                     let near = self.keys[self.random.below(8)] ^ bit;
                     (RemoteMemory { key: near, address: 0, len }, ErrorCode::KeyRejected)
+                }
+                4 => {
+                    let near = self.keys[WINDOW] ^ 1 << (self.random.next() % 32);
+                    (RemoteMemory { key: near, address: 0, len }, ErrorCode::KeyRejected)
+                }
+                5 | 6 => {
+                    let small = self.random.next() >> 32;
+                    let key = if small == self.keys[WINDOW] { small ^ 1 } else { small };
+                    (RemoteMemory { key, address: self.random.next() % LEN, len }, ErrorCode::KeyRejected)
                 }
                 _ => {
                     let (key, address) = (self.random.next(), self.random.next() % LEN);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::access::{Access, Long, Part};
+use super::bound::BoundWindows;
 use super::counting::{Counters, Reports};
 use super::gate::Gate;
 use super::peers::Peers;
@@ -29,7 +30,6 @@ use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
-use crate::memory::window::Users;
 use crate::transport::{Broken, Connection};
 use crate::trigger::{Lines, Submissions, Transfer, Watched};
 use crate::wire::head::{Flags, Head, Kind};
@@ -65,8 +65,8 @@ pub(crate) struct Core {
     pub(crate) left: Vec<Left>,
     /// This endpoint's number in the process.
     pub(crate) endpoint: u64,
-    /// Windows that are bound through it.
-    pub(crate) windows: Arc<Users>,
+    /// Windows that were bound through it.
+    pub(crate) windows: BoundWindows,
     /// Our regions.
     pub(crate) keys: Arc<Keys>,
     /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
@@ -393,6 +393,7 @@ impl Core {
         self.drop_unfinished(from);
         self.fail_directed(from, error, why);
         self.peers.reset(from);
+        self.windows_still_wait(from);
     }
 
     /// Tells the event queue, if there is one.

@@ -14,11 +14,12 @@
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
 //! * `triggered`: operations that a counter begins
-//! * `windows`: binding and invalidating windows
+//! * `windows`: binding and invalidating windows; `bound`: those that were bound lately
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
+mod bound;
 mod closing;
 mod connect;
 pub(crate) mod core;

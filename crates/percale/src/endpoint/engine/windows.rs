@@ -77,7 +77,8 @@ impl Core {
                     return None; // The old key is reported dead before the new one is.
                 }
                 if Arc::ptr_eq(keys, &self.keys) {
-                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot), &self.windows);
+                    let result = cell.bind(&self.keys, (region, &binding), key as u8, self.via(slot));
+                    self.windows.note(cell);
                     if result == Err(WindowError::Busy) {
                         return None;
                     }
@@ -107,9 +108,17 @@ impl Core {
 
     /// Kills a key. The window, if that is not over.
     fn begin_to_invalidate(&self, key: u32, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
-        let cell = self.keys.window(key).ok_or(WindowError::NotBound)?;
-        let over = cell.invalidate(&self.keys, key, by)?;
-        Ok((!over).then_some(cell))
+        let begin = |cell: &Arc<Cell>| {
+            let over = cell.invalidate(&self.keys, key, by)?;
+            Ok((!over).then(|| Arc::clone(cell)))
+        };
+        match self.windows.find(key).map(begin) {
+            // The index may be another window's by now.
+            None | Some(Err(WindowError::NotBound)) => {
+                self.keys.with_window(key, begin).unwrap_or(Err(WindowError::NotBound))
+            }
+            Some(result) => result,
+        }
     }
 
     /// A message that invalidates a key has come (MW-045 to MW-047). False if it must not: then it is not delivered, and its sender
@@ -176,6 +185,11 @@ impl Core {
         }
     }
 
+    /// Whether windows are bound through the endpoint.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.windows.any() && self.keys.any_bound_through(self.endpoint)
+    }
+
     /// A connection is gone.
     pub(super) fn windows_down(&mut self, from: Connection) {
         for left in &mut self.left {
@@ -184,10 +198,27 @@ impl Core {
             }
         }
     }
+
+    /// What counts for a connection begins anew; invalidations that are not over still count: fences wait for them.
+    pub(super) fn windows_still_wait(&mut self, from: Connection) {
+        for left in &self.left {
+            if matches!(left, Left::Window(Dying { news: News::Operation { to, .. }, .. }) if *to == from) {
+                self.peers.started(from);
+            }
+        }
+    }
 }
 
+/// How a posted operation reports what is wrong with it.
 fn failure(entry: Entry, error: WindowError) -> ErrorEntry {
-    ErrorEntry::new(entry, error.code()).with_text(error.to_string())
+    use WindowError as E;
+    let code = match error {
+        E::StillBound | E::Busy => ErrorCode::Busy,
+        E::ReadOnly | E::NotAllowed | E::OtherPair | E::Domain => ErrorCode::Denied,
+        E::NotBound | E::Deallocated | E::Closed => ErrorCode::KeyRejected,
+        _ => ErrorCode::Invalid,
+    };
+    ErrorEntry::new(entry, code).with_text(error.to_string())
 }
 
 impl Engine {

@@ -28,6 +28,9 @@ pub enum RegisterError {
     /// What peers may write, this process may write, too (MW-013).
     #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
     LocalWrite,
+    /// 2^24 regions of the domain have a local key (MW-009).
+    #[error("all local keys of the domain are in use; close regions that have one")]
+    LocalKeys,
     /// The system gave no random numbers.
     #[error("no key could be made: {0}")]
     System(#[source] std::io::Error),
@@ -43,6 +46,7 @@ impl RegisterError {
             Self::KeyReserved(_) => libc::EKEYREJECTED,
             Self::Unbacked(_) => libc::EFAULT,
             Self::ReadOnly => libc::EACCES,
+            Self::LocalKeys => libc::ENOSPC,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }

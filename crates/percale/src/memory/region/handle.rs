@@ -12,7 +12,7 @@ use super::raw_key::RawKey;
 use super::registered::Registered;
 use super::revocation::Revocation;
 use super::via::Through;
-use super::{CloseError, Kept, RegisterError, Registration, RemoteMemory, mapped};
+use super::{CloseError, Kept, RegisterError, Registration, RemoteMemory, Terms, mapped};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 
@@ -39,24 +39,25 @@ struct Rest {
 impl Registration<'_> {
     pub(super) fn register(self, memory: Segments, kept: Kept) -> Result<Handle, RegisterError> {
         let inner = &self.domain.inner;
-        let (registered, raw_key) = if self.raw_key {
+        let terms = self.terms;
+        let (registered, raw_key) = if terms.raw_key {
             loop {
-                let (raw_key, key) = inner.secret.raw_key(self.base, memory.len() as u64)?;
-                match inner.keys.register(&Registration { key: Some(key), ..self.clone() }, memory, kept) {
+                let (raw_key, key) = inner.secret.raw_key(terms.base, memory.len() as u64)?;
+                match inner.keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
                     Err(RegisterError::KeyTaken(_)) => {} // One in 2^64: another.
                     registered => break (registered?, raw_key),
                 }
             }
         } else {
-            if let Some(key) = self.key.filter(|key| mapped::is_reserved(*key)) {
+            if let Some(key) = terms.key.filter(|key| mapped::is_reserved(*key)) {
                 return Err(RegisterError::KeyReserved(key));
             }
-            let registered = inner.keys.register(&self, memory, kept)?;
+            let registered = inner.keys.register(&terms, memory, kept)?;
             let raw_key = RawKey::short(registered.key);
             (registered, raw_key)
         };
         let keys = Arc::clone(&inner.keys);
-        let rest = Rest { raw_key, through: self.through, retiring: None, revocation: None };
+        let rest = Rest { raw_key, through: terms.through, retiring: None, revocation: None };
         Ok(Handle { registered, keys, rest: Box::new(rest) })
     }
 }

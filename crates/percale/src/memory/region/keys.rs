@@ -9,25 +9,25 @@
 //! region was dropped while peers were still at it is parked here until they retired: that is looked for now and then, by
 //! endpoints of the domain as they make progress, and whenever a region comes or goes.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::access::{Access, Refusal};
-use super::lines::{Lines, Used};
+use super::line::Said;
+use super::lines::{Lines, Owner, Used};
 use super::local::LocalKeys;
 use super::mapped::is_reserved;
 use super::registered::{Grants, Registered};
 use super::revocation::Revocation;
 use super::via::{Through, Via};
 use super::windows::{Hold, Windows as RegionWindows};
-use super::{Kept, RegisterError, Registration};
+use super::{Kept, RegisterError, Terms};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
-use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType, place_of};
+use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 
 /// See the module.
 #[derive(Debug)]
@@ -44,25 +44,22 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Their rows.
-    regions: HashMap<u64, u32>,
+    /// Rows of regions.
     rows: Used,
     windows: Windows,
 }
 
 impl Table {
     fn insert(&mut self, lines: &Lines, region: &Arc<Registered>) -> Result<(), RegisterError> {
-        let live = self.regions.iter().map(|(key, row)| (*row, *key));
-        let full = || RegisterError::System(std::io::ErrorKind::OutOfMemory.into());
-        let row = lines.add(&mut self.rows, region, live).ok_or_else(full)?;
-        self.regions.insert(region.key, row);
+        if !lines.add(&mut self.rows, region) {
+            return Err(RegisterError::System(std::io::ErrorKind::OutOfMemory.into()));
+        }
         self.windows.region_came(region.key);
         Ok(())
     }
 
     fn remove(&mut self, lines: &Lines, key: u64) {
-        if let Some(row) = self.regions.remove(&key) {
-            lines.remove(&mut self.rows, row, key);
+        if lines.remove(&mut self.rows, key) {
             self.windows.region_went(key);
         }
     }
@@ -98,26 +95,38 @@ impl Keys {
     /// The region with this key, if accesses may come to it through these.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
-        let (row, said) = self.lines.find(key).ok_or(Refusal::Key)?;
-        if !said.admits(via) {
-            return Err(Refusal::Key);
-        }
+        let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region()).flatten();
+        let found = match self.lines.glance(key) {
+            Some(said) => admitted(&said, self.lines.owner(&said)),
+            None => self.lines.find(key, admitted).flatten(),
+        };
         // The row may have become another key's since: then this one is no more.
-        let found = row.region().filter(|region| region.key == key && region.admits(via));
-        found.ok_or(Refusal::Key)
+        found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
 
-    /// Checks an access without a lock: one or two cache lines are read.
+    /// Checks an access without a lock: mostly one cache line is read.
     #[inline]
     pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        let (_, said) = self.lines.find(key).ok_or(Refusal::Key)?;
-        if said.admits(via) { said.check(address, len, wanted) } else { Err(Refusal::Key) }
+        match self.lines.check_open(key, via, (address, len), wanted) {
+            Some(checked) => checked,
+            None => self.check_again(key, via, address, len, wanted),
+        }
+    }
+
+    /// The same of any key, whoever it is for.
+    #[inline(never)]
+    fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
+            true => said.check(address, len, wanted),
+            false => Err(Refusal::Key),
+        };
+        self.lines.find(key, check).unwrap_or(Err(Refusal::Key))
     }
 
     /// Registers memory.
     pub(super) fn register(
         &self,
-        registration: &Registration<'_>,
+        terms: &Terms,
         memory: Segments,
         Kept { backed, writable }: Kept,
     ) -> Result<Arc<Registered>, RegisterError> {
@@ -127,7 +136,7 @@ impl Keys {
             return Err(RegisterError::Empty);
         }
         // An address that peers can name must fit 64 bits; the end of the last byte may be 2^64 itself.
-        if registration.base.checked_add(len - 1).is_none() {
+        if terms.base.checked_add(len - 1).is_none() {
             return Err(RegisterError::Range);
         }
         let located = match memory.as_slice() {
@@ -136,13 +145,13 @@ impl Keys {
         };
         let mut region = Registered {
             key: 0,
-            access: registration.access,
-            rights: registration.access.remote_rights(),
-            windows: RegionWindows::new(registration.windows, writable),
+            access: terms.access,
+            rights: terms.access.remote_rights(),
+            windows: RegionWindows::new(terms.windows, writable),
             local: OnceLock::new(),
-            through: if registration.disabled { Through::Nobody } else { registration.through },
-            authority: registration.authority,
-            base: registration.base,
+            through: if terms.disabled { Through::Nobody } else { terms.through },
+            authority: terms.authority,
+            base: terms.base,
             len,
             memory,
             backed: backed || located.is_some(),
@@ -151,28 +160,28 @@ impl Keys {
             grants: Mutex::new(Grants::default()),
             counter: OnceLock::new(),
         };
-        if let Some(counter) = &registration.counter {
+        if let Some(counter) = &terms.counter {
             region.counter.get_or_init(|| Arc::clone(counter));
         }
-        if registration.disabled {
+        if terms.disabled {
             region.windows.abandon();
         }
         let mut table = self.table();
         loop {
-            let key = match registration.key {
+            let key = match terms.key {
                 Some(key) => key,
                 None => random_key()?,
             };
             if table.windows.owns(key) {
                 return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
             }
-            if !table.regions.contains_key(&key) {
+            if !self.lines.has_region(key) {
                 region.key = key;
                 let region = Arc::new(region);
                 table.insert(&self.lines, &region)?;
                 return Ok(region);
             }
-            if registration.key.is_some() {
+            if terms.key.is_some() {
                 return Err(RegisterError::KeyTaken(key));
             }
         }
@@ -183,9 +192,7 @@ impl Keys {
         let new = Arc::new(region.anew(through));
         self.local.follow(&new);
         let table = self.table();
-        if let Some(row) = table.regions.get(&new.key) {
-            self.lines.replace(*row, &new);
-        }
+        self.lines.replace(&new);
         drop(table);
         new
     }
@@ -201,7 +208,7 @@ impl Keys {
     }
 
     /// A region's local key.
-    pub(super) fn local_key(&self, region: &Arc<Registered>) -> u32 {
+    pub(super) fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         self.local.key(region)
     }
 
@@ -220,11 +227,10 @@ impl Keys {
         self.table().windows.allocate(&self.lines, kind)
     }
 
-    /// An allocated window is bound, or is so no more. Whoever calls has locked the window, whose row nobody else writes then.
-    pub(crate) fn set_window(&self, index: u32, bound: Option<&Arc<Registered>>) {
-        if let Some(place) = place_of(u64::from(index) << 8) {
-            self.lines.set_window(place, true, bound);
-        }
+    /// An allocated window is bound by this key, or is so no more. Whoever calls has locked the window.
+    #[inline]
+    pub(crate) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
+        self.lines.set_bound(key, bound);
     }
 
     /// A window is deallocated.
@@ -232,15 +238,24 @@ impl Keys {
         self.table().windows.free(&self.lines, index, key);
     }
 
-    /// The window that owns this key.
-    pub(crate) fn window(&self, key: u32) -> Option<Arc<Cell>> {
-        self.table().windows.cell(key)
+    /// The window that owns this key, lent.
+    #[inline]
+    pub(crate) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
+        self.lines.with_window(key, then)
+    }
+
+    /// Whether windows are bound through this endpoint.
+    pub(crate) fn any_bound_through(&self, endpoint: u64) -> bool {
+        self.type_two_windows().iter().any(|cell| cell.is_bound_through(endpoint))
+    }
+
+    fn type_two_windows(&self) -> Vec<Arc<Cell>> {
+        self.table().windows.type_two()
     }
 
     /// An endpoint is closed: windows that are bound through it are unbound.
     pub(crate) fn endpoint_gone(&self, endpoint: u64) {
-        let cells = self.table().windows.cells();
-        for cell in cells {
+        for cell in self.type_two_windows() {
             cell.endpoint_gone(self, endpoint);
         }
     }

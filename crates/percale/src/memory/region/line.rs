@@ -39,8 +39,8 @@ const fn bits(rights: Access) -> u32 {
 pub(super) struct Line {
     sequence: AtomicU32,
     what: AtomicU32,
-    /// For chains of lines: the next one's number and 1, or 0. Not a part of what is written.
-    pub(super) next: AtomicU32,
+    /// Where what has the key is found.
+    row: AtomicU32,
     authority: AtomicU32,
     key: AtomicU64,
     base: AtomicU64,
@@ -56,6 +56,7 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     what: u32,
+    row: u32,
     authority: u32,
     key: u64,
     base: u64,
@@ -74,13 +75,38 @@ impl Said {
             Through::Pair(via) => (ENDPOINT | PAIR, via),
         };
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
-        Self { what: OWNED | LIVE | kind | bits(rights), authority: 0, key, base, len, endpoint: via.endpoint, peer }
+        Self {
+            what: OWNED | LIVE | kind | bits(rights),
+            row: 0,
+            authority: 0,
+            key,
+            base,
+            len,
+            endpoint: via.endpoint,
+            peer,
+        }
     }
 
     /// The same, through endpoints with this authorization key.
     pub(super) const fn under(mut self, authority: u64) -> Self {
         self.authority = fold(authority);
         self
+    }
+
+    /// The same, of what is found in this row.
+    pub(super) const fn at(mut self, row: u32) -> Self {
+        self.row = row;
+        self
+    }
+
+    /// The key.
+    pub(super) const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Where what has it is found.
+    pub(super) const fn row(&self) -> u32 {
+        self.row
     }
 
     /// Somebody has the line, without a key.
@@ -111,14 +137,19 @@ impl Said {
     /// Checks an access, as [`Registered::check`](super::Registered::check) does.
     #[inline]
     pub(super) const fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        let wanted = bits(wanted);
-        if self.what & wanted != wanted {
-            return Err(Refusal::Right);
-        }
-        match address.checked_sub(self.base) {
-            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
-            _ => Err(Refusal::Range),
-        }
+        check(self.what, (self.base, self.len), (address, len), wanted)
+    }
+}
+
+#[inline(always)]
+const fn check(what: u32, (base, len): (u64, u64), part: (u64, u64), wanted: Access) -> Result<u64, Refusal> {
+    let wanted = bits(wanted);
+    if what & wanted != wanted {
+        return Err(Refusal::Right);
+    }
+    match part.0.checked_sub(base) {
+        Some(offset) if offset <= len && part.1 <= len - offset => Ok(offset),
+        _ => Err(Refusal::Range),
     }
 }
 
@@ -128,8 +159,9 @@ impl Line {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let Said { what, authority, key, base, len, endpoint, peer } = *said;
+        let Said { what, row, authority, key, base, len, endpoint, peer } = *said;
         self.what.store(what, Ordering::Relaxed);
+        self.row.store(row, Ordering::Relaxed);
         self.authority.store(authority, Ordering::Relaxed);
         self.key.store(key, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
@@ -140,19 +172,56 @@ impl Line {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
+    /// Whether it may have this key: to be read, if so.
+    #[inline(always)]
+    pub(super) fn may_be(&self, key: u64) -> bool {
+        self.key.load(Ordering::Relaxed) == key
+    }
+
+    /// Whether nobody had it at some moment.
+    #[inline(always)]
+    pub(super) fn was_free(&self) -> bool {
+        self.what.load(Ordering::Relaxed) & OWNED == 0
+    }
+
+    /// Checks an access to a region that is open to all endpoints; `None` if it is not, or while it is being written.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        authority: u64,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let what = self.what.load(Ordering::Relaxed);
+        let open = (what & (LIVE | NOBODY | ENDPOINT | PAIR)) == LIVE
+            && self.key.load(Ordering::Relaxed) == key
+            && self.authority.load(Ordering::Relaxed) == fold(authority);
+        let place = (self.base.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let whole = before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before;
+        (open && whole).then(|| check(what, place, part, wanted))
+    }
+
     /// What it says; `None` while it is being written.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self) -> Option<Said> {
         let before = self.sequence.load(Ordering::Acquire);
-        let said = Said {
-            what: self.what.load(Ordering::Relaxed),
+        let what = self.what.load(Ordering::Relaxed);
+        let mut said = Said {
+            what,
+            row: self.row.load(Ordering::Relaxed),
             authority: self.authority.load(Ordering::Relaxed),
             key: self.key.load(Ordering::Relaxed),
             base: self.base.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
-            endpoint: self.endpoint.load(Ordering::Relaxed),
-            peer: [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)],
+            ..Said::default()
         };
+        if what & ENDPOINT != 0 {
+            said.endpoint = self.endpoint.load(Ordering::Relaxed);
+            said.peer = [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)];
+        }
         fence(Ordering::Acquire);
         (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(said)
     }
@@ -194,6 +263,12 @@ mod tests {
             [(u64::MAX - 9, 10, Some(0)), (u64::MAX, 1, Some(9)), (u64::MAX, 2, None), (0, 1, None)]
         {
             assert_eq!(said.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
+            let line = Line::default();
+            line.write(&said);
+            assert_eq!(line.check_open(7, 0, (address, len), Access::REMOTE_READ), None, "for one pair");
+            line.write(&Said { what: said.what & !(ENDPOINT | PAIR), ..said });
+            let open = |key, authority| line.check_open(key, authority, (address, len), Access::REMOTE_READ);
+            assert_eq!((open(7, 0).map(Result::ok), open(8, 0), open(7, 1)), (Some(offset), None, None));
         }
         let read = Said::live(7, Access::REMOTE_READ.remote_rights(), (0, 8), Through::Domain);
         assert_eq!(read.check(0, 8, Access::REMOTE_WRITE), Err(Refusal::Right));

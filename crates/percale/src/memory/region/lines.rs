@@ -1,202 +1,47 @@
-//! The lines of a domain's keys: found without a lock, in about two cache misses where there are a million.
+//! The lines of a domain's keys: found without a lock, in about one cache miss where there are a million.
 //!
-//! Lines live in pages that never move. A window's line is known by its index. Regions' lines hang in chains by hash, which are
-//! changed under the table's lock. A line that is taken out of its chain still leads on, into its own chain or, if it was used
-//! again, into another one. So what is found is always right (it says its key), and what is not found is only believed if no chain was
-//! changed meanwhile; else the reader begins again. (Loom models below.)
+//! A window's line is known by its index, a region's by the hash of its key ([`hashed`](super::hashed)). What has a line is found
+//! behind a lock of its own, which nobody holds for long; it says for itself whether it is still what the line said.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use super::access::{Access, Refusal};
+use super::hashed::Hashed;
 use super::line::{Line, Said};
 use super::registered::Registered;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use super::rows::Rows;
+use super::via::Via;
+use crate::memory::window::Cell;
 
-/// The first page has 2^this lines; each further one as many as all before it.
-const FIRST: u32 = if cfg!(loom) { 1 } else { 8 };
-/// Pages for 2^24 lines and more.
-const PAGES: usize = 18;
 /// A reader that was in the way of writers so often lets others run.
 const SPINS: u32 = 64;
 
-/// A line, and what it is about. Readers take it by a lock of its own, which nobody holds for long.
+/// A slot that some own for a while.
+type Slot<T> = RwLock<Option<Arc<T>>>;
+
+fn take<T>(slot: &Slot<T>) -> Option<Arc<T>> {
+    slot.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn put<T>(slot: &Slot<T>, what: Option<&Arc<T>>) {
+    *slot.write().unwrap_or_else(PoisonError::into_inner) = what.cloned();
+}
+
+/// An index of windows.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(C))]
-pub(super) struct Row {
-    pub(super) line: Line,
-    region: RwLock<Option<Arc<Registered>>>,
-}
-
-impl Row {
-    fn set(&self, said: &Said, region: Option<&Arc<Registered>>) {
-        *self.region.write().unwrap_or_else(PoisonError::into_inner) = region.cloned();
-        self.line.write(said);
-    }
-
-    pub(super) fn region(&self) -> Option<Arc<Registered>> {
-        self.region.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-/// Rows that never move.
-#[derive(Debug)]
-struct Rows([OnceLock<Box<[Row]>>; PAGES]);
-
-impl Default for Rows {
-    fn default() -> Self {
-        Self([const { OnceLock::new() }; PAGES])
-    }
-}
-
-/// The page of a row, and its place there.
-#[inline]
-const fn place(number: u32) -> (usize, usize) {
-    let shifted = number + (1 << FIRST);
-    let page = shifted.ilog2();
-    ((page - FIRST) as usize, (shifted - (1 << page)) as usize)
-}
-
-impl Rows {
-    /// A row, if its page is there.
-    #[inline]
-    fn get(&self, number: u32) -> Option<&Row> {
-        let (page, at) = place(number);
-        self.0.get(page)?.get()?.get(at)
-    }
-
-    /// A row, whose page is made if need be; `None` beyond the last.
-    fn make(&self, number: u32) -> Option<&Row> {
-        let (page, at) = place(number);
-        let rows = 1_usize << (page as u32 + FIRST);
-        self.0.get(page)?.get_or_init(|| (0..rows).map(|_| Row::default()).collect()).get(at)
-    }
-}
-
-/// Chains of the lines of one size of table: numbers and 1 of the first lines, or 0.
-type Heads = Box<[AtomicU32]>;
-
-/// Rows by key.
-#[derive(Debug)]
-struct Chains {
-    rows: Rows,
-    /// By the logarithm of their number, from [`FIRST`] on; the last one that was made is the one in use.
-    heads: [OnceLock<Heads>; PAGES],
-    level: AtomicU32,
-    /// Grows with each change; odd while one is made.
-    changes: AtomicU64,
-}
-
-impl Default for Chains {
-    fn default() -> Self {
-        let chains = Self {
-            rows: Rows::default(),
-            heads: [const { OnceLock::new() }; PAGES],
-            level: AtomicU32::new(0),
-            changes: AtomicU64::new(0),
-        };
-        chains.make_level(0);
-        chains
-    }
-}
-
-/// Keys may be chosen by whoever likes long chains: not by peers, who register nothing here.
-#[inline]
-const fn hash(key: u64) -> u64 {
-    (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-#[inline]
-fn head(heads: &[AtomicU32], key: u64) -> &AtomicU32 {
-    let bits = heads.len().ilog2();
-    &heads[(hash(key) >> (64 - bits)) as usize]
-}
-
-impl Chains {
-    fn make_level(&self, level: usize) -> Option<&Heads> {
-        let heads = 1_usize << (level as u32 + FIRST);
-        Some(self.heads.get(level)?.get_or_init(|| (0..heads).map(|_| AtomicU32::new(0)).collect()))
-    }
-
-    #[inline]
-    fn heads(&self) -> Option<&Heads> {
-        self.heads.get(self.level.load(Ordering::Acquire) as usize)?.get()
-    }
-
-    /// The row of this key, and what it said; `Err` if it must be looked for again.
-    #[inline]
-    fn look(&self, key: u64) -> Result<Option<(&Row, Said)>, ()> {
-        let before = self.changes.load(Ordering::Acquire);
-        let mut at = self.heads().map_or(0, |heads| head(heads, key).load(Ordering::Acquire));
-        // A reader that is led about by changes stops when it has seen more than any chain has.
-        let mut steps = 0_u32;
-        while let Some(number) = at.checked_sub(1) {
-            let Some(row) = self.rows.get(number) else { return Err(()) };
-            match row.line.read() {
-                Some(said) if said.is(key) => return Ok(Some((row, said))),
-                Some(_) => {}
-                None => return Err(()),
-            }
-            at = row.line.next.load(Ordering::Acquire);
-            steps += 1;
-            if steps > 1 << 10 && self.changes.load(Ordering::Acquire) != before {
-                return Err(());
-            }
-        }
-        fence(Ordering::Acquire);
-        let same = before & 1 == 0 && self.changes.load(Ordering::Relaxed) == before;
-        if same { Ok(None) } else { Err(()) }
-    }
-
-    /// Makes a change, which readers notice. One thread at a time does so.
-    fn change<R>(&self, change: impl FnOnce() -> R) -> R {
-        let changes = self.changes.load(Ordering::Relaxed);
-        self.changes.store(changes.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        let result = change();
-        self.changes.store(changes.wrapping_add(2), Ordering::Release);
-        result
-    }
-
-    /// Hangs a row, whose line is written, in its chain.
-    fn hang(&self, heads: &[AtomicU32], number: u32, key: u64) {
-        let (Some(row), first) = (self.rows.get(number), head(heads, key)) else { return };
-        row.line.next.store(first.load(Ordering::Relaxed), Ordering::Release);
-        first.store(number + 1, Ordering::Release);
-    }
-
-    /// Takes a row out of its chain.
-    fn unhang(&self, number: u32, key: u64) {
-        let (Some(heads), Some(row)) = (self.heads(), self.rows.get(number)) else { return };
-        let mut link = head(heads, key);
-        loop {
-            match link.load(Ordering::Relaxed) {
-                0 => return,
-                at if at == number + 1 => return link.store(row.line.next.load(Ordering::Relaxed), Ordering::Release),
-                at => match self.rows.get(at - 1) {
-                    Some(row) => link = &row.line.next,
-                    None => return,
-                },
-            }
-        }
-    }
-
-    /// Makes twice as many chains.
-    fn grow(&self, live: impl Iterator<Item = (u32, u64)>) {
-        let level = self.level.load(Ordering::Relaxed) + 1;
-        let Some(heads) = self.make_level(level as usize) else { return };
-        self.change(|| {
-            for (number, key) in live {
-                self.hang(heads, number, key);
-            }
-            self.level.store(level, Ordering::Release);
-        });
-    }
+struct WindowRow {
+    line: Line,
+    /// The window, while one has the index.
+    cell: Slot<Cell>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    windows: Rows,
-    regions: Chains,
+    windows: Rows<WindowRow>,
+    lines: Hashed,
+    regions: Rows<Slot<Registered>>,
 }
 
 /// What writers know of regions' rows, under the table's lock.
@@ -206,89 +51,148 @@ pub(super) struct Used {
     next: u32,
 }
 
-impl Lines {
-    /// The row of a key, and what it says.
-    #[inline]
-    pub(super) fn find(&self, key: u64) -> Option<(&Row, Said)> {
-        let mut tries = 0;
-        loop {
-            if let Ok(found) = self.try_find(key) {
-                return found;
-            }
-            tries += 1;
-            if tries % SPINS == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
-        }
-    }
+/// Where that is what a key gives.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Owner<'a> {
+    Window(&'a Slot<Cell>),
+    Region(&'a Rows<Slot<Registered>>, u32),
+}
 
-    #[inline]
-    fn try_find(&self, key: u64) -> Result<Option<(&Row, Said)>, ()> {
-        if let Some(place) = crate::memory::window::place_of(key)
-            && let Some(row) = self.windows.get(place)
-        {
-            let said = row.line.read().ok_or(())?;
-            if said.is_owned() {
-                return Ok(said.is(key).then_some((row, said)));
-            }
+impl Owner<'_> {
+    /// What is there now; it may be another.
+    pub(super) fn region(self) -> Option<Arc<Registered>> {
+        match self {
+            Owner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
+            Owner::Region(rows, row) => take(rows.get(row)?),
         }
-        self.regions.look(key)
-    }
-
-    /// A window is allocated, or bound, or neither. Under the window's lock or, while it is not allocated, the table's.
-    pub(crate) fn set_window(&self, place: u32, owned: bool, bound: Option<&Arc<Registered>>) {
-        let Some(row) = self.windows.make(place) else { return };
-        match bound {
-            Some(window) => row.set(&said(window), bound),
-            None => row.set(&if owned { Said::owned() } else { Said::default() }, None),
-        }
-    }
-
-    /// A region is there; its row. Under the table's lock, which knows what is live.
-    pub(super) fn add(
-        &self,
-        used: &mut Used,
-        region: &Arc<Registered>,
-        live: impl Iterator<Item = (u32, u64)>,
-    ) -> Option<u32> {
-        let number = used.free.pop().unwrap_or(used.next);
-        let row = self.regions.rows.make(number)?;
-        used.next = used.next.max(number + 1);
-        row.set(&said(region), Some(region));
-        let heads = self.regions.heads()?;
-        self.regions.change(|| self.regions.hang(heads, number, region.key));
-        if (used.next as usize - used.free.len()) > heads.len() {
-            self.regions.grow(live.chain([(number, region.key)]));
-        }
-        Some(number)
-    }
-
-    /// The region of a row is another one, under the same key. Under the table's lock.
-    pub(super) fn replace(&self, number: u32, region: &Arc<Registered>) {
-        if let Some(row) = self.regions.rows.get(number) {
-            row.set(&said(region), Some(region));
-        }
-    }
-
-    /// A region is gone.
-    pub(super) fn remove(&self, used: &mut Used, number: u32, key: u64) {
-        let Some(row) = self.regions.rows.get(number) else { return };
-        self.regions.change(|| {
-            self.regions.unhang(number, key);
-            row.set(&Said::default(), None);
-        });
-        used.free.push(number);
     }
 }
 
-fn said(region: &Registered) -> Said {
-    Said::live(region.key, region.rights, (region.base, region.len), region.through).under(region.authority)
+impl Lines {
+    /// What a region's key gives, if that is seen at once; else [`find`](Self::find) it.
+    #[inline(always)]
+    pub(super) fn glance(&self, key: u64) -> Option<Said> {
+        if key > u64::from(u32::MAX) { self.lines.glance(key) } else { None }
+    }
+
+    /// Checks an access to a region that is open to all endpoints, if it is seen at once that it is.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        via: Via,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        if key > u64::from(u32::MAX) { self.lines.check_open(key, via.authority, part, wanted) } else { None }
+    }
+
+    /// What is made of what a key gives; `None` if it gives nothing.
+    pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
+        for tries in 1_u32.. {
+            if let Ok(found) = self.try_find(key, &make) {
+                return found;
+            }
+            if tries % SPINS == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        None
+    }
+
+    fn try_find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Result<Option<R>, ()> {
+        if let Some(row) = self.window_row(key) {
+            let said = row.line.read().ok_or(())?;
+            if said.is_owned() {
+                return Ok(said.is(key).then(|| make(&said, Owner::Window(&row.cell))));
+            }
+        }
+        let said = self.lines.look(key)?;
+        Ok(said.map(|said| make(&said, self.owner(&said))))
+    }
+
+    /// Where what has a region's key is found.
+    pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
+        Owner::Region(&self.regions, said.row())
+    }
+
+    #[inline]
+    fn window_row(&self, key: u64) -> Option<&WindowRow> {
+        self.windows.get(crate::memory::window::place_of(key)?)
+    }
+
+    /// The window that owns this key, lent: deallocating it waits meanwhile.
+    pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
+        let row = self.window_row(key.into())?;
+        row.cell.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(then)
+    }
+
+    /// A window has this place, or none has. Under the table's lock.
+    pub(crate) fn set_window(&self, place: u32, cell: Option<&Arc<Cell>>) {
+        let Some(row) = self.windows.make(place) else { return };
+        put(&row.cell, cell);
+        row.line.write(&if cell.is_some() { Said::owned() } else { Said::default() });
+    }
+
+    /// An allocated window is bound, or is so no more. Under the window's lock.
+    pub(super) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
+        if let Some(row) = self.window_row(key.into()) {
+            row.line.write(&bound.map_or_else(Said::owned, |window| said(window, 0)));
+        }
+    }
+
+    /// Whether a region has this key. Under the table's lock, as are the next three.
+    pub(super) fn has_region(&self, key: u64) -> bool {
+        matches!(self.lines.look(key), Ok(Some(_)))
+    }
+
+    /// A region is there. False if there is no room.
+    #[must_use]
+    pub(super) fn add(&self, used: &mut Used, region: &Arc<Registered>) -> bool {
+        let number = used.free.last().copied().unwrap_or(used.next);
+        let Some(row) = self.regions.make(number) else { return false };
+        let live = used.next as usize - used.free.len() + 1;
+        put(row, Some(region));
+        if !self.lines.insert(&said(region, number), live) {
+            put(row, None);
+            return false;
+        }
+        if used.free.pop().is_none() {
+            used.next += 1;
+        }
+        true
+    }
+
+    /// The region of a key is another one.
+    pub(super) fn replace(&self, region: &Arc<Registered>) {
+        let Ok(Some(old)) = self.lines.look(region.key) else { return };
+        if let Some(row) = self.regions.get(old.row()) {
+            put(row, Some(region));
+            self.lines.replace(&said(region, old.row()));
+        }
+    }
+
+    /// A region is gone. False if there was none.
+    pub(super) fn remove(&self, used: &mut Used, key: u64) -> bool {
+        let Ok(Some(old)) = self.lines.look(key) else { return false };
+        self.lines.remove(key);
+        if let Some(row) = self.regions.get(old.row()) {
+            put(row, None);
+        }
+        used.free.push(old.row());
+        true
+    }
+}
+
+fn said(region: &Registered, row: u32) -> Said {
+    Said::live(region.key, region.rights, (region.base, region.len), region.through).under(region.authority).at(row)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
+    use super::super::hashed::hash;
     use super::*;
-    use crate::memory::region::Registered;
     use crate::memory::volatile::Segments;
 
     fn region(key: u64) -> Arc<Registered> {
@@ -297,33 +201,27 @@ mod tests {
         region
     }
 
-    #[test]
-    fn rows_have_places_of_their_own() {
-        let mut seen = std::collections::HashSet::new();
-        for number in (0..5000).chain([1 << 20, (1 << 24) - 1]) {
-            let (page, at) = place(number);
-            assert!(page < PAGES && at < 1 << (page as u32 + FIRST) && seen.insert((page, at)));
-        }
+    fn has(owner: Owner<'_>, key: u64) -> bool {
+        owner.region().is_some_and(|region| region.key == key)
     }
 
-    /// Random keys come and go; a map says which are there. Others look meanwhile, and always find those that stay.
+    /// Random keys come and go; a set says which are there. Others look meanwhile, and always find those that stay.
     #[test]
     fn key_004_mr_032_keys_are_found_while_others_come_and_go() {
         let (lines, mut used) = (Lines::default(), Used::default());
-        let mut live: HashMap<u64, u32> = HashMap::new();
+        let mut live = HashSet::new();
         let stay: Vec<u64> = (1..200).map(|key| key * 0x1_0000_0001).collect();
         for key in &stay {
-            let rows: Vec<_> = live.iter().map(|(key, row)| (*row, *key)).collect();
-            live.insert(*key, lines.add(&mut used, &region(*key), rows.into_iter()).unwrap());
+            assert!(lines.add(&mut used, &region(*key)) && live.insert(*key));
         }
-        let over = std::sync::atomic::AtomicBool::new(false);
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let seek = || {
                 let mut looks = 0_u64;
-                while !over.load(std::sync::atomic::Ordering::Relaxed) || looks == 0 {
+                while !over.load(Ordering::Relaxed) || looks == 0 {
                     for key in &stay {
-                        let (row, said) = lines.find(*key).expect("a key that stays");
-                        assert!(said.is(*key) && row.region().is_some_and(|region| region.key == *key));
+                        let found = lines.find(*key, |said, owner| said.is(*key) && has(owner, *key));
+                        assert_eq!(found, Some(true), "a key that stays");
                         looks += 1;
                     }
                 }
@@ -333,22 +231,21 @@ mod tests {
             for _ in 0..30_000 {
                 random = hash(random + 1);
                 let key = random % 3000 + (1 << 40);
-                assert_eq!(lines.find(key).is_some(), live.contains_key(&key));
-                if let Some(row) = live.remove(&key) {
-                    lines.remove(&mut used, row, key);
-                    assert!(lines.find(key).is_none());
+                assert_eq!(lines.find(key, |_, owner| has(owner, key)), live.contains(&key).then_some(true));
+                if live.remove(&key) {
+                    assert!(lines.remove(&mut used, key));
+                    assert!(lines.find(key, |_, _| ()).is_none() && !lines.remove(&mut used, key));
                 } else {
-                    let rows: Vec<_> = live.iter().map(|(key, row)| (*row, *key)).collect();
-                    live.insert(key, lines.add(&mut used, &region(key), rows.into_iter()).unwrap());
-                    assert!(lines.find(key).is_some());
+                    assert!(live.insert(key) && lines.add(&mut used, &region(key)));
+                    assert_eq!(lines.find(key, |_, owner| has(owner, key)), Some(true));
                 }
             }
-            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            over.store(true, Ordering::Relaxed);
         });
-        assert!(lines.regions.level.load(Ordering::Relaxed) > 2, "the table never grew");
+        assert!(lines.lines.levels() > 2, "the table never grew");
+        for key in live {
+            assert!(lines.remove(&mut used, key));
+        }
+        assert!(stay.iter().all(|key| !lines.has_region(*key)));
     }
 }
-
-#[cfg(all(test, loom))]
-#[path = "lines_model.rs"]
-mod model;

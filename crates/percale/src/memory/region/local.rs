@@ -5,8 +5,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
+use super::RegisterError;
 use super::registered::Registered;
 use crate::memory::volatile::Segment;
+
+/// Indices have 24 bits.
+const INDICES: usize = 1 << 24;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -20,30 +24,47 @@ struct Table {
     free: Vec<u32>,
 }
 
+impl Table {
+    /// An index that no region has, of so many.
+    fn free_index(&mut self, indices: usize) -> Option<u32> {
+        if let Some(index) = self.free.pop() {
+            return Some(index);
+        }
+        let index = self.slots.len() as u32;
+        if self.slots.len() == indices {
+            return None;
+        }
+        self.slots.push(Slot { key: index << 8, ..Slot::default() });
+        Some(index)
+    }
+}
+
 /// The local keys of a domain.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LocalKeys {
     table: RwLock<Table>,
+    indices: usize,
+}
+
+impl Default for LocalKeys {
+    fn default() -> Self {
+        Self { table: RwLock::default(), indices: INDICES }
+    }
 }
 
 impl LocalKeys {
-    /// The key of a region; one is made when it is first asked for.
-    pub(super) fn key(&self, region: &Arc<Registered>) -> u32 {
-        *region.local.get_or_init(|| {
-            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-            let index = match table.free.pop() {
-                Some(index) => index,
-                None => {
-                    let index = table.slots.len() as u32;
-                    table.slots.push(Slot { key: index << 8, ..Slot::default() });
-                    index
-                }
-            };
-            let slot = &mut table.slots[index as usize];
-            slot.key = index << 8 | (slot.key.wrapping_add(1) & 0xFF);
-            slot.region = Arc::downgrade(region);
-            slot.key
-        })
+    /// The key of a region; one is made when it is first asked for. An error if all are in use.
+    pub(super) fn key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
+        // Under the lock also where there is a key: none is made twice.
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = region.local.get() {
+            return Ok(*key);
+        }
+        let index = table.free_index(self.indices).ok_or(RegisterError::LocalKeys)?;
+        let slot = &mut table.slots[index as usize];
+        slot.key = index << 8 | (slot.key.wrapping_add(1) & 0xFF);
+        slot.region = Arc::downgrade(region);
+        Ok(*region.local.get_or_init(|| slot.key))
     }
 
     /// A region that has a key is another [`Registered`] now.
@@ -74,5 +95,24 @@ impl LocalKeys {
             let whole = piece.len() as u64;
             (offset <= whole && len <= whole - offset).then(|| piece.slice(offset as usize, len as usize))
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::volatile::Segments;
+
+    #[test]
+    fn mw_009_no_two_regions_share_a_local_key_when_all_are_in_use() {
+        let keys = LocalKeys { indices: 2, ..LocalKeys::default() };
+        let regions: [_; 3] = std::array::from_fn(|_| Registered::for_test(Segments::EMPTY));
+        let [first, second] = [0, 1].map(|at: usize| keys.key(&regions[at]).unwrap());
+        assert_ne!(first >> 8, second >> 8);
+        assert!(matches!(keys.key(&regions[2]), Err(RegisterError::LocalKeys)));
+        assert_eq!(keys.key(&regions[0]).unwrap(), first, "what has a key keeps it");
+        keys.forget(&regions[0]);
+        let third = keys.key(&regions[2]).unwrap();
+        assert!(third >> 8 == first >> 8 && third != first, "the index is used again, with another key");
     }
 }

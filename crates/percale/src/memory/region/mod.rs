@@ -16,14 +16,15 @@
 //! that a peer may still be writing is kept aside until that peer is done, or dead.
 //!
 //! * `error`: why not; `handle`, `lifecycle`: enabling, disabling, closing
-//! * `keys`: the domain's table; `lines`, `line`: how it is read; `registered`: a region as the table knows it
+//! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
 //! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
-//! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers; `pending`: registration that ends later
+//! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers
 
 mod access;
 mod error;
 mod handle;
+mod hashed;
 mod keys;
 pub(crate) mod known;
 mod lifecycle;
@@ -31,12 +32,12 @@ mod line;
 mod lines;
 mod local;
 mod mapped;
-mod pending;
 mod raw;
 mod raw_key;
 mod registered;
 mod remote;
 mod revocation;
+mod rows;
 mod scope;
 mod verbs;
 mod via;
@@ -53,13 +54,12 @@ pub use self::known::Bindable;
 pub(crate) use self::lines::Lines;
 pub(crate) use self::mapped::{Keyring, is_mapped};
 pub use self::mapped::{MapError, MappedKey};
-pub use self::pending::PendingRegion;
 pub(crate) use self::raw_key::Secret;
 pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
 pub use self::registered::Registered;
 pub(crate) use self::registered::{Grantee, atomic_rights};
 pub use self::remote::RemoteMemory;
-pub(crate) use self::revocation::Revocation;
+pub(crate) use self::revocation::{Revocation, wait_until};
 pub use self::scope::{Scope, ScopedRegion};
 pub use self::verbs::VerbsAccess;
 pub(crate) use self::via::{Through, Via};
@@ -74,6 +74,12 @@ use crate::memory::volatile::{Segments, View};
 #[must_use = "nothing is registered before `own`, `raw` or `everything`"]
 pub struct Registration<'d> {
     domain: &'d Domain,
+    terms: Terms,
+}
+
+/// The same, whatever the domain.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
     access: Access,
     key: Option<u64>,
     base: u64,
@@ -90,8 +96,7 @@ pub struct Registration<'d> {
 
 impl<'d> Registration<'d> {
     pub(crate) const fn new(domain: &'d Domain, access: Access) -> Self {
-        Self {
-            domain,
+        let terms = Terms {
             access,
             key: None,
             base: 0,
@@ -102,38 +107,49 @@ impl<'d> Registration<'d> {
             disabled: false,
             windows: true,
             local_write: None,
-        }
+        };
+        Self { domain, terms }
+    }
+
+    /// Of these terms.
+    pub(crate) const fn of(domain: &'d Domain, terms: Terms) -> Self {
+        Self { domain, terms }
+    }
+
+    /// The domain and the terms.
+    pub(crate) fn parts(self) -> (&'d Domain, Terms) {
+        (self.domain, self.terms)
     }
 
     /// This key (MR-032). Without, the domain chooses one that cannot be guessed.
     pub const fn key(mut self, key: u64) -> Self {
-        self.key = Some(key);
+        self.terms.key = Some(key);
         self
     }
 
     /// The address by which peers name the first byte (MR-030, MR-039). Default 0.
     pub const fn base(mut self, address: u64) -> Self {
-        self.base = address;
+        self.terms.base = address;
         self
     }
 
     /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.counter = Some(Arc::clone(counter));
+        self.terms.counter = Some(Arc::clone(counter));
         self
     }
 
     /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only who has all of them reaches it, by
     /// [`Domain::map_raw`]. The key of operations is then the domain's to choose.
     pub const fn raw_key(mut self) -> Self {
-        self.raw_key = true;
+        self.terms.raw_key = true;
         self
     }
 
     /// Only accesses through this endpoint reach the region, by its [id](crate::Endpoint::id) (BIND-011). Without, those through every
     /// endpoint of the domain (BIND-012).
     pub const fn endpoint(mut self, id: u64) -> Self {
-        self.through = Through::Endpoint(id);
+        self.terms.through = Through::Endpoint(id);
         self
     }
 
@@ -141,19 +157,19 @@ impl<'d> Registration<'d> {
     /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), so only peers that have it too (MR-056).
     /// Without, those through endpoints with the domain's key, or with none if it has none (MR-055).
     pub fn authorization_key(mut self, key: &[u8]) -> Self {
-        self.authority = self.domain.inner.settings.authority(key);
+        self.terms.authority = self.domain.inner.settings.authority(key);
         self
     }
 
     /// Begins disabled: the key is taken, and nobody reaches the region before [`Region::enable`].
     pub const fn disabled(mut self) -> Self {
-        self.disabled = true;
+        self.terms.disabled = true;
         self
     }
 
     /// Whether [windows](crate::memory::window) may be bound to it (verbs: IBV_ACCESS_MW_BIND; AMB-48). Default: yes.
     pub const fn windows(mut self, may_be_bound: bool) -> Self {
-        self.windows = may_be_bound;
+        self.terms.windows = may_be_bound;
         self
     }
 
@@ -161,7 +177,7 @@ impl<'d> Registration<'d> {
     /// right to peers. Windows that peers may change then can be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
     /// region [owns](Self::own) may be changed if it is the region's alone.
     pub const fn local_write(mut self) -> Self {
-        self.local_write = Some(true);
+        self.terms.local_write = Some(true);
         self
     }
 
@@ -172,8 +188,10 @@ impl<'d> Registration<'d> {
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
         let mut memory = memory.into();
         let (segment, writable) = match memory.segment_for_receive() {
-            Some(segment) => (segment, self.local_write != Some(false)),
-            None if self.access.changes() || self.local_write == Some(true) => return Err(RegisterError::ReadOnly),
+            Some(segment) => (segment, self.terms.local_write != Some(false)),
+            None if self.terms.access.changes() || self.terms.local_write == Some(true) => {
+                return Err(RegisterError::ReadOnly);
+            }
             None => (memory.segment_for_send(), false),
         };
         let handle = self.register(Segments::one(segment), Kept { backed: true, writable })?;

@@ -8,7 +8,7 @@ use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
 impl Registration<'_> {
     const fn kept(&self, backed: bool) -> Kept {
-        Kept { backed, writable: matches!(self.local_write, Some(true)) || self.access.changes() }
+        Kept { backed, writable: matches!(self.terms.local_write, Some(true)) || self.terms.access.changes() }
     }
 
     /// Registers up to [`IOV_LIMIT`] pieces of memory as one region; peers see them one behind the other (MR-010).

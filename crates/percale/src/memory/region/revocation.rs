@@ -31,11 +31,6 @@ impl Revocation {
         &self.region
     }
 
-    /// The same, once it is over.
-    pub(crate) fn into_region(self) -> Arc<Registered> {
-        self.region
-    }
-
     /// Whether it is over; looks once.
     pub(crate) fn is_over(&mut self) -> bool {
         if forked() {
@@ -47,21 +42,29 @@ impl Revocation {
 
     /// Waits until it is over; false if it is not after `timeout` (`None`: waits for ever).
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> bool {
-        let started = Instant::now();
-        let mut looks = 0_u32;
-        while !self.is_over() {
-            looks += 1;
-            match looks {
-                // A copy of 64 KiB takes a few microseconds.
-                ..64 => std::hint::spin_loop(),
-                64..1024 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(200)),
-            }
-            if timeout.is_some_and(|timeout| started.elapsed() > timeout) {
-                return self.is_over();
-            }
+        wait_until(timeout, || self.is_over().then_some(())).is_some()
+    }
+}
+
+/// Looks until there is something, for as long as `timeout` (`None`: for ever).
+pub(crate) fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    if let Some(found) = look() {
+        return Some(found);
+    }
+    let started = Instant::now();
+    let mut looks = 0_u32;
+    loop {
+        looks += 1;
+        match looks {
+            // A copy of 64 KiB takes a few microseconds.
+            ..64 => std::hint::spin_loop(),
+            64..1024 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(200)),
         }
-        true
+        let found = look();
+        if found.is_some() || timeout.is_some_and(|timeout| started.elapsed() > timeout) {
+            return found;
+        }
     }
 }
 

@@ -46,15 +46,17 @@ impl Domain {
         rights.set(Access::REMOTE_WRITE, access.contains(VerbsAccess::REMOTE_WRITE));
         rights.set(Access::REMOTE_ATOMIC, access.contains(VerbsAccess::REMOTE_ATOMIC));
         let mut registration = self.registration(rights).windows(access.contains(VerbsAccess::MW_BIND));
-        registration.local_write = Some(local);
+        registration.terms.local_write = Some(local);
         Ok(registration)
     }
 }
 
 impl Region {
     /// What work requests of this process name the memory with (L_Key): see [`LocalPiece`](crate::LocalPiece).
-    #[must_use]
-    pub fn local_key(&self) -> u32 {
+    ///
+    /// # Errors
+    /// [`RegisterError::LocalKeys`] if all are in use.
+    pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys.local_key(&self.handle.registered)
     }
 
@@ -68,8 +70,10 @@ impl Region {
 
 impl RawRegion {
     /// See [`Region::local_key`].
-    #[must_use]
-    pub fn local_key(&self) -> u32 {
+    ///
+    /// # Errors
+    /// As there.
+    pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys.local_key(&self.handle.registered)
     }
 }

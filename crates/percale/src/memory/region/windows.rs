@@ -1,13 +1,13 @@
 //! What a region knows of the windows that are bound to it: how many, and what they may be.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::access::Access;
 use super::registered::{Grants, Registered};
 use super::via::Through;
 use crate::memory::rundown::Pin;
-use crate::memory::sealed::Located;
+use crate::memory::volatile::Segments;
 
 /// Set once no window is bound any more.
 const CLOSED: u32 = 1 << 31;
@@ -66,22 +66,41 @@ impl Windows {
     }
 }
 
-/// A window holds its region: until this is dropped, the region's memory is in use.
+/// A window holds its region: until it lets go, or this is dropped, the region's memory is in use.
 #[derive(Debug)]
 pub(crate) struct Hold {
     region: Arc<Registered>,
+    held: bool,
 }
 
 impl Hold {
     /// `None` if the region was closed.
     pub(crate) fn on(region: &Arc<Registered>) -> Option<Self> {
-        region.windows.enter().then(|| Self { region: Arc::clone(region) })
+        region.windows.enter().then(|| Self { region: Arc::clone(region), held: true })
+    }
+
+    /// What let go holds the same region again. False if that was closed.
+    #[must_use]
+    pub(crate) fn again(&mut self) -> bool {
+        self.held = self.held || self.region.windows.enter();
+        self.held
+    }
+
+    /// Whether it is, or was, on this region.
+    pub(crate) fn is_on(&self, region: &Arc<Registered>) -> bool {
+        Arc::ptr_eq(&self.region, region)
+    }
+
+    pub(crate) fn let_go(&mut self) {
+        if std::mem::take(&mut self.held) {
+            self.region.windows.leave();
+        }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.region.windows.leave();
+        self.let_go();
     }
 }
 
@@ -96,46 +115,46 @@ pub(crate) struct Slice {
 }
 
 impl Registered {
-    /// A part of a region under a key of its own; the caller has checked that it is one. Its addresses are the region's. What is
-    /// no longer used is taken for it, if nobody else has it.
-    pub(crate) fn slice(region: &Self, slice: &Slice, spare: Option<Arc<Self>>) -> Arc<Self> {
-        let Slice { key, offset, len, access, through } = *slice;
-        let mut spare = spare;
-        let old = spare.as_mut().and_then(Arc::get_mut).and_then(|spare| spare.located.take());
-        let located = region.located.as_ref().map(|located| {
-            let offset = located.offset + offset;
-            match old {
-                // Of the same arena: its descriptor need not be counted again.
-                Some(old) if old.arena == located.arena => Located { offset, ..old },
-                _ => Located { offset, ..located.clone() },
-            }
-        });
-        let made = Self {
-            key: key.into(),
-            access,
-            rights: access.remote_rights(),
+    /// Whether no peer may be at it by itself, or was told how.
+    pub(crate) fn was_granted_to_none(&mut self) -> bool {
+        self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// A part of a region under a key of its own; the caller has checked that it is one. Its addresses are the region's.
+    pub(crate) fn slice(region: &Self, slice: &Slice) -> Self {
+        let mut made = Self {
+            key: 0,
+            access: Access::empty(),
+            rights: Access::empty(),
             windows: Windows::default(),
             local: OnceLock::new(),
-            through,
+            through: Through::Nobody,
             authority: region.authority,
-            base: region.base.wrapping_add(offset),
-            len,
-            memory: region.memory.slice(offset as usize, len as usize),
+            base: 0,
+            len: 0,
+            memory: Segments::EMPTY,
             backed: region.backed,
-            located,
+            located: region.located.clone(),
             pin: Pin::default(),
             grants: Grants::default().into(),
-            counter: region.counter.clone(),
+            counter: OnceLock::new(),
         };
-        match spare {
-            Some(mut spare) => match Arc::get_mut(&mut spare) {
-                Some(place) => {
-                    *place = made;
-                    spare
-                }
-                None => Arc::new(made),
-            },
-            None => Arc::new(made),
+        made.slice_anew(region, slice);
+        made
+    }
+
+    /// Another part of the same region, of what nobody entered and was granted to nobody.
+    pub(crate) fn slice_anew(&mut self, region: &Self, slice: &Slice) {
+        let Slice { key, offset, len, access, through } = *slice;
+        (self.key, self.through) = (key.into(), through);
+        (self.access, self.rights) = (access, access.remote_rights());
+        (self.base, self.len) = (region.base.wrapping_add(offset), len);
+        self.memory = region.memory.slice(offset as usize, len as usize);
+        if let (Some(ours), Some(all)) = (&mut self.located, &region.located) {
+            ours.offset = all.offset + offset;
+        }
+        if let Some(counter) = region.counter.get() {
+            self.counter.get_or_init(|| Arc::clone(counter));
         }
     }
 }

@@ -1,40 +1,12 @@
 //! A window's state.
 //!
-//! Locks: a cell's state, then the domain's table, then a region's grants; never the other way round.
+//! Its lock is held for a moment only: whoever waits for a revocation looks at it again and again. Whoever finds the window by its key
+//! takes it too. Locks: the domain's table, then a row of it, then a window's state, then a region's grants; never the other way round.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::{WindowError, WindowType};
-use crate::memory::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via};
-
-/// The windows that are bound through one endpoint: how many.
-#[derive(Debug, Default)]
-pub(crate) struct Users(AtomicUsize);
-
-impl Users {
-    pub(crate) fn any(&self) -> bool {
-        self.0.load(Ordering::Acquire) > 0
-    }
-}
-
-/// One window that is bound through an endpoint.
-#[derive(Debug)]
-struct User(Arc<Users>);
-
-impl User {
-    fn of(users: &Arc<Users>) -> Self {
-        users.0.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(users))
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+use crate::memory::region::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
 
 /// What a window is to be bound to: this part of a region.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +47,7 @@ pub(crate) enum By {
 #[derive(Debug)]
 enum Phase {
     Unbound,
-    Bound { window: Arc<Registered>, hold: Hold, user: Option<User> },
+    Bound { window: Arc<Registered>, hold: Hold },
     Revoking { revocation: Revocation, hold: Hold },
     Gone,
 }
@@ -85,8 +57,8 @@ struct State {
     phase: Phase,
     /// The key of the last bind; its lower 8 bits are 0 before the first.
     key: u32,
-    /// What the last bind used, to be used again.
-    spare: Option<Arc<Registered>>,
+    /// What the last bind used, to be used again for the same region: nobody has it.
+    spare: Option<(Arc<Registered>, Hold)>,
 }
 
 impl State {
@@ -96,31 +68,27 @@ impl State {
             if !revocation.is_over() {
                 return false;
             }
-            if let Phase::Revoking { revocation, .. } = std::mem::replace(&mut self.phase, Phase::Unbound) {
-                self.spare = Some(revocation.into_region());
-            }
+            self.phase = Phase::Unbound;
         }
         true
     }
 
-    /// Begins to take the window back, if it is bound.
-    fn revoke(&mut self, keys: &Keys, index: u32) {
+    /// Begins to take the window back, if it is bound; whether no revocation is under way then.
+    fn revoke(&mut self, keys: &Keys) -> bool {
         match std::mem::replace(&mut self.phase, Phase::Unbound) {
-            Phase::Bound { window, hold, user } => {
-                keys.set_window(index, None);
+            Phase::Bound { mut window, mut hold } => {
+                keys.set_bound(self.key, None);
+                // Others find it behind our lock alone. If nobody has it now, nobody is inside, and nobody comes.
+                if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
+                    hold.let_go();
+                    self.spare = Some((window, hold));
+                    return true;
+                }
                 self.phase = Phase::Revoking { revocation: Revocation::start(window), hold };
-                drop(user); // No access begins through the endpoint any more.
             }
             other => self.phase = other,
         }
-    }
-
-    /// Waits until a revocation is over.
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), WindowError> {
-        if let Phase::Revoking { revocation, .. } = &mut self.phase {
-            revocation.wait(timeout);
-        }
-        if self.settle() { Ok(()) } else { Err(WindowError::Busy) }
+        self.settle()
     }
 
     fn bind(
@@ -129,15 +97,28 @@ impl State {
         key: u32,
         (region, binding): (&Arc<Registered>, &Binding),
         through: Through,
-        users: Option<&Arc<Users>>,
     ) -> Result<(), WindowError> {
-        let hold = Hold::on(region).ok_or(WindowError::Closed)?;
         let Binding { offset, len, access } = *binding;
         let slice = Slice { key, offset, len, access, through };
-        let window = Registered::slice(region, &slice, self.spare.take());
-        keys.set_window(key >> 8, Some(&window));
+        let (window, hold) = match self.spare.take() {
+            Some((mut window, mut hold)) if hold.is_on(region) => {
+                if !hold.again() {
+                    return Err(WindowError::Closed);
+                }
+                match Arc::get_mut(&mut window) {
+                    Some(window) => window.slice_anew(region, &slice),
+                    None => window = Arc::new(Registered::slice(region, &slice)),
+                }
+                (window, hold)
+            }
+            _ => {
+                let hold = Hold::on(region).ok_or(WindowError::Closed)?;
+                (Arc::new(Registered::slice(region, &slice)), hold)
+            }
+        };
+        keys.set_bound(key, Some(&window));
         self.key = key;
-        self.phase = Phase::Bound { window, hold, user: users.map(User::of) };
+        self.phase = Phase::Bound { window, hold };
         Ok(())
     }
 }
@@ -161,7 +142,7 @@ impl Cell {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) const fn index(&self) -> u32 {
+    pub(crate) const fn index(&self) -> u32 {
         self.index
     }
 
@@ -176,6 +157,31 @@ impl Cell {
         (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
     }
 
+    /// What is bound, as its key finds it.
+    pub(crate) fn bound(&self) -> Option<Arc<Registered>> {
+        match &self.state().phase {
+            Phase::Bound { window, .. } => Some(Arc::clone(window)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is bound through this endpoint.
+    pub(crate) fn is_bound_through(&self, endpoint: u64) -> bool {
+        match &self.state().phase {
+            Phase::Bound { window, .. } => matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint),
+            _ => false,
+        }
+    }
+
+    /// Takes the window back, waits until that is over, and then does something before anybody else does.
+    fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut State) -> R) -> Result<R, WindowError> {
+        let over = || {
+            let mut state = self.state();
+            state.revoke(keys).then_some(state)
+        };
+        wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
+    }
+
     /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). The old key is dead
     /// when this returns Ok.
     pub(super) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
@@ -183,15 +189,14 @@ impl Cell {
             return Err(WindowError::WrongType);
         }
         binding.check(region)?;
-        let mut state = self.state();
-        state.revoke(keys, self.index);
-        state.wait(Some(keys.revoke_timeout()))?;
-        if binding.len == 0 {
-            return Ok(state.key);
-        }
-        let key = self.index << 8 | (state.key.wrapping_add(1) & 0xFF);
-        state.bind(keys, key, (region, binding), Through::Domain, None)?;
-        Ok(key)
+        self.taken_back(keys, |state| {
+            if binding.len == 0 {
+                return Ok(state.key);
+            }
+            let key = self.index << 8 | (state.key.wrapping_add(1) & 0xFF);
+            state.bind(keys, key, (region, binding), Through::Domain)?;
+            Ok(key)
+        })?
     }
 
     /// Binds a window of type 2 (MW-035 to MW-037), once no revocation is under way; [`Busy`](WindowError::Busy) until then.
@@ -201,7 +206,6 @@ impl Cell {
         (region, binding): (&Arc<Registered>, &Binding),
         byte: u8,
         via: Via,
-        users: &Arc<Users>,
     ) -> Result<u32, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
@@ -220,7 +224,7 @@ impl Cell {
             Phase::Unbound | Phase::Revoking { .. } => {}
         }
         let key = self.index << 8 | u32::from(byte);
-        state.bind(keys, key, (region, binding), Through::Pair(via), Some(users))?;
+        state.bind(keys, key, (region, binding), Through::Pair(via))?;
         Ok(key)
     }
 
@@ -247,8 +251,7 @@ impl Cell {
         if !ours {
             return Err(WindowError::OtherPair);
         }
-        state.revoke(keys, self.index);
-        Ok(state.settle())
+        Ok(state.revoke(keys))
     }
 
     /// Whether no revocation is under way.
@@ -258,17 +261,14 @@ impl Cell {
 
     /// Takes the window back for good, and waits.
     pub(super) fn close(&self, keys: &Keys) -> Result<(), WindowError> {
-        let mut state = self.state();
-        state.revoke(keys, self.index);
-        state.wait(Some(keys.revoke_timeout()))?;
-        state.phase = Phase::Gone;
-        Ok(())
+        self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
     }
 
     /// Takes the window back for good, without waiting.
     pub(super) fn abandon(&self, keys: &Keys) {
         let mut state = self.state();
-        state.revoke(keys, self.index);
+        state.revoke(keys);
+        state.spare = None;
         if let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Gone) {
             keys.park_window(revocation, hold);
         }
@@ -279,10 +279,8 @@ impl Cell {
         let mut state = self.state();
         let Phase::Bound { window, .. } = &state.phase else { return };
         if matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint) {
-            state.revoke(keys, self.index);
-            if !state.settle()
-                && let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Unbound)
-            {
+            let over = state.revoke(keys);
+            if !over && let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Unbound) {
                 keys.park_window(revocation, hold);
             }
         }

@@ -1,7 +1,6 @@
 //! Why a window was not allocated, bound or invalidated.
 
 use super::WindowType;
-use crate::completion::entry::ErrorCode;
 
 /// Why something was not done with a window. Its state is as before (AMB-47), unless the error says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,16 +65,6 @@ impl WindowError {
             Self::ReadOnly | Self::NotAllowed | Self::OtherPair | Self::Domain => libc::EACCES,
             Self::NotBound | Self::Deallocated | Self::Closed => libc::ENOKEY,
             Self::WrongType | Self::Range | Self::Empty => libc::EINVAL,
-        }
-    }
-
-    /// As a posted operation reports it.
-    pub(crate) const fn code(self) -> ErrorCode {
-        match self {
-            Self::StillBound | Self::Busy => ErrorCode::Busy,
-            Self::ReadOnly | Self::NotAllowed | Self::OtherPair | Self::Domain => ErrorCode::Denied,
-            Self::NotBound | Self::Deallocated | Self::Closed => ErrorCode::KeyRejected,
-            _ => ErrorCode::Invalid,
         }
     }
 }

@@ -40,7 +40,7 @@ mod tests;
 
 use bitflags::bitflags;
 
-pub(crate) use self::cell::{Binding, By, Cell, Users};
+pub(crate) use self::cell::{Binding, By, Cell};
 pub use self::error::WindowError;
 pub use self::handle::{Window, WindowState};
 pub(crate) use self::table::{Table, place_of};

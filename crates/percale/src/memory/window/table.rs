@@ -59,14 +59,10 @@ impl Table {
         self.slot(key).is_some()
     }
 
-    /// The window that owns this key.
-    pub(crate) fn cell(&self, key: u32) -> Option<Arc<Cell>> {
-        self.slot(key.into())?.cell.clone()
-    }
-
-    /// All windows.
-    pub(crate) fn cells(&self) -> Vec<Arc<Cell>> {
-        self.slots.iter().filter_map(|slot| slot.cell.clone()).collect()
+    /// All windows of type 2.
+    pub(crate) fn type_two(&self) -> Vec<Arc<Cell>> {
+        let windows = self.slots.iter().filter_map(|slot| slot.cell.as_ref());
+        windows.filter(|cell| cell.kind() != WindowType::One).cloned().collect()
     }
 
     /// A region has a key.
@@ -118,7 +114,7 @@ impl Table {
         let slot = &mut self.slots[place(index)];
         let cell = Arc::new(Cell::new(slot.key, kind));
         slot.cell = Some(Arc::clone(&cell));
-        lines.set_window(place(index) as u32, true, None);
+        lines.set_window(place(index) as u32, Some(&cell));
         Ok(cell)
     }
 
@@ -126,7 +122,7 @@ impl Table {
     pub(crate) fn free(&mut self, lines: &Lines, index: u32, key: u32) {
         let Some(slot) = self.slots.get_mut(place(index)) else { return };
         (slot.cell, slot.key) = (None, key);
-        lines.set_window(place(index) as u32, false, None);
+        lines.set_window(place(index) as u32, None);
         self.free.push_back(index);
     }
 }

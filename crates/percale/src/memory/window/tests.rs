@@ -323,7 +323,7 @@ fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
     let us = me(&domain);
     let region = region(&domain);
     let window = domain.window(WindowType::TwoB).unwrap();
-    let via = us.0.via_for_test();
+    let via = us.0.via_for_test(us.1);
     let name = bind(&us, &window, &region, 0..8, 1).unwrap();
     let peer = stuck_in(&domain, name.key, via);
     assert_eq!(invalidate(&us, name.key as u32), Err(ErrorCode::Busy));
@@ -338,4 +338,71 @@ fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
     assert_eq!(end(&us.0).map(|entry| entry.context), Ok(1));
     assert_eq!(end(&us.0).map(|entry| entry.context), Ok(2));
     assert_eq!(read(&us.0, us.1, next), Ok((8..16).collect()));
+}
+
+#[test]
+fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost() {
+    let network = Network::new(1, SimOptions::default());
+    let open = || {
+        let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network);
+        builder.revoke_timeout(Duration::from_secs(60)).open().unwrap()
+    };
+    let (domain, other) = (open(), open());
+    let vector = domain.address_vector().build().unwrap();
+    let owner = domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap();
+    let user = other.endpoint().bind("127.0.0.1:0").unwrap();
+    let user_there = vector.insert(user.address()).unwrap();
+    let region = region(&domain);
+    let windows = [1, 2].map(|_| domain.window(WindowType::TwoB).unwrap());
+    let turns = || (0..1000).for_each(|_| _ = (owner.progress(), user.progress()));
+    let taken = || {
+        let mut entry = [Entry::default()];
+        turns();
+        owner.poll(&mut entry).map(|count| (count > 0).then_some(entry[0].context)).unwrap()
+    };
+    let bind = |window, key, context, flags| {
+        let how = Bind { range: 0..8, access: WindowAccess::READ, key };
+        owner.post_bind(user_there, window, &region, &how, context, flags | OpFlags::COMPLETION).unwrap()
+    };
+    let name = bind(&windows[0], 1, 1, OpFlags::empty());
+    assert_eq!(taken(), Some(1));
+    let stuck = stuck_in(&domain, name.key, owner.via_for_test(user_there));
+    owner.post_invalidate(user_there, name.key as u32, 2, OpFlags::COMPLETION).unwrap();
+    network.lose(0);
+    turns();
+    // It comes through a connection that knows nothing of the invalidation.
+    bind(&windows[1], 2, 3, OpFlags::empty());
+    assert_eq!(taken(), Some(3));
+    bind(&windows[1], 3, 4, OpFlags::FENCE);
+    assert_eq!(taken(), None, "a fence passed an invalidation that is not over");
+    stuck.retired.store(true, Ordering::Release);
+    assert_eq!(taken(), Some(2));
+}
+
+/// Every 64th key, and all of windows; with `PERCALE_LONG` every key of 32 bits.
+#[test]
+fn mw_008_no_key_is_accepted_but_those_that_are_live() {
+    let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
+    let domain = domain();
+    let region = region(&domain);
+    let mut windows: Vec<Window> = (0..300).map(|_| domain.window(WindowType::One).unwrap()).collect();
+    let mut live = std::collections::BTreeSet::new();
+    for (number, window) in windows.iter_mut().enumerate() {
+        // Some are never bound, some are bound often, and some were bound and are not.
+        for _ in 0..number % 5 {
+            let key = window.bind(&region, 0..1, WindowAccess::READ).unwrap().key;
+            if number % 7 == 0 {
+                window.bind(&region, 0..0, WindowAccess::READ).unwrap();
+            } else {
+                live.remove(&window.key_with((key as u8).wrapping_sub(1)).into());
+                live.insert(key);
+            }
+        }
+    }
+    assert!(live.len() > 200);
+    let allows = |key: &u64| domain.allows(RemoteMemory { key: *key, address: 0, len: 1 }, Access::REMOTE_READ);
+    let step = if long { 1 } else { 64 };
+    let some = (0..1_u64 << 32).step_by(step).filter(allows);
+    let near = windows.iter().flat_map(|window| (0..=255).map(|byte| window.key_with(byte).into())).filter(allows);
+    assert_eq!(near.chain(some).collect::<std::collections::BTreeSet<u64>>(), live);
 }

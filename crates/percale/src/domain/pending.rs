@@ -6,12 +6,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::via::Through;
-use super::{Access, Region, RegisterError, Registration};
-use crate::completion::counter::Counter;
+use super::Domain;
 use crate::completion::event::{Event, EventQueue, EventQueueFull};
-use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
+use crate::memory::region::{Region, RegisterError, Registration, Terms};
 
 /// A region that is not there yet. Dropping it withdraws the registration: then there is no event.
 #[derive(Debug)]
@@ -28,42 +26,17 @@ enum State {
     Taken,
 }
 
-/// A registration without its borrow.
+/// What was asked for.
 #[derive(Debug)]
 struct Asked {
     domain: Domain,
-    access: Access,
-    key: Option<u64>,
-    base: u64,
-    counter: Option<Arc<Counter>>,
-    raw_key: bool,
-    through: Through,
-    authority: u64,
-    disabled: bool,
-    windows: bool,
-    local_write: Option<bool>,
+    terms: Terms,
     memory: Buffer,
 }
 
 impl Asked {
     fn register(self) -> Result<Region, RegisterError> {
-        let Self {
-            domain,
-            access,
-            key,
-            base,
-            counter,
-            raw_key,
-            through,
-            authority,
-            disabled,
-            windows,
-            local_write,
-            memory,
-        } = self;
-        let domain = &domain;
-        Registration { domain, access, key, base, counter, raw_key, through, authority, disabled, windows, local_write }
-            .own(memory)
+        Registration::of(&self.domain, self.terms).own(self.memory)
     }
 }
 
@@ -97,23 +70,8 @@ impl Registration<'_> {
         events: &EventQueue,
         context: u64,
     ) -> Result<PendingRegion, EventQueueFull> {
-        let Self { domain, access, key, base, counter, raw_key, through, authority, disabled, windows, local_write } =
-            self;
-        let (domain, memory) = (domain.clone(), memory.into());
-        let asked = Asked {
-            domain,
-            access,
-            key,
-            base,
-            counter,
-            raw_key,
-            through,
-            authority,
-            disabled,
-            windows,
-            local_write,
-            memory,
-        };
+        let (domain, terms) = self.parts();
+        let asked = Asked { domain: domain.clone(), terms, memory: memory.into() };
         let shared = Arc::new(Mutex::new(State::Waiting(Box::new(asked))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {

@@ -1,0 +1,36 @@
+//! The windows that were bound through an endpoint lately: whoever invalidates one of them finds it without a lock.
+
+use std::sync::Arc;
+
+use crate::memory::window::Cell;
+
+/// As many as are kept, one for each of these indices.
+const PLACES: usize = 64;
+
+/// See the module. It is a help and no more: what is not here is in the domain's table, and what is here may be deallocated.
+#[derive(Debug, Default)]
+pub(crate) struct BoundWindows(Option<Box<[Option<Arc<Cell>>; PLACES]>>);
+
+impl BoundWindows {
+    /// A window is bound.
+    #[inline]
+    pub(super) fn note(&mut self, cell: &Arc<Cell>) {
+        let places = self.0.get_or_insert_with(|| Box::new([const { None }; PLACES]));
+        let place = &mut places[cell.index() as usize % PLACES];
+        if !place.as_ref().is_some_and(|old| Arc::ptr_eq(old, cell)) {
+            *place = Some(Arc::clone(cell));
+        }
+    }
+
+    /// The window that may be bound with this key.
+    #[inline]
+    pub(super) fn find(&self, key: u32) -> Option<&Arc<Cell>> {
+        let index = key >> 8;
+        self.0.as_ref()?[index as usize % PLACES].as_ref().filter(|cell| cell.index() == index)
+    }
+
+    /// Whether any was ever bound.
+    pub(super) const fn any(&self) -> bool {
+        self.0.is_some()
+    }
+}
