@@ -3,7 +3,8 @@
 //! Insertions are carried out in the order of the calls, so indices are as if each call had waited. What needs no resolver
 //! and has nothing before it is carried out within the call; the rest by a thread, which is started for the first of them.
 //! For each insertion there is an [`Event::AddressFailed`] for each address that failed and then, always, one
-//! [`Event::AddressesInserted`]. One lock guards the queue; it is not held while names are resolved.
+//! [`Event::AddressesInserted`] (AV-034 to AV-037). Addresses in a row that failed for one reason wait as one event does, however many
+//! they are, and are told one by one. One lock guards the queue; it is not held while names are resolved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -269,8 +270,9 @@ impl Shared {
 
     fn tell(&self, context: u64, done: Done, outcome: &Inserted) {
         done(outcome);
-        for (index, error) in outcome.failures() {
-            self.events.push_owed(Event::AddressFailed { inserter: self.id, context, index, error: error.clone() });
+        for (index, count, error) in outcome.failed_runs() {
+            let first = Event::AddressFailed { inserter: self.id, context, index, error: error.clone() };
+            self.events.push_failures(first, count);
         }
         self.events.push_owed(Event::AddressesInserted { inserter: self.id, context, count: outcome.count() });
     }
@@ -364,6 +366,19 @@ mod tests {
         assert!(matches!(next(&events), Event::AddressFailed { context: 8, index: 0, .. }));
         assert!(matches!(next(&events), Event::AddressesInserted { context: 8, count: 0, .. }));
         assert_eq!((events.is_empty(), vector.len()), (true, 10));
+    }
+
+    #[test]
+    fn av_020_av_021_events_outlive_the_vector_that_they_are_of() {
+        let (vector, events, inserter) = pair();
+        // Nobody is told of what was inserted otherwise.
+        vector.insert(port(1)).unwrap();
+        assert!(events.is_empty());
+        inserter.insert_many([port(2), port(0)], 3).unwrap();
+        drop((inserter, vector));
+        assert!(matches!(next(&events), Event::AddressFailed { context: 3, index: 1, .. }));
+        assert!(matches!(next(&events), Event::AddressesInserted { context: 3, count: 1, .. }));
+        assert!(events.is_empty());
     }
 
     #[test]

@@ -169,11 +169,12 @@ pub(super) const fn next(state: &mut u64, count: u64) -> u64 {
     ((*state >> 32) * count) >> 32
 }
 
-/// Resident memory of this process, in bytes. Not as /proc/self/statm has it, which may be some hundred KiB behind.
+/// Resident memory of this process but for that of files (such as its code), in bytes. Not as /proc/self/statm has it, which may
+/// be some hundred KiB behind.
 fn resident() -> Result<usize> {
     let file = "/proc/self/smaps_rollup";
     let text = std::fs::read_to_string(file).map_err(Failure::system(format!("reading {file}")))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
     let kib: Option<usize> = line.and_then(|rest| rest.trim().split(' ').next()?.parse().ok());
     kib.map(|kib| kib << 10).ok_or_else(|| Failure::Data(file.into()))
 }
