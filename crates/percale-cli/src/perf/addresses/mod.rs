@@ -153,15 +153,21 @@ fn picture(lines: &[Line]) -> Result<String> {
             points
         };
         let series = [
-            ("percale", plot::BLUE, points(|line| Some(line.ns))),
-            ("libfabric tcp", plot::ORANGE, points(|line| line.peer_ns)),
+            ("percale", plot::BLUE, false, points(|line| Some(line.ns))),
+            ("libfabric tcp", plot::ORANGE, false, points(|line| line.peer_ns)),
+            ("a plain array", plot::GREY, true, points(|line| line.limit_ns)),
         ];
         let series = series.into_iter().filter(|(.., points)| !points.is_empty());
-        let series = series.map(|(name, color, points)| Series { name: name.into(), color, limit: false, points });
-        Panel { title, axis: "time", show: plot::time, series: series.collect() }
+        let series = series.map(|(name, color, limit, points)| Series { name: name.into(), color, limit, points });
+        let across = plot::Across::Addresses;
+        Panel { title, across, axis: "time", show: plot::time, series: series.collect() }
     };
     plot::picture(
         "Address vectors",
-        &[panel("insertion, an address", What::Insert), panel("a symmetric range, all of it", What::Range)],
+        &[
+            panel("insertion of an IPv4 address", What::Insert),
+            panel("lookup of any of them", What::Lookup),
+            panel("insertion of a symmetric range, all of it", What::Range),
+        ],
     )
 }
