@@ -19,8 +19,8 @@ use super::symmetric::Symmetric;
 use super::vector::AddressVector;
 use crate::completion::event::{Event, EventQueue};
 
-/// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun: those addresses fail with
-/// [`AddressError::Canceled`]; what has begun is waited for.
+/// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
+/// addresses fail with [`AddressError::Canceled`]. Everything else is waited for.
 #[derive(Debug)]
 pub struct Inserter {
     shared: Arc<Shared>,
@@ -287,7 +287,7 @@ impl Shared {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let closing = queue.closing;
+            let closing = queue.closing && !job.what.is_immediate();
             queue.busy = true;
             drop(queue);
             if closing {
@@ -428,5 +428,16 @@ mod tests {
         assert_eq!(ends, 50);
         let there = jobs.iter().map(|job| job.outcome().unwrap().count()).sum::<u64>();
         assert_eq!(vector.len() as u64, there);
+    }
+
+    #[test]
+    fn av_032_what_needs_no_resolver_is_not_given_up() {
+        let (vector, events, inserter) = pair();
+        inserter.insert_service("localhost", "80", 1).unwrap();
+        let last = inserter.insert_many([port(9)], 2).unwrap();
+        drop(inserter);
+        assert_eq!((last.outcome().unwrap().count(), vector.find(port(9)).is_some()), (1, true));
+        let end = std::iter::from_fn(|| events.read()).last();
+        assert!(matches!(end, Some(Event::AddressesInserted { context: 2, count: 1, .. })), "{end:?}");
     }
 }
