@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use percale::address::PeerAddress;
 use percale::domain::DomainBuilder;
 use percale::endpoint::{Endpoint, EndpointBuilder};
-use percale::trigger::Operation;
+use percale::trigger::{Operation, Variable};
 use percale::{
     AddressVector, AtomicOp, AtomicWork, Counter, Datatype, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork,
     RemoteMemory, RemotePieces, RmaWork, Segments, SendWork,
@@ -278,6 +278,22 @@ impl<F: Fabric> Mesh<F> {
     /// Posts an operation that begins when the counter says so. Its description's context is replaced by a new one.
     #[track_caller]
     pub fn when(&self, from: usize, operation: Operation, counter: &Counter, threshold: u64) -> u64 {
+        let (operation, context) = self.numbered(operation);
+        // SAFETY: as in `try_send` and `try_receive`.
+        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }.expect("it may wait");
+        context
+    }
+
+    /// Posts an operation that waits for a variable to be written.
+    pub fn when_written(&self, from: usize, operation: Operation, variable: &Variable) -> u64 {
+        let (operation, context) = self.numbered(operation);
+        // SAFETY: as in `try_send` and `try_receive`.
+        unsafe { self.endpoint(from).post_when_written(&operation, variable) }.expect("it may wait");
+        context
+    }
+
+    /// The operation with a context of its own.
+    fn numbered(&self, operation: Operation) -> (Operation, u64) {
         let context = self.context();
         let operation = match operation {
             Operation::Send(work) => Operation::Send(SendWork { context, ..work }),
@@ -286,9 +302,7 @@ impl<F: Fabric> Mesh<F> {
             Operation::Write(work) => Operation::Write(RmaWork { context, ..work }),
             Operation::Atomic(work) => Operation::Atomic(AtomicWork { context, ..work }),
         };
-        // SAFETY: as in `try_send` and `try_receive`.
-        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }.expect("it may wait");
-        context
+        (operation, context)
     }
 
     /// A send, to be posted in another way.

@@ -29,6 +29,7 @@ pub mod waiting;
 pub mod window_model;
 pub mod window_pairs;
 pub mod windows;
+pub mod written;
 
 /// Instantiates tests of the suite: `tests!(Fabric, module: name, name; module: name)`.
 #[doc(hidden)]
@@ -185,6 +186,13 @@ macro_rules! conformance {
                 trig_019_an_operation_whose_counter_is_gone_ends,
                 trig_004_what_cannot_wait_is_refused,
                 trig_007_a_failure_is_told_when_it_begins;
+            written:
+                xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable,
+                xpu_013_what_is_written_already_begins_at_once,
+                xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue,
+                xpu_013_every_kind_waits_for_its_variable,
+                xpu_017_what_is_cancelled_never_begins,
+                xpu_013_a_store_of_another_thread_ends_a_wait;
             triggered_model:
                 dwq_021_random_schedules_do_what_a_plain_model_does;
             flow:

@@ -7,8 +7,8 @@ use super::flags::Direction;
 use super::{Endpoint, connection};
 use crate::abi::{
     FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_ETOOSMALL, FI_GETOPSFLAG, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
-    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid,
-    fid_ep, fid_t,
+    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_OPT_XPU_TRIGGER, FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias,
+    fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t,
 };
 use crate::address::{self, Native};
 use crate::log;
@@ -55,6 +55,8 @@ unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut 
     let answer = match (level, option) {
         (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => endpoint.setup.multi_minimum(),
         (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) => percale::endpoint::connection::DATA_LIMIT,
+        // SAFETY: with this option the client gives such a structure.
+        (FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER) => return unsafe { endpoint.xpu_needs(value, len) },
         _ => return -libc::ENOPROTOOPT,
     };
     // SAFETY: the client says how much room there is.
@@ -155,6 +157,7 @@ impl Endpoint {
             directed: self.directed,
             single: self.single,
             triggers: self.triggers,
+            xpu: self.xpu,
             transmit: Direction::new(transmit),
             receive: Direction::new(receive),
             setup: Arc::clone(&self.setup),

@@ -22,6 +22,7 @@ mod setup;
 mod tagged;
 pub(crate) mod trigger;
 mod windows;
+mod xpu;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -36,7 +37,7 @@ pub(crate) use self::setup::Setup;
 pub(crate) use self::windows::Bound;
 use crate::abi::{
     FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT,
-    FI_TRIGGER, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
+    FI_TRIGGER, FI_XPU, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
 };
 use crate::domain::Domain;
 use crate::log;
@@ -53,6 +54,8 @@ pub(crate) struct Endpoint {
     single: bool,
     /// Operations may wait for counters.
     triggers: bool,
+    /// Devices may set operations off.
+    xpu: bool,
     transmit: Direction,
     receive: Direction,
     setup: Arc<Setup>,
@@ -111,6 +114,7 @@ pub(crate) unsafe extern "C" fn open(
         directed: caps & FI_DIRECTED_RECV != 0 && kind == FI_EP_RDM,
         single: kind == FI_EP_MSG,
         triggers: caps & FI_TRIGGER != 0,
+        xpu: caps & FI_XPU != 0,
         transmit: Direction::new(defaults[0]),
         receive: Direction::new(defaults[1]),
         setup,

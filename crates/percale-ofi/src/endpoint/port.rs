@@ -2,7 +2,7 @@
 
 use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
-use percale::trigger::Operation;
+use percale::trigger::{Operation, Variable};
 use percale::{
     AtomicWork, Bind, Counter, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork,
     RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint, Window,
@@ -141,6 +141,13 @@ impl Port {
     ) -> Result<(), PostError> {
         // SAFETY: passed on.
         either!(self, endpoint => unsafe { endpoint.post_when(operation, counter, threshold) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_when_written`].
+    pub(crate) unsafe fn when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_when_written(operation, variable) })
     }
 
     /// The endpoint, if threads share it.

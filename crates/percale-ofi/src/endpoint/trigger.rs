@@ -158,10 +158,8 @@ impl Endpoint {
                 // SAFETY: the client keeps the memory until the operation has completed.
                 answer(unsafe { port.when(&operation, percale, threshold.threshold as u64) })
             }
-            FI_TRIGGER_XPU => {
-                log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the endpoint has not the capability FI_XPU");
-                -(libc::ENOSYS as isize)
-            }
+            // SAFETY: passed on.
+            FI_TRIGGER_XPU => unsafe { self.post_xpu(port, &operation, context) },
             other => {
                 log::warning!(FI_LOG_EP_DATA, "there is no trigger event of type {other}");
                 INVALID

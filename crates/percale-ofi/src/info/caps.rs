@@ -3,7 +3,7 @@
 use crate::abi::*;
 
 /// What an application asks for explicitly, and gets only then.
-const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER;
+const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER | FI_XPU;
 /// Directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
@@ -16,7 +16,7 @@ const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 /// Of the transmitting side.
 const TRANSMIT: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM | FI_TRIGGER;
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM | FI_TRIGGER | FI_XPU;
 /// Of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
@@ -30,20 +30,22 @@ const RECEIVE: u64 = FI_MSG
     | FI_SOURCE
     | FI_RMA_EVENT
     | FI_HMEM
-    | FI_TRIGGER;
+    | FI_TRIGGER
+    | FI_XPU;
 
-/// What an endpoint of a type can do.
-pub(super) const fn offered(kind: u32) -> u64 {
+/// What an endpoint of a type can do, for clients of an interface version: to those of 2.x `FI_XPU` means something else, which is not here.
+pub(super) const fn offered(kind: u32, api: u32) -> u64 {
     let both =
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
+    let both = if api < fi_version(2, 0) { both | FI_XPU } else { both };
     // A connected endpoint has one peer: there is nobody to tell from others.
     if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV } else { both }
 }
 
 /// What an endpoint has whose application asked for `asked`.
-pub(super) const fn granted(kind: u32, asked: u64) -> u64 {
-    // FI_HMEM is for who names the kinds of memory that it registers (fi_mr(3)).
-    if asked == 0 { offered(kind) & !FI_HMEM } else { implied(asked) | FREE & offered(kind) }
+pub(super) const fn granted(offered: u64, asked: u64) -> u64 {
+    // FI_HMEM is for who names the kinds of memory that it registers (fi_mr(3)), FI_XPU for who has devices set operations off.
+    if asked == 0 { offered & !(FI_HMEM | FI_XPU) } else { implied(asked) | FREE & offered }
 }
 
 /// Directions are all meant if none is named.

@@ -83,7 +83,7 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
 
 /// What an endpoint of type `kind` has for these hints, where registration modes are `required`.
 pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<Attributes, Why> {
-    let offered = caps::offered(kind);
+    let offered = caps::offered(kind, hints.api);
     if hints.caps & !offered != 0 {
         let lacking = caps::names(hints.caps & !offered);
         return Err(format!("hints ask for caps {lacking}, which {} does not have", kind_name(kind)));
@@ -91,7 +91,10 @@ pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<At
     if hints.provider_version > provider::version() {
         return Err(version("fabric_attr->prov_version", hints.provider_version, provider::version()));
     }
-    let caps = caps::granted(kind, hints.caps);
+    if hints.caps & FI_XPU != 0 && hints.caps & FI_TRIGGER == 0 {
+        return Err("hints ask for caps FI_XPU_TRIGGER without FI_TRIGGER, which it needs".into());
+    }
+    let caps = caps::granted(offered, hints.caps);
     let (domain_key, ep_key) = keys(hints, kind)?;
     let (mr_mode, mode) = modes::registration(hints, required)?;
     Ok(Attributes {

@@ -3,7 +3,16 @@
  */
 #include "every.h"
 
-static struct settings how = { .name = "triggers", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER };
+/* libfabric 2 has no name for it any more. */
+#ifndef FI_XPU_TRIGGER
+#define FI_XPU_TRIGGER (1ULL << 44)
+#endif
+
+static const struct settings how = { .name = "triggers", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
+				     .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER, .counters = true };
+static const struct settings with_devices = { .name = "triggers of devices", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
+					      .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER | FI_XPU_TRIGGER,
+					      .api = FI_VERSION(1, 17), .counters = true };
 
 /* Memory that peers reach, by a key. */
 struct target {
@@ -261,17 +270,110 @@ static void taken_back(struct two *t)
 	ANSWERS(0, fi_close(&count->fid));
 }
 
+/* A device's variable: here a thread's, by a plain store. */
+static void store(const struct fi_trigger_var *var)
+{
+	CHECK(var->datatype == FI_UINT64 && var->count == 1 && var->addr, "a variable of 64 bits");
+	__atomic_store_n((uint64_t *)var->addr, var->value.val64, __ATOMIC_RELEASE);
+}
+
+static struct fi_triggered_context when_stored(struct fi_trigger_var *var, int count)
+{
+	return (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU, .trigger.xpu = { .count = count, .iface = FI_HMEM_SYSTEM, .var = var } };
+}
+
+/* Messages that devices set off, in the order of the queue; what is needed for them, cancelled, and refused. */
+static void devices(struct two *t)
+{
+	struct fi_trigger_var vars[5], before;
+	struct fi_triggered_context contexts[4], bad;
+	struct fi_trigger_xpu needs = { .iface = FI_HMEM_SYSTEM };
+	size_t len = sizeof(needs);
+
+	ANSWERS(0, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	CHECK(needs.count == 1, "%d variables", needs.count);
+	needs = (struct fi_trigger_xpu){ .count = 5, .iface = FI_HMEM_SYSTEM, .var = vars };
+	memset(vars, 0xAA, sizeof(vars));
+	ANSWERS(0, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	CHECK(needs.count == 1 && vars[0].datatype == FI_UINT64 && vars[0].count == 1, "of 64 bits");
+	CHECK(vars[1].count == (int)0xAAAAAAAA, "more than that was written");
+	needs.iface = FI_HMEM_CUDA;
+	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	len = 4;
+	ANSWERS(-FI_ETOOSMALL, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+
+	for (int n = 0; n < 3; n++)
+		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
+	for (int n = 0; n < 4; n++) {
+		contexts[n] = when_stored(&vars[n], 1);
+		t->a.out[8 * n] = 99;
+		ANSWERS(0, send_when(t, t->a.out + 8 * n, 8, &contexts[n]));
+	}
+	ANSWERS(0, fi_cancel(&t->a.ep->fid, &contexts[1]));
+	CHECK(take(&t->a, &contexts[1]).err == FI_ECANCELED, "cancelled");
+	for (int n = 0; n < 4; n++)
+		t->a.out[8 * n] = (char)n;
+	store(&vars[2]); /* Out of turn, and of one that was cancelled. */
+	store(&vars[1]);
+	turn(t, 50);
+	CHECK(t->b.in[0] == 0 && t->b.in[8] == 0, "a send has begun");
+	store(&vars[0]);
+	CHECK(take(&t->a, &contexts[0]).err == 0 && take(&t->a, &contexts[2]).err == 0, "sent");
+	CHECK(take(&t->b, context(0)).len == 8 && take(&t->b, context(1)).len == 8, "received");
+	CHECK(t->b.in[0] == 0 && t->b.in[8] == 2, "in the order of the queue");
+	before = vars[3];
+	turn(t, 50);
+	CHECK(!memcmp(&before, &vars[3], sizeof(before)), "the variable's description is the client's");
+	store(&vars[3]);
+	CHECK(take(&t->a, &contexts[3]).err == 0 && take(&t->b, context(2)).len == 8 && t->b.in[16] == 3, "the last");
+
+	memset(&vars[4], 0xAA, sizeof(vars[4]));
+	bad = when_stored(&vars[4], 0);
+	ANSWERS(-FI_ETOOSMALL, send_when(t, t->a.out, 8, &bad));
+	bad = when_stored(NULL, 1);
+	ANSWERS(-FI_EINVAL, send_when(t, t->a.out, 8, &bad));
+	bad = when_stored(&vars[4], 1);
+	bad.trigger.xpu.iface = FI_HMEM_CUDA;
+	ANSWERS(-FI_EOPNOTSUPP, send_when(t, t->a.out, 8, &bad));
+	CHECK(vars[4].count == (int)0xAAAAAAAA, "refused, but written");
+	/* What still waits is no hindrance to closing. */
+	contexts[0] = when_stored(&vars[0], 1);
+	ANSWERS(0, send_when(t, t->a.out, 8, &contexts[0]));
+	quiet(&t->pair);
+}
+
+/* Not for who has not asked, and not without FI_TRIGGER. */
+static void no_devices(struct two *t)
+{
+	struct fi_trigger_var var;
+	struct fi_triggered_context wish = when_stored(&var, 1);
+	struct fi_trigger_xpu needs = { .iface = FI_HMEM_SYSTEM };
+	size_t len = sizeof(needs);
+	struct settings bare = with_devices;
+	struct fi_info *hints, *info = NULL;
+
+	ANSWERS(-FI_ENOSYS, send_when(t, t->a.out, 8, &wish));
+	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&t->a.ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	bare.caps = FI_XPU_TRIGGER;
+	hints = hints_for(&bare);
+	ANSWERS(-FI_ENODATA, fi_getinfo(bare.api, NULL, NULL, 0, hints, &info));
+	fi_freeinfo(hints);
+}
+
 void trigger_groups(void)
 {
 	static const struct {
 		const char *name;
+		const struct settings *how;
 		void (*run)(struct two *);
 	} all[] = {
-		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", messages },
-		{ "TRIG-002 TRIG-014: every kind of triggered operation", kinds },
-		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", canceled },
-		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", work },
-		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", taken_back },
+		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", &how, messages },
+		{ "TRIG-002 TRIG-014: every kind of triggered operation", &how, kinds },
+		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", &how, canceled },
+		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", &how, work },
+		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", &how, taken_back },
+		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },
+		{ "XPU-001 XPU-002: no devices", &how, no_devices },
 	};
 	struct two two;
 
@@ -279,8 +381,7 @@ void trigger_groups(void)
 	CHECK(sizeof(struct fi_triggered_context2) == sizeof(struct fi_context2), "TRIG-003");
 	for (size_t at = 0; at < COUNT(all); at++) {
 		begin(all[at].name);
-		how.counters = true;
-		open_two(&two, &how);
+		open_two(&two, all[at].how);
 		all[at].run(&two);
 		close_two(&two);
 		end();

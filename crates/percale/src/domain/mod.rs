@@ -96,6 +96,8 @@ pub(crate) struct Inner {
     pub(crate) keys: Arc<Keys>,
     /// Work that waits for counters.
     pub(crate) deferred: crate::trigger::Deferred,
+    /// What devices write to begin operations.
+    pub(crate) variables: Arc<crate::trigger::Variables>,
     /// Raw keys of peers.
     pub(crate) mapped: Keyring,
     /// What raw keys of our regions are made with.
@@ -127,6 +129,7 @@ impl Inner {
             service,
             keys,
             deferred: Default::default(),
+            variables: Arc::default(),
             mapped: Keyring::default(),
             bedside: Default::default(),
             secret: Secret::new()?,

@@ -30,7 +30,7 @@ use crate::completion::ring::Ring;
 use crate::domain::{Domain, Progress, Trust};
 use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
 use crate::transport::tcp::TcpOptions;
-use crate::trigger::{Lines, Submissions};
+use crate::trigger::{Lines, Submissions, Watched};
 use crate::wire::hello::Incarnation;
 
 /// Why an endpoint could not be opened.
@@ -314,6 +314,7 @@ impl<'d> EndpointBuilder<'d> {
             due: VecDeque::new(),
             triggered: Slab::new(),
             lines: Lines::default(),
+            watched: Watched::default(),
         };
         if let Some(network) = &settings.sim {
             let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;

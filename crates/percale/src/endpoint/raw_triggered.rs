@@ -10,7 +10,7 @@ use super::access::reach::Reach;
 use super::work::PostError;
 use super::{Endpoint, SharedEndpoint};
 use crate::completion::counter::Counter;
-use crate::trigger::{Condition, Due, Operation, fire};
+use crate::trigger::{Condition, Due, Operation, Variable, fire};
 
 impl<A: Access> Endpoint<A> {
     /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3), FI_TRIGGER_THRESHOLD).
@@ -32,6 +32,24 @@ impl<A: Access> Endpoint<A> {
             fire(counter);
         }
         Ok(())
+    }
+
+    /// Posts an operation that begins when a variable was written (fi_trigger(3), FI_TRIGGER_XPU), and those before it that wait for
+    /// variables have begun. Otherwise as [`post_when`](Self::post_when). A store makes no call: somebody has to make progress, and
+    /// does if that is automatic. For 10 ms after such an operation was posted or began, nobody who waits for the endpoint sleeps;
+    /// later it is looked at about every half millisecond.
+    ///
+    /// # Errors
+    /// As of [`post_when`](Self::post_when).
+    ///
+    /// # Safety
+    /// As of [`post_when`](Self::post_when).
+    pub unsafe fn post_when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
+        self.access.with(|engine| {
+            let transfer = engine.transfer(operation, None)?;
+            engine.queue_written(transfer, variable.clone());
+            Ok(())
+        })
     }
 
     /// What is to be begun when a counter says so, as deferred work: counted by the given counter, if any, and not by the

@@ -13,6 +13,7 @@ use slab::Slab;
 
 use super::fire::{fire, taken_back};
 use super::submissions::Operation;
+use super::variable::{Variable, Variables};
 use super::waiting::{Condition, Due, Ticket};
 use crate::completion::counter::{Counter, WeakCounter};
 use crate::domain::Domain;
@@ -213,6 +214,12 @@ impl Domain {
         };
         self.defer(due, &counter, threshold, named);
         Ok(())
+    }
+
+    /// A variable that nobody has written, for one operation ([`post_when_written`](SharedEndpoint::post_when_written)).
+    #[must_use]
+    pub fn variable(&self) -> Variable {
+        Variables::take(&self.inner.variables)
     }
 
     /// Adds `count` to a counter once another has counted so many successes and errors. The other counter's endpoints make progress by

@@ -20,12 +20,16 @@
 //! # Ok(()) }
 //! ```
 //!
+//! * **Operations that a device sets off** ([`Endpoint::post_when_written`](crate::Endpoint::post_when_written), `when_written` of the safe
+//!   requests) wait for a [`Variable`] to be written, by a store of a device or of any thread: no call is made.
+//!
 //! What waits for a counter begins in the order of thresholds, and of submission where those are equal, however far the counter
 //! jumps. A condition that holds already begins it at once. Counting begins it in the thread that counts, before that call
 //! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
 //!
 //! * `gate`, `heap`, `waiting`: a counter's line; `fire`: working it off; `submissions`: the way to the endpoint
 //! * `face`: queueing and taking back
+//! * `variable`, `watched`: what devices write, and who looks
 
 mod face;
 mod fire;
@@ -34,7 +38,9 @@ mod heap;
 mod submissions;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod variable;
 mod waiting;
+mod watched;
 
 pub(crate) use self::face::{Deferred, Lines};
 pub use self::face::{DeferredWork, Work, WorkError, WorkId};
@@ -42,4 +48,7 @@ pub(crate) use self::fire::fire;
 pub(crate) use self::gate::Gate;
 pub use self::submissions::Operation;
 pub(crate) use self::submissions::{Submissions, Transfer};
+pub use self::variable::Variable;
+pub(crate) use self::variable::Variables;
 pub(crate) use self::waiting::{Condition, Due, Ticket, Waiting};
+pub(crate) use self::watched::Watched;

@@ -31,7 +31,7 @@ use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::memory::window::Users;
 use crate::transport::{Broken, Connection};
-use crate::trigger::{Lines, Submissions, Transfer};
+use crate::trigger::{Lines, Submissions, Transfer, Watched};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// See the module.
@@ -113,6 +113,8 @@ pub(crate) struct Core {
     pub(crate) triggered: Slab<Triggered>,
     /// Counters that others wait for.
     pub(crate) lines: Lines,
+    /// Operations that wait for a variable.
+    pub(crate) watched: Watched,
 }
 
 impl Core {

@@ -119,7 +119,7 @@ impl Engine {
             any |= self.poll_cold();
         }
         // Results may come without anything that arrived: of a send that found room just now, say.
-        if any || self.results() != looked {
+        if any || self.results() != looked || self.core.watched.is_eager() {
             if self.sleepers.any() {
                 self.bell.wake();
             } else {
@@ -134,6 +134,7 @@ impl Engine {
     fn needs_naps(&self) -> bool {
         !self.core.outbox.is_empty()
             || !self.core.left.is_empty()
+            || self.core.watched.any()
             || self.poller.is_working(&self.links)
             || self.poller.busy.iter().any(|&slot| self.waits_for_window(slot))
     }

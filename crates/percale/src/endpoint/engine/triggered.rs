@@ -16,7 +16,7 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
-use crate::trigger::{Condition, Due, Operation, Transfer};
+use crate::trigger::{Condition, Due, Operation, Transfer, Variable};
 
 /// An operation that has begun.
 #[derive(Debug)]
@@ -129,10 +129,21 @@ impl Engine {
         queued.due
     }
 
+    /// Lets an operation wait for a variable.
+    pub(crate) fn queue_written(&mut self, transfer: Transfer, variable: Variable) {
+        self.core.watched.push(variable, Box::new(transfer));
+        // Sleepers look again, and then do not sleep so long.
+        self.ring();
+    }
+
     /// Begins the operations that are due, in order; says whether there were any.
     #[inline(never)]
     pub(crate) fn begin_due(&mut self) -> bool {
         let mut any = false;
+        while let Some(transfer) = self.core.watched.pop() {
+            self.begin(transfer);
+            any = true;
+        }
         // Beginning one may end it, and that may make others due.
         while self.core.submissions.any() {
             let mut due = std::mem::take(&mut self.core.due);
@@ -239,7 +250,27 @@ impl Core {
     /// Cancels an operation that waits for a counter; says whether there was one.
     #[inline]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
-        !self.lines.is_empty() && self.cancel_in_lines(context, operation)
+        let anywhere = !self.lines.is_empty() || self.watched.any();
+        anywhere && (self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation))
+    }
+
+    #[cold]
+    fn cancel_watched(&mut self, context: u64, operation: bool) -> bool {
+        let meant = |transfer: &Transfer| Self::is_meant(transfer.notify, transfer.context(), context, operation);
+        let Some(transfer) = self.watched.cancel(meant) else { return false };
+        self.cancelled(*transfer);
+        true
+    }
+
+    /// Tells of an operation that was taken back before it was due.
+    fn cancelled(&mut self, transfer: Transfer) {
+        let Transfer { operation, notify, quiet, .. } = transfer;
+        let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("cancelled before it was due");
+        if quiet {
+            self.report_error(operation.side(), notify, error);
+        } else {
+            self.fail(operation.side(), notify, error);
+        }
     }
 
     #[cold]
@@ -256,14 +287,7 @@ impl Core {
             else {
                 continue;
             };
-            let Transfer { operation, notify, quiet, .. } = *transfer;
-            let error =
-                ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("cancelled before it was due");
-            if quiet {
-                self.report_error(operation.side(), notify, error);
-            } else {
-                self.fail(operation.side(), notify, error);
-            }
+            self.cancelled(*transfer);
             return true;
         }
         false
@@ -272,6 +296,7 @@ impl Core {
     /// The endpoint closes: what waits for counters is never begun.
     pub(super) fn forget_waiting(&mut self) {
         drop(self.submissions.close());
+        self.watched.clear();
         for counter in self.lines.all() {
             let ours = |_, due: &Due| matches!(due, Due::Transfer(of, _) if Arc::ptr_eq(of, &self.submissions));
             drop(counter.take_back(|waiting| waiting.cancel_all(ours)));

@@ -35,7 +35,7 @@ use crate::memory::atomic::{AtomicOp, Datatype, Kind};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::Segments;
-use crate::trigger::Operation;
+use crate::trigger::{Operation, Variable};
 
 /// A number that atomic operations work on.
 pub trait Element: Copy + private::Bytes {
@@ -231,6 +231,13 @@ impl<'e, A: Access, R: Outcome> AccessRequest<'e, A, R> {
     /// nothing is read or written, and dropping the operation takes it back.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
+        self
+    }
+
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
+    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    pub fn when_written(mut self, variable: &Variable) -> Self {
+        self.when = Some(When::written(self.when.take(), variable));
         self
     }
 

@@ -13,7 +13,7 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
-use crate::trigger::Operation;
+use crate::trigger::{Operation, Variable};
 
 /// A send that is not posted yet.
 #[must_use = "nothing is sent before start, wait or await"]
@@ -62,6 +62,13 @@ impl<'e, A: Access> SendRequest<'e, A> {
     /// nothing is read or written, and dropping the operation takes it back.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
+        self
+    }
+
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
+    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    pub fn when_written(mut self, variable: &Variable) -> Self {
+        self.when = Some(When::written(self.when.take(), variable));
         self
     }
 
@@ -114,6 +121,13 @@ impl<'e, A: Access> ReceiveRequest<'e, A> {
     /// nothing is read or written, and dropping the operation takes it back.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
+        self
+    }
+
+    /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all before it that wait so have
+    /// begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation takes it back.
+    pub fn when_written(mut self, variable: &Variable) -> Self {
+        self.when = Some(When::written(self.when.take(), variable));
         self
     }
 

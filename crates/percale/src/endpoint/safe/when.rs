@@ -6,28 +6,41 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
 use crate::memory::buffer::Buffer;
-use crate::trigger::{Condition, Operation, fire};
+use crate::trigger::{Condition, Operation, Variable, fire};
 
 /// When an operation begins, and what else counts its end.
 #[derive(Clone, Debug)]
 pub(super) struct When {
-    counter: Counter,
-    threshold: u64,
+    begins: Begins,
     /// It is deferred work, which this counter counts.
     counting: Option<Counter>,
+}
+
+#[derive(Clone, Debug)]
+enum Begins {
+    /// Once the counter has counted so many.
+    Counted(Counter, u64),
+    /// Once it was written.
+    Written(Variable),
 }
 
 impl When {
     /// Once `counter` has counted so many; otherwise as before.
     pub(super) fn once(before: Option<Self>, counter: &Counter, threshold: u64) -> Self {
         let counting = before.and_then(|when| when.counting);
-        Self { counter: counter.clone(), threshold, counting }
+        Self { begins: Begins::Counted(counter.clone(), threshold), counting }
+    }
+
+    /// Once `variable` was written; otherwise as before.
+    pub(super) fn written(before: Option<Self>, variable: &Variable) -> Self {
+        let counting = before.and_then(|when| when.counting);
+        Self { begins: Begins::Written(variable.clone()), counting }
     }
 
     /// Counted by a counter of its own; begins as before, or at once.
     pub(super) fn counting(before: Option<Self>, by: &Counter) -> Self {
-        let (counter, threshold) = before.map_or_else(|| (by.clone(), 0), |when| (when.counter, when.threshold));
-        Self { counter, threshold, counting: Some(by.clone()) }
+        let begins = before.map_or_else(|| Begins::Counted(by.clone(), 0), |when| when.begins);
+        Self { begins, counting: Some(by.clone()) }
     }
 
     /// Lets an operation that owns its buffer wait; returns its number.
@@ -37,23 +50,37 @@ impl When {
         buffer: Buffer,
         operation: impl FnOnce(u64, &Buffer) -> Operation,
     ) -> Result<usize, OperationError> {
-        let Self { counter, threshold, counting } = self;
-        let condition = if counting.is_some() { Condition::Ends(threshold) } else { Condition::Successes(threshold) };
+        let Self { begins, counting } = self;
         // Deferred work goes on by itself.
         if counting.is_some()
-            && let Err(error) = endpoint.access.automate().and_then(|()| counter.automate())
+            && let Err(error) = endpoint.access.automate().and_then(|()| match &begins {
+                Begins::Counted(counter, _) => counter.automate(),
+                Begins::Written(_) => Ok(()),
+            })
         {
             tracing::warn!(%error, "no thread for progress: deferred work goes on when the endpoint is used");
         }
         let (id, due) = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
             let operation = operation(id as u64, &buffer);
-            let deferred = counting.is_some().then_some(counting);
+            let is_work = counting.is_some();
+            let deferred = is_work.then_some(counting);
             match engine.transfer(&operation, deferred) {
                 Ok(mut transfer) => {
                     engine.core.operations.give(id, buffer);
                     transfer.notify = Notify::Operation;
-                    Ok((id, engine.queue(transfer, &counter, condition)))
+                    let due = match begins {
+                        Begins::Counted(counter, threshold) => {
+                            let condition =
+                                if is_work { Condition::Ends(threshold) } else { Condition::Successes(threshold) };
+                            engine.queue(transfer, &counter, condition).then_some(counter)
+                        }
+                        Begins::Written(variable) => {
+                            engine.queue_written(transfer, variable);
+                            None
+                        }
+                    };
+                    Ok((id, due))
                 }
                 Err(cause) => {
                     engine.core.operations.withdraw(id);
@@ -62,7 +89,7 @@ impl When {
             }
         })?;
         // Nobody is in the endpoint now, so it can begin at once.
-        if due {
+        if let Some(counter) = due {
             fire(&counter);
         }
         Ok(id)

@@ -1,0 +1,133 @@
+//! Variables that a device, or a thread, writes to begin an operation (fi_trigger(3), FI_TRIGGER_XPU).
+//!
+//! A variable is 64 bits of memory and the value that is to be written there. It serves one operation; its place serves again
+//! when nobody has a handle any more, with another value, so what stands there from before never counts. Places lie 64
+//! bytes apart, in pages of their own, so that a device's driver can map them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Places of a page.
+const PLACES: usize = 64;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Place(AtomicU64);
+
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct Page([Place; PLACES]);
+
+/// The variables of a domain.
+#[derive(Debug, Default)]
+pub(crate) struct Variables {
+    free: Mutex<Free>,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    places: Vec<(Arc<Page>, usize)>,
+    /// The last value that was given out.
+    value: u64,
+}
+
+/// A variable. Each handle is the same one; its memory is there as long as one of them is.
+#[derive(Clone, Debug)]
+pub struct Variable(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    page: Arc<Page>,
+    place: usize,
+    value: u64,
+    of: Arc<Variables>,
+}
+
+impl Variables {
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that has not been written.
+    pub(crate) fn take(this: &Arc<Self>) -> Variable {
+        let mut free = this.lock();
+        free.value += 1;
+        let value = free.value;
+        let (page, place) = free.places.pop().unwrap_or_else(|| {
+            let page = Arc::new(Page([const { Place(AtomicU64::new(0)) }; PLACES]));
+            free.places.extend((1..PLACES).rev().map(|place| (Arc::clone(&page), place)));
+            (page, 0)
+        });
+        Variable(Arc::new(Inner { page, place, value, of: Arc::clone(this) }))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.of.lock().places.push((Arc::clone(&self.page), self.place));
+    }
+}
+
+impl Variable {
+    fn place(&self) -> &AtomicU64 {
+        &self.0.page.0[self.0.place].0
+    }
+
+    /// Where it is, for who writes it by other means than [`write`](Self::write): 8 bytes, aligned, to be written at once, while a handle is
+    /// there.
+    #[must_use]
+    pub fn address(&self) -> *mut u64 {
+        self.place().as_ptr()
+    }
+
+    /// What is to be written there.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.value
+    }
+
+    /// Writes it. What this thread has written before is visible to whoever begins the operation.
+    pub fn write(&self) {
+        self.place().store(self.0.value, Ordering::Release);
+    }
+
+    /// Whether it was written.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.place().load(Ordering::Acquire) == self.0.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xpu_010_a_variable_is_64_bits_that_lie_apart() {
+        let all = Arc::new(Variables::default());
+        let variables: Vec<_> = (0..200).map(|_| Variables::take(&all)).collect();
+        let mut addresses: Vec<_> = variables.iter().map(|variable| variable.address().addr()).collect();
+        addresses.sort_unstable();
+        assert!(addresses.windows(2).all(|pair| pair[1] - pair[0] >= 64));
+        assert!(addresses.iter().all(|address| address % 64 == 0));
+        variables[7].write();
+        let written: Vec<_> = variables.iter().map(Variable::is_written).collect();
+        assert!(written.iter().enumerate().all(|(number, written)| *written == (number == 7)));
+    }
+
+    #[test]
+    fn xpu_012_what_stands_in_a_place_from_before_does_not_count() {
+        let all = Arc::new(Variables::default());
+        let first = Variables::take(&all);
+        first.write();
+        let (address, value) = (first.address(), first.value());
+        let kept = first.clone();
+        drop(first);
+        assert!(kept.is_written() && Variables::take(&all).address() != address, "it is still somebody's");
+        drop(kept);
+        let places: Vec<_> = (0..PLACES).map(|_| Variables::take(&all)).collect();
+        let again = places.iter().find(|variable| variable.address() == address).expect("the place serves again");
+        assert!(!again.is_written() && again.value() > value);
+        assert_eq!(all.lock().places.len(), 0);
+    }
+}

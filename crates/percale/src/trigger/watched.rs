@@ -1,0 +1,69 @@
+//! Operations of an endpoint that wait for their variables.
+//!
+//! They begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): one whose variable was
+//! written early waits for those before it. Nobody rings when a variable is written, so whoever makes progress looks; and
+//! whoever would sleep looks again at once for a while ([`EAGER`]), then every nap.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::submissions::Transfer;
+use super::variable::Variable;
+
+/// So long after something was posted, or began, nobody sleeps.
+const EAGER: Duration = Duration::from_millis(10);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    line: VecDeque<(Variable, Box<Transfer>)>,
+    /// Of what was taken back: devices may write them still.
+    late: Vec<Variable>,
+    /// When something was posted or began.
+    changed: Option<Instant>,
+}
+
+impl Watched {
+    /// Adds an operation.
+    pub(crate) fn push(&mut self, variable: Variable, transfer: Box<Transfer>) {
+        self.line.push_back((variable, transfer));
+        self.changed = Some(Instant::now());
+    }
+
+    /// Whether the first may begin.
+    pub(crate) fn is_due(&self) -> bool {
+        self.line.front().is_some_and(|(variable, _)| variable.is_written())
+    }
+
+    /// Takes the first, if it may begin.
+    pub(crate) fn pop(&mut self) -> Option<Box<Transfer>> {
+        if !self.is_due() {
+            return None;
+        }
+        self.changed = Some(Instant::now());
+        self.line.pop_front().map(|(_, transfer)| transfer)
+    }
+
+    /// Takes back the first that is wanted.
+    pub(crate) fn cancel(&mut self, mut wanted: impl FnMut(&Transfer) -> bool) -> Option<Box<Transfer>> {
+        let at = self.line.iter().position(|(_, transfer)| wanted(transfer))?;
+        let (variable, transfer) = self.line.remove(at)?;
+        self.late.push(variable);
+        Some(transfer)
+    }
+
+    /// Whether something waits.
+    pub(crate) fn any(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Whether something waits that is looked at all the time.
+    pub(crate) fn is_eager(&self) -> bool {
+        self.any() && self.changed.is_some_and(|at| at.elapsed() < EAGER)
+    }
+
+    /// Takes all: the endpoint closes.
+    pub(crate) fn clear(&mut self) {
+        self.line.clear();
+    }
+}
