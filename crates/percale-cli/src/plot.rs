@@ -12,7 +12,7 @@ use crate::units;
 const PANEL: (u32, u32) = (640, 520);
 const HEAD: u32 = 60;
 const FONT: &str = "sans-serif";
-const GREY: RGBColor = RGBColor(110, 110, 110);
+pub(crate) const GREY: RGBColor = RGBColor(110, 110, 110);
 
 pub(crate) const BLUE: RGBColor = RGBColor(31, 119, 180);
 pub(crate) const ORANGE: RGBColor = RGBColor(214, 96, 20);
@@ -25,13 +25,39 @@ pub(crate) struct Series {
     pub(crate) color: RGBColor,
     /// Limits are drawn in grey and dashed, what is compared with them in color.
     pub(crate) limit: bool,
-    /// Sizes in bytes, and what is shown of them.
+    /// Sizes in bytes, or whatever goes across, and what is shown of them.
     pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// What the horizontal axis shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Across {
+    /// Sizes in bytes.
+    Sizes,
+    /// How many addresses there are.
+    Addresses,
+}
+
+impl Across {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sizes => "size",
+            Self::Addresses => "addresses",
+        }
+    }
+
+    fn powers(self, values: impl Iterator<Item = f64>) -> Powers {
+        match self {
+            Self::Sizes => Powers::around(values, 8.0, |size| units::size(size.round() as usize)),
+            Self::Addresses => Powers::around(values, 10.0, |count| units::count(count.round() as u64)),
+        }
+    }
 }
 
 /// One of the coordinate systems of a picture.
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
+    pub(crate) across: Across,
     /// What the vertical axis shows, and how.
     pub(crate) axis: &'static str,
     pub(crate) show: fn(f64) -> String,
@@ -68,7 +94,7 @@ pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
             Transport::Shm => "shared memory",
             Transport::Tcp => "TCP",
         };
-        Panel { title, axis: "time", show: time, series: series(rows, transport) }
+        Panel { title, across: Across::Sizes, axis: "time", show: time, series: series(rows, transport) }
     };
     let panels: Vec<Panel> =
         [Transport::Shm, Transport::Tcp].map(panel).into_iter().filter(|panel| !panel.series.is_empty()).collect();
@@ -174,13 +200,13 @@ fn draw(picture: &mut String, title: &str, panels: &[Panel]) -> Result<(), Box<d
 
 fn draw_panel<DB: DrawingBackend>(
     area: &DrawingArea<DB, plotters::coord::Shift>,
-    Panel { title, axis, show, series }: &Panel,
+    Panel { title, across, axis, show, series }: &Panel,
 ) -> Result<(), Box<dyn std::error::Error>>
 where
     DB::ErrorType: 'static,
 {
     let points = || series.iter().flat_map(|series| &series.points);
-    let sizes = Powers::around(points().map(|point| point.0), 8.0, |size| units::size(size.round() as usize));
+    let sizes = across.powers(points().map(|point| point.0));
     let values = Powers::around(points().map(|point| point.1), 10.0, *show);
     let mut chart = ChartBuilder::on(area)
         .caption(*title, (FONT, 18))
@@ -191,7 +217,7 @@ where
         .build_cartesian_2d(sizes, values)?;
     chart
         .configure_mesh()
-        .x_desc("size")
+        .x_desc(across.name())
         .y_desc(*axis)
         .label_style((FONT, 13))
         .axis_desc_style((FONT, 14))

@@ -212,6 +212,28 @@ mod loopback {
     }
 }
 
+/// Address vectors; what needs scalable endpoints is shown elsewhere.
+macro_rules! vectors {
+    ($way:expr) => {
+        #[test]
+        fn av_001_av_002_av_003_av_004_av_005_av_006_av_007_av_009_av_010_av_011_av_012_av_013_av_014_av_015_av_016_av_017_av_018_av_019_av_020_av_021_av_022_from_c()
+         {
+            crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
+        }
+
+        #[test]
+        fn av_023_av_024_av_025_av_026_av_027_av_028_av_029_av_030_av_031_av_032_av_033_av_034_av_035_av_036_av_037_av_038_av_039_av_040_av_041_from_c()
+         {
+            crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
+        }
+
+        #[test]
+        fn av_042_av_043_av_044_av_045_av_046_av_047_av_048_av_049_av_050_av_054_av_055_av_056_from_c() {
+            crate::run_part("vectors", Some("vectors"), 12, $way, &[]);
+        }
+    };
+}
+
 mod shm {
     #[test]
     fn ofi_001_every_entry_of_every_table() {
@@ -220,6 +242,7 @@ mod shm {
 
     mod c {
         registration!(crate::Way::default());
+        vectors!(crate::Way::default());
 
         /// Where the kernel copies nothing between processes, and where targets execute all accesses.
         mod executed {
@@ -236,6 +259,7 @@ mod tcp {
 
     mod c {
         registration!(crate::TCP);
+        vectors!(crate::TCP);
     }
 }
 

@@ -24,6 +24,7 @@ pub mod sleeping;
 pub mod tagged;
 pub mod triggered;
 pub mod triggered_model;
+pub mod vectors;
 pub mod waiting;
 pub mod window_model;
 pub mod window_pairs;
@@ -241,6 +242,13 @@ macro_rules! conformance {
     };
     (@others $fabric:ty) => {
         $crate::tests! { $fabric,
+            vectors:
+                av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to,
+                av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it,
+                av_018_a_vector_outlives_its_handles_while_it_is_used,
+                av_009_av_042_av_043_a_peer_of_a_range_is_sent_to,
+                av_002_av_030_av_031_several_calls_are_as_one,
+                av_046_av_047_av_050_who_was_removed_is_not_sent_to;
             triggered:
                 trig_013_a_receive_sets_a_send_off;
             connected:

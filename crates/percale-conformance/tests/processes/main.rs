@@ -58,6 +58,7 @@ fn helper() {
         ("vector-holder", named::holder),
         ("vector-churner", named::churner),
         ("vector-reader", named::reader),
+        ("vector-resident", named::resident),
         ("endured", endless::endured),
         ("babbler", endless::babbler),
         ("flood", flood::flood),

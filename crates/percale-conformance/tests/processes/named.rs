@@ -128,6 +128,42 @@ pub(crate) fn reader() {
     say(&format!("whole {seen} {rounds}"));
 }
 
+/// Looks up every entry, tells whether all are as they should be, and then what memory of the vector this process has.
+pub(crate) fn resident() {
+    let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
+    say("open");
+    let count: u64 = ask().parse().expect("how many entries");
+    let wrong = (0..count).find(|&n| vector.lookup(PeerAddress(vector.options().base + n)) != Some(single(n)));
+    say(&wrong.map_or_else(|| "whole".to_owned(), |n| format!("entry {n} is wrong")));
+    let _now = ask();
+    let (resident, share) = memory_of_vectors();
+    say(&format!("{resident} {share}"));
+    let _end = ask();
+}
+
+/// The address of an entry that stays.
+fn single(n: u64) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 + n as u32).into(), 7471)
+}
+
+/// Resident KiB of the vectors that are mapped here, and this process's share of them: what it has alone, and of what several
+/// processes have a part each.
+fn memory_of_vectors() -> (u64, u64) {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let (mut ours, mut resident, mut share) = (false, 0, 0);
+    for line in maps.lines() {
+        let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let kib = || rest.trim().trim_end_matches(" kB").parse::<u64>().expect("a size");
+        match first {
+            "Rss:" if ours => resident += kib(),
+            "Pss:" if ours => share += kib(),
+            range if range.contains('-') => ours = line.contains("/memfd:percale-vector"),
+            _ => {}
+        }
+    }
+    (resident, share)
+}
+
 /// That the table agrees with itself: what is there is whole, counted, and found; what is free is given out, lowest first.
 fn check(vector: &AddressVector) {
     let base = vector.options().base;
@@ -227,16 +263,53 @@ mod shm {
             check(&vector);
         }
 
+        /// `PERCALE_VECTOR_ENTRIES=1000000`: the whole of it.
+        #[test]
+        fn av_011_what_eight_processes_read_is_in_memory_once() {
+            const READERS: u64 = 8;
+            let count: u64 = std::env::var("PERCALE_VECTOR_ENTRIES").map_or(50_000, |n| n.parse().unwrap());
+            let name = new_name();
+            let vector = builder(&name).expected(count as usize).build().unwrap();
+            assert_eq!(vector.insert_many((0..count).map(single)).unwrap().count(), count);
+            let mut readers: Vec<_> =
+                (0..READERS).map(|_| start("vector-resident", &name, ("ENTRIES", "all"))).collect();
+            readers.iter_mut().for_each(|reader| reader.tell(&count.to_string()));
+            for reader in &mut readers {
+                assert_eq!(reader.hear(), "whole");
+            }
+            // Each has read all of it, and none has ended.
+            let entries = count * 8 / 1024;
+            let (own, mut sum) = memory_of_vectors();
+            assert!(own >= entries, "{own} KiB here");
+            for reader in &mut readers {
+                let said = asked(reader, "now");
+                let (resident, share) = said.split_once(' ').unwrap();
+                let (resident, share): (u64, u64) = (resident.parse().unwrap(), share.parse().unwrap());
+                assert!(resident >= entries, "{resident} KiB of {entries}");
+                assert!(share <= resident / 4, "{share} KiB of {resident} are this process's");
+                sum += share;
+            }
+            let all = vector_bytes(count) / 1024;
+            println!("{count} entries: {all} KiB; {READERS} readers have {sum} KiB together with this process's all");
+            // Other tests of this process have vectors as well, small ones.
+            assert!(sum <= all + 1024, "{sum} KiB for {all}");
+        }
+
         #[test]
         fn av_011_the_death_of_any_process_leaves_the_rest_working() {
             let times: u64 = std::env::var("PERCALE_VECTOR_DEATHS").map_or(25, |times| times.parse().unwrap());
             let name = new_name();
-            let mut random = Random::new(7);
+            let (mut random, mut readers) = (Random::new(7), 0);
             // Mostly the process that made the vector is among the dead.
             let mut last = start("vector-churner", &name, ("SEED", "99"));
             for seed in 0..times {
                 let next = start("vector-churner", &name, ("SEED", &seed.to_string()));
+                let mut reader = (random.below(3) == 0).then(|| start("vector-reader", &name, ("SECONDS", "100")));
                 std::thread::sleep(Duration::from_micros(random.below(8000) as u64));
+                if let Some(reader) = &mut reader {
+                    reader.kill();
+                    readers += 1;
+                }
                 last.kill();
                 if random.below(4) == 0 {
                     let vector = builder(&name).build().unwrap();
@@ -248,10 +321,16 @@ mod shm {
             let vector = builder(&name).build().unwrap();
             last.kill();
             check(&vector);
+            println!("{times} writers and {readers} readers were killed");
             drop(vector);
             assert_eq!(builder(&name).read_only().build().unwrap_err().errno(), libc::ENOENT, "nothing is left");
         }
     }
+}
+
+/// Bytes of a vector of so many IPv4 entries: their words and their numbers, by whole pages, and some pages beside.
+const fn vector_bytes(count: u64) -> u64 {
+    count.next_multiple_of(512) * (8 + 8) + (64 << 10)
 }
 
 /// As [`check`], as far as it can be said while others write.

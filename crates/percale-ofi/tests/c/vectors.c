@@ -7,6 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const struct settings how = {
+	.name = "vectors", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL
+};
+
 static struct sockaddr_in address(int number)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)(20000 + number)) };
@@ -57,6 +61,9 @@ static void insertion(struct room *room, enum fi_av_type type)
 	CHECK(fi_av_lookup(av, peers[3], &zero, &(size_t){ sizeof(zero) }) == -FI_EINVAL, "a removed address is there");
 	ANSWERS(1, fi_av_insert(av, &all[4], 1, &again, 0, NULL));
 	found(av, again, &all[4]);
+	CHECK(type != FI_AV_TABLE || again == 3, "not the lowest unused index: %llu", (unsigned long long)again);
+	ANSWERS(1, fi_av_insert(av, &all[3], 1, &again, 0, NULL));
+	CHECK(type != FI_AV_TABLE || again == 4, "not the lowest unused index: %llu", (unsigned long long)again);
 	CHECK(fi_av_remove(av, &(fi_addr_t){ 0x123456 }, 1, 0) < 0, "removing nothing succeeds");
 	/* One that is none fails alone, and tells so with FI_SYNC_ERR. */
 	all[0] = address(100), all[1] = zero, all[2] = address(102);
@@ -66,7 +73,59 @@ static void insertion(struct room *room, enum fi_av_type type)
 	/* Indices are known beforehand; the numbers of a map are not. */
 	ANSWERS(type == FI_AV_TABLE ? 1 : -FI_EINVAL, fi_av_insert(av, &(struct sockaddr_in[]){ address(103) }, 1, NULL, FI_MORE, NULL));
 	ANSWERS(0, fi_av_insert(av, all, 0, NULL, 0, NULL));
+	/* One of another family fails alone. */
+	all[0] = address(110), all[1] = address(111), all[1].sin_family = AF_INET6;
+	ANSWERS(1, fi_av_insert(av, all, 2, peers, FI_SYNC_ERR, errors));
+	CHECK(errors[0] == 0 && errors[1] != 0 && peers[1] == FI_ADDR_NOTAVAIL, "%d %d", errors[0], errors[1]);
+	found(av, peers[0], &all[0]);
+	/* Some, more, and the last of them. */
+	for (int n = 0; n < 3; n++) {
+		all[n] = address(120 + n);
+		ANSWERS(1, fi_av_insert(av, &all[n], 1, &peers[n], n < 2 ? FI_MORE : 0, NULL));
+	}
+	for (int n = 0; n < 3; n++)
+		found(av, peers[n], &all[n]);
+	CHECK(fi_av_insert(av, all, 1, peers, FI_DELIVERY_COMPLETE, NULL) < 0, "a flag that is none");
+	CHECK(fi_av_remove(av, peers, 1, FI_DELIVERY_COMPLETE) < 0, "a flag that is none");
 	ANSWERS(0, fi_close(&av->fid));
+}
+
+/* Whatever is said of nodes, only allocation may depend on it; an address for the map of a vector without a name is nothing. */
+static void hints(struct room *room)
+{
+	static const size_t some[] = { 0, 1, 1000, SIZE_MAX };
+
+	for (size_t at = 0; at < COUNT(some); at++) {
+		struct fi_av_attr attr = { .type = FI_AV_TABLE, .count = some[at], .ep_per_node = some[at], .map_addr = room };
+		struct sockaddr_in a = address(31);
+		struct fid_av *av;
+		fi_addr_t peer;
+
+		NEEDS(fi_av_open(room->domain, &attr, &av, NULL));
+		ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
+		CHECK(peer == 0, "%llu", (unsigned long long)peer);
+		found(av, peer, &a);
+		ANSWERS(0, fi_close(&av->fid));
+	}
+}
+
+/* A vector stays as long as an endpoint uses it; who was removed is not sent to. */
+static void in_use(struct room *room)
+{
+	struct side side;
+	struct sockaddr_in a = address(41);
+	fi_addr_t peer;
+	char byte = 0;
+
+	open_side(&side, room, &how);
+	ANSWERS(-FI_EBUSY, fi_close(&side.av->fid));
+	ANSWERS(1, fi_av_insert(side.av, &a, 1, &peer, 0, NULL));
+	found(side.av, peer, &a);
+	ANSWERS(0, fi_av_remove(side.av, &peer, 1, 0));
+	CHECK(fi_inject(side.ep, &byte, 1, peer) < 0, "a removed address is sent to");
+	ANSWERS(1, fi_av_insert(side.av, &a, 1, &peer, 0, NULL));
+	found(side.av, peer, &a);
+	close_side(&side);
 }
 
 static void text(struct room *room)
@@ -123,6 +182,8 @@ static void services(struct room *room)
 	found(av, peer, &a);
 	CHECK(fi_av_insertsvc(av, "127.0.0.1", "no-such-service", &peer, 0, NULL) <= 0, "no port is taken for one");
 	CHECK(peer == FI_ADDR_NOTAVAIL, "%llu", (unsigned long long)peer);
+	CHECK(fi_av_insertsvc(av, "no such node.", "20007", &peer, 0, NULL) <= 0, "a name is resolved that is none");
+	CHECK(fi_av_lookup(av, 2, &a, &(size_t){ sizeof(a) }) == -FI_EINVAL, "what failed is there");
 	CHECK(fi_av_insertsvc(av, NULL, "20007", &peer, 0, NULL) <= 0, "no node is taken for one");
 	ANSWERS(0, fi_close(&av->fid));
 }
@@ -181,6 +242,13 @@ static void symmetric(struct room *room)
 	ANSWERS(1, fi_av_insertsym(av, "10.9.9.9", 1, "7", 1, peers, FI_SYNC_ERR, errors));
 	CHECK(peers[0] == 1000003 && errors[0] == 0, "%llu", (unsigned long long)peers[0]);
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, peers, 0, NULL));
+	/* Names that a resolver knows without asking anybody: 127.9 is 127.0.0.9, and 127.10 is the next. */
+	ANSWERS(4, fi_av_insertsym(av, "127.9", 2, "5000", 2, peers, 0, NULL));
+	for (int n = 0; n < 4; n++) {
+		a.sin_addr.s_addr = htonl(0x7f000009 + (uint32_t)n / 2);
+		a.sin_port = htons((uint16_t)(5000 + n % 2));
+		found(av, peers[n], &a);
+	}
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "nonumber", 2, "5000", 1, peers, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", 1, "65535", 2, peers, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, "10.1.1.1", SIZE_MAX, "5", SIZE_MAX, NULL, 0, NULL));
@@ -355,11 +423,12 @@ static void asynchronous(struct room *room)
 
 void vector_groups(void)
 {
-	static const struct settings how = { .name = "vectors", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
 	static const struct {
 		const char *name;
 		void (*run)(struct room *);
 	} all[] = {
+		{ "av: hints", hints },
+		{ "av: in use", in_use },
 		{ "av: text", text },
 		{ "av: lookup with little room", lookup_with_little_room },
 		{ "av: nodes and services", services },

@@ -71,10 +71,14 @@ impl Block {
         };
         let port = self.port.wrapping_add(port as u16);
         if self.v6 {
-            unfold_scope(self.base.wrapping_add(u128::from(node)), port)
-        } else {
-            SocketAddr::new(Ipv4Addr::from_bits((self.base as u32).wrapping_add(node as u32)).into(), port)
+            return self.get_v6(node, port);
         }
+        SocketAddr::new(Ipv4Addr::from_bits((self.base as u32).wrapping_add(node as u32)).into(), port)
+    }
+
+    #[inline(never)]
+    fn get_v6(&self, node: u64, port: u16) -> SocketAddr {
+        unfold_scope(self.base.wrapping_add(u128::from(node)), port)
     }
 
     /// Where an address is in the block. It is [canonical].

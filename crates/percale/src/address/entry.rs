@@ -34,6 +34,12 @@ impl Entry {
         kind << 62 | (port as u64) << 46 | low
     }
 
+    /// The IPv4 address that a word is, if it is one.
+    #[inline]
+    pub(super) const fn unpack_v4(word: u64) -> Option<(Ipv4Addr, u16)> {
+        if word >> 62 == 1 { Some((Ipv4Addr::from_bits(word as u32), (word >> 46) as u16)) } else { None }
+    }
+
     #[inline]
     pub(super) const fn unpack(word: u64) -> Self {
         let port = (word >> 46) as u16;

@@ -60,15 +60,19 @@ impl Inserted {
 
     /// The addresses that failed: the place of each in the insertion, and why.
     pub fn failures(&self) -> impl Iterator<Item = (u64, &AddressError)> {
+        self.failed_runs().flat_map(|(start, count, error)| (0..count).map(move |at| (start + at, error)))
+    }
+
+    /// The same as runs of addresses in a row that failed for one reason: the place of the first, how many, and why.
+    pub(super) fn failed_runs(&self) -> impl Iterator<Item = (u64, u64, &AddressError)> {
         let mut before = 0;
-        self.runs.iter().flat_map(move |run| {
+        self.runs.iter().filter_map(move |run| {
             let start = before;
             before += run.len();
-            let failed = match run {
+            match run {
                 Run::There { .. } => None,
-                Run::Failed { count, error } => Some((0..*count).map(move |at| (start + at, error))),
-            };
-            failed.into_iter().flatten()
+                Run::Failed { count, error } => Some((start, *count, error)),
+            }
         })
     }
 

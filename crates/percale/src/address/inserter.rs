@@ -3,7 +3,8 @@
 //! Insertions are carried out in the order of the calls, so indices are as if each call had waited. What needs no resolver
 //! and has nothing before it is carried out within the call; the rest by a thread, which is started for the first of them.
 //! For each insertion there is an [`Event::AddressFailed`] for each address that failed and then, always, one
-//! [`Event::AddressesInserted`]. One lock guards the queue; it is not held while names are resolved.
+//! [`Event::AddressesInserted`] (AV-034 to AV-037). Addresses in a row that failed for one reason wait as one event does, however many
+//! they are, and are told one by one. One lock guards the queue; it is not held while names are resolved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,8 +19,8 @@ use super::symmetric::Symmetric;
 use super::vector::AddressVector;
 use crate::completion::event::{Event, EventQueue};
 
-/// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun: those addresses fail with
-/// [`AddressError::Canceled`]; what has begun is waited for.
+/// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
+/// addresses fail with [`AddressError::Canceled`]. Everything else is waited for.
 #[derive(Debug)]
 pub struct Inserter {
     shared: Arc<Shared>,
@@ -269,8 +270,9 @@ impl Shared {
 
     fn tell(&self, context: u64, done: Done, outcome: &Inserted) {
         done(outcome);
-        for (index, error) in outcome.failures() {
-            self.events.push_owed(Event::AddressFailed { inserter: self.id, context, index, error: error.clone() });
+        for (index, count, error) in outcome.failed_runs() {
+            let first = Event::AddressFailed { inserter: self.id, context, index, error: error.clone() };
+            self.events.push_failures(first, count);
         }
         self.events.push_owed(Event::AddressesInserted { inserter: self.id, context, count: outcome.count() });
     }
@@ -285,7 +287,7 @@ impl Shared {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let closing = queue.closing;
+            let closing = queue.closing && !job.what.is_immediate();
             queue.busy = true;
             drop(queue);
             if closing {
@@ -367,6 +369,19 @@ mod tests {
     }
 
     #[test]
+    fn av_020_av_021_events_outlive_the_vector_that_they_are_of() {
+        let (vector, events, inserter) = pair();
+        // Nobody is told of what was inserted otherwise.
+        vector.insert(port(1)).unwrap();
+        assert!(events.is_empty());
+        inserter.insert_many([port(2), port(0)], 3).unwrap();
+        drop((inserter, vector));
+        assert!(matches!(next(&events), Event::AddressFailed { context: 3, index: 1, .. }));
+        assert!(matches!(next(&events), Event::AddressesInserted { context: 3, count: 1, .. }));
+        assert!(events.is_empty());
+    }
+
+    #[test]
     fn av_031_av_033_av_038_av_039_numbers_follow_the_calls_whoever_resolves() {
         let (vector, events, inserter) = pair();
         let named = inserter.insert_symmetric("localhost", 1, "5000", 3, 1).unwrap();
@@ -413,5 +428,16 @@ mod tests {
         assert_eq!(ends, 50);
         let there = jobs.iter().map(|job| job.outcome().unwrap().count()).sum::<u64>();
         assert_eq!(vector.len() as u64, there);
+    }
+
+    #[test]
+    fn av_032_what_needs_no_resolver_is_not_given_up() {
+        let (vector, events, inserter) = pair();
+        inserter.insert_service("localhost", "80", 1).unwrap();
+        let last = inserter.insert_many([port(9)], 2).unwrap();
+        drop(inserter);
+        assert_eq!((last.outcome().unwrap().count(), vector.find(port(9)).is_some()), (1, true));
+        let end = std::iter::from_fn(|| events.read()).last();
+        assert!(matches!(end, Some(Event::AddressesInserted { context: 2, count: 1, .. })), "{end:?}");
     }
 }

@@ -21,11 +21,12 @@ pub(super) struct Local {
 }
 
 impl Local {
-    pub(super) fn new() -> Self {
+    /// For so many entries, or more.
+    pub(super) fn new(expected: usize) -> Self {
         Self {
-            entries: Paged::new(),
-            records: Paged::new(),
-            counts: Paged::new(),
+            entries: Paged::new(expected),
+            records: Paged::new(expected.saturating_mul(2)),
+            counts: Paged::new(0),
             ranges: [const { OnceLock::new() }; DIRECTORIES],
         }
     }

@@ -1,23 +1,28 @@
 //! A growing table of 64-bit words that is read without a lock.
 //!
-//! Words live in pieces of 512, 1024, 2048, … words. Nothing is ever moved or freed before the table is, so a reader needs
-//! two loads to its word. A piece is memory that the system gives zeroed and page by page as it is first written, so a table
-//! takes the memory of the pages that it uses. Every word starts as 0.
+//! Words live in pieces, each of twice the words of the one before. The first has room for as many as are expected, at least
+//! [`PAGE`]; what is in it is found at once. Nothing is ever moved or freed before the table is, so a reader needs two loads to
+//! its word. A piece is memory that the system gives zeroed and page by page as it is first written, so a table takes the memory
+//! of the pages that it uses. Every word starts as 0.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use zerocopy::FromZeros;
 
-/// Words of the first piece, and of a *page*: what is looked through at a time. 4 KiB.
+/// Words of a *page*: what is looked through at a time. 4 KiB.
 pub(super) const PAGE: usize = 512;
 /// Enough for almost 2^33 words.
 const PIECES: usize = 24;
 /// Words that a table can have.
 pub(super) const LIMIT: usize = ((1 << PIECES) - 1) * PAGE;
+/// Most words that the first piece is made for, whatever is expected: 128 MiB of addresses, if not of memory.
+const MOST_AT_FIRST: usize = 1 << 24;
 
 /// The table.
 pub(super) struct Paged {
+    /// Words of the first piece: a power of two.
+    first: usize,
     pieces: [OnceLock<Box<[AtomicU64]>>; PIECES],
 }
 
@@ -27,29 +32,37 @@ impl std::fmt::Debug for Paged {
     }
 }
 
-/// Which piece, and which place in it, has a word.
-#[inline]
-const fn place(index: usize) -> (usize, usize) {
-    let shifted = index.saturating_add(PAGE);
-    let piece = shifted.ilog2() - PAGE.ilog2();
-    (piece as usize, shifted - (PAGE << piece))
-}
-
 impl Paged {
-    pub(super) fn new() -> Self {
-        Self { pieces: [const { OnceLock::new() }; PIECES] }
+    /// For so many words, or more.
+    pub(super) fn new(expected: usize) -> Self {
+        let first = expected.clamp(PAGE, MOST_AT_FIRST).next_power_of_two();
+        Self { first, pieces: [const { OnceLock::new() }; PIECES] }
+    }
+
+    /// Which piece, and which place in it, has a word.
+    #[inline]
+    const fn place(&self, index: usize) -> (usize, usize) {
+        let shifted = index.saturating_add(self.first);
+        let piece = shifted.ilog2() - self.first.trailing_zeros();
+        (piece as usize, shifted - (self.first << piece))
+    }
+
+    /// The word at `index`, if the first piece has it.
+    #[inline]
+    pub(super) fn near(&self, index: u64) -> Option<&AtomicU64> {
+        self.pieces[0].get()?.get(index as usize)
     }
 
     /// The words of one page, if their piece exists.
     pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
-        let (piece, at) = place(page * PAGE);
+        let (piece, at) = self.place(page * PAGE);
         self.pieces.get(piece)?.get()?.get(at..at + PAGE)
     }
 
     /// The word at `index`, if its piece exists.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&AtomicU64> {
-        let (piece, at) = place(index);
+        let (piece, at) = self.place(index);
         self.pieces.get(piece)?.get()?.get(at)
     }
 
@@ -61,11 +74,11 @@ impl Paged {
 
     #[cold]
     fn make_piece(&self, index: usize) -> Option<&AtomicU64> {
-        let (piece, at) = place(index);
+        let (piece, at) = self.place(index);
         let cell = self.pieces.get(piece)?;
         if cell.get().is_none() {
             // If somebody else was first, theirs counts.
-            let _theirs = cell.set(<[AtomicU64]>::new_box_zeroed_with_elems(PAGE << piece).ok()?);
+            let _theirs = cell.set(<[AtomicU64]>::new_box_zeroed_with_elems(self.first << piece).ok()?);
         }
         cell.get()?.get(at)
     }
@@ -79,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_index_has_a_word_of_its_own() {
-        let table = Paged::new();
+        let table = Paged::new(0);
         assert!(table.get(0).is_none());
         for index in 0..5000u64 {
             let word = table.make(usize::try_from(index).unwrap()).unwrap();
@@ -92,10 +105,27 @@ mod tests {
 
     #[test]
     fn words_fill_the_pieces_without_gaps() {
-        let places: Vec<_> = [0, 511, 512, 1535, 1536, LIMIT - 1].map(place).into();
+        let table = Paged::new(0);
+        let places: Vec<_> = [0, 511, 512, 1535, 1536, LIMIT - 1].map(|index| table.place(index)).into();
         assert_eq!(places, [(0, 0), (0, 511), (1, 0), (1, 1023), (2, 0), (PIECES - 1, (PAGE << (PIECES - 1)) - 1)]);
-        let table = Paged::new();
+        let table = Paged::new(0);
         table.make(600).unwrap();
         assert!((0..4).map(|page| table.page(page).is_some()).eq([false, true, true, false]));
+    }
+
+    #[test]
+    fn what_is_expected_is_in_the_first_piece_and_more_is_behind_it() {
+        let table = Paged::new(3000);
+        assert_eq!(
+            [0, 4095, 4096, 12_287, 12_288].map(|at| table.place(at)),
+            [(0, 0), (0, 4095), (1, 0), (1, 8191), (2, 0)]
+        );
+        assert!(table.near(0).is_none());
+        table.make(5).unwrap().store(7, Ordering::Relaxed);
+        table.make(4096).unwrap().store(8, Ordering::Relaxed);
+        assert_eq!(table.near(5).unwrap().load(Ordering::Relaxed), 7);
+        assert!(table.near(4096).is_none() && table.near(u64::MAX).is_none());
+        assert_eq!(table.get(4096).unwrap().load(Ordering::Relaxed), 8);
+        assert_eq!(Paged::new(usize::MAX).first, MOST_AT_FIRST);
     }
 }

@@ -91,9 +91,9 @@ enum Place {
 use Place::{Here, Shared as There};
 
 impl Store {
-    /// Words of this process.
-    pub(super) fn local() -> Self {
-        Self { cells: Cells::here(), place: Here(Box::new(Local::new())) }
+    /// Words of this process, for so many entries, or more.
+    pub(super) fn local(expected: usize) -> Self {
+        Self { cells: Cells::here(), place: Here(Box::new(Local::new(expected))) }
     }
 
     /// Words that others use as well.
@@ -129,6 +129,15 @@ impl Store {
         match &self.place {
             Here(local) => local.entries.get(index),
             There(shared) => shared.entry(index),
+        }
+    }
+
+    /// The entry at `index`, if it is where most are.
+    #[inline]
+    pub(super) fn near(&self, index: u64) -> Option<&AtomicU64> {
+        match &self.place {
+            Here(local) => local.entries.near(index),
+            There(shared) => shared.entry(usize::try_from(index).ok()?),
         }
     }
 

@@ -35,6 +35,13 @@ impl Store {
         }
     }
 
+    /// The address that a word says by itself: an IPv4 one.
+    #[inline]
+    pub(super) fn plain(word: &AtomicU64) -> Option<SocketAddr> {
+        let (ip, port) = Entry::unpack_v4(word.load(Ordering::Acquire))?;
+        Some(SocketAddr::new(ip.into(), port))
+    }
+
     #[inline]
     fn read(&self, index: usize, word: &AtomicU64) -> Option<SocketAddr> {
         match Entry::unpack(word.load(Ordering::Acquire)) {
@@ -72,13 +79,15 @@ impl Store {
     #[inline]
     fn range_around(&self, index: u64) -> Option<Range> {
         // Acquire: so many ranges were written before.
-        let count = self.cell(Cell::Ranges).load(Ordering::Acquire) as usize;
-        let (mut low, mut high) = (0, count);
+        let mut low = 0;
+        // More than one is the rarer case.
+        let mut high = self.cell(Cell::Ranges).load(Ordering::Acquire).checked_sub(1)? as usize;
+        // The last that begins no later is one of these.
         while low < high {
-            let middle = low + (high - low) / 2;
-            if self.range_start(middle)? <= index { low = middle + 1 } else { high = middle }
+            let middle = low + (high - low).div_ceil(2);
+            if self.range_start(middle)? <= index { low = middle } else { high = middle - 1 }
         }
-        let range = self.range(low.checked_sub(1)?)?;
+        let range = self.range(low)?;
         (index.wrapping_sub(range.first) < range.count).then_some(range)
     }
 

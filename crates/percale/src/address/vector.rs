@@ -103,7 +103,7 @@ impl AddressVector {
         }
         let (store, presence) = match &options.name {
             None if options.read_only => return Err(AddressError::Unnamed),
-            None => (Store::local(), None),
+            None => (Store::local(options.expected), None),
             Some(name) => {
                 let family = options.family.map_or_else(String::new, |family| family.to_string());
                 let opening =
@@ -265,6 +265,19 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn lookup(&self, peer: PeerAddress) -> Option<SocketAddr> {
+        let Shared { options, store, .. } = &*self.shared;
+        let bits = options.receive_context_bits;
+        // What names nobody is further away than any entry.
+        let index = (peer.0 << bits >> bits).wrapping_sub(options.base);
+        match store.near(index).and_then(Store::plain) {
+            Some(address) => Some(address),
+            None => self.lookup_otherwise(peer),
+        }
+    }
+
+    /// Of whatever is not an IPv4 address where most are.
+    #[inline(never)]
+    fn lookup_otherwise(&self, peer: PeerAddress) -> Option<SocketAddr> {
         self.shared.store.load(self.index(peer)?)
     }
 

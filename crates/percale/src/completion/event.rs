@@ -164,6 +164,21 @@ enum Item {
     Event(Event),
     /// Made when it is read; there may be none then.
     Later(Box<dyn FnOnce() -> Option<Event> + Send>),
+    /// An address that failed, and those behind it that failed for the same reason: so many in all.
+    Failed {
+        first: Event,
+        count: u64,
+    },
+}
+
+impl Item {
+    /// Events that it makes.
+    const fn len(&self) -> u64 {
+        match self {
+            Self::Event(_) | Self::Later(_) => 1,
+            Self::Failed { count, .. } => *count,
+        }
+    }
 }
 
 impl std::fmt::Debug for Item {
@@ -171,6 +186,7 @@ impl std::fmt::Debug for Item {
         match self {
             Self::Event(event) => event.fmt(f),
             Self::Later(_) => f.write_str("Later"),
+            Self::Failed { first, count } => write!(f, "{count} times {first:?}"),
         }
     }
 }
@@ -220,6 +236,14 @@ impl EventQueue {
         self.shared.wait.notify();
     }
 
+    /// Adds an event for each of so many addresses in a row, at least one, that were not inserted for one reason; `first` is that of
+    /// the first. They take the room of one: a range may have a million.
+    pub(crate) fn push_failures(&self, first: Event, count: u64) {
+        debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
+        self.lock().push_back(Item::Failed { first, count });
+        self.shared.wait.notify();
+    }
+
     /// Adds an event of the application's own.
     ///
     /// # Errors
@@ -258,14 +282,24 @@ impl EventQueue {
     fn take(&self) -> Option<Event> {
         loop {
             let mut events = self.lock();
-            let item = events.pop_front();
+            let item = match events.front_mut() {
+                Some(Item::Failed { first, count }) if *count > 1 => {
+                    *count -= 1;
+                    let event = first.clone();
+                    if let Event::AddressFailed { index, .. } = first {
+                        *index += 1;
+                    }
+                    Some(Item::Event(event))
+                }
+                _ => events.pop_front(),
+            };
             let more = !events.is_empty();
             drop(events);
             if more {
                 self.shared.wait.notify();
             }
             match item? {
-                Item::Event(event) => return Some(event),
+                Item::Event(event) | Item::Failed { first: event, .. } => return Some(event),
                 Item::Later(make) => {
                     if let Some(event) = make() {
                         return Some(event);
@@ -282,7 +316,7 @@ impl EventQueue {
         loop {
             let mut events = self.lock();
             match events.front()? {
-                Item::Event(event) => return Some(event.clone()),
+                Item::Event(event) | Item::Failed { first: event, .. } => return Some(event.clone()),
                 Item::Later(_) => {}
             }
             let Some(Item::Later(make)) = events.pop_front() else { unreachable!("it was in front, and is locked") };
@@ -296,13 +330,13 @@ impl EventQueue {
     /// Events that wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().iter().map(|item| item.len() as usize).sum()
     }
 
     /// Whether no event waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.lock().is_empty()
     }
 
     /// Takes the oldest event, waiting for one at most `timeout` (`None`: for ever).
@@ -319,6 +353,21 @@ face!(EventQueue);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn av_034_av_037_a_million_failures_are_told_one_by_one_and_kept_as_one() {
+        let queue = EventQueue::new(2);
+        let failed = |index| Event::AddressFailed { inserter: 1, context: 2, index, error: AddressError::Full };
+        queue.push_failures(failed(5), 1_000_000);
+        queue.push_failures(failed(0), 1);
+        queue.push_owed(Event::AddressesInserted { inserter: 1, context: 2, count: 0 });
+        assert_eq!((queue.len(), queue.lock().len()), (1_000_002, 3));
+        assert_eq!((queue.peek(), queue.peek()), (Some(failed(5)), Some(failed(5))));
+        assert!((5..1_000_005).all(|index| queue.read() == Some(failed(index))));
+        assert_eq!((queue.read(), queue.len()), (Some(failed(0)), 1));
+        assert!(matches!(queue.read(), Some(Event::AddressesInserted { .. })));
+        assert!(queue.is_empty() && queue.read().is_none());
+    }
 
     #[test]
     fn events_are_read_in_order_and_peeking_leaves_them() {

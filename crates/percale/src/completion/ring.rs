@@ -60,9 +60,14 @@ pub struct Ring {
 /// Results that a ring takes by default before it refuses operations.
 pub const DEFAULT_LIMIT: usize = 1 << 20;
 
+/// Places that a ring gets first that had none.
+const FIRST: usize = 64;
+
 impl Default for Ring {
+    /// With no places before the first result is due: many endpoints report elsewhere, or have nothing to report.
     fn default() -> Self {
-        Self::new(64, DEFAULT_LIMIT)
+        let limit = DEFAULT_LIMIT;
+        Self { places: Box::default(), pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room: 0, limit }
     }
 }
 
@@ -99,10 +104,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Twice the places.
+    /// Twice the places, or the first.
     #[cold]
     fn widen(&mut self) {
-        let mut places = circle(self.places.len() * 2);
+        let mut places = circle(if self.places.is_empty() { FIRST } else { self.places.len() * 2 });
         for number in self.taken..self.pushed {
             places[index(&places, number)] = self.places[index(&self.places, number)];
         }
@@ -273,6 +278,19 @@ mod tests {
         assert_eq!(ring.read(&mut out), Ok(1));
         assert_eq!(out[0].context, 4);
         assert_eq!(ring.read(&mut out), Ok(0));
+    }
+
+    #[test]
+    fn a_ring_that_nobody_uses_takes_no_memory() {
+        let mut ring = Ring::default();
+        let mut out = [Entry::default(); 1];
+        assert_eq!((ring.read(&mut out), ring.places.len(), ring.has_room()), (Ok(0), 0, true));
+        ring.push_event(entry(1));
+        ring.reserve().unwrap();
+        ring.push(entry(2));
+        assert_eq!((ring.read(&mut out), out[0].context), (Ok(1), 1));
+        assert_eq!((ring.read(&mut out), out[0].context), (Ok(1), 2));
+        assert_eq!((ring.read(&mut out), ring.places.len()), (Ok(0), FIRST));
     }
 
     #[test]

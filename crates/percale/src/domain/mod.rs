@@ -23,6 +23,7 @@ pub use self::pending::PendingRegion;
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
+use crate::endpoint::engine::Bedside;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
@@ -103,12 +104,26 @@ pub(crate) struct Inner {
     pub(crate) mapped: Keyring,
     /// What raw keys of our regions are made with.
     pub(crate) secret: Secret,
+    /// What all its endpoints sleep on, in a simulated network where they share that.
+    bedside: std::sync::OnceLock<Bedside>,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
 }
 
 impl Inner {
+    /// What a new endpoint sleeps on.
+    pub(crate) fn bedside(&self) -> std::io::Result<Bedside> {
+        if !self.settings.sim.as_ref().is_some_and(Network::shares_descriptors) {
+            return Bedside::new();
+        }
+        if self.bedside.get().is_none() {
+            // If somebody else was first, theirs counts.
+            drop(self.bedside.set(Bedside::new()?));
+        }
+        self.bedside.get().cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+
     fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
         let keys = Arc::new(Keys::new(settings.revoke_timeout));
         let inner = Self {
@@ -118,6 +133,7 @@ impl Inner {
             deferred: Default::default(),
             variables: Arc::default(),
             mapped: Keyring::default(),
+            bedside: Default::default(),
             secret: Secret::new()?,
             #[cfg(not(loom))]
             imported: std::sync::OnceLock::new(),

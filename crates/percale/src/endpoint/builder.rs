@@ -17,7 +17,7 @@ use super::engine::listening::Listening;
 use super::engine::peers::Peers;
 use super::engine::role::Role;
 use super::engine::single::Single;
-use super::engine::{Connector, Doorbell, Engine, Start};
+use super::engine::{Connector, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
 use super::{Endpoint, SharedEndpoint, automatic};
@@ -29,7 +29,6 @@ use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
 use crate::domain::{Domain, Progress, Trust};
 use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
-use crate::transport::shm::Bell;
 use crate::transport::tcp::TcpOptions;
 use crate::trigger::{Lines, Submissions, Watched};
 use crate::wire::hello::Incarnation;
@@ -274,7 +273,8 @@ impl<'d> EndpointBuilder<'d> {
         }
         let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
         receive.detour(role.is_some());
-        let doorbell = Arc::new(Doorbell::new(Arc::new(Bell::new()?)));
+        let bedside = self.domain.inner.bedside()?;
+        let doorbell = Arc::clone(&bedside.doorbell);
         let core = Core {
             peers: Peers::new(self.vector, single),
             messages: Matching::new(),
@@ -320,7 +320,7 @@ impl<'d> EndpointBuilder<'d> {
         if let Some(network) = &settings.sim {
             let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;
             let (address, incarnation) = (port.address(), port.incarnation());
-            let start = Start { core, role, connector: Connector::Sim(port), doorbell, address, incarnation };
+            let start = Start { core, role, connector: Connector::Sim(port), bedside, address, incarnation };
             return Ok(Engine::new(start)?);
         }
         let Some(service) = &self.domain.inner.service else {
@@ -348,7 +348,7 @@ impl<'d> EndpointBuilder<'d> {
             tcp.receive_buffer = Some(bytes);
         }
         let connector = Connector::Service { registration, mailbox, tcp };
-        Ok(Engine::new(Start { core, role, connector, doorbell, address, incarnation })?)
+        Ok(Engine::new(Start { core, role, connector, bedside, address, incarnation })?)
     }
 }
 

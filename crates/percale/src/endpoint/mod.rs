@@ -113,6 +113,14 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.core.queue.is_empty() && engine.watch_results())
     }
 
+    /// Bytes that this endpoint keeps to find its peers by their numbers and by their addresses: some sixteen for each that it
+    /// has named, and six for each that it has met, whatever its vector holds. What a connection takes is apart from this, and so
+    /// is the vector (docs/addresses.md).
+    #[must_use]
+    pub fn naming_bytes(&self) -> usize {
+        self.access.with(|engine| engine.core.peers.naming_bytes())
+    }
+
     /// How each connected peer is reached and why so, in words: for people, not for programs.
     #[must_use]
     pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {

@@ -1,37 +1,22 @@
 //! `percale perf --addresses N`: what addresses cost in an address vector, beside libfabric's tcp provider.
 //!
 //! Both insert the same addresses, in turn, at N and at a hundredth and a tenth of it; the medians of the rounds count. Bytes
-//! are what the process's resident memory grew by in the first round, before anything was given back. [`peer`] is the other side.
+//! are what the process's resident memory grew by in the first round, from before the vector was opened (of ranges: from when it
+//! was), when the allocator had given back all that was free. Both are told how many addresses to expect. [`peer`] is the other side.
 
+mod measure;
 mod peer;
+mod sends;
 
-use std::hint::black_box;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Instant;
-
-use percale::PeerAddress;
-use percale::address::vector::{AddressVector, VectorOptions};
 use serde::Serialize;
 
 use super::print_line;
 use crate::args::PerfArgs;
-use crate::failure::{Failure, Result, percale};
+use crate::failure::{Failure, Result};
 use crate::plot::{self, Panel, Series};
 use crate::{table, units};
+use measure::{PEER_ROUNDS, ROUNDS, SERVICES};
 use peer::Peer;
-
-/// Rounds of each comparison.
-const ROUNDS: usize = 5;
-/// Services of each node of a symmetric insertion.
-const SERVICES: usize = 100;
-/// Lookups that are timed.
-const LOOKUPS: u64 = 2_000_000;
-/// Ranges that are timed together, each in a vector of its own: one by itself is mostly the time of finding it out.
-const RANGES: usize = 1000;
-/// Where addresses begin: 10.0.0.0.
-const FIRST: u32 = 0x0a00_0000;
-/// The port of those that are inserted one by one.
-const PORT: u16 = 7471;
 
 /// One result.
 #[derive(Debug, Serialize)]
@@ -42,6 +27,8 @@ pub(crate) struct Line {
     pub(crate) addresses: usize,
     /// Nanoseconds: of an address or a lookup, or of the whole range.
     pub(crate) ns: f64,
+    /// The same of reading a plain array of such words.
+    pub(crate) limit_ns: Option<f64>,
     /// What memory grew by for each address, or for the whole range.
     pub(crate) bytes: Option<f64>,
     /// The same of libfabric's tcp provider.
@@ -64,6 +51,8 @@ pub(crate) enum What {
     Range,
     /// Lookups in it.
     RangeLookup,
+    /// Posting a message to one of the same 64 peers.
+    Send,
 }
 
 impl What {
@@ -72,8 +61,9 @@ impl What {
             Self::Insert => "insert IPv4, an address",
             Self::InsertV6 => "insert IPv6, an address",
             Self::Lookup => "look up",
-            Self::Range => "insert a symmetric range, all of it",
+            Self::Range => "insert a symmetric range, all",
             Self::RangeLookup => "look up in a range",
+            Self::Send => "post a message to one of 64 peers",
         }
     }
 }
@@ -82,22 +72,30 @@ impl What {
 pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let peer = Peer::open();
     let mut lines = Vec::new();
-    let mut counts = vec![count / 100, count / 10, count];
+    let mut counts = vec![count, count / 10, count / 100];
     counts.retain(|count| *count >= SERVICES);
     // The largest comes first, while nothing has been given back that would be used again.
-    for count in counts.into_iter().rev() {
-        for line in measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())? {
-            if args.json {
-                print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
-            }
-            lines.push(line);
-        }
+    for &count in &counts {
+        lines.extend(measure::measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())?);
+    }
+    let mut sizes = vec![count, 1000];
+    sizes.dedup();
+    for (ns, addresses) in sends::measure(&sizes)?.into_iter().zip(sizes) {
+        let nothing =
+            Line { what: What::Send, addresses, ns, limit_ns: None, bytes: None, peer_ns: None, peer_bytes: None };
+        lines.push(nothing);
+    }
+    for line in lines.iter().filter(|_| args.json) {
+        print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
     }
     if !args.json {
         print_line(&text(&lines))?;
-        if let Err(why) = &peer {
-            print_line(&format!("libfabric's tcp provider is not measured: {why}"))?;
-        }
+        print_line(&match &peer {
+            Ok(peer) => {
+                format!("libfabric {}, {PEER_ROUNDS} rounds; ratio: how many times as much it takes.", peer.version())
+            }
+            Err(why) => format!("libfabric's tcp provider is not measured: {why}"),
+        })?;
     }
     if let Some(file) = &args.svg {
         let picture = picture(&lines)?;
@@ -106,136 +104,41 @@ pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// What rounds gave.
-#[derive(Debug, Default)]
-struct Rounds {
-    ns: Vec<f64>,
-    bytes: Option<f64>,
-}
-
-impl Rounds {
-    /// Times `f`, whose result stays until memory was looked at.
-    fn add<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let before = resident()?;
-        let start = Instant::now();
-        let kept = f()?;
-        self.ns.push(start.elapsed().as_nanos() as f64);
-        let grown = resident()?.saturating_sub(before) as f64;
-        self.bytes.get_or_insert(grown);
-        Ok(kept)
-    }
-
-    fn median(&self) -> Option<f64> {
-        let mut sorted = self.ns.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied()
-    }
-}
-
-fn vector() -> Result<AddressVector> {
-    AddressVector::new(VectorOptions::default()).map_err(percale("making an address vector"))
-}
-
-/// One number of addresses. Memory is only looked at for the largest, which comes first.
-fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<Line>> {
-    let v4: Vec<SocketAddr> =
-        (FIRST..).take(count).map(|bits| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), PORT)).collect();
-    let v6: Vec<SocketAddr> = (0xfd00u128 << 112..)
-        .take(count)
-        .map(|bits| SocketAddr::new(Ipv6Addr::from_bits(bits + 1).into(), PORT))
-        .collect();
-    let nodes = count / SERVICES;
-    let [mut insert, mut insert_v6, mut lookup, mut range, mut range_lookup]: [Rounds; 5] = Default::default();
-    let [mut peer_insert, mut peer_lookup, mut peer_range]: [Rounds; 3] = Default::default();
-    for round in 0..ROUNDS {
-        let (flat, six) = (vector()?, vector()?);
-        let symmetric = (0..RANGES).map(|_| vector()).collect::<Result<Vec<_>>>()?;
-        let check = |inserted: percale::address::Inserted| {
-            let all = inserted.count() == count as u64;
-            if all { Ok(()) } else { Err(Failure::Data("not all addresses were inserted".into())) }
-        };
-        let put = |vector: &AddressVector, all: &[SocketAddr]| -> Result<()> {
-            vector.insert_many(all).map_err(percale("inserting addresses")).and_then(check)
-        };
-        insert.add(|| put(&flat, &v4))?;
-        insert_v6.add(|| put(&six, &v6))?;
-        range.add(|| {
-            symmetric.iter().try_for_each(|vector| {
-                let inserted = vector.insert_symmetric("10.0.0.0", nodes, "5000", SERVICES);
-                inserted.map_err(percale("inserting a range")).and_then(check)
-            })
-        })?;
-        lookup.add(|| Ok(look_up(&flat, count as u64)))?;
-        range_lookup.add(|| Ok(look_up(&symmetric[0], count as u64)))?;
-        // The other side takes some seconds for a million: it has fewer rounds.
-        if let Some(peer) = peer.filter(|_| round < 3) {
-            let table = peer.vector(count)?;
-            peer_insert.add(|| table.insert(FIRST, PORT, count))?;
-            peer_lookup.add(|| table.look_up(count as u64, LOOKUPS))?;
-            drop(table);
-            let table = peer.vector(count)?;
-            peer_range.add(|| table.insert_symmetric(c"10.0.0.0", nodes, c"5000", SERVICES))?;
-        }
-    }
-    let line = |what, rounds: &Rounds, each: f64, other: Option<(&Rounds, f64)>, memory: bool| Line {
-        what,
-        addresses: count,
-        ns: rounds.median().unwrap_or_default() / each,
-        bytes: rounds.bytes.filter(|_| memory).map(|bytes| bytes / each),
-        peer_ns: other.and_then(|(other, each)| other.median().map(|ns| ns / each)),
-        peer_bytes: other.and_then(|(other, each)| other.bytes.filter(|_| memory).map(|bytes| bytes / each)),
-    };
-    let each = count as f64;
-    Ok(vec![
-        line(What::Insert, &insert, each, Some((&peer_insert, each)), largest),
-        line(What::InsertV6, &insert_v6, each, None, largest),
-        line(What::Lookup, &lookup, LOOKUPS as f64, Some((&peer_lookup, LOOKUPS as f64)), false),
-        line(What::Range, &range, RANGES as f64, Some((&peer_range, 1.0)), largest),
-        line(What::RangeLookup, &range_lookup, LOOKUPS as f64, None, false),
-    ])
-}
-
-/// Looks up any of the addresses, many times.
-fn look_up(vector: &AddressVector, count: u64) -> u64 {
-    let mut state = 1u64;
-    let mut ports = 0u64;
-    for _ in 0..LOOKUPS {
-        let found = vector.lookup(PeerAddress(next(&mut state, count)));
-        ports += found.map_or(0, |address| u64::from(address.port()));
-    }
-    black_box(ports)
-}
-
-/// Any number below `count`, cheaply (Knuth's multiplicative generator, its upper half).
-const fn next(state: &mut u64, count: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    ((*state >> 32) * count) >> 32
-}
-
-/// Resident memory of this process, in bytes.
-fn resident() -> Result<usize> {
-    let text = std::fs::read_to_string("/proc/self/statm").map_err(Failure::system("reading /proc/self/statm"))?;
-    let pages: Option<usize> = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-    pages.map(|pages| pages * rustix::param::page_size()).ok_or_else(|| Failure::Data("/proc/self/statm".into()))
-}
-
 fn text(lines: &[Line]) -> String {
     let mut all = comfy_table::Table::new();
     all.load_style(table::RULED);
-    all.set_header(["addresses", "", "time", "memory", "libfabric tcp", "memory", "ratio"]);
-    let bytes = |bytes: Option<f64>| bytes.map_or_else(|| "–".to_owned(), |bytes| format!("{bytes:.1} B"));
+    let head = ["addresses", "", "time", "limit", "memory", "libfabric tcp", "memory", "ratio", "memory"];
+    all.set_header(head.map(|text| if text.is_empty() { table::left(text) } else { table::right(text) }));
+    let or_nothing = |text: Option<String>| table::right(text.unwrap_or_else(|| "–".to_owned()));
+    let bytes = |bytes: Option<f64>| or_nothing(bytes.map(memory));
+    let ratio = |theirs: Option<f64>, ours: Option<f64>| {
+        or_nothing(theirs.zip(ours).map(|(theirs, ours)| scale(theirs / ours)))
+    };
     for line in lines {
         all.add_row([
-            line.addresses.to_string(),
-            line.what.name().to_owned(),
-            units::time(line.ns),
+            table::right(units::count(line.addresses as u64)),
+            table::left(line.what.name()),
+            table::right(units::time(line.ns)),
+            or_nothing(line.limit_ns.map(units::time)),
             bytes(line.bytes),
-            line.peer_ns.map_or_else(|| "–".to_owned(), units::time),
+            or_nothing(line.peer_ns.map(units::time)),
             bytes(line.peer_bytes),
-            line.peer_ns.map_or_else(|| "–".to_owned(), |ns| format!("{:.0}", ns / line.ns)),
+            ratio(line.peer_ns, Some(line.ns)),
+            ratio(line.peer_bytes, line.bytes),
         ]);
     }
-    format!("{all}\nMedians of {ROUNDS} rounds (libfabric: 3), done in turn. Lookups include choosing one of them.")
+    let limit = "limit: reading any word of a plain array as large as the table";
+    format!("{all}\nMedians of {ROUNDS} rounds. Lookups include choosing one of them; {limit}.")
+}
+
+/// Bytes with a digit behind the point, or many of them: `8.4 B`, `166 MB`.
+fn memory(bytes: f64) -> String {
+    if bytes < 1000.0 { format!("{bytes:.1} B") } else { format!("{:.0} MB", bytes / 1e6) }
+}
+
+/// A ratio, as precisely as it says something.
+fn scale(ratio: f64) -> String {
+    if ratio < 10.0 { format!("{ratio:.1}") } else { units::count(ratio.round() as u64) }
 }
 
 fn picture(lines: &[Line]) -> Result<String> {
@@ -250,15 +153,21 @@ fn picture(lines: &[Line]) -> Result<String> {
             points
         };
         let series = [
-            ("percale", plot::BLUE, points(|line| Some(line.ns))),
-            ("libfabric tcp", plot::ORANGE, points(|line| line.peer_ns)),
+            ("percale", plot::BLUE, false, points(|line| Some(line.ns))),
+            ("libfabric tcp", plot::ORANGE, false, points(|line| line.peer_ns)),
+            ("a plain array", plot::GREY, true, points(|line| line.limit_ns)),
         ];
         let series = series.into_iter().filter(|(.., points)| !points.is_empty());
-        let series = series.map(|(name, color, points)| Series { name: name.into(), color, limit: false, points });
-        Panel { title, axis: "time", show: plot::time, series: series.collect() }
+        let series = series.map(|(name, color, limit, points)| Series { name: name.into(), color, limit, points });
+        let across = plot::Across::Addresses;
+        Panel { title, across, axis: "time", show: plot::time, series: series.collect() }
     };
     plot::picture(
         "Address vectors",
-        &[panel("insertion, an address", What::Insert), panel("a symmetric range, all of it", What::Range)],
+        &[
+            panel("insertion of an IPv4 address", What::Insert),
+            panel("lookup of any of them", What::Lookup),
+            panel("insertion of a symmetric range, all of it", What::Range),
+        ],
     )
 }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
 use std::ptr::null_mut;
 
-use super::next;
+use super::measure::next;
 use crate::failure::{Failure, Result};
 
 type Pointer = *mut c_void;
@@ -97,11 +97,19 @@ struct AvOps {
 /// An open domain of the tcp provider's; it stays open, as does the library.
 pub(super) struct Peer {
     domain: *mut Object<DomainOps>,
+    /// The library's: major in the upper half.
+    version: u32,
 }
 
 /// One of its address vectors.
 pub(super) struct Vector {
     av: *mut Object<AvOps>,
+}
+
+/// Has the allocator give back to the system what is free.
+pub(super) fn give_back() {
+    // SAFETY: it touches nothing that is in use.
+    unsafe { libc::malloc_trim(0) };
 }
 
 /// A function of the library's.
@@ -159,7 +167,18 @@ impl Peer {
         let call = unsafe { (*ops).domain };
         // SAFETY: the fabric, its info, and room for the answer.
         let code = unsafe { call(fabric.cast(), info, &raw mut domain, null_mut()) };
-        if code != 0 { Err(format!("fi_domain says {code}")) } else { Ok(Self { domain }) }
+        if code != 0 {
+            return Err(format!("fi_domain says {code}"));
+        }
+        // SAFETY: this is the function's type (fi_version(3)).
+        let version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(symbol(library, c"fi_version")?) };
+        // SAFETY: it only tells a number.
+        Ok(Self { domain, version: unsafe { version() } })
+    }
+
+    /// The version of its interface, such as 1.20.
+    pub(super) fn version(&self) -> String {
+        format!("{}.{}", self.version >> 16, self.version & 0xffff)
     }
 
     /// A new table for so many addresses.

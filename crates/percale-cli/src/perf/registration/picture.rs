@@ -42,6 +42,7 @@ pub(super) fn picture(lines: &[Line]) -> Result<String> {
     };
     let looked_up = format!("through the cache ({monitor})");
     let bandwidth = Panel {
+        across: plot::Across::Sizes,
         title: "transfers",
         axis: "bandwidth",
         show: units::bandwidth,
@@ -49,6 +50,7 @@ pub(super) fn picture(lines: &[Line]) -> Result<String> {
     };
     let names = ["register and deregister", "the same, watched by the cache", "a miss of the cache (registers only)"];
     let time = Panel {
+        across: plot::Across::Sizes,
         title: "registrations",
         axis: "time",
         show: plot::time,

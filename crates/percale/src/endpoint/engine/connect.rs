@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,12 +65,31 @@ pub(crate) struct Start {
     pub(crate) role: Option<Role>,
     /// Who makes connections.
     pub(crate) connector: Connector,
-    /// What local peers ring.
-    pub(crate) doorbell: Arc<Doorbell>,
+    /// What it sleeps on.
+    pub(crate) bedside: Bedside,
     /// The address that peers know.
     pub(crate) address: SocketAddr,
     /// This life of the endpoint.
     pub(crate) incarnation: u128,
+}
+
+/// What an endpoint sleeps on, and is woken by.
+#[derive(Clone, Debug)]
+pub(crate) struct Bedside {
+    /// What local peers ring.
+    pub(crate) doorbell: Arc<Doorbell>,
+    /// Becomes readable when it rings, among other things.
+    epoll: Arc<OwnedFd>,
+}
+
+impl Bedside {
+    /// A new one.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let bell = Arc::new(Bell::new()?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, bell.event_fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Self { doorbell: Arc::new(Doorbell::new(bell)), epoll: Arc::new(epoll) })
+    }
 }
 
 /// Numbers for endpoints.
@@ -79,9 +98,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl Engine {
     /// An engine whose only peer is itself.
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = Arc::clone(start.doorbell.bell());
-        epoll::add(&epoll, bell.event_fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let Bedside { doorbell, epoll } = start.bedside;
+        let bell = Arc::clone(doorbell.bell());
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
@@ -90,8 +108,8 @@ impl Engine {
             attempts: HashMap::new(),
             next_attempt: 1,
             bell,
-            doorbell: start.doorbell,
-            epoll: Arc::new(epoll),
+            doorbell,
+            epoll,
             ticks: None,
             sleepers: Sleepers::default(),
             attentive: matches!(start.role, Some(Role::Listener(_))),

@@ -106,8 +106,7 @@ impl Known {
         *self = Self::new(self.bits, self.base);
     }
 
-    /// Bytes that it takes.
-    #[cfg(test)]
+    /// Bytes that it takes, apart from itself.
     pub(super) const fn bytes(&self) -> usize {
         self.entries.len() * size_of::<u64>()
     }

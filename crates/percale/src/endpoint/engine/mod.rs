@@ -41,6 +41,7 @@ mod role_tests;
 mod send;
 pub(crate) mod single;
 mod sleep;
+mod sockets;
 mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -71,7 +72,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::shm::Bell;
 use crate::transport::{Broken, Connection, Link, Refused};
 
-pub(crate) use self::connect::{Connector, Start};
+pub(crate) use self::connect::{Bedside, Connector, Start};
 pub(crate) use self::doorbell::Doorbell;
 
 /// See the module.

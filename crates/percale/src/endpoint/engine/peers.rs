@@ -5,10 +5,11 @@
 //! listener, which nobody exchanges messages with, gives up the slots of those that have left.
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::known::Known;
+use super::sockets::Sockets;
 use super::types::Pending;
 use crate::address::PeerAddress;
 use crate::address::vector::{AddressError, AddressVector};
@@ -77,7 +78,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    fn at(address: SocketAddr) -> Self {
+    pub(super) fn at(address: SocketAddr) -> Self {
         Self {
             address,
             incarnation: 0,
@@ -114,7 +115,8 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
-    by_socket: HashMap<SocketAddr, Connection>,
+    /// Slots of the addresses that peers have, and say that they have.
+    by_socket: Sockets,
     /// Slots of the vector's addresses that were named.
     known: Known,
     /// The one of them that was named last, and its slot; there is one whenever `known` holds.
@@ -137,7 +139,7 @@ impl Peers {
         let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
         Self {
             list: Vec::new(),
-            by_socket: HashMap::new(),
+            by_socket: Sockets::default(),
             known,
             last: Cell::new((PeerAddress::UNSPECIFIED, 0)),
             vector,
@@ -200,7 +202,7 @@ impl Peers {
 
     /// The slot of a socket address, made if need be.
     pub(crate) fn slot(&mut self, address: SocketAddr) -> Connection {
-        if let Some(&slot) = self.by_socket.get(&address) {
+        if let Some(slot) = self.by_socket.get(address, &self.list) {
             return slot;
         }
         let peer = Peer::at(address);
@@ -214,13 +216,13 @@ impl Peers {
                 self.list.len() as Connection - 1
             }
         };
-        self.by_socket.insert(address, slot);
+        self.by_socket.insert(slot, &self.list);
         slot
     }
 
     /// Gives up a slot without a connection, to be another peer's: nobody knows it by number.
     pub(crate) fn give_up(&mut self, slot: Connection) {
-        self.by_socket.retain(|_, known| *known != slot);
+        self.by_socket.forget(slot, &self.list);
         self.free.push(slot);
     }
 
@@ -262,7 +264,9 @@ impl Peers {
 
     /// Lets another address name a slot: the one that the peer advertises.
     pub(crate) fn also_known_as(&mut self, slot: Connection, address: SocketAddr) {
-        self.by_socket.entry(address).or_insert(slot);
+        if self.by_socket.get(address, &self.list).is_none() {
+            self.by_socket.insert_other(address, slot, &self.list);
+        }
     }
 
     /// The peer of a slot.
@@ -275,6 +279,11 @@ impl Peers {
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: Connection) -> &mut Peer {
         &mut self.list[slot as usize]
+    }
+
+    /// Bytes that finding slots takes, by number and by address.
+    pub(crate) fn naming_bytes(&self) -> usize {
+        size_of_val(&self.known) + self.known.bytes() + size_of_val(&self.by_socket) + self.by_socket.bytes()
     }
 
     /// How many slots there are.

@@ -43,11 +43,22 @@ pub struct SimOptions {
     pub frame_limit: usize,
     /// Bytes that may be on their way in one direction before messages are refused.
     pub window: usize,
+    /// Endpoints of one domain have one set of descriptors, rather than three each. For thousands of endpoints, on which
+    /// nobody sleeps: nothing but time passing wakes who sleeps on it.
+    pub shared_descriptors: bool,
 }
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { delay: (200, 20_000), tick: 100, loss: 0, pieces: 250_000, frame_limit: 2_048, window: 32 << 10 }
+        Self {
+            delay: (200, 20_000),
+            tick: 100,
+            loss: 0,
+            pieces: 250_000,
+            frame_limit: 2_048,
+            window: 32 << 10,
+            shared_descriptors: false,
+        }
     }
 }
 
@@ -175,6 +186,11 @@ impl Network {
         self.lock().lose(connection, 0);
     }
 
+    /// Whether the endpoints of a domain share their descriptors.
+    pub(crate) fn shares_descriptors(&self) -> bool {
+        self.lock().options.shared_descriptors
+    }
+
     /// The seed.
     #[must_use]
     pub fn seed(&self) -> u64 {
@@ -185,6 +201,17 @@ impl Network {
     #[must_use]
     pub fn trace(&self) -> Vec<Event> {
         self.lock().trace.clone()
+    }
+
+    /// Bytes that the network itself keeps, apart from the ends of its connections: what is on its way, what happened.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let state = self.lock();
+        let flights = state.wires.iter().flat_map(|wire| &wire.directions).map(|way| way.flights.capacity());
+        flights.sum::<usize>() * size_of::<Flight>()
+            + state.wires.capacity() * size_of::<Wire>()
+            + state.trace.capacity() * size_of::<Event>()
+            + state.directory.bytes()
     }
 
     /// The state is never left half changed, so that a panic elsewhere poisons nothing.

@@ -56,6 +56,15 @@ pub(super) struct Directory {
     next: u128,
 }
 
+impl Directory {
+    /// Bytes that its tables take, about: hash tables note each place by a byte more.
+    pub(super) fn bytes(&self) -> usize {
+        let places = |capacity: usize| (capacity * 8 / 7).next_power_of_two();
+        places(self.ports.capacity()) * (size_of::<(SocketAddr, (u128, Arc<Inbox>))>() + 1)
+            + places(self.standing.capacity()) * (size_of::<(SocketAddr, SocketAddr)>() + 1)
+    }
+}
+
 /// An endpoint's place in a simulated network.
 #[derive(Debug)]
 pub struct Port {

@@ -1,0 +1,180 @@
+//! One number of addresses, in rounds.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Instant;
+
+use percale::PeerAddress;
+use percale::address::vector::{AddressVector, VectorOptions};
+
+use super::peer::{Peer, give_back};
+use super::{Line, What};
+use crate::failure::{Failure, Result, percale};
+
+/// Rounds of each comparison.
+pub(super) const ROUNDS: usize = 5;
+/// Rounds of libfabric's, which take some seconds each for a million.
+pub(super) const PEER_ROUNDS: usize = 3;
+/// Services of each node of a symmetric insertion.
+pub(super) const SERVICES: usize = 100;
+/// Lookups that are timed.
+const LOOKUPS: u64 = 2_000_000;
+/// Ranges that are timed together, each in a vector of its own: one by itself is mostly the time of finding it out.
+const RANGES: usize = 1000;
+/// Where addresses begin: 10.0.0.0.
+const FIRST: u32 = 0x0a00_0000;
+/// The port of those that are inserted one by one.
+const PORT: u16 = 7471;
+
+/// What rounds gave.
+#[derive(Debug, Default)]
+struct Rounds {
+    ns: Vec<f64>,
+    bytes: Option<f64>,
+}
+
+impl Rounds {
+    /// Times `f` on what `make` makes; memory is that of both, while what they made stays.
+    fn add<T>(&mut self, make: impl FnOnce() -> Result<T>, f: impl FnOnce(&T) -> Result<()>) -> Result<T> {
+        // What the allocator had kept would be used again, and not be seen to grow.
+        give_back();
+        let before = resident()?;
+        let made = make()?;
+        self.time(|| f(&made))?;
+        let grown = resident()?.saturating_sub(before) as f64;
+        self.bytes.get_or_insert(grown);
+        Ok(made)
+    }
+
+    fn time<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<()> {
+        let start = Instant::now();
+        let kept = f()?;
+        self.ns.push(start.elapsed().as_nanos() as f64);
+        drop(kept);
+        Ok(())
+    }
+
+    fn each(&self, parts: f64) -> Option<f64> {
+        median(&self.ns).map(|ns| ns / parts)
+    }
+}
+
+/// The middle one.
+pub(super) fn median(of: &[f64]) -> Option<f64> {
+    let mut sorted = of.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// A vector that expects so many addresses (libfabric is told as well).
+pub(super) fn vector(expected: usize) -> Result<AddressVector> {
+    AddressVector::new(VectorOptions { expected, ..VectorOptions::default() })
+        .map_err(percale("making an address vector"))
+}
+
+/// So many IPv4 addresses.
+pub(super) fn addresses(count: usize) -> Vec<SocketAddr> {
+    (FIRST..).take(count).map(|bits| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), PORT)).collect()
+}
+
+/// One number of addresses. Memory is only told for the largest, which comes first.
+pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<Line>> {
+    let v4 = addresses(count);
+    let v6 = (0xfd00u128 << 112..).take(count).map(|bits| SocketAddr::new(Ipv6Addr::from_bits(bits + 1).into(), PORT));
+    let v6: Vec<SocketAddr> = v6.collect();
+    let plain: Vec<u64> = (0..count as u64).collect();
+    let nodes = count / SERVICES;
+    let [mut insert, mut insert_v6, mut lookup, mut range, mut range_lookup, mut limit]: [Rounds; 6] =
+        Default::default();
+    let [mut peer_insert, mut peer_lookup, mut peer_range]: [Rounds; 3] = Default::default();
+    let check = |inserted: percale::address::Inserted| {
+        let all = inserted.count() == count as u64;
+        if all { Ok(()) } else { Err(Failure::Data("not all addresses were inserted".into())) }
+    };
+    let put = |vector: &AddressVector, all: &[SocketAddr]| -> Result<()> {
+        vector.insert_many(all).map_err(percale("inserting addresses")).and_then(check)
+    };
+    let put_range = |vector: &AddressVector| {
+        let inserted = vector.insert_symmetric("10.0.0.0", nodes, "5000", SERVICES);
+        inserted.map_err(percale("inserting a range")).and_then(check)
+    };
+    for round in 0..ROUNDS {
+        let flat = insert.add(|| vector(count), |vector| put(vector, &v4))?;
+        let _six = insert_v6.add(|| vector(count), |vector| put(vector, &v6))?;
+        // Vectors that are empty take memory of their own: what a range adds is what counts.
+        let empty = (0..RANGES).map(|_| vector(count)).collect::<Result<Vec<_>>>()?;
+        let symmetric = range.add(|| Ok(empty), |all| all.iter().try_for_each(put_range))?;
+        lookup.time(|| Ok(look_up(&flat, count as u64)))?;
+        limit.time(|| Ok(read(&plain)))?;
+        range_lookup.time(|| Ok(look_up(&symmetric[0], count as u64)))?;
+        if let Some(peer) = peer.filter(|_| round < PEER_ROUNDS) {
+            let table = peer_insert.add(|| peer.vector(count), |table| table.insert(FIRST, PORT, count))?;
+            peer_lookup.time(|| table.look_up(count as u64, LOOKUPS))?;
+            drop(table);
+            let range = |table: &super::peer::Vector| table.insert_symmetric(c"10.0.0.0", nodes, c"5000", SERVICES);
+            peer_range.add(|| peer.vector(count), range)?;
+        }
+    }
+    let each = count as f64;
+    let line = |what, rounds: &Rounds, parts: f64| Line {
+        what,
+        addresses: count,
+        ns: rounds.each(parts).unwrap_or_default(),
+        limit_ns: None,
+        bytes: rounds.bytes.filter(|_| largest).map(|bytes| bytes / parts),
+        peer_ns: None,
+        peer_bytes: None,
+    };
+    let beside = |line: Line, other: &Rounds, parts: f64| Line {
+        peer_ns: other.each(parts),
+        peer_bytes: other.bytes.filter(|_| largest).map(|bytes| bytes / parts),
+        ..line
+    };
+    let lookups = LOOKUPS as f64;
+    let limit = limit.each(lookups);
+    Ok(vec![
+        beside(line(What::Insert, &insert, each), &peer_insert, each),
+        line(What::InsertV6, &insert_v6, each),
+        Line { limit_ns: limit, ..beside(line(What::Lookup, &lookup, lookups), &peer_lookup, lookups) },
+        beside(line(What::Range, &range, RANGES as f64), &peer_range, 1.0),
+        line(What::RangeLookup, &range_lookup, lookups),
+    ])
+}
+
+/// Looks up any of the addresses, many times.
+fn look_up(vector: &AddressVector, count: u64) -> u64 {
+    let mut state = 1u64;
+    let mut ports = 0u64;
+    for _ in 0..LOOKUPS {
+        let found = vector.lookup(PeerAddress(next(&mut state, count)));
+        ports += found.map_or(0, |address| u64::from(address.port()));
+    }
+    black_box(ports)
+}
+
+/// The limit of that: reads any word of an array that is as large as a table of IPv4 addresses.
+fn read(words: &[u64]) -> u64 {
+    let words = black_box(words);
+    let mut state = 1u64;
+    let mut sum = 0u64;
+    for _ in 0..LOOKUPS {
+        sum = sum.wrapping_add(words[next(&mut state, words.len() as u64) as usize]);
+    }
+    black_box(sum)
+}
+
+/// Any number below `count`, cheaply, and not by what was read before (Knuth's multiplicative generator, its upper half).
+pub(super) const fn next(state: &mut u64, count: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    ((*state >> 32) * count) >> 32
+}
+
+/// Resident memory of this process but for that of files (such as its code), in bytes. Not as /proc/self/statm has it, which may
+/// be some hundred KiB behind.
+fn resident() -> Result<usize> {
+    let file = "/proc/self/smaps_rollup";
+    let text = std::fs::read_to_string(file).map_err(Failure::system(format!("reading {file}")))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib: Option<usize> = line.and_then(|rest| rest.trim().split(' ').next()?.parse().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| Failure::Data(file.into()))
+}

@@ -1,0 +1,93 @@
+//! What the size of a vector means to sending: messages to the same 64 peers, named in vectors of different sizes.
+//!
+//! The peers are endpoints of this process, over shared memory. Each vector has a sender of its own; they take turns, and what
+//! is timed is posting one message of eight bytes to each peer. Receiving is not.
+
+use std::time::Instant;
+
+use percale::address::vector::AddressVector;
+use percale::{Domain, Endpoint, Info, PeerAddress, PostError, TransportKind};
+
+use super::measure::{addresses, median, vector};
+use crate::failure::{Failure, Result, percale};
+
+/// Peers that are sent to.
+const PEERS: usize = 64;
+/// Messages to each of them from each sender.
+const TURNS: usize = 3000;
+/// Of these, the first are not counted.
+const WARM: usize = 200;
+
+/// One vector, and who sends by it.
+struct Sender {
+    endpoint: Endpoint,
+    peers: Vec<PeerAddress>,
+    ns: Vec<f64>,
+    _vector: AddressVector,
+}
+
+impl Sender {
+    /// Puts the peers among so many others, far from each other.
+    fn new(domain: &Domain, peers: &[Endpoint], count: usize) -> Result<Self> {
+        let mut all = addresses(count);
+        let places: Vec<_> = (0..PEERS).map(|peer| peer * (count / PEERS)).collect();
+        for (place, peer) in places.iter().zip(peers) {
+            all[*place] = peer.address();
+        }
+        let vector = vector(count)?;
+        vector.insert_many(all).map_err(percale("inserting addresses"))?;
+        let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").map_err(percale("opening an endpoint"))?;
+        let peers = places.iter().map(|place| PeerAddress(*place as u64)).collect();
+        Ok(Self { endpoint, peers, ns: Vec::new(), _vector: vector })
+    }
+
+    /// Sends to each peer once.
+    fn turn(&mut self, number: u64, count: bool) -> Result<()> {
+        let start = Instant::now();
+        for &peer in &self.peers {
+            loop {
+                match self.endpoint.inject(peer, &number.to_le_bytes()) {
+                    Ok(()) => break,
+                    Err(PostError::Again) => drop(self.endpoint.progress()),
+                    Err(error) => return Err(percale("sending")(error)),
+                }
+            }
+        }
+        if count {
+            self.ns.push(start.elapsed().as_nanos() as f64 / PEERS as f64);
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds to post a message to one of the same 64 peers, for each size of the vector.
+pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
+    let info = Info::discover().map_err(percale("looking at this machine"))?;
+    let domain = info.domain().transport(TransportKind::Shm).open().map_err(percale("opening a domain"))?;
+    let mut peers = Vec::new();
+    for _ in 0..PEERS {
+        peers.push(domain.endpoint().bind("127.0.0.1:0").map_err(percale("opening an endpoint"))?);
+    }
+    let mut senders = Vec::new();
+    for &count in counts {
+        senders.push(Sender::new(&domain, &peers, count)?);
+    }
+    for turn in 0..TURNS {
+        for sender in &mut senders {
+            sender.turn(turn as u64, turn >= WARM)?;
+            for peer in &peers {
+                // Its sender connects by its own progress, in this thread.
+                let receive = peer.recv(vec![0; 8]).start().map_err(percale("receiving"))?;
+                while !receive.is_ready() {
+                    sender.endpoint.progress();
+                    peer.progress();
+                }
+                let received = receive.wait().map_err(percale("receiving"))?;
+                if received.to_vec() != (turn as u64).to_le_bytes() {
+                    return Err(Failure::Data("another message arrived than was sent".into()));
+                }
+            }
+        }
+    }
+    Ok(senders.iter().map(|sender| median(&sender.ns).unwrap_or_default()).collect())
+}

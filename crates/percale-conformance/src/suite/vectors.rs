@@ -1,0 +1,132 @@
+//! Peers as address vectors of every kind name them, and messages to them.
+
+use percale::address::vector::VectorType;
+use percale::{AddressVector, Endpoint, PeerAddress, PostError};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, same};
+use crate::mesh::{Mesh, Receive};
+
+/// Another endpoint of station 0's domain.
+fn with<F: Fabric>(mesh: &Mesh<F>, vector: &AddressVector) -> Endpoint {
+    mesh.station(0).domain.endpoint().vector(vector).bind(mesh.fabric.address()).expect("an endpoint")
+}
+
+/// A message to station 1, which `peer` is, arrives whole.
+fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
+    let target = Memory::blank(8);
+    let received = mesh.receive(1, Receive::into(target));
+    let bytes = peer.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    mesh.until(|| match endpoint.inject(peer, &bytes) {
+        Ok(()) => Some(()),
+        Err(PostError::Again) => {
+            endpoint.progress();
+            None
+        }
+        Err(error) => panic!("{peer}: {error}"),
+    });
+    let report = mesh.until(|| {
+        endpoint.progress();
+        mesh.take(received)
+    });
+    assert_eq!(report.expect("a message").len, 8);
+    same(&target.read(), &bytes, "what was said");
+}
+
+/// Whatever a vector's type is, and whatever was expected to be in it.
+pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let to = mesh.endpoint(1).address();
+    assert_eq!(AddressVector::new(Default::default()).expect("a vector").options().kind, VectorType::Table);
+    for kind in [VectorType::Table, VectorType::Map] {
+        for expected in [0, 1, usize::MAX] {
+            let vector =
+                mesh.station(0).domain.address_vector().kind(kind).expected(expected).build().expect("a vector");
+            assert_eq!(vector.options().kind, kind);
+            let peers: Vec<_> =
+                vector.insert_many([to, to]).expect("room").iter().map(|peer| *peer.as_ref().expect("one")).collect();
+            let endpoint = with(&mesh, &vector);
+            for peer in peers {
+                assert_eq!(vector.lookup(peer), Some(to));
+                says(&mesh, &endpoint, peer);
+            }
+        }
+    }
+}
+
+/// What one has inserted, another sends to by its number, and may not change if he only reads.
+pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let name = format!("suite-{}-{}", F::NAME, std::process::id());
+    let domain = &mesh.station(0).domain;
+    let writer = domain.address_vector().name(&name).build().expect("a named vector");
+    let reader = domain.address_vector().name(&name).read_only().build().expect("it is there");
+    let endpoint = with(&mesh, &reader);
+    let peer = writer.insert(mesh.endpoint(1).address()).expect("room");
+    says(&mesh, &endpoint, peer);
+    assert_eq!(reader.insert("10.0.0.1:1").expect_err("it only reads").errno(), libc::EACCES);
+    assert_eq!(reader.remove(peer).expect_err("it only reads").errno(), libc::EACCES);
+    says(&mesh, &endpoint, peer);
+}
+
+/// A vector stays as long as an endpoint uses it, whoever gives it up.
+pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let peer = vector.insert(mesh.endpoint(1).address()).expect("room");
+    let endpoint = with(&mesh, &vector);
+    drop(vector);
+    says(&mesh, &endpoint, peer);
+}
+
+/// A range is one entry, whose every part is a peer like others.
+pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let to = mesh.endpoint(1).address();
+    // A few ports around the peer's, of its node and the next.
+    let first = (to.port() - 3).min(u16::MAX - 19);
+    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let inserted = vector.insert_symmetric(&to.ip().to_string(), 2, &first.to_string(), 20).expect("a range");
+    assert_eq!((inserted.count(), vector.len()), (40, 40));
+    let peer = PeerAddress(u64::from(to.port() - first));
+    assert_eq!((vector.lookup(peer), vector.find(to)), (Some(to), Some(peer)));
+    let endpoint = with(&mesh, &vector);
+    says(&mesh, &endpoint, peer);
+    // Taken out of it, and put back into its place.
+    vector.remove(peer).expect("it is there");
+    assert!(matches!(endpoint.inject(peer, b"nobody"), Err(PostError::UnknownPeer(_))));
+    assert_eq!(vector.insert(to), Ok(peer));
+    says(&mesh, &endpoint, peer);
+}
+
+/// Several calls give what one would, whatever is inserted between them elsewhere.
+pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let other = mesh.station(0).domain.address_vector().build().expect("a vector");
+    for number in 0..5 {
+        let to = mesh.endpoint(1).address();
+        assert_eq!(vector.insert(to), Ok(PeerAddress(number)));
+        other.insert(to).expect("room");
+    }
+    let endpoint = with(&mesh, &vector);
+    for number in 0..5 {
+        says(&mesh, &endpoint, PeerAddress(number));
+    }
+}
+
+/// Nobody is sent to who was removed, until he is inserted again.
+pub fn av_046_av_047_av_050_who_was_removed_is_not_sent_to<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let to = mesh.endpoint(1).address();
+    let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
+    let endpoint = with(&mesh, &vector);
+    for _ in 0..3 {
+        let peer = vector.insert(to).expect("room");
+        says(&mesh, &endpoint, peer);
+        vector.remove(peer).expect("it is there");
+        assert_eq!(vector.lookup(peer), None);
+        let refused = endpoint.inject(peer, b"nobody");
+        assert!(matches!(refused, Err(PostError::UnknownPeer(number)) if number == peer.0), "{refused:?}");
+    }
+}
