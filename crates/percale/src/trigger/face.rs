@@ -117,7 +117,6 @@ impl Lines {
         self.counters.insert(counter.place_in_memory(), counter.downgrade());
     }
 
-
     /// The counter at this place, if it is still there.
     fn at(&self, place: usize) -> Option<Counter> {
         self.counters.get(&place)?.upgrade()
