@@ -60,6 +60,7 @@ pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionSta
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 pub use endpoint::verbs::{LocalPiece, WorkRequest};
 pub use endpoint::window_work::Bind;
+pub use endpoint::scalable::ScalableEndpoint;
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};

@@ -21,6 +21,7 @@ pub use self::key::{KEY_LIMIT, read_authorization_key};
 use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
+use crate::endpoint::scalable::ScalableBuilder;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
@@ -136,6 +137,11 @@ impl Domain {
     /// A new endpoint.
     pub fn endpoint(&self) -> EndpointBuilder<'_> {
         EndpointBuilder::new(self)
+    }
+
+    /// A new scalable endpoint: several contexts behind one address.
+    pub const fn scalable_endpoint(&self) -> ScalableBuilder<'_> {
+        ScalableBuilder::new(self)
     }
 
     /// A new listener, for connections of one peer each.

@@ -5,6 +5,7 @@
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
+//! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
 //! * [`work`]: what can be posted; `raw`: posting it; [`window_work`]: for windows
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `matching`: which receive takes which message
@@ -23,6 +24,7 @@ mod raw_triggered;
 mod reactor;
 pub mod remote_work;
 pub mod safe;
+pub mod scalable;
 mod spin;
 pub mod verbs;
 pub mod window_work;

@@ -1,4 +1,4 @@
-//! Whom this endpoint talks to: one slot for each advertised address, kept across connections.
+//! Whom this endpoint talks to: one slot for each context of each advertised address, kept across connections.
 //!
 //! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
 //! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer. Only a
@@ -31,11 +31,16 @@ pub(crate) enum State {
 /// No count of removals or changes: what was never looked up.
 const NEVER: u64 = u64::MAX;
 
+/// A context of an address; endpoints that share their address with nobody are context 0.
+pub(crate) type At = (SocketAddr, u16);
+
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The address under which we know it.
     pub(crate) address: SocketAddr,
+    /// Which context of that address it is.
+    pub(crate) context: u16,
     /// Its incarnation, while it is up.
     pub(crate) incarnation: u128,
     /// The service thread's number of the connection, while it is up.
@@ -77,9 +82,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    fn at(address: SocketAddr) -> Self {
+    fn at((address, context): At) -> Self {
         Self {
             address,
+            context,
             incarnation: 0,
             serial: 0,
             bit: 0,
@@ -114,7 +120,7 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
-    by_socket: HashMap<SocketAddr, Connection>,
+    by_socket: HashMap<At, Connection>,
     /// Slots of the vector's addresses that were named.
     known: Known,
     /// The one of them that was named last, and its slot; there is one whenever `known` holds.
@@ -187,7 +193,10 @@ impl Peers {
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
         let bits = vector.options().receive_context_bits;
-        let slot = self.real_slot(address);
+        // Who numbers no contexts means the first.
+        let context = peer.0.checked_shr(u64::BITS - bits).unwrap_or(0);
+        let context = u16::try_from(context).map_err(|_| Unresolved::Unknown)?;
+        let slot = self.real_slot((address, context));
         if removals.is_multiple_of(2) {
             self.known.insert(peer, slot);
             self.last.set((peer, slot));
@@ -199,11 +208,11 @@ impl Peers {
     }
 
     /// The slot of a socket address, made if need be.
-    pub(crate) fn slot(&mut self, address: SocketAddr) -> Connection {
-        if let Some(&slot) = self.by_socket.get(&address) {
+    pub(crate) fn slot(&mut self, at: At) -> Connection {
+        if let Some(&slot) = self.by_socket.get(&at) {
             return slot;
         }
-        let peer = Peer::at(address);
+        let peer = Peer::at(at);
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.list[slot as usize] = peer;
@@ -214,7 +223,7 @@ impl Peers {
                 self.list.len() as Connection - 1
             }
         };
-        self.by_socket.insert(address, slot);
+        self.by_socket.insert(at, slot);
         slot
     }
 
@@ -233,8 +242,8 @@ impl Peers {
     }
 
     /// The slot of a socket address, following aliases.
-    pub(crate) fn real_slot(&mut self, address: SocketAddr) -> Connection {
-        let mut slot = self.slot(address);
+    pub(crate) fn real_slot(&mut self, at: At) -> Connection {
+        let mut slot = self.slot(at);
         while let State::Alias(other) = self.list[slot as usize].state {
             slot = other;
         }
@@ -261,8 +270,8 @@ impl Peers {
     }
 
     /// Lets another address name a slot: the one that the peer advertises.
-    pub(crate) fn also_known_as(&mut self, slot: Connection, address: SocketAddr) {
-        self.by_socket.entry(address).or_insert(slot);
+    pub(crate) fn also_known_as(&mut self, slot: Connection, at: At) {
+        self.by_socket.entry(at).or_insert(slot);
     }
 
     /// The peer of a slot.

@@ -1,8 +1,8 @@
 //! The handshake over TCP as a state machine without I/O: bytes in, bytes and events out.
 //!
 //! It owns what was said so far. It decides nothing about transports or duplicates: an acceptor's owner gets
-//! [`Event::Hello`] and answers with a [`Verdict`]; an initiator's owner gets [`Event::Verdict`] and says the last
-//! word itself. With a key, nothing of a peer's hello but its version and flags is looked at before the peer has proved
+//! [`Event::Wanted`], says as whom it answers, gets [`Event::Hello`] and answers with a [`Verdict`]; an initiator's owner gets [`Event::Verdict`] and says the last
+//! word itself. With a key, nothing of a peer's hello but its version, its flags and the context that it wants is looked at before the peer has proved
 //! that it knows the key; the initiator proves first, so that a stranger who merely connects gets nothing to try
 //! keys against. Proofs cover the role, both hellos (and so both nonces) and, the acceptor's, the verdict.
 
@@ -45,6 +45,8 @@ const ACCEPTOR: &[u8] = b"percale acceptor";
 /// What a handshake has to tell its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
+    /// To the acceptor: which context is wanted. It goes on with [`Handshake::speak_for`].
+    Wanted(u16),
     /// To the acceptor: who calls. It answers with [`Handshake::answer`].
     Hello(Hello),
     /// To the initiator: who answered, and what.
@@ -59,6 +61,8 @@ enum State {
     Prefix,
     /// The rest of it.
     Hello,
+    /// Acceptor: our owner says who is to answer.
+    Choosing,
     /// Acceptor: the initiator's proof.
     Proof,
     /// Acceptor: our owner's verdict.
@@ -111,7 +115,7 @@ impl Handshake {
             State::Proof => size_of::<Proof>(),
             State::Verdict => size_of::<VerdictBytes>(),
             State::Commit => size_of::<CommitBytes>(),
-            State::Deciding | State::Over => 0,
+            State::Choosing | State::Deciding | State::Over => 0,
         }
     }
 
@@ -145,7 +149,7 @@ impl Handshake {
                 self.state = State::Over;
                 Ok(Some(Event::Commit(Commit::from_bytes(&bytes)?)))
             }
-            State::Deciding | State::Over => Ok(None),
+            State::Choosing | State::Deciding | State::Over => Ok(None),
         }
     }
 
@@ -160,11 +164,12 @@ impl Handshake {
         let prefix = Prefix::read_from_bytes(&self.input).map_err(|_| Malformed::Magic)?;
         let flags = prefix.check();
         // A stranger of another protocol is told nothing; a percale of another version learns ours.
-        if !self.initiator && flags != Err(Malformed::Magic) {
+        if !self.initiator && matches!(flags, Err(ref error) if *error != Malformed::Magic) {
             self.output.extend_from_slice(self.ours.as_bytes());
         }
         if flags?.contains(HelloFlags::AUTHORIZATION) != self.key.is_some() {
             if !self.initiator {
+                self.output.extend_from_slice(self.ours.as_bytes());
                 self.refuse(Why::Authorization);
             }
             return Err(ConnectError::Authorization);
@@ -185,12 +190,26 @@ impl Handshake {
                 self.state = State::Verdict;
                 Ok(None)
             }
-            (false, Some(_)) => {
-                self.state = State::Proof;
-                Ok(None)
+            (false, _) => {
+                self.state = State::Choosing;
+                Ok(Some(Event::Wanted(theirs.wanted())))
             }
-            (false, None) => self.introduce(),
         }
+    }
+
+    /// The acceptor answers as `ours`, which is sent now. What [`feed`](Self::feed) would say follows.
+    pub(super) fn speak_for(&mut self, ours: &Hello) -> Result<Option<Event>, ConnectError> {
+        self.ours = ours.to_bytes();
+        self.output.extend_from_slice(self.ours.as_bytes());
+        if self.key.is_some() {
+            self.state = State::Proof;
+            return Ok(None);
+        }
+        let result = self.introduce();
+        if result.is_err() {
+            self.state = State::Over;
+        }
+        result
     }
 
     fn proof(&mut self) -> Result<Option<Event>, ConnectError> {
@@ -266,6 +285,8 @@ pub(super) mod fuzz {
             flags,
             place: Place { boot: [1; 16], namespace: (1, 2), user: 3 },
             address: ([127, 0, 0, 1], 7471).into(),
+            context: 0,
+            wanted: 0,
             incarnation: Incarnation([number; 16]),
             reset: [0; 16],
             nonce: [number; 32],
@@ -282,7 +303,11 @@ pub(super) mod fuzz {
                 let (now, later) = rest.split_at(piece.min(rest.len()).min(side.wants()));
                 rest = later;
                 piece = usize::from(now[0] % 64) + 1;
-                match side.feed(now) {
+                let heard = match side.feed(now) {
+                    Ok(Some(Event::Wanted(_))) => side.speak_for(&ours),
+                    heard => heard,
+                };
+                match heard {
                     Ok(Some(Event::Hello(_))) => {
                         side.answer(Verdict { ruling: Ruling::Tcp, why: Why::AnotherHost, token: [1; 16] });
                     }
@@ -321,7 +346,10 @@ mod tests {
                 }
                 idle = false;
                 let bytes: Vec<u8> = from.output().drain(..wants).collect();
-                let result = to.feed(&bytes);
+                let result = match to.feed(&bytes) {
+                    Ok(Some(Event::Wanted(_))) => to.speak_for(&hello(1 - turn as u8, to.key.is_some())),
+                    result => result,
+                };
                 if let Ok(Some(Event::Hello(_))) = &result {
                     to.answer(Verdict { ruling, why: Why::SameHost, token: [9; 16] });
                 }
@@ -404,9 +432,9 @@ mod tests {
                 prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
             } else {
                 let hello_a: Vec<u8> = a.output().drain(..).collect();
-                for part in [&hello_a[..PREFIX_BYTES], &hello_a[PREFIX_BYTES..]] {
-                    prop_assert_eq!(b.feed(part), Ok(None));
-                }
+                prop_assert_eq!(b.feed(&hello_a[..PREFIX_BYTES]), Ok(None));
+                prop_assert_eq!(b.feed(&hello_a[PREFIX_BYTES..]), Ok(Some(Event::Wanted(0))));
+                prop_assert_eq!(b.speak_for(&hello(1, true)), Ok(None));
                 b.output()[at] ^= 1 << bit;
                 let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
                 prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
