@@ -61,6 +61,7 @@ pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 pub use endpoint::verbs::{LocalPiece, WorkRequest};
 pub use endpoint::window_work::Bind;
 pub use endpoint::scalable::ScalableEndpoint;
+pub use endpoint::shared_receive::{SharedReceive, SharedReceiving};
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 pub use endpoint::{Endpoint, EndpointBuilder, SharedEndpoint};
 pub use fabric::{Info, TransportKind};

@@ -3,7 +3,7 @@
 use crate::abi::*;
 
 /// What an application asks for explicitly, and gets only then.
-const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER;
+const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER | FI_NAMED_RX_CTX;
 /// Directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
@@ -16,7 +16,7 @@ const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 /// Of the transmitting side.
 const TRANSMIT: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM | FI_TRIGGER;
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM | FI_TRIGGER | FI_NAMED_RX_CTX;
 /// Of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
@@ -37,7 +37,7 @@ pub(super) const fn offered(kind: u32) -> u64 {
     let both =
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
     // A connected endpoint has one peer: there is nobody to tell from others.
-    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV } else { both }
+    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX } else { both }
 }
 
 /// What an endpoint has whose application asked for `asked`.

@@ -22,6 +22,7 @@ use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
 use crate::endpoint::scalable::ScalableBuilder;
+use crate::endpoint::shared_receive::SharedReceive;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
@@ -142,6 +143,12 @@ impl Domain {
     /// A new scalable endpoint: several contexts behind one address.
     pub const fn scalable_endpoint(&self) -> ScalableBuilder<'_> {
         ScalableBuilder::new(self)
+    }
+
+    /// A new shared receive context.
+    #[must_use]
+    pub fn shared_receive(&self) -> SharedReceive {
+        SharedReceive::new()
     }
 
     /// A new listener, for connections of one peer each.

@@ -21,6 +21,7 @@ use super::engine::{Connector, Doorbell, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
 use super::scalable::{Seat, SharedPlace};
+use super::shared_receive::SharedReceive;
 use super::{Endpoint, SharedEndpoint, automatic};
 use crate::address::PeerAddress;
 use crate::address::vector::{AddressVector, VectorOptions};
@@ -97,6 +98,7 @@ pub struct EndpointBuilder<'d> {
     multi_minimum: usize,
     answer_timeout: Option<Duration>,
     pub(super) authorization_key: Option<Vec<u8>>,
+    shared_receive: Option<SharedReceive>,
     /// It is a context of a scalable endpoint.
     pub(super) seat: Option<Seat>,
 }
@@ -123,7 +125,7 @@ impl Purpose {
 }
 
 /// A multi-receive buffer with less than this left is released, unless the builder says otherwise.
-const MULTI_MINIMUM: usize = 64;
+pub(super) const MULTI_MINIMUM: usize = 64;
 
 impl<'d> EndpointBuilder<'d> {
     pub(crate) fn new(domain: &'d Domain) -> Self {
@@ -139,6 +141,7 @@ impl<'d> EndpointBuilder<'d> {
             multi_minimum,
             answer_timeout,
             authorization_key: None,
+            shared_receive: None,
             seat: None,
         }
     }
@@ -147,6 +150,12 @@ impl<'d> EndpointBuilder<'d> {
     /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)); they reach regions that were registered for it.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.authorization_key = Some(key.into());
+        self
+    }
+
+    /// Messages take receives of this context, besides the endpoint's own.
+    pub fn shared_receive(mut self, context: &SharedReceive) -> Self {
+        self.shared_receive = Some(context.clone());
         self
     }
 
@@ -301,8 +310,10 @@ impl<'d> EndpointBuilder<'d> {
             self.vector = AddressVector::new(VectorOptions::default()).ok();
         }
         let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
-        receive.detour(role.is_some());
+        receive.detour(role.is_some() || self.shared_receive.is_some());
         let doorbell = Arc::new(Doorbell::new(Arc::new(Bell::new()?)));
+        let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
+        let pool = shared.map(|shared| shared.pool.join(self.vector.as_ref().filter(|_| !single), doorbell.bell()));
         let core = Core {
             peers: Peers::new(self.vector, single),
             messages: Matching::new(),
@@ -331,6 +342,7 @@ impl<'d> EndpointBuilder<'d> {
             transmit: Reports::new(self.transmit.queue, self.counters.count_transmits()),
             receive,
             counters: self.counters,
+            pool,
             operations: Operations::default(),
             events: self.events,
             unexpected: 0,

@@ -84,6 +84,7 @@ impl Engine {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = Arc::clone(start.doorbell.bell());
         epoll::add(&epoll, bell.event_fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let pooled = start.core.pool.is_some();
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
@@ -96,7 +97,7 @@ impl Engine {
             epoll: Arc::new(epoll),
             ticks: None,
             sleepers: Sleepers::default(),
-            attentive: matches!(start.role, Some(Role::Listener(_))),
+            attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
             triggers: false,
             role: start.role.map(Box::new),
             process: Process::current()?,

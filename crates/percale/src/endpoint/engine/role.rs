@@ -53,6 +53,7 @@ impl Engine {
             Some(Role::Listener(_)) => self.attend_listener(),
             None => {}
         }
-        self.triggers && self.begin_due()
+        let any = self.core.pool.is_some() && self.read_notes();
+        (self.triggers && self.begin_due()) | any
     }
 }
