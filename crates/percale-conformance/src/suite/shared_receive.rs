@@ -262,6 +262,14 @@ pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Fabric>() {
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
     world.endpoints[1] = None; // It was told of the receive, and closes.
     world.turns();
+    // If it still got its message to the receive, that is over; else the receive is another's.
+    let receiving = match receiving.is_ready() {
+        true => {
+            assert_eq!(world.end(receiving).expect("a message").to_vec(), b"lost too");
+            world.shared.recv(vec![0; 16]).expect("a receive")
+        }
+        false => receiving,
+    };
     world.send(0, 2, None, b"found");
     assert_eq!(world.end(receiving).expect("a message").to_vec(), b"found");
     // A receive that waits when all are gone ends with the context.
@@ -304,7 +312,7 @@ pub fn ctx_010_connected_endpoints_share_receives<F: Fabric>() {
         clients.push(client.expect("an endpoint"));
         let mut up = 0;
         while up < 2 {
-            listener.progress();
+            _ = listener.progress();
             clients.iter().chain(&servers).for_each(|endpoint| _ = endpoint.progress());
             if let Some(Event::ConnectionRequest(request)) = served.read() {
                 let builder = domain.endpoint().event_queue(&called).shared_receive(&shared);
