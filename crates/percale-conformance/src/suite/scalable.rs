@@ -154,7 +154,8 @@ pub fn ctx_003_a_plain_address_means_context_0<F: Fabric>() {
     assert_eq!(got.source, Some(back));
     world.finish(sending).expect("a send");
     // And an ordinary endpoint has but one.
-    let error = world.finish(world.at(0, 1).send(back.receive_context(1, BITS).unwrap(), vec![1])).expect_err("no such");
+    let error =
+        world.finish(world.at(0, 1).send(back.receive_context(1, BITS).unwrap(), vec![1])).expect_err("no such");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     world.nothing_is_left();
 }
@@ -187,15 +188,28 @@ pub fn av_051_a_receive_is_directed_at_a_context<F: Fabric>() {
 
 /// Who names a context that there is not is told so.
 pub fn ctx_003_a_context_that_there_is_not_is_refused<F: Fabric>() {
-    let world = World::<F>::new("a context that there is not is refused");
+    let mut world = World::<F>::new("a context that there is not is refused");
     let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     assert!(error.to_string().contains("no receive context 3"), "{error}");
     world.pass((0, 0), (1, 2), world.name(1, 2), 1, 8); // Nothing else is the worse for it.
-    let builder = || world.domain.endpoint().vector(&world.vector);
+    let (domain, vector) = (world.domain.clone(), world.vector.clone());
+    let builder = || domain.endpoint().vector(&vector);
     for (index, errno) in [(3, libc_einval()), (1, libc_ebusy())] {
         assert_eq!(world.scalable[0].open(index, builder()).expect_err("it is not to be had").errno(), errno);
     }
+    // A context that only sends is no one's to name.
+    let one =
+        world.domain.scalable_endpoint().contexts(2).receiving(1).bind(world.fabric.address()).expect("an endpoint");
+    let peer = world.vector.insert(one.address()).expect("an address");
+    world.contexts[0].push(Some(one.open(1, builder()).expect("a context")));
+    let (sender, target) = (world.at(0, CONTEXTS), world.at(1, 0));
+    let (receive, send) = (target.recv(vec![0; 4]).start().unwrap(), sender.send(world.peers[1], vec![9; 4]).start());
+    world.finish(send.unwrap()).expect("it sends");
+    assert_eq!(world.finish(receive).expect("a message").source, Some(peer));
+    let error =
+        world.finish(world.at(1, 1).send(peer.receive_context(1, BITS).unwrap(), vec![1])).expect_err("it only sends");
+    assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     for contexts in [0, 257] {
         let error = world.domain.scalable_endpoint().contexts(contexts).bind(world.fabric.address());
         assert_eq!(error.expect_err("no such number").errno(), libc_einval());

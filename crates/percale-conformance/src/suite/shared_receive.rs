@@ -219,7 +219,8 @@ pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Fabric>() {
         }
         let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECEIVE;
         let (from, segments) = (PeerAddress::UNSPECIFIED, Segments::one(target.segment()));
-        post_shared(&world.shared, &ReceiveWork { from, segments, tag: None, context: round, flags }).expect("a buffer");
+        post_shared(&world.shared, &ReceiveWork { from, segments, tag: None, context: round, flags })
+            .expect("a buffer");
         for number in early..10 {
             world.send(number, number % SHARERS, None, &content(number as u64, 100));
             world.turns();

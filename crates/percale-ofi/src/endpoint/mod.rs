@@ -38,8 +38,9 @@ use self::port::Port;
 pub(crate) use self::setup::Setup;
 pub(crate) use self::windows::Bound;
 use crate::abi::{
-    FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_TX_CTX, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT,
-    FI_TRIGGER, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fi_ops_ep, fid, fid_domain, fid_ep,
+    FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_TX_CTX, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG,
+    FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT, FI_TRIGGER, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fi_ops_ep, fid,
+    fid_domain, fid_ep,
 };
 use crate::domain::{self, Domain};
 use crate::log;

@@ -103,7 +103,9 @@ impl Shared {
             return Ok(percale.clone());
         }
         let source = state.source.unwrap_or_else(|| self.domain.wildcard());
-        let mut builder = self.domain.percale.scalable_endpoint().contexts(self.counts[0].max(self.counts[1]));
+        let [transmit, receive] = self.counts;
+        let builder = self.domain.percale.scalable_endpoint();
+        let mut builder = builder.contexts(transmit.max(receive)).receiving(receive);
         if let Some(key) = &self.authorization {
             builder = builder.authorization_key(key.clone());
         }
@@ -150,8 +152,7 @@ unsafe impl Object for Scalable {
     const CLASS: usize = FI_CLASS_SEP;
 }
 
-static FI: fi_ops =
-    fi_ops { close: Some(close), bind: Some(bind), control: Some(control_whole), ..fi_ops::REFUSING };
+static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control_whole), ..fi_ops::REFUSING };
 static OPS: fi_ops_ep = fi_ops_ep { tx_ctx: Some(tx_context), rx_ctx: Some(rx_context), ..fi_ops_ep::REFUSING };
 static CM: fi_ops_cm = fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi_ops_cm::REFUSING };
 pub(super) static MESSAGES: fi_ops_msg = fi_ops_msg::REFUSING;

@@ -11,7 +11,7 @@ use super::Endpoint;
 use super::flags::Direction;
 use super::port::Port;
 use super::scalable::Seat;
-use super::shared::{ReceiveContext, Receives, Transmits, TransmitContext};
+use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
 use crate::abi::{
     FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV,
     FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_TRIGGER, FI_WRITE, fi_info, fid, fid_t,

@@ -174,7 +174,8 @@ unsafe fn post(
     if shared.domain.regions.local {
         let described = segments.as_slice().iter().enumerate().all(|(at, segment)| {
             // SAFETY: promised by the caller.
-            let description = if descriptions.is_null() { std::ptr::null_mut() } else { unsafe { *descriptions.add(at) } };
+            let description =
+                if descriptions.is_null() { std::ptr::null_mut() } else { unsafe { *descriptions.add(at) } };
             let rights = Access::RECEIVE | Access::READ;
             shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
         });

@@ -165,14 +165,15 @@ impl State {
     /// Takes what a message is to be put in.
     fn meet(&mut self, tagged: bool, envelope: Envelope, len: u64) -> Option<Waiting> {
         let minimum = self.multi_minimum;
-        let (part, whole) = self.tables[usize::from(tagged)].arrive_with(envelope, |_, waiting| match &waiting.kind {
-            Kind::Many(many) => {
-                let (segments, keep) = many.part(&waiting.segments, len, minimum);
-                let part = Waiting { segments, kind: Kind::Many(Arc::clone(many)), ..*waiting };
-                (keep, Some(part))
-            }
-            _ => (Keep::Remove, None),
-        })?;
+        let (part, whole) =
+            self.tables[usize::from(tagged)].arrive_with(envelope, |_, waiting| match &waiting.kind {
+                Kind::Many(many) => {
+                    let (segments, keep) = many.part(&waiting.segments, len, minimum);
+                    let part = Waiting { segments, kind: Kind::Many(Arc::clone(many)), ..*waiting };
+                    (keep, Some(part))
+                }
+                _ => (Keep::Remove, None),
+            })?;
         part.or(whole)
     }
 

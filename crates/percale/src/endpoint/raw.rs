@@ -11,9 +11,9 @@
 use super::Endpoint;
 use super::access::Access;
 use super::access::reach::Call;
-use super::shared_receive::SharedReceive;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
+use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};

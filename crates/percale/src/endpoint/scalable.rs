@@ -65,17 +65,24 @@ impl Seat {
 pub struct ScalableBuilder<'d> {
     domain: &'d Domain,
     contexts: u16,
+    receiving: Option<u16>,
     authorization_key: Option<Vec<u8>>,
 }
 
 impl<'d> ScalableBuilder<'d> {
     pub(crate) const fn new(domain: &'d Domain) -> Self {
-        Self { domain, contexts: 1, authorization_key: None }
+        Self { domain, contexts: 1, receiving: None, authorization_key: None }
     }
 
     /// How many contexts there are to be, 1 to [`CONTEXT_LIMIT`]. Default 1.
     pub const fn contexts(mut self, contexts: u16) -> Self {
         self.contexts = contexts;
+        self
+    }
+
+    /// Peers may name only the first so many of them; the others send. Default: all.
+    pub const fn receiving(mut self, contexts: u16) -> Self {
+        self.receiving = Some(contexts);
         self
     }
 
@@ -90,15 +97,16 @@ impl<'d> ScalableBuilder<'d> {
     /// # Errors
     /// If the address cannot be had, or there are to be no or too many contexts.
     pub fn bind(self, address: impl AsRef<str>) -> Result<ScalableEndpoint, BindError> {
-        let Self { domain, contexts, authorization_key } = self;
-        if contexts == 0 || contexts > CONTEXT_LIMIT {
-            return Err(BindError::Contexts(contexts));
+        let Self { domain, contexts, receiving, authorization_key } = self;
+        let counts = (contexts, receiving.unwrap_or(contexts));
+        if contexts == 0 || contexts.max(counts.1) > CONTEXT_LIMIT {
+            return Err(BindError::Contexts(contexts.max(counts.1)));
         }
         let bind = resolve(address.as_ref())?;
         let settings = &domain.inner.settings;
         let failed = |error| BindError::Bind { address: bind, error };
         let place = if let Some(network) = &settings.sim {
-            SharedPlace::Sim(network.site(bind, contexts).map_err(failed)?)
+            SharedPlace::Sim(network.site(bind, counts).map_err(failed)?)
         } else {
             let service = domain.inner.service.as_ref().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
             let options = EndpointOptions {
@@ -107,7 +115,7 @@ impl<'d> ScalableBuilder<'d> {
                 connect_timeout: settings.connect_timeout,
                 ..EndpointOptions::new(bind, Incarnation::random()?)
             };
-            SharedPlace::Service(service.open_site(options, contexts).map_err(failed)?)
+            SharedPlace::Service(service.open_site(options, counts).map_err(failed)?)
         };
         Ok(ScalableEndpoint { domain: domain.clone(), place, contexts, authorization_key })
     }

@@ -76,8 +76,11 @@ impl Core {
 
     /// A shared receive gets no message.
     fn end_shared(&mut self, tagged: bool, waiting: Waiting, error: ErrorCode, why: &str) {
-        let released =
-            if matches!(waiting.kind, Kind::Many(_)) { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() };
+        let released = if matches!(waiting.kind, Kind::Many(_)) {
+            CompletionFlags::MULTI_RECEIVE
+        } else {
+            CompletionFlags::empty()
+        };
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let flags = CompletionFlags::RECEIVE | kind | released;
         let (context, notify) = match waiting.kind {

@@ -186,8 +186,15 @@ impl Core {
         tagged: bool,
         pattern: &Pattern,
     ) -> Result<(), PostError> {
-        let state =
-            Multi { segments: work.segments, used: 0, in_flight: 0, closed: false, pooled: None, context: work.context, notify };
+        let state = Multi {
+            segments: work.segments,
+            used: 0,
+            in_flight: 0,
+            closed: false,
+            pooled: None,
+            context: work.context,
+            notify,
+        };
         let multi = self.multis.insert(state) as u32;
         while let Some(held) = self.table(tagged).find(pattern) {
             let Some(message) = self.table(tagged).take(held) else { break };

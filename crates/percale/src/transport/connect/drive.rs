@@ -203,6 +203,7 @@ impl Reactor {
             (None, _) if context == 0 => {}
             (Some(contexts), None) if context < contexts => setup.refusal = Some(Why::ContextClosed),
             (_, None) => setup.refusal = Some(Why::NoContext),
+            (Some(contexts), _) if context >= contexts => setup.refusal = Some(Why::NoContext),
             (_, Some(member)) => {
                 let owner = self.endpoints.get(member).ok_or(Next::Drop)?;
                 setup.ours = owner.hello().map_err(|_| Next::Drop)?;

@@ -97,7 +97,7 @@ pub(super) struct Opened {
     pub(super) bell: Option<Arc<dyn LocalBell>>,
     /// Of a context: whose, and which.
     pub(super) site: Option<(u64, u16)>,
-    /// Of a site: how many contexts it has.
+    /// Of a site: how many of its contexts can be named.
     pub(super) contexts: Option<u16>,
     pub(super) mailbox: Arc<Mailbox>,
 }
@@ -203,13 +203,18 @@ impl Service {
         self.enter(options, mailbox, None)
     }
 
-    /// Opens an address that `contexts` contexts share, without any of them; nobody looks at its notices.
+    /// Opens an address that so many contexts share, of which the first so many can be named; none of them is open yet. Nobody
+    /// looks at its notices.
     ///
     /// # Errors
     /// As of [`open`](Self::open).
-    pub fn open_site(self: &Arc<Self>, options: EndpointOptions, contexts: u16) -> io::Result<Arc<Site>> {
+    pub fn open_site(
+        self: &Arc<Self>,
+        options: EndpointOptions,
+        (contexts, receiving): (u16, u16),
+    ) -> io::Result<Arc<Site>> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let registration = self.enter(options, &Mailbox::new(wake), Some(contexts))?;
+        let registration = self.enter(options, &Mailbox::new(wake), Some(receiving))?;
         Ok(Arc::new(Site { registration, taken: Mutex::new(vec![false; contexts.into()]) }))
     }
 

@@ -157,7 +157,9 @@ impl Reactor {
                 })
             }
         };
-        owner.held.insert(peer, Held { serial, token: setup.token, address: identity.address, context: identity.context });
+        owner
+            .held
+            .insert(peer, Held { serial, token: setup.token, address: identity.address, context: identity.context });
         for (old, serial) in replaced {
             owner.held.remove(&old);
             owner.post(Notice::Replaced { serial, old, new: peer });

@@ -58,8 +58,8 @@ type At = (SocketAddr, u16);
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     ports: HashMap<At, (u128, Arc<Inbox>)>,
-    /// Addresses whose contexts are ports, and how many each has.
-    sites: HashMap<SocketAddr, u16>,
+    /// Addresses whose contexts are ports, how many each has, and how many of them can be named.
+    sites: HashMap<SocketAddr, (u16, u16)>,
     /// Ends that stand: (whose, towards whom).
     standing: HashSet<(At, At)>,
     next: u128,
@@ -134,11 +134,11 @@ impl Network {
         Ok(Port { network: self.clone(), at, incarnation, inbox, _site: None })
     }
 
-    /// Opens an address for `contexts` ports.
+    /// Opens an address for so many ports, of which so many can be named.
     ///
     /// # Errors
     /// If the address is taken.
-    pub(crate) fn site(&self, bind: SocketAddr, contexts: u16) -> io::Result<Arc<SimSite>> {
+    pub(crate) fn site(&self, bind: SocketAddr, contexts: (u16, u16)) -> io::Result<Arc<SimSite>> {
         let mut state = self.lock();
         let address = state.directory.address(bind)?;
         state.directory.sites.insert(address, contexts);
@@ -152,7 +152,7 @@ impl Network {
     pub(crate) fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<Port> {
         let mut state = self.lock();
         let (directory, at) = (&mut state.directory, (site.address, context));
-        if directory.sites.get(&site.address).is_none_or(|contexts| context >= *contexts) {
+        if directory.sites.get(&site.address).is_none_or(|(contexts, _)| context >= *contexts) {
             return Err(io::ErrorKind::NotFound.into());
         }
         if directory.ports.contains_key(&at) {
@@ -179,7 +179,9 @@ impl Port {
         let to = (peer, context);
         let mut state = self.network.lock();
         let directory = &mut state.directory;
-        let Some((incarnation, inbox)) = directory.ports.get(&to).map(|(who, inbox)| (*who, Arc::clone(inbox)))
+        let named = directory.sites.get(&peer).is_none_or(|(_, receiving)| context < *receiving);
+        let Some((incarnation, inbox)) =
+            directory.ports.get(&to).filter(|_| named).map(|(who, inbox)| (*who, Arc::clone(inbox)))
         else {
             drop(state);
             return self.inbox.push(SimNotice::Failed { attempt, peer, context });
