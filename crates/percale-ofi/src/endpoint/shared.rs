@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percale::{Access, PeerAddress, ReceiveWork, Segments, SharedReceive};
 
+use super::described::nth;
 use super::flags::Direction;
 use super::setup::MULTI_MINIMUM;
 use super::{answer, local, scalable, unsupported};
@@ -174,8 +175,7 @@ unsafe fn post(
     if shared.domain.regions.local {
         let described = segments.as_slice().iter().enumerate().all(|(at, segment)| {
             // SAFETY: promised by the caller.
-            let description =
-                if descriptions.is_null() { std::ptr::null_mut() } else { unsafe { *descriptions.add(at) } };
+            let description = unsafe { nth(descriptions, at) };
             let rights = Access::RECEIVE | Access::READ;
             shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
         });
