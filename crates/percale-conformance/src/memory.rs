@@ -8,7 +8,16 @@
 
 use std::marker::PhantomData;
 
-use percale::{Segment, Segments};
+use percale::{PostError, ReceiveWork, Segment, Segments, SharedReceive};
+
+/// Posts a receive of memory that is never freed.
+///
+/// # Errors
+/// As of [`SharedReceive::post_recv`].
+pub fn post_shared(shared: &SharedReceive, work: &ReceiveWork) -> Result<(), PostError> {
+    // SAFETY: the suite's memory lives as long as the process, and is read when the operation is over.
+    unsafe { shared.post_recv(work) }
+}
 
 /// Memory that lives as long as the process. Copies name the same memory.
 #[derive(Clone, Copy, Debug)]

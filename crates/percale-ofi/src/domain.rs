@@ -1,7 +1,7 @@
 //! `fid_domain`: a percale domain, as the client's attributes ask for it (fi_domain(3)).
 
 use std::ffi::{CStr, c_int, c_void};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
@@ -48,6 +48,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Any address.
+    pub(crate) fn wildcard(&self) -> SocketAddr {
+        let ip: IpAddr = if self.ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        SocketAddr::new(ip, 0)
+    }
+
     /// An endpoint was enabled.
     pub(crate) fn opened(&self, port: &Arc<Port>) {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
@@ -92,6 +98,9 @@ static OPS: fi_ops_domain = fi_ops_domain {
     av_open: Some(vector::open),
     cq_open: Some(queue::open),
     endpoint: Some(endpoint::open),
+    scalable_ep: Some(endpoint::scalable::open),
+    stx_ctx: Some(endpoint::shared::open_transmit),
+    srx_ctx: Some(endpoint::shared::open_receive),
     cntr_open: Some(counter::open),
     poll_open: Some(poll_set::open),
     query_atomic: Some(endpoint::query),

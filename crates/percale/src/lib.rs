@@ -58,6 +58,8 @@ pub use domain::{CacheMonitor, CacheSettings};
 pub use domain::{Domain, DomainBuilder, Progress, Trust};
 pub use endpoint::connection::{ConnectionError, ConnectionRequest, ConnectionState, Listener};
 pub use endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
+pub use endpoint::scalable::ScalableEndpoint;
+pub use endpoint::shared_receive::{SharedReceive, SharedReceiving};
 pub use endpoint::verbs::{LocalPiece, WorkRequest};
 pub use endpoint::window_work::Bind;
 pub use endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};

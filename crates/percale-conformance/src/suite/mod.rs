@@ -19,7 +19,9 @@ pub mod regions;
 pub mod remote;
 pub mod remote_model;
 pub mod safe;
+pub mod scalable;
 pub mod sets;
+pub mod shared_receive;
 pub mod sleeping;
 pub mod tagged;
 pub mod triggered;
@@ -231,6 +233,15 @@ macro_rules! conformance {
                 shared_queues_take_the_results_of_both_sides;
             counting:
                 cmp_017_messages_are_counted_by_their_kind;
+            scalable:
+                ctx_002_contexts_of_one_endpoint_reach_each_other;
+            shared_receive:
+                ctx_007_messages_to_any_endpoint_take_shared_receives,
+                ctx_007_messages_that_came_before_are_taken_in_order,
+                ctx_007_raw_receives_report_where_they_were_received,
+                ctx_008_what_is_cancelled_takes_no_message,
+                ctx_008_a_multi_receive_buffer_is_shared,
+                ctx_008_closed_endpoints_take_nothing_with_them;
             safe:
                 safe_operations_give_their_buffers_back,
                 safe_multi_receive,
@@ -249,6 +260,16 @@ macro_rules! conformance {
                 av_009_av_042_av_043_a_peer_of_a_range_is_sent_to,
                 av_002_av_030_av_031_several_calls_are_as_one,
                 av_046_av_047_av_050_who_was_removed_is_not_sent_to;
+            shared_receive:
+                ctx_009_a_directed_shared_receive_ends_with_its_peer;
+            scalable:
+                av_008_av_051_ctx_001_each_receive_context_gets_its_own_messages,
+                ctx_003_a_plain_address_means_context_0,
+                av_051_a_receive_is_directed_at_a_context,
+                ctx_003_a_context_that_there_is_not_is_refused,
+                ctx_001_memory_is_accessed_through_contexts,
+                ctx_005_a_closed_context_ends_what_waits_for_it,
+                ctx_005_the_address_lasts_as_long_as_a_context;
             triggered:
                 trig_013_a_receive_sets_a_send_off;
             connected:
@@ -278,6 +299,12 @@ macro_rules! conformance {
     };
     (@real $fabric:ty) => {
         $crate::tests! { $fabric,
+            shared_receive:
+                ctx_010_connected_endpoints_share_receives,
+                ctx_007_threads_drive_endpoints_that_share_receives;
+            scalable:
+                ctx_004_a_context_that_is_not_open_yet_is_waited_for,
+                ctx_006_threads_drive_contexts_of_their_own;
             connections_shared:
                 con_021_events_are_waited_for_by_shared_endpoints,
                 con_021_automatic_progress_connects,

@@ -106,11 +106,7 @@ pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: 
     // SAFETY: an endpoint of ours.
     let endpoint = unsafe { Endpoint::of(ep) };
     match command {
-        FI_ENABLE => code(endpoint.setup.enable(ep).map(|()| {
-            if let Err(refused) = endpoint.port() {
-                log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
-            }
-        })),
+        FI_ENABLE => code(endpoint.enable(ep)),
         FI_ALIAS => {
             // SAFETY: the argument of FI_ALIAS.
             let alias = unsafe { &*argument.cast::<fi_alias>() };

@@ -112,7 +112,7 @@ impl Check<'_> {
 
 /// # Safety
 /// `list` is null, or has as many.
-unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {
+pub(super) unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {
     // SAFETY: promised by the caller.
     if list.is_null() { std::ptr::null_mut() } else { unsafe { list.add(at).read() } }
 }

@@ -1,6 +1,7 @@
 //! `fid_ep`: an endpoint (fi_endpoint(3)).
 //!
 //! * [`setup`]: what is bound to it, and enabling it: then percale's endpoint is opened
+//! * [`scalable`]: several of them behind one address; [`shared`]: contexts that endpoints share
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that look at descriptions first;
@@ -18,7 +19,9 @@ mod local;
 mod message;
 pub(crate) mod port;
 mod rma;
+pub(crate) mod scalable;
 mod setup;
+pub(crate) mod shared;
 mod tagged;
 pub(crate) mod trigger;
 mod windows;
@@ -36,10 +39,11 @@ use self::port::Port;
 pub(crate) use self::setup::Setup;
 pub(crate) use self::windows::Bound;
 use crate::abi::{
-    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT,
-    FI_TRIGGER, FI_XPU, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
+    FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_TX_CTX, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG,
+    FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT, FI_TRIGGER, FI_XPU, fi_addr_t, fi_info, fi_ops, fi_ops_collective,
+    fi_ops_ep, fid, fid_domain, fid_ep,
 };
-use crate::domain::Domain;
+use crate::domain::{self, Domain};
 use crate::log;
 use crate::object::{self, Object};
 
@@ -64,6 +68,53 @@ pub(crate) struct Endpoint {
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Object for Endpoint {
     const CLASS: usize = FI_CLASS_EP;
+
+    /// Contexts of scalable endpoints are endpoints as well.
+    unsafe fn of_class<'a>(pointer: *mut fid) -> Option<&'a Self> {
+        // SAFETY: promised by the caller; every object begins with a `fid`.
+        let class = unsafe { pointer.as_ref() }?.fclass;
+        // SAFETY: the class says that it is of this type.
+        matches!(class, FI_CLASS_EP | FI_CLASS_TX_CTX | FI_CLASS_RX_CTX).then(|| unsafe { Self::of(pointer) })
+    }
+}
+
+/// What endpoints are to be like, as an info has it.
+#[derive(Clone, Copy, Debug)]
+struct Wishes {
+    /// FI_EP_
+    kind: u32,
+    /// Receives are from whom they say.
+    directed: bool,
+    /// Operations may wait for counters.
+    triggers: bool,
+    /// Devices may set operations off.
+    xpu: bool,
+    /// Default flags of sends and receives.
+    flags: [u64; 2],
+}
+
+impl Wishes {
+    /// # Safety
+    /// The info is readable with all it points to.
+    unsafe fn of(domain: &domain::Shared, info: &fi_info) -> Self {
+        // SAFETY: promised by the caller.
+        let kind = unsafe { info.ep_attr.as_ref() }.map_or(FI_EP_RDM, |attr| attr.r#type);
+        // SAFETY: promised by the caller.
+        let transmit = unsafe { info.tx_attr.as_ref() };
+        // SAFETY: promised by the caller.
+        let receive = unsafe { info.rx_attr.as_ref() };
+        let caps = receive.map_or(0, |attr| attr.caps) | info.caps;
+        if caps & FI_RMA_EVENT != 0 {
+            domain.rma_events.store(true, Ordering::Relaxed);
+        }
+        Self {
+            kind,
+            directed: caps & FI_DIRECTED_RECV != 0 && kind != FI_EP_MSG,
+            triggers: caps & FI_TRIGGER != 0,
+            xpu: caps & FI_XPU != 0,
+            flags: [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)],
+        }
+    }
 }
 
 static FI: fi_ops =
@@ -81,45 +132,16 @@ pub(crate) unsafe extern "C" fn open(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: null, or the client's.
     let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
-    // SAFETY: as above.
-    let kind = unsafe { info.ep_attr.as_ref() }.map_or(FI_EP_RDM, |attr| attr.r#type);
+    // SAFETY: an info is readable with all it points to.
+    let wishes = unsafe { Wishes::of(domain, info) };
+    let kind = wishes.kind;
     if kind != FI_EP_RDM && kind != FI_EP_MSG {
         log::warning!(FI_LOG_EP_CTRL, "fi_endpoint: there are endpoints of types FI_EP_RDM and FI_EP_MSG, not {kind}");
         return -libc::EINVAL;
     }
-    // SAFETY: as above.
-    let transmit = unsafe { info.tx_attr.as_ref() };
-    // SAFETY: as above.
-    let receive = unsafe { info.rx_attr.as_ref() };
-    let caps = receive.map_or(0, |attr| attr.caps) | info.caps;
-    if caps & FI_RMA_EVENT != 0 {
-        domain.rma_events.store(true, Ordering::Relaxed);
-    }
-    let local = domain.regions.local;
-    let defaults = [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)];
     // SAFETY: an info's addresses are as long as it says.
     let setup = Arc::new(unsafe { Setup::new(domain, info, kind) });
-    Endpoint {
-        fid: fid_ep {
-            fid: object::head(FI_CLASS_EP, context, &FI),
-            ops: std::ptr::from_ref(&control::OPS).cast_mut(),
-            cm: std::ptr::from_ref(&control::CM).cast_mut(),
-            msg: std::ptr::from_ref(if local { &described::MESSAGES } else { &message::OPS }).cast_mut(),
-            rma: std::ptr::from_ref(if local { &described::RMA } else { &rma::OPS }).cast_mut(),
-            tagged: std::ptr::from_ref(if local { &described::TAGGED } else { &tagged::OPS }).cast_mut(),
-            atomic: std::ptr::from_ref(if local { &described::ATOMIC } else { &atomic::OPS }).cast_mut(),
-            collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
-        },
-        port: OnceLock::new(),
-        directed: caps & FI_DIRECTED_RECV != 0 && kind == FI_EP_RDM,
-        single: kind == FI_EP_MSG,
-        triggers: caps & FI_TRIGGER != 0,
-        xpu: caps & FI_XPU != 0,
-        transmit: Direction::new(defaults[0]),
-        receive: Direction::new(defaults[1]),
-        setup,
-    }
-    .hand_out(ep)
+    Endpoint::new(FI_CLASS_EP, context, &control::OPS, wishes, setup).hand_out(ep)
 }
 
 /// As [`open`], with flags, of which there are none.
@@ -174,6 +196,53 @@ fn unsupported(flags: u64) -> isize {
 }
 
 impl Endpoint {
+    fn new(class: usize, context: *mut c_void, ops: &'static fi_ops_ep, wishes: Wishes, setup: Arc<Setup>) -> Self {
+        let local = setup.domain().regions.local;
+        Self {
+            fid: fid_ep {
+                fid: object::head(class, context, &FI),
+                ops: std::ptr::from_ref(ops).cast_mut(),
+                cm: std::ptr::from_ref(&control::CM).cast_mut(),
+                msg: std::ptr::from_ref(if local { &described::MESSAGES } else { &message::OPS }).cast_mut(),
+                rma: std::ptr::from_ref(if local { &described::RMA } else { &rma::OPS }).cast_mut(),
+                tagged: std::ptr::from_ref(if local { &described::TAGGED } else { &tagged::OPS }).cast_mut(),
+                atomic: std::ptr::from_ref(if local { &described::ATOMIC } else { &atomic::OPS }).cast_mut(),
+                collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
+            },
+            port: OnceLock::new(),
+            directed: wishes.directed,
+            single: wishes.kind == FI_EP_MSG,
+            triggers: wishes.triggers,
+            xpu: wishes.xpu,
+            transmit: Direction::new(wishes.flags[0]),
+            receive: Direction::new(wishes.flags[1]),
+            setup,
+        }
+    }
+
+    /// fi_enable(3). A context of a scalable endpoint waits for the other half of its pair.
+    fn enable(&self, ep: *mut fid) -> Result<(), i32> {
+        let class = self.fid.fid.fclass;
+        if let Some(seat) = self.setup.seat() {
+            if self.setup.port().is_some() && !seat.is_enabled(class) {
+                log::warning!(
+                    FI_LOG_EP_CTRL,
+                    "fi_enable: the contexts of this number are in use; enable both before the first operation"
+                );
+                return Err(FI_EOPBADSTATE);
+            }
+            seat.enabled(class);
+            if !seat.is_complete() {
+                return Ok(());
+            }
+        }
+        self.setup.enable(ep)?;
+        if let Err(refused) = self.port() {
+            log::note!(FI_LOG_EP_CTRL, "an enabled endpoint without a port: {refused}");
+        }
+        Ok(())
+    }
+
     /// What its aliases share.
     pub(crate) const fn setup(&self) -> &Arc<Setup> {
         &self.setup
@@ -197,7 +266,7 @@ impl Endpoint {
     /// An alias made before the endpoint was enabled finds it here.
     #[cold]
     fn late_port(&self) -> Result<&Port, isize> {
-        let Some(port) = self.setup.port() else {
+        let Some(port) = self.setup.opened() else {
             log::warning!(FI_LOG_EP_CTRL, "an operation was posted to an endpoint that is not enabled");
             return Err(-(FI_EOPBADSTATE as isize));
         };
@@ -222,7 +291,7 @@ impl Endpoint {
     /// Whether operations can be posted. Until then the directions do not know what they report.
     #[inline]
     fn is_ready(&self) -> bool {
-        self.port.get().is_some() || self.setup.port().is_some() && self.late_port().is_ok()
+        self.port.get().is_some() || self.setup.opened().is_some() && self.late_port().is_ok()
     }
 
     /// percale's flags for those of a send's or an access' call.

@@ -10,6 +10,8 @@ use percale::endpoint::connection::ConnectionRequest;
 use super::Endpoint;
 use super::flags::Direction;
 use super::port::Port;
+use super::scalable::Seat;
+use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
 use crate::abi::{
     FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV,
     FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_TRIGGER, FI_WRITE, fi_info, fid, fid_t,
@@ -32,6 +34,8 @@ pub(crate) struct Setup {
     triggers: bool,
     bound: Mutex<Bound>,
     port: OnceLock<Arc<Port>>,
+    /// It is of a pair of contexts of a scalable endpoint.
+    seat: Option<Seat>,
 }
 
 /// What was bound before the endpoint was enabled, and is held until it is closed.
@@ -50,6 +54,8 @@ struct Bound {
     counters: Vec<(u64, Arc<counter::Shared>)>,
     events: Option<Arc<events::Shared>>,
     multi_minimum: Option<usize>,
+    shared_receive: Option<Arc<Receives>>,
+    _shared_transmit: Option<Arc<Transmits>>,
     /// Its own authorization key, in the place of the domain's.
     authorization: Option<Vec<u8>>,
 }
@@ -63,7 +69,7 @@ struct Reports {
 /// What counters of endpoints count.
 const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// A multi-receive buffer with less than this left is released, unless the client says otherwise.
-const MULTI_MINIMUM: usize = 64;
+pub(super) const MULTI_MINIMUM: usize = 64;
 
 pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) -> c_int {
     // SAFETY: an endpoint of ours, and some open object of the client's.
@@ -74,7 +80,7 @@ pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) 
 ///
 /// # Safety
 /// It is as long as the info says.
-unsafe fn authorization(info: &fi_info) -> Option<Vec<u8>> {
+pub(super) unsafe fn authorization(info: &fi_info) -> Option<Vec<u8>> {
     // SAFETY: null, or the info's attributes.
     let attr = unsafe { info.ep_attr.as_ref() }?;
     let (key, size) = (attr.auth_key, attr.auth_key_size);
@@ -106,7 +112,32 @@ impl Setup {
             triggers: info.caps & FI_TRIGGER != 0,
             bound: Mutex::new(bound),
             port: OnceLock::new(),
+            seat: None,
         }
+    }
+
+    /// That of a pair of contexts.
+    pub(super) fn of_context(domain: &Arc<domain::Shared>, triggers: bool, seat: Seat) -> Self {
+        let (bound, port) = (Mutex::default(), OnceLock::new());
+        Self { domain: Arc::clone(domain), kind: FI_EP_RDM, triggers, bound, port, seat: Some(seat) }
+    }
+
+    pub(super) const fn seat(&self) -> Option<&Seat> {
+        self.seat.as_ref()
+    }
+
+    /// percale's endpoint. Contexts of which only one is enabled are opened by the first operation.
+    pub(super) fn opened(&self) -> Option<&Arc<Port>> {
+        if self.port().is_none() && self.open_late().is_err() {
+            return None;
+        }
+        self.port()
+    }
+
+    /// Opens contexts of which only one is enabled.
+    pub(super) fn open_late(&self) -> Result<(), i32> {
+        let begun = self.seat.as_ref().is_some_and(Seat::is_begun);
+        if begun { self.enable(std::ptr::null_mut()) } else { Ok(()) }
     }
 
     fn bound(&self) -> MutexGuard<'_, Bound> {
@@ -229,6 +260,16 @@ impl Setup {
             bound.events = Some(Arc::clone(events.shared()));
             return Ok(());
         }
+        // SAFETY: promised by the caller.
+        if let Some(context) = unsafe { ReceiveContext::of_class(other) } {
+            bound.shared_receive = Some(Arc::clone(context.shared()));
+            return Ok(());
+        }
+        // SAFETY: promised by the caller.
+        if let Some(context) = unsafe { TransmitContext::of_class(other) } {
+            bound._shared_transmit = Some(Arc::clone(context.shared()));
+            return Ok(());
+        }
         log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: objects of this class are not bound to endpoints");
         Err(libc::EINVAL)
     }
@@ -238,13 +279,24 @@ impl Setup {
         if self.port().is_some() {
             return Ok(());
         }
-        let bound = self.bound();
+        let mut bound = self.bound();
+        if let (None, Some(seat)) = (&bound.vector, &self.seat) {
+            bound.vector = Some(seat.whole.vector()?);
+        }
         if self.kind == FI_EP_RDM && bound.vector.is_none() {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: a reliable-datagram endpoint needs an address vector; bind one");
             return Err(FI_ENOAV);
         }
         if bound.transmit.is_none() && bound.receive.is_none() && bound.counters.is_empty() {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: the endpoint has neither completion queue nor counter; bind one");
+            return Err(FI_ENOCQ);
+        }
+        if bound.shared_receive.is_some() && bound.receive.as_ref().is_none_or(|reports| reports.selective) {
+            log::warning!(
+                FI_LOG_EP_CTRL,
+                "fi_enable: with a shared receive context the endpoint needs a completion queue for all receives; bind one with \
+                 FI_RECV and without FI_SELECTIVE_COMPLETION"
+            );
             return Err(FI_ENOCQ);
         }
         let direct = match (&bound.transmit, &bound.receive) {
@@ -256,6 +308,9 @@ impl Setup {
         let mut builder = self.domain.percale.endpoint();
         if let Some(key) = &bound.authorization {
             builder = builder.authorization_key(key.clone());
+        }
+        if let Some(shared) = &bound.shared_receive {
+            builder = builder.shared_receive(&shared.percale);
         }
         if let Some(vector) = &bound.vector {
             builder = builder.vector(&vector.percale);
@@ -287,10 +342,8 @@ impl Setup {
             builder = builder.event_queue(&events.percale);
         }
         builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
-        let source = bound.source.unwrap_or_else(|| {
-            let wildcard = if self.domain.ipv6 { "[::]:0" } else { "0.0.0.0:0" };
-            wildcard.parse().unwrap_or_else(|_| unreachable!("it is an address"))
-        });
+        let source = bound.source.unwrap_or_else(|| self.domain.wildcard());
+        let whole = self.seat.as_ref().map(|seat| seat.whole.percale().map(|whole| (whole, seat.index))).transpose()?;
         let slept_on =
             [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
         // Reading an event queue drives connected endpoints, in whichever thread: queues belong to fabrics, not to domains, whose
@@ -298,8 +351,14 @@ impl Setup {
         let port = if single {
             builder.bind_single_shared(source.to_string()).map(Port::Shared)
         } else if self.domain.serialized && !slept_on && !self.triggers {
+            let opened = match &whole {
+                Some((whole, index)) => whole.open(*index, builder),
+                None => builder.bind(source.to_string()),
+            };
             // SAFETY: the client serializes what it does with the endpoint and what that completes to.
-            builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
+            opened.map(|endpoint| unsafe { Port::owned(endpoint) })
+        } else if let Some((whole, index)) = &whole {
+            whole.open_shared(*index, builder).map(Port::Shared)
         } else {
             builder.bind_shared(source.to_string()).map(Port::Shared)
         };

@@ -3,7 +3,8 @@
 use crate::abi::*;
 
 /// What an application asks for explicitly, and gets only then.
-const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER | FI_XPU;
+const PRIMARY: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER | FI_XPU | FI_NAMED_RX_CTX;
 /// Directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
@@ -15,8 +16,18 @@ const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 /// Of domains.
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 /// Of the transmitting side.
-const TRANSMIT: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM | FI_TRIGGER | FI_XPU;
+const TRANSMIT: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_FENCE
+    | FI_HMEM
+    | FI_TRIGGER
+    | FI_XPU
+    | FI_NAMED_RX_CTX;
 /// Of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
@@ -39,7 +50,7 @@ pub(super) const fn offered(kind: u32, api: u32) -> u64 {
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
     let both = if api < fi_version(2, 0) { both | FI_XPU } else { both };
     // A connected endpoint has one peer: there is nobody to tell from others.
-    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV } else { both }
+    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX } else { both }
 }
 
 /// What an endpoint has whose application asked for `asked`.

@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 
+use percale::endpoint::scalable::CONTEXT_LIMIT;
 use percale::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT};
 use percale::memory::region::RAW_KEY_BYTES;
 use percale::memory::volatile::IOV_LIMIT;
@@ -103,7 +104,7 @@ pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<At
         tx: transmit(hints, caps)?,
         rx: receive(hints, caps)?,
         ep: endpoint(hints, kind, ep_key.len())?,
-        domain: fi_domain_attr { mr_mode, ..domain(hints, domain_key.len())? },
+        domain: fi_domain_attr { mr_mode, ..domain(hints, kind, domain_key.len())? },
         domain_key,
         ep_key,
     })
@@ -170,8 +171,8 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
         return Err(format!("hints ask for ep_attr->protocol_version {}; it is {spoken}", asked.protocol_version));
     }
     at_most("ep_attr->max_msg_size", asked.max_msg_size, MESSAGE_LIMIT)?;
-    contexts("ep_attr->tx_ctx_cnt", asked.tx_ctx_cnt)?;
-    contexts("ep_attr->rx_ctx_cnt", asked.rx_ctx_cnt)?;
+    let tx_ctx_cnt = contexts("ep_attr->tx_ctx_cnt", asked.tx_ctx_cnt, kind)?;
+    let rx_ctx_cnt = contexts("ep_attr->rx_ctx_cnt", asked.rx_ctx_cnt, kind)?;
     if !asked.xpu_ctx.is_null() {
         return Err("hints give ep_attr->xpu_ctx; devices do not drive endpoints here".into());
     }
@@ -187,14 +188,14 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
         max_order_war_size: usize::MAX,
         max_order_waw_size: usize::MAX,
         mem_tag_format: if by_name && format != FI_TAG_BITS.into() { format } else { TAGS },
-        tx_ctx_cnt: 1,
-        rx_ctx_cnt: 1,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
         auth_key_size: key,
         ..fi_ep_attr::ZERO
     })
 }
 
-fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
+fn domain(hints: &Hints, kind: u32, key: usize) -> Result<fi_domain_attr, Why> {
     let asked = &hints.domain;
     at_most("domain_attr->mr_key_size", asked.mr_key_size, key_size(asked.mr_mode))?;
     at_most("domain_attr->cq_data_size", asked.cq_data_size, WORD)?;
@@ -202,10 +203,10 @@ fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
     at_most("domain_attr->ep_cnt", asked.ep_cnt, OBJECTS)?;
     at_most("domain_attr->tx_ctx_cnt", asked.tx_ctx_cnt, OBJECTS)?;
     at_most("domain_attr->rx_ctx_cnt", asked.rx_ctx_cnt, OBJECTS)?;
-    at_most("domain_attr->max_ep_tx_ctx", asked.max_ep_tx_ctx, 1)?;
-    at_most("domain_attr->max_ep_rx_ctx", asked.max_ep_rx_ctx, 1)?;
-    at_most("domain_attr->max_ep_stx_ctx", asked.max_ep_stx_ctx, 0)?;
-    at_most("domain_attr->max_ep_srx_ctx", asked.max_ep_srx_ctx, 0)?;
+    at_most("domain_attr->max_ep_tx_ctx", asked.max_ep_tx_ctx, most_contexts(kind))?;
+    at_most("domain_attr->max_ep_rx_ctx", asked.max_ep_rx_ctx, most_contexts(kind))?;
+    at_most("domain_attr->max_ep_stx_ctx", asked.max_ep_stx_ctx, OBJECTS)?;
+    at_most("domain_attr->max_ep_srx_ctx", asked.max_ep_srx_ctx, OBJECTS)?;
     at_most("domain_attr->cntr_cnt", asked.cntr_cnt, OBJECTS)?;
     at_most("domain_attr->mr_iov_limit", asked.mr_iov_limit, IOV_LIMIT)?;
     at_most("domain_attr->max_err_data", asked.max_err_data, 0)?;
@@ -231,8 +232,10 @@ fn domain(hints: &Hints, key: usize) -> Result<fi_domain_attr, Why> {
         ep_cnt: OBJECTS,
         tx_ctx_cnt: OBJECTS,
         rx_ctx_cnt: OBJECTS,
-        max_ep_tx_ctx: 1,
-        max_ep_rx_ctx: 1,
+        max_ep_tx_ctx: most_contexts(kind),
+        max_ep_rx_ctx: most_contexts(kind),
+        max_ep_stx_ctx: OBJECTS,
+        max_ep_srx_ctx: OBJECTS,
         cntr_cnt: OBJECTS,
         mr_iov_limit: IOV_LIMIT,
         caps: caps::DOMAIN,
@@ -279,11 +282,16 @@ fn subset(field: &str, asked: u64, offered: u64) -> Result<(), Why> {
     if lacking != 0 { Err(format!("hints ask for {field} {lacking:#x}; there is {offered:#x}")) } else { Ok(()) }
 }
 
-fn contexts(field: &str, asked: usize) -> Result<(), Why> {
+/// Contexts of one endpoint; connected ones have no use for several.
+const fn most_contexts(kind: u32) -> usize {
+    if kind == FI_EP_RDM { CONTEXT_LIMIT as usize } else { 1 }
+}
+
+fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
     match asked {
-        0 | 1 => Ok(()),
-        FI_SHARED_CONTEXT => Err(format!("hints ask for {field} FI_SHARED_CONTEXT; contexts are not shared here")),
-        more => at_most(field, more, 1),
+        0 => Ok(1),
+        FI_SHARED_CONTEXT => Ok(FI_SHARED_CONTEXT),
+        more => at_most(field, more, most_contexts(kind)).map(|()| more),
     }
 }
 

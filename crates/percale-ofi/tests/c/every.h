@@ -302,6 +302,7 @@ void event_groups(void);
 void endpoint_groups(void);
 void set_groups(void);
 void connection_groups(void);
+void context_groups(void);
 void refused_groups(void);
 void cache_groups(void);
 void trigger_groups(void);

@@ -119,6 +119,7 @@ static const struct area {
 	{ "windows", window_groups },
 	{ "sets", set_groups },
 	{ "connections", connection_groups },
+	{ "contexts", context_groups },
 	{ "triggers", trigger_groups },
 	{ "collectives", collective_groups },
 	{ "registration cache", cache_groups },

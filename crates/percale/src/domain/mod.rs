@@ -24,6 +24,8 @@ use crate::address::VectorBuilder;
 use crate::endpoint::EndpointBuilder;
 use crate::endpoint::connection::ListenerBuilder;
 use crate::endpoint::engine::Bedside;
+use crate::endpoint::scalable::ScalableBuilder;
+use crate::endpoint::shared_receive::SharedReceive;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
@@ -157,6 +159,17 @@ impl Domain {
     /// A new endpoint.
     pub fn endpoint(&self) -> EndpointBuilder<'_> {
         EndpointBuilder::new(self)
+    }
+
+    /// A new scalable endpoint: several contexts behind one address.
+    pub const fn scalable_endpoint(&self) -> ScalableBuilder<'_> {
+        ScalableBuilder::new(self)
+    }
+
+    /// A new shared receive context.
+    #[must_use]
+    pub fn shared_receive(&self) -> SharedReceive {
+        SharedReceive::new()
     }
 
     /// A new listener, for connections of one peer each.

@@ -20,6 +20,8 @@ use super::engine::single::Single;
 use super::engine::{Connector, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
+use super::scalable::{Seat, SharedPlace};
+use super::shared_receive::SharedReceive;
 use super::{Endpoint, SharedEndpoint, automatic};
 use crate::address::PeerAddress;
 use crate::address::vector::{AddressVector, VectorOptions};
@@ -48,6 +50,20 @@ pub enum BindError {
         /// What the system says.
         error: io::Error,
     },
+    /// A scalable endpoint has no such context.
+    #[error("there is no context {index}: the endpoint has {contexts}, counted from 0")]
+    NoContext {
+        /// Which was to be opened.
+        index: u16,
+        /// How many there are.
+        contexts: u16,
+    },
+    /// The context is open.
+    #[error("context {0} is open already")]
+    ContextOpen(u16),
+    /// An endpoint cannot have so many contexts.
+    #[error("an endpoint has 1 to {limit} contexts, not {0}", limit = super::scalable::CONTEXT_LIMIT)]
+    Contexts(u16),
     /// The system refused descriptors or memory.
     #[error("the system refused what an endpoint needs: {0}; raise the limit on open files, or use fewer endpoints")]
     System(#[from] io::Error),
@@ -61,7 +77,8 @@ impl BindError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Address(..) | Self::NotShared => libc::EINVAL,
+            Self::Address(..) | Self::NotShared | Self::NoContext { .. } | Self::Contexts(_) => libc::EINVAL,
+            Self::ContextOpen(_) => libc::EBUSY,
             Self::Bind { error, .. } | Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -71,7 +88,7 @@ impl BindError {
 #[derive(Debug)]
 #[must_use = "nothing is opened before `bind`"]
 pub struct EndpointBuilder<'d> {
-    domain: &'d Domain,
+    pub(super) domain: &'d Domain,
     vector: Option<AddressVector>,
     transmit: Reports,
     receive: Reports,
@@ -79,7 +96,10 @@ pub struct EndpointBuilder<'d> {
     events: Option<EventQueue>,
     multi_minimum: usize,
     answer_timeout: Option<Duration>,
-    authorization_key: Option<Vec<u8>>,
+    pub(super) authorization_key: Option<Vec<u8>>,
+    shared_receive: Option<SharedReceive>,
+    /// It is a context of a scalable endpoint.
+    pub(super) seat: Option<Seat>,
 }
 
 /// Whom an endpoint is for.
@@ -104,20 +124,37 @@ impl Purpose {
 }
 
 /// A multi-receive buffer with less than this left is released, unless the builder says otherwise.
-const MULTI_MINIMUM: usize = 64;
+pub(super) const MULTI_MINIMUM: usize = 64;
 
 impl<'d> EndpointBuilder<'d> {
     pub(crate) fn new(domain: &'d Domain) -> Self {
         let (transmit, receive, counters) = (Reports::default(), Reports::default(), Counters::default());
         let (vector, events, multi_minimum, answer_timeout) = (None, None, MULTI_MINIMUM, None);
-        let authorization_key = None;
-        Self { domain, vector, transmit, receive, counters, events, multi_minimum, answer_timeout, authorization_key }
+        Self {
+            domain,
+            vector,
+            transmit,
+            receive,
+            counters,
+            events,
+            multi_minimum,
+            answer_timeout,
+            authorization_key: None,
+            shared_receive: None,
+            seat: None,
+        }
     }
 
     /// Only peers with the same key are talked to, in the place of the domain's
     /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)); they reach regions that were registered for it.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.authorization_key = Some(key.into());
+        self
+    }
+
+    /// Messages take receives of this context, besides the endpoint's own.
+    pub fn shared_receive(mut self, context: &SharedReceive) -> Self {
+        self.shared_receive = Some(context.clone());
         self
     }
 
@@ -272,9 +309,11 @@ impl<'d> EndpointBuilder<'d> {
             self.vector = AddressVector::new(VectorOptions::default()).ok();
         }
         let mut receive = Reports::new(self.receive.queue, self.counters.receives.is_some());
-        receive.detour(role.is_some());
+        receive.detour(role.is_some() || self.shared_receive.is_some());
         let bedside = self.domain.inner.bedside()?;
         let doorbell = Arc::clone(&bedside.doorbell);
+        let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
+        let pool = shared.map(|shared| shared.pool.join(self.vector.as_ref().filter(|_| !single), doorbell.bell()));
         let core = Core {
             peers: Peers::new(self.vector, single),
             messages: Matching::new(),
@@ -303,6 +342,7 @@ impl<'d> EndpointBuilder<'d> {
             transmit: Reports::new(self.transmit.queue, self.counters.count_transmits()),
             receive,
             counters: self.counters,
+            pool,
             operations: Operations::default(),
             events: self.events,
             unexpected: 0,
@@ -317,10 +357,19 @@ impl<'d> EndpointBuilder<'d> {
             has_waited: false,
             watched: Watched::default(),
         };
+        let context = self.seat.as_ref().map_or(0, |seat| seat.index);
+        let failed = |error| match &self.seat {
+            Some(seat) => seat.error(bind, error),
+            None => BindError::Bind { address: bind, error },
+        };
         if let Some(network) = &settings.sim {
-            let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;
+            let port = match &self.seat {
+                Some(Seat { place: SharedPlace::Sim(site), index, .. }) => network.port_of(site, *index),
+                _ => network.port(bind),
+            };
+            let port = port.map_err(failed)?;
             let (address, incarnation) = (port.address(), port.incarnation());
-            let start = Start { core, role, connector: Connector::Sim(port), bedside, address, incarnation };
+            let start = Start { core, role, connector: Connector::Sim(port), bedside, address, context, incarnation };
             return Ok(Engine::new(start)?);
         }
         let Some(service) = &self.domain.inner.service else {
@@ -335,12 +384,16 @@ impl<'d> EndpointBuilder<'d> {
             interface: settings.interface.clone(),
             incarnation: Incarnation::random()?,
             transports,
-            authorization_key: self.authorization_key.or_else(|| settings.authorization_key.clone()),
+            authorization_key: self.authorization_key.clone().or_else(|| settings.authorization_key.clone()),
             connect_timeout: settings.connect_timeout,
             cma_allowed: settings.cma,
             bell: Some(Arc::clone(&doorbell) as _),
+            context: match &self.seat {
+                Some(Seat { place: SharedPlace::Service(site), index, .. }) => Some((Arc::clone(site), *index)),
+                _ => None,
+            },
         };
-        let registration = service.open(options, &mailbox).map_err(|error| BindError::Bind { address: bind, error })?;
+        let registration = service.open(options, &mailbox).map_err(failed)?;
         let (address, incarnation) = (registration.address(), u128::from_be_bytes(registration.incarnation().0));
         let mut tcp = TcpOptions { timeout: settings.peer_timeout, ..TcpOptions::default() };
         if let Some(bytes) = settings.socket_buffers {
@@ -348,7 +401,7 @@ impl<'d> EndpointBuilder<'d> {
             tcp.receive_buffer = Some(bytes);
         }
         let connector = Connector::Service { registration, mailbox, tcp };
-        Ok(Engine::new(Start { core, role, connector, bedside, address, incarnation })?)
+        Ok(Engine::new(Start { core, role, connector, bedside, address, context, incarnation })?)
     }
 }
 

@@ -5,6 +5,8 @@
 //! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
 //!
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
+//! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
+//! * [`shared_receive`]: receives of several endpoints in common; `pool`: where they wait
 //! * [`work`]: what can be posted; `raw`: posting it; [`window_work`]: for windows
 //! * [`safe`]: operations that own their buffers, to wait for or to await
 //! * `matching`: which receive takes which message
@@ -17,12 +19,15 @@ pub mod connection;
 pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operations;
+mod pool;
 mod raw;
 mod raw_remote;
 mod raw_triggered;
 mod reactor;
 pub mod remote_work;
 pub mod safe;
+pub mod scalable;
+pub mod shared_receive;
 mod spin;
 pub mod verbs;
 pub mod window_work;

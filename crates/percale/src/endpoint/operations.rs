@@ -9,6 +9,7 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::engine::types::Notify;
+use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
 use crate::memory::buffer::Buffer;
 
@@ -24,6 +25,8 @@ struct Slot {
     done: bool,
     waker: Option<Waker>,
     parked: bool,
+    /// It is a shared receive: somebody else waits for the result.
+    owed: Option<Owed>,
 }
 
 /// All safe operations of one endpoint.
@@ -43,6 +46,11 @@ impl Operations {
     pub(crate) fn start(&mut self, buffer: Buffer) -> usize {
         let results = self.spare.pop().unwrap_or_default();
         self.slots.insert(Slot { buffer: Some(buffer), results, ..Slot::default() })
+    }
+
+    /// Makes room for a shared receive that owns `buffer`; its end is told to whoever waits for it.
+    pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> usize {
+        self.slots.insert(Slot { buffer: Some(buffer), owed: Some(owed), ..Slot::default() })
     }
 
     /// The buffer of an operation that was started without.
@@ -74,6 +82,11 @@ impl Operations {
             Err(error) => error.entry.flags,
         };
         slot.done = slot.done || !slot.many || flags.contains(CompletionFlags::MULTI_RECEIVE);
+        if let Some(owed) = slot.owed.take() {
+            let buffer = self.remove(id);
+            self.wake.extend(owed.pay(result, buffer));
+            return;
+        }
         if slot.parked {
             if slot.done {
                 self.remove(id);

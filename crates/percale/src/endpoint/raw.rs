@@ -13,11 +13,26 @@ use super::access::Access;
 use super::access::reach::Call;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
+use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
 use crate::memory::volatile::{Segment, Segments};
+
+impl SharedReceive {
+    /// Posts a receive for the context's endpoints (fi_recvmsg(3), fi_trecvmsg(3) of a shared receive context). Whichever receives its message
+    /// reports it.
+    ///
+    /// # Errors
+    /// As [`PostError`] says; then nothing was done. There is no peeking, claiming and discarding.
+    ///
+    /// # Safety
+    /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
+    pub unsafe fn post_recv(&self, work: &ReceiveWork) -> Result<(), PostError> {
+        self.pool.post(work, &mut None)
+    }
+}
 
 impl<A: Access> Endpoint<A> {
     /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).

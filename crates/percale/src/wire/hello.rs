@@ -17,7 +17,7 @@ use super::address::AddressBytes;
 use super::why::Why;
 
 /// The version of everything that peers say to each other.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
@@ -101,6 +101,8 @@ pub struct HelloBytes {
     namespace_device: U64,
     namespace_inode: U64,
     user: U32,
+    wanted: U16,
+    context: U16,
     address: AddressBytes,
     incarnation: [u8; 16],
     reset: Token,
@@ -177,12 +179,24 @@ pub struct Hello {
     pub place: Place,
     /// The address that it advertises.
     pub address: SocketAddr,
+    /// Which context of that address it is; 0 where there is only one.
+    pub context: u16,
+    /// The initiator's: which context it wants of the address that it called.
+    pub wanted: u16,
     /// Which life of which endpoint it is.
     pub incarnation: Incarnation,
     /// With [`HelloFlags::RESET`]: the connection that it has no more.
     pub reset: Token,
     /// Makes the proofs of this connection good for no other.
     pub nonce: [u8; 32],
+}
+
+impl HelloBytes {
+    /// Which context of the called address is wanted; any number may be.
+    #[must_use]
+    pub const fn wanted(&self) -> u16 {
+        self.wanted.get()
+    }
 }
 
 impl Hello {
@@ -200,6 +214,8 @@ impl Hello {
             namespace_device: U64::new(self.place.namespace.0),
             namespace_inode: U64::new(self.place.namespace.1),
             user: U32::new(self.place.user),
+            wanted: U16::new(self.wanted),
+            context: U16::new(self.context),
             address: AddressBytes::of(self.address),
             incarnation: self.incarnation.0,
             reset: self.reset,
@@ -222,6 +238,8 @@ impl Hello {
                 user: bytes.user.get(),
             },
             address,
+            context: bytes.context.get(),
+            wanted: bytes.wanted.get(),
             incarnation: Incarnation(bytes.incarnation),
             reset: bytes.reset,
             nonce: bytes.nonce,
@@ -360,78 +378,5 @@ impl Commit {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn address() -> impl Strategy<Value = SocketAddr> {
-        let ip = prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)];
-        (ip, 1..u16::MAX).prop_filter_map("cannot be connected to", |(ip, port)| {
-            let usable = !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST);
-            usable.then(|| SocketAddr::new(ip, port))
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn a_hello_survives_the_journey(
-            flags in 0u32..16, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(),
-            incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
-        ) {
-            let hello = Hello {
-                flags: HelloFlags::from_bits_retain(flags),
-                place: Place { boot, namespace, user },
-                address,
-                incarnation: Incarnation(incarnation),
-                reset,
-                nonce,
-            };
-            prop_assert_eq!(Hello::from_bytes(&hello.to_bytes()), Ok(hello));
-        }
-
-        #[test]
-        fn a_damaged_hello_is_refused_or_means_what_it_says(at in 0..HELLO_BYTES, value: u8) {
-            let hello = Hello {
-                flags: HelloFlags::TCP,
-                place: Place { boot: [1; 16], namespace: (2, 3), user: 4 },
-                address: "127.0.0.1:7471".parse().unwrap(),
-                incarnation: Incarnation([5; 16]),
-                reset: [0; 16],
-                nonce: [6; 32],
-            };
-            let mut bytes = hello.to_bytes();
-            bytes.as_mut_bytes()[at] = value;
-            if let Ok(read) = Hello::from_bytes(&bytes) {
-                let written = read.to_bytes();
-                prop_assert_eq!(written.as_bytes(), bytes.as_bytes());
-            }
-        }
-
-        #[test]
-        fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
-            if let Ok((verdict, _)) = VerdictBytes::read_from_prefix(&bytes)
-                && let Ok(read) = Verdict::from_bytes(&verdict)
-            {
-                let written = read.to_bytes();
-                prop_assert_eq!(written.covered(), verdict.covered());
-            }
-            if let Ok((commit, _)) = CommitBytes::read_from_prefix(&bytes)
-                && let Ok(read) = Commit::from_bytes(&commit)
-            {
-                let written = read.to_bytes();
-                prop_assert_eq!(written.as_bytes(), commit.as_bytes());
-            }
-        }
-    }
-
-    #[test]
-    fn another_protocol_and_another_version_are_told_apart() {
-        let mut prefix = Prefix { magic: MAGIC, version: U16::new(9), size: U16::new(3), flags: U32::new(!0) };
-        assert_eq!(prefix.check(), Err(Malformed::Version(9)));
-        prefix.magic = *b"SSH-2.0-";
-        assert_eq!(prefix.check(), Err(Malformed::Magic));
-    }
-}
+#[path = "hello_tests.rs"]
+mod tests;

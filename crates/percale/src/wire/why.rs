@@ -32,6 +32,10 @@ pub enum Why {
     PeerUnknown = 12,
     /// All places of one side's doorbell are taken.
     BellFull = 13,
+    /// The address has no such context.
+    NoContext = 14,
+    /// The address will have such a context, but it is not open yet, or no longer.
+    ContextClosed = 15,
 }
 
 impl Why {
@@ -50,6 +54,8 @@ impl Why {
             11 => Self::NoTransport,
             12 => Self::PeerUnknown,
             13 => Self::BellFull,
+            14 => Self::NoContext,
+            15 => Self::ContextClosed,
             _ => return None,
         })
     }
@@ -71,6 +77,8 @@ impl fmt::Display for Why {
             Self::NoTransport => "the two sides allow no common transport",
             Self::PeerUnknown => "the process behind the Unix socket could not be made sure of",
             Self::BellFull => "all places of a doorbell are taken",
+            Self::NoContext => "the peer has no such receive context",
+            Self::ContextClosed => "the peer's receive context is not open",
         })
     }
 }

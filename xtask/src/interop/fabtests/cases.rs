@@ -67,9 +67,7 @@ const COMMON: [List; 13] = [
             ("rdm_rma_event", &[]),
             ("rdm_rma_trigger", &[]),
             ("rdm_deferred_wq -T %", &["msg", "tagged", "rma", "atomic", "f_atomic", "c_atomic"]),
-            ("shared_ctx%", &["", " --no-tx-shared-ctx", " --no-rx-shared-ctx"]),
             ("rdm_tagged_peek", &[]),
-            ("scalable_ep", &[]),
             ("multi_mr -e rdm -V", &[]),
             ("recv_cancel -e rdm -V", &[]),
             ("unexpected_msg -e rdm -I 10", &[]),
@@ -103,7 +101,15 @@ const COMMON: [List; 13] = [
             ("multi_recv -e msg -I 5", &[]),
         ],
     ),
-    (Shape::Bound, &[("msg_sockets", &[])]),
+    // These two tell each other their addresses themselves, once they know the server's.
+    (
+        Shape::Bound,
+        &[
+            ("shared_ctx%", &["", " --no-tx-shared-ctx", " --no-rx-shared-ctx"]),
+            ("scalable_ep", &[]),
+            ("msg_sockets", &[]),
+        ],
+    ),
     (Shape::Served(STRESS), &[("rdm_stress -C %", &["1", "8"])]),
     (Shape::Ranks(3), &[("multinode_coll", &[])]),
     (Shape::Listed(MESSAGES), &[("ubertest messages", &[])]),

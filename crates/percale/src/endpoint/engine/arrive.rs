@@ -20,7 +20,7 @@ impl Core {
         let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
         let Self { messages, tagged: tagged_table, multis, multi_minimum, .. } = self;
         let table = if tagged { tagged_table } else { messages };
-        let (part, taken) = table.arrive_with(envelope, |_, receive| {
+        let met = table.arrive_with(envelope, |_, receive| {
             let Some(multi) = receive.multi else { return (Keep::Remove, None) };
             let state = &mut multis[multi as usize];
             let part = take_part(state, multi, len);
@@ -29,8 +29,12 @@ impl Core {
                 return (Keep::Remove, Some(part));
             }
             (Keep::Stay, Some(part))
-        })?;
-        part.or(taken)
+        });
+        match met {
+            Some((part, taken)) => part.or(taken),
+            None if self.pool.is_none() => None,
+            None => self.match_shared(from, head, len),
+        }
     }
 
     /// Gives an arrived or offered message to its receive.
@@ -168,7 +172,11 @@ impl Core {
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
         let tagged = is_tagged(message.head.kind);
         let envelope = Envelope { tag: if tagged { message.head.tag } else { 0 }, source: u64::from(message.from) };
-        self.table(tagged).hold(envelope, message)
+        let held = self.table(tagged).hold(envelope, message);
+        if self.pool.is_some() {
+            self.announce(tagged, held);
+        }
+        held
     }
 
     /// An offer arrived.

@@ -100,11 +100,12 @@ impl Engine {
 
     /// A slot's link is gone: whatever waited for the connection ends, and who made it is told.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
-        let (serial, address) = (self.core.peers.get(slot).serial, self.core.peers.get(slot).address);
+        let peer = self.core.peers.get(slot);
+        let (serial, address, context) = (peer.serial, peer.address, peer.context);
         self.core.down(slot, error, why);
         self.close_serial(serial);
         if let Connector::Sim(port) = &self.connector {
-            port.closed(address);
+            port.closed(address, context);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::epoll;
 
 use super::core::{Core, broken_code};
-use super::peers::State;
+use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
 use super::sleep::Sleepers;
@@ -69,6 +69,8 @@ pub(crate) struct Start {
     pub(crate) bedside: Bedside,
     /// The address that peers know.
     pub(crate) address: SocketAddr,
+    /// Which context of that address this is.
+    pub(crate) context: u16,
     /// This life of the endpoint.
     pub(crate) incarnation: u128,
 }
@@ -100,6 +102,7 @@ impl Engine {
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
         let Bedside { doorbell, epoll } = start.bedside;
         let bell = Arc::clone(doorbell.bell());
+        let pooled = start.core.pool.is_some();
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
@@ -112,7 +115,7 @@ impl Engine {
             epoll,
             ticks: None,
             sleepers: Sleepers::default(),
-            attentive: matches!(start.role, Some(Role::Listener(_))),
+            attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
             triggers: false,
             role: start.role.map(Box::new),
             process: Process::current()?,
@@ -122,7 +125,7 @@ impl Engine {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };
         engine.core.endpoint = engine.id;
-        let own = engine.core.peers.slot(start.address);
+        let own = engine.core.peers.slot((start.address, start.context));
         engine.attach(own, AnyLink::Loopback(Box::new(LoopbackLink::new())), start.incarnation);
         Ok(engine)
     }
@@ -134,10 +137,10 @@ impl Engine {
         self.attempts.insert(attempt, slot);
         let peer = self.core.peers.get_mut(slot);
         peer.state = State::Connecting(attempt);
-        let address = peer.address;
+        let (address, context) = (peer.address, peer.context);
         match &mut self.connector {
-            Connector::Service { registration, .. } => registration.connect(attempt, address),
-            Connector::Sim(port) => port.connect(attempt, address),
+            Connector::Service { registration, .. } => registration.connect_context(attempt, address, context),
+            Connector::Sim(port) => port.connect(attempt, address, context),
         }
     }
 
@@ -232,7 +235,7 @@ impl Engine {
         let bit = if let Made::Shm(parts) = &made { Some(parts.my_bit) } else { None };
         let incarnation = u128::from_be_bytes(identity.incarnation.0);
         let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
-        let Some(slot) = self.slot_for(attempt, identity.address, incarnation) else {
+        let Some(slot) = self.slot_for(attempt, (identity.address, identity.context), incarnation) else {
             tracing::debug!(peer = %identity.address, "somebody else connected to an endpoint of one connection");
             bit.inspect(|bit| self.doorbell.release(*bit));
             return self.close_serial(serial);
@@ -254,20 +257,20 @@ impl Engine {
     }
 
     /// The slot for an established connection, in which there is none now; `None` if it is not wanted.
-    fn slot_for(&mut self, attempt: Option<Connection>, address: SocketAddr, incarnation: u128) -> Option<Connection> {
+    fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128) -> Option<Connection> {
         let slot = match attempt {
             Some(slot) => {
-                self.core.peers.also_known_as(slot, address);
+                self.core.peers.also_known_as(slot, at);
                 slot
             }
-            None => self.welcome(address, incarnation)?,
+            None => self.welcome(at, incarnation)?,
         };
         if self.core.peers.get(slot).state != State::Up {
             return Some(slot);
         }
         self.down(slot, &Broken::Died("it connected afresh".into()));
         // A listener has given that slot up.
-        if attempt.is_some() { Some(slot) } else { self.welcome(address, incarnation) }
+        if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation) }
     }
 
     /// A link is in use: tells so, and hands it what waited.
@@ -360,21 +363,25 @@ impl Engine {
     /// Handles what a simulated network reported.
     fn sim_notice(&mut self, notice: SimNotice) {
         match notice {
-            SimNotice::Established { attempt, peer, incarnation, link } => {
+            SimNotice::Established { attempt, peer, context, incarnation, link } => {
                 let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
-                let Some(slot) = self.slot_for(attempt, peer, incarnation) else {
+                let Some(slot) = self.slot_for(attempt, (peer, context), incarnation) else {
                     drop(link);
                     if let Connector::Sim(port) = &self.connector {
-                        port.closed(peer);
+                        port.closed(peer, context);
                     }
                     return;
                 };
                 self.attach(slot, AnyLink::Sim(link), incarnation);
                 self.stands(slot, TransportKind::Sim, "both are in the simulated network");
             }
-            SimNotice::Failed { attempt, peer } => {
+            SimNotice::Failed { attempt, peer, context } => {
                 if let Some(slot) = self.attempts.remove(&attempt) {
-                    self.give_up(slot, ErrorCode::Refused, format!("nobody is at {peer} in the simulated network"));
+                    let reason = match context {
+                        0 => format!("nobody is at {peer} in the simulated network"),
+                        _ => format!("{peer} has no receive context {context} in the simulated network"),
+                    };
+                    self.give_up(slot, ErrorCode::Refused, reason);
                 }
             }
         }
@@ -429,7 +436,7 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Vi
 /// How a failed attempt is reported by the operations that waited for it.
 fn connect_code(error: &ConnectError) -> ErrorCode {
     match error {
-        ConnectError::Refused(_) => ErrorCode::Refused,
+        ConnectError::Refused(_) | ConnectError::Context { .. } => ErrorCode::Refused,
         ConnectError::Unreachable(..) => ErrorCode::Unreachable,
         ConnectError::Timeout { .. } => ErrorCode::TimedOut,
         ConnectError::Authorization => ErrorCode::Denied,

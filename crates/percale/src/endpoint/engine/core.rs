@@ -28,6 +28,7 @@ use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
 use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
+use crate::endpoint::pool::Membership;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection};
@@ -91,6 +92,8 @@ pub(crate) struct Core {
     pub(crate) receive: Reports,
     /// Counters by kind of operation.
     pub(crate) counters: Counters,
+    /// The shared receive context, if there is one.
+    pub(crate) pool: Option<Membership>,
     /// Safe operations.
     pub(crate) operations: Operations,
     /// What happened to peers.

@@ -7,6 +7,7 @@
 //! * [`core`]: the protocol's state, which links see as their sink
 //! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access` and `direct` those for accesses to peers' memory,
 //!   `target` for accesses to ours
+//! * `pooled`: receives shared with other endpoints
 //! * [`peers`]: whom it talks to
 //! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
 //! * [`read`]: reading results, and making progress for that
@@ -32,6 +33,7 @@ mod linger;
 pub(crate) mod listening;
 pub(crate) mod peers;
 mod poller;
+mod pooled;
 mod read;
 mod receive;
 mod residue;

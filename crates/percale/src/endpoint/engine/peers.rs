@@ -1,4 +1,4 @@
-//! Whom this endpoint talks to: one slot for each advertised address, kept across connections.
+//! Whom this endpoint talks to: one slot for each context of each advertised address, kept across connections.
 //!
 //! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
 //! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer. Only a
@@ -32,11 +32,16 @@ pub(crate) enum State {
 /// No count of removals or changes: what was never looked up.
 const NEVER: u64 = u64::MAX;
 
+/// A context of an address; endpoints that share their address with nobody are context 0.
+pub(crate) type At = (SocketAddr, u16);
+
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The address under which we know it.
     pub(crate) address: SocketAddr,
+    /// Which context of that address it is.
+    pub(crate) context: u16,
     /// Its incarnation, while it is up.
     pub(crate) incarnation: u128,
     /// The service thread's number of the connection, while it is up.
@@ -78,9 +83,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn at(address: SocketAddr) -> Self {
+    pub(super) fn new((address, context): At) -> Self {
         Self {
             address,
+            context,
             incarnation: 0,
             serial: 0,
             bit: 0,
@@ -104,6 +110,11 @@ impl Peer {
         }
     }
 
+    /// Where it is.
+    pub(super) const fn at(&self) -> At {
+        (self.address, self.context)
+    }
+
     /// Whether a message has to wait: for long writes, which the target pulls when it gets to it, or for news of writes.
     #[inline]
     pub(crate) const fn must_wait(&self) -> bool {
@@ -115,7 +126,7 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
-    /// Slots of the addresses that peers have, and say that they have.
+    /// Slots of the addresses, and their contexts, that peers have, and say that they have.
     by_socket: Sockets,
     /// Slots of the vector's addresses that were named.
     known: Known,
@@ -189,7 +200,10 @@ impl Peers {
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
         let bits = vector.options().receive_context_bits;
-        let slot = self.real_slot(address);
+        // Who numbers no contexts means the first.
+        let context = peer.0.checked_shr(u64::BITS - bits).unwrap_or(0);
+        let context = u16::try_from(context).map_err(|_| Unresolved::Unknown)?;
+        let slot = self.real_slot((address, context));
         if removals.is_multiple_of(2) {
             self.known.insert(peer, slot);
             self.last.set((peer, slot));
@@ -201,11 +215,11 @@ impl Peers {
     }
 
     /// The slot of a socket address, made if need be.
-    pub(crate) fn slot(&mut self, address: SocketAddr) -> Connection {
-        if let Some(slot) = self.by_socket.get(address, &self.list) {
+    pub(crate) fn slot(&mut self, at: At) -> Connection {
+        if let Some(slot) = self.by_socket.get(at, &self.list) {
             return slot;
         }
-        let peer = Peer::at(address);
+        let peer = Peer::new(at);
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.list[slot as usize] = peer;
@@ -235,8 +249,8 @@ impl Peers {
     }
 
     /// The slot of a socket address, following aliases.
-    pub(crate) fn real_slot(&mut self, address: SocketAddr) -> Connection {
-        let mut slot = self.slot(address);
+    pub(crate) fn real_slot(&mut self, at: At) -> Connection {
+        let mut slot = self.slot(at);
         while let State::Alias(other) = self.list[slot as usize].state {
             slot = other;
         }
@@ -263,9 +277,9 @@ impl Peers {
     }
 
     /// Lets another address name a slot: the one that the peer advertises.
-    pub(crate) fn also_known_as(&mut self, slot: Connection, address: SocketAddr) {
-        if self.by_socket.get(address, &self.list).is_none() {
-            self.by_socket.insert_other(address, slot, &self.list);
+    pub(crate) fn also_known_as(&mut self, slot: Connection, at: At) {
+        if self.by_socket.get(at, &self.list).is_none() {
+            self.by_socket.insert_other(at, slot, &self.list);
         }
     }
 

@@ -186,8 +186,15 @@ impl Core {
         tagged: bool,
         pattern: &Pattern,
     ) -> Result<(), PostError> {
-        let state =
-            Multi { segments: work.segments, used: 0, in_flight: 0, closed: false, context: work.context, notify };
+        let state = Multi {
+            segments: work.segments,
+            used: 0,
+            in_flight: 0,
+            closed: false,
+            pooled: None,
+            context: work.context,
+            notify,
+        };
         let multi = self.multis.insert(state) as u32;
         while let Some(held) = self.table(tagged).find(pattern) {
             let Some(message) = self.table(tagged).take(held) else { break };
@@ -213,7 +220,10 @@ impl Core {
         let Some(state) = self.multis.get_mut(multi as usize) else { return CompletionFlags::empty() };
         state.in_flight -= 1;
         if state.closed && state.in_flight == 0 {
-            self.multis.remove(multi as usize);
+            let state = self.multis.remove(multi as usize);
+            if state.pooled.is_some_and(|many| !many.done()) {
+                return CompletionFlags::empty(); // Others have parts of it.
+            }
             return CompletionFlags::MULTI_RECEIVE;
         }
         CompletionFlags::empty()
@@ -232,6 +242,7 @@ impl Core {
 
     /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        self.fail_shared(from, error, why);
         for tagged in [false, true] {
             let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
             for receive in directed {

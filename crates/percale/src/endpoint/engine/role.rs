@@ -18,12 +18,12 @@ pub(crate) enum Role {
 
 impl Engine {
     /// The slot for a peer that has connected to us; `None` if it is not welcome.
-    pub(super) fn welcome(&mut self, address: std::net::SocketAddr, incarnation: u128) -> Option<Connection> {
+    pub(super) fn welcome(&mut self, at: super::peers::At, incarnation: u128) -> Option<Connection> {
         match self.role.as_deref() {
-            None | Some(Role::Listener(_)) => Some(self.core.peers.real_slot(address)),
+            None | Some(Role::Listener(_)) => Some(self.core.peers.real_slot(at)),
             Some(Role::Single(single)) => {
                 let slot = single.awaited(incarnation)?;
-                self.core.peers.also_known_as(slot, address);
+                self.core.peers.also_known_as(slot, at);
                 Some(slot)
             }
         }
@@ -53,6 +53,7 @@ impl Engine {
             Some(Role::Listener(_)) => self.attend_listener(),
             None => {}
         }
-        self.triggers && self.begin_due()
+        let any = self.core.pool.is_some() && self.read_notes();
+        (self.triggers && self.begin_due()) | any
     }
 }

@@ -107,7 +107,7 @@ fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
         let events = EventQueue::default();
         let hostile = world.open(&events);
         let slot = hostile.access.with(|engine| {
-            let slot = engine.core.peers.slot(world.listener.address());
+            let slot = engine.core.peers.slot((world.listener.address(), 0));
             engine.start_connecting(slot);
             slot
         });
@@ -160,7 +160,7 @@ fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
         let mut receive = Some(client.recv(vec![0; 2000]).start().unwrap());
         world.turns(MANY, &[&client, &hostile]);
         assert_eq!(client.connection_state(), Some(ConnectionState::Connecting));
-        let slot = hostile.access.with(|engine| engine.core.peers.slot(client.address()));
+        let slot = hostile.access.with(|engine| engine.core.peers.slot((client.address(), 0)));
         let (frames, error) = cases(&own, &there).swap_remove(case);
         for (head, payload) in frames {
             hostile.access.with(|engine| send(engine, slot, head, payload));

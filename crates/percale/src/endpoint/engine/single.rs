@@ -122,7 +122,7 @@ impl Engine {
     pub(crate) fn call(&mut self, address: SocketAddr, data: &[u8], after: Duration) -> Result<(), ConnectionError> {
         self.unconnected(data)?;
         let deadline = self.deadline(after);
-        let slot = self.core.peers.slot(address);
+        let slot = self.core.peers.slot((address, 0));
         let single = self.single()?;
         single.stage = Stage::Calling(slot, data.to_vec());
         (single.remote, single.deadline) = (Some(address), Some(deadline));
@@ -145,7 +145,7 @@ impl Engine {
         self.unconnected(ours)?;
         let (address, incarnation) = caller;
         let deadline = self.deadline(after);
-        let peer = self.core.peers.slot(address);
+        let peer = self.core.peers.slot((address, 0));
         let (own, own_incarnation) = (self.address(), self.core.peers.get(0).incarnation);
         self.core.peers.name_single(address).map_err(|_| ConnectionError::Gone)?;
         let single = self.single()?;
@@ -288,7 +288,7 @@ impl Engine {
         if anywhere && !there.is_unspecified() {
             address.set_ip(there);
         }
-        let peer = self.core.peers.slot(address);
+        let peer = self.core.peers.slot((address, 0));
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
         if known || self.core.peers.name_single(address).is_err() {
             return self.core.peers.accuse(listener, "a connection to nobody");

@@ -1,12 +1,11 @@
-//! Which slots the network addresses of peers mean: a small hash table of those that an endpoint has met.
+//! Which slots the network addresses of peers, and their contexts, mean: a small hash table of those that an endpoint has met.
 //!
 //! Addresses are not kept here: a place says whose address to compare, a slot's (four bytes a peer and some places that are
 //! free), or one of the few by which a slot is known as well.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 
-use super::peers::Peer;
+use super::peers::{At, Peer};
 use crate::transport::Connection;
 
 /// Places to begin with.
@@ -21,14 +20,14 @@ pub(super) struct Sockets {
     places: Box<[u32]>,
     used: usize,
     /// Other addresses of slots.
-    others: Vec<(SocketAddr, Connection)>,
+    others: Vec<(At, Connection)>,
     /// Peers choose their addresses, but not where those lie here.
     hasher: RandomState,
 }
 
 impl Sockets {
     /// The slot of an address.
-    pub(super) fn get(&self, address: SocketAddr, peers: &[Peer]) -> Option<Connection> {
+    pub(super) fn get(&self, address: At, peers: &[Peer]) -> Option<Connection> {
         let mut at = self.place(&address)?;
         loop {
             let what = self.places[at].checked_sub(1)?;
@@ -46,7 +45,7 @@ impl Sockets {
     }
 
     /// Notes another address of a slot, which is not known here yet.
-    pub(super) fn insert_other(&mut self, address: SocketAddr, slot: Connection, peers: &[Peer]) {
+    pub(super) fn insert_other(&mut self, address: At, slot: Connection, peers: &[Peer]) {
         self.others.push((address, slot));
         self.note(OTHER | (self.others.len() as u32 - 1), peers);
     }
@@ -65,16 +64,16 @@ impl Sockets {
 
     /// Bytes that it takes, apart from itself.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.places) + self.others.capacity() * size_of::<(SocketAddr, Connection)>()
+        size_of_val(&*self.places) + self.others.capacity() * size_of::<(At, Connection)>()
     }
 
     /// Whose address, and which, a place means.
-    fn meant(&self, what: u32, peers: &[Peer]) -> (SocketAddr, Connection) {
-        if what & OTHER == 0 { (peers[what as usize].address, what) } else { self.others[(what & !OTHER) as usize] }
+    fn meant(&self, what: u32, peers: &[Peer]) -> (At, Connection) {
+        if what & OTHER == 0 { (peers[what as usize].at(), what) } else { self.others[(what & !OTHER) as usize] }
     }
 
     /// Where looking for an address begins; `None` if there are no places.
-    fn place(&self, address: &SocketAddr) -> Option<usize> {
+    fn place(&self, address: &At) -> Option<usize> {
         let hash = self.hasher.hash_one(address) as u32;
         let at = (u64::from(hash) * self.places.len() as u64) >> 32;
         (!self.places.is_empty()).then_some(at as usize)
@@ -102,10 +101,12 @@ impl Sockets {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
-    fn address(n: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 5000 + n))
+    fn address(n: u16) -> At {
+        (SocketAddr::from(([10, 0, (n >> 8) as u8, n as u8], 5000 + n / 2)), n % 2)
     }
 
     #[test]
@@ -113,7 +114,7 @@ mod tests {
         let (mut sockets, mut peers) = (Sockets::default(), Vec::new());
         assert_eq!(sockets.get(address(0), &peers), None);
         for n in 0..300u16 {
-            peers.push(Peer::at(address(n)));
+            peers.push(Peer::new(address(n)));
             sockets.insert(n.into(), &peers);
             if n.is_multiple_of(3) {
                 sockets.insert_other(address(n + 1000), n.into(), &peers);
@@ -131,7 +132,7 @@ mod tests {
     fn a_peer_takes_less_than_eight_bytes() {
         let (mut sockets, mut peers) = (Sockets::default(), Vec::new());
         for n in 0..1000u16 {
-            peers.push(Peer::at(address(n)));
+            peers.push(Peer::new(address(n)));
             sockets.insert(n.into(), &peers);
             let least = FIRST * size_of::<u32>();
             assert!(sockets.bytes() <= least.max(usize::from(n + 1) * 7), "{} bytes for {}", sockets.bytes(), n + 1);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::core::{send_flags, sent_entry};
 use crate::completion::entry::{CompletionFlags, Entry};
+use crate::endpoint::pool::Many;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
@@ -178,6 +179,8 @@ pub(crate) struct Multi {
     pub(crate) in_flight: usize,
     /// It takes no more messages; when the last in flight completes, the buffer is released.
     pub(crate) closed: bool,
+    /// It is a part of a buffer of a shared receive context, for one message.
+    pub(crate) pooled: Option<Arc<Many>>,
     /// Context of all its completions.
     pub(crate) context: u64,
     /// Who is told.

@@ -73,7 +73,7 @@ impl Received {
         bytes
     }
 
-    fn new(buffer: Buffer, entry: &Entry) -> Self {
+    pub(super) fn new(buffer: Buffer, entry: &Entry) -> Self {
         Self {
             buffer,
             len: entry.len as usize,

@@ -8,6 +8,8 @@
 //! thread, so each is either before or after the other's, and both orders agree. Who waits for a call that never
 //! completes tries again, on a timer or as soon as that call ends.
 
+use std::net::SocketAddr;
+
 use super::ConnectError;
 use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Token, Verdict};
 use crate::wire::why::Why;
@@ -68,8 +70,8 @@ pub(super) fn call(knows: &Knows, hello: &Hello) -> Call {
     }
 }
 
-/// What to do about `verdict` from `peer`.
-pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict) -> Reply {
+/// What to do about `verdict` from `peer`, reached at this context of this address.
+pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, called: (SocketAddr, u16)) -> Reply {
     if peer == knows.own || knows.held.is_some() {
         return Reply::Aliased;
     }
@@ -82,6 +84,11 @@ pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict) -> Re
         Ruling::Refuse => match verdict.why {
             Why::Authorization => Reply::Fail(ConnectError::Authorization),
             Why::Descriptors => Reply::Later(ConnectError::Descriptors { peer: true }),
+            why @ (Why::NoContext | Why::ContextClosed) => {
+                let closed = why == Why::ContextClosed;
+                let error = ConnectError::Context { peer: called.0, context: called.1, closed };
+                if closed { Reply::Later(error) } else { Reply::Fail(error) }
+            }
             why => Reply::Fail(ConnectError::NoTransport(why.to_string())),
         },
     }
@@ -224,7 +231,7 @@ mod tests {
                 }
                 Message::Verdict(verdict) => {
                     let peer = Incarnation([(1 - side) as u8; 16]);
-                    let reply = super::verdict(&knows, peer, &verdict);
+                    let reply = super::verdict(&knows, peer, &verdict, (([127, 0, 0, 1], 1).into(), 0));
                     if reply == Reply::Claim {
                         self.set(side, call, Out::Claimed);
                         return true;

@@ -25,7 +25,7 @@ const MEETING: Duration = Duration::from_secs(1);
 
 impl Reactor {
     /// Starts an attempt.
-    pub(super) fn begin(&mut self, endpoint: u64, number: u64, peer: SocketAddr) {
+    pub(super) fn begin(&mut self, endpoint: u64, number: u64, peer: SocketAddr, context: u16) {
         let Some(owner) = self.endpoints.get(&endpoint) else { return };
         let timeout = owner.opened.timeout;
         let deadline = Instant::now() + timeout;
@@ -41,7 +41,7 @@ impl Reactor {
             claimed: false,
         };
         let hello = match owner.hello() {
-            Ok(hello) => hello,
+            Ok(hello) => Hello { wanted: context, ..hello },
             Err(error) => {
                 let error = ConnectError::System(error.to_string(), libc::EIO);
                 owner.post(Notice::Failed { attempt: number, error });
@@ -71,6 +71,7 @@ impl Reactor {
         let Side::Initiator(attempt) = &mut setup.side else { return Ok(()) };
         let owner = self.endpoints.get(&setup.endpoint).ok_or(ConnectError::Closed(setup.remote))?;
         let mut hello = owner.hello().map_err(|error| ConnectError::System(error.to_string(), libc::EIO))?;
+        hello.wanted = setup.ours.wanted;
         if let Some(token) = attempt.reset.take() {
             hello.flags |= HelloFlags::RESET;
             hello.reset = token;
@@ -149,7 +150,16 @@ impl Reactor {
                 }
                 Err(next) => return next,
             };
+            let event = match event {
+                Event::Wanted(context) => match self.answer_as(setup, context) {
+                    Ok(Some(event)) => event,
+                    Ok(None) => continue,
+                    Err(next) => return next,
+                },
+                event => event,
+            };
             match event {
+                Event::Wanted(_) => {}
                 Event::Hello(hello) => {
                     if let Err(next) = self.decide(setup, hello) {
                         return next;
@@ -186,11 +196,29 @@ impl Reactor {
         })
     }
 
+    /// The context of a site that is wanted answers a call. Where there is none the site does, and refuses.
+    fn answer_as(&self, setup: &mut Setup, context: u16) -> Result<Option<Event>, Next> {
+        let listener = self.endpoints.get(&setup.listener).ok_or(Next::Drop)?;
+        match (listener.opened.contexts, listener.members.get(&context)) {
+            (None, _) if context == 0 => {}
+            (Some(contexts), None) if context < contexts => setup.refusal = Some(Why::ContextClosed),
+            (_, None) => setup.refusal = Some(Why::NoContext),
+            (Some(contexts), _) if context >= contexts => setup.refusal = Some(Why::NoContext),
+            (_, Some(member)) => {
+                let owner = self.endpoints.get(member).ok_or(Next::Drop)?;
+                setup.ours = owner.hello().map_err(|_| Next::Drop)?;
+                setup.endpoint = *member;
+            }
+        }
+        setup.handshake.speak_for(&setup.ours).map_err(|error| Next::Drain(Some(error)))
+    }
+
     /// The acceptor decides about a call.
     fn decide(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
         let knows = self.knows(setup.endpoint, hello.incarnation).ok_or(Next::Drop)?;
         let call = arbiter::call(&knows, &hello);
         let (ruling, why, token) = match call {
+            _ if setup.refusal.is_some() => (Ruling::Refuse, setup.refusal.unwrap_or(Why::NoContext), [0; 16]),
             Call::Duplicate(token) => (Ruling::Duplicate, Why::SameHost, token),
             Call::Busy => (Ruling::Busy, Why::SameHost, [0; 16]),
             Call::Accept | Call::AcceptInstead => match arbiter::transport(&setup.ours, &hello) {
@@ -218,7 +246,7 @@ impl Reactor {
         let Some(knows) = self.knows(setup.endpoint, hello.incarnation) else { return Next::Drop };
         let peer = hello.incarnation;
         setup.peer = Some(hello);
-        let reply = arbiter::verdict(&knows, peer, &verdict);
+        let reply = arbiter::verdict(&knows, peer, &verdict, (setup.remote, setup.ours.wanted));
         let Side::Initiator(attempt) = &mut setup.side else { return Next::Drop };
         match reply {
             Reply::Aliased => return Next::Aliased(peer),

@@ -43,6 +43,17 @@ pub enum ConnectError {
         /// Whether it is the peer that has none; else it is this process.
         peer: bool,
     },
+    /// The address has no such context, or does not open it.
+    #[error("{peer} has no receive context {context}{}: name one that it has, and see that it is enabled",
+        if *.closed { " open" } else { "" })]
+    Context {
+        /// Who was reached.
+        peer: SocketAddr,
+        /// Which context was wanted.
+        context: u16,
+        /// There is to be one, but it is not open.
+        closed: bool,
+    },
     /// The two sides allow no common transport, or the only one does not work.
     #[error("no transport leads to the peer ({0}): allow another one on both sides")]
     NoTransport(String),
@@ -62,7 +73,7 @@ impl ConnectError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Refused(_) => libc::ECONNREFUSED,
+            Self::Refused(_) | Self::Context { .. } => libc::ECONNREFUSED,
             Self::Unreachable(..) => libc::EHOSTUNREACH,
             Self::Timeout { .. } => libc::ETIMEDOUT,
             Self::Authorization => libc::EACCES,

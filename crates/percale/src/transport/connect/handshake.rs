@@ -1,8 +1,8 @@
 //! The handshake over TCP as a state machine without I/O: bytes in, bytes and events out.
 //!
 //! It owns what was said so far. It decides nothing about transports or duplicates: an acceptor's owner gets
-//! [`Event::Hello`] and answers with a [`Verdict`]; an initiator's owner gets [`Event::Verdict`] and says the last
-//! word itself. With a key, nothing of a peer's hello but its version and flags is looked at before the peer has proved
+//! [`Event::Wanted`], says as whom it answers, gets [`Event::Hello`] and answers with a [`Verdict`]; an initiator's owner gets [`Event::Verdict`] and says the last
+//! word itself. With a key, nothing of a peer's hello but its version, its flags and the context that it wants is looked at before the peer has proved
 //! that it knows the key; the initiator proves first, so that a stranger who merely connects gets nothing to try
 //! keys against. Proofs cover the role, both hellos (and so both nonces) and, the acceptor's, the verdict.
 
@@ -45,6 +45,8 @@ const ACCEPTOR: &[u8] = b"percale acceptor";
 /// What a handshake has to tell its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
+    /// To the acceptor: which context is wanted. It goes on with [`Handshake::speak_for`].
+    Wanted(u16),
     /// To the acceptor: who calls. It answers with [`Handshake::answer`].
     Hello(Hello),
     /// To the initiator: who answered, and what.
@@ -59,6 +61,8 @@ enum State {
     Prefix,
     /// The rest of it.
     Hello,
+    /// Acceptor: our owner says who is to answer.
+    Choosing,
     /// Acceptor: the initiator's proof.
     Proof,
     /// Acceptor: our owner's verdict.
@@ -111,7 +115,7 @@ impl Handshake {
             State::Proof => size_of::<Proof>(),
             State::Verdict => size_of::<VerdictBytes>(),
             State::Commit => size_of::<CommitBytes>(),
-            State::Deciding | State::Over => 0,
+            State::Choosing | State::Deciding | State::Over => 0,
         }
     }
 
@@ -145,7 +149,7 @@ impl Handshake {
                 self.state = State::Over;
                 Ok(Some(Event::Commit(Commit::from_bytes(&bytes)?)))
             }
-            State::Deciding | State::Over => Ok(None),
+            State::Choosing | State::Deciding | State::Over => Ok(None),
         }
     }
 
@@ -160,11 +164,12 @@ impl Handshake {
         let prefix = Prefix::read_from_bytes(&self.input).map_err(|_| Malformed::Magic)?;
         let flags = prefix.check();
         // A stranger of another protocol is told nothing; a percale of another version learns ours.
-        if !self.initiator && flags != Err(Malformed::Magic) {
+        if !self.initiator && matches!(flags, Err(ref error) if *error != Malformed::Magic) {
             self.output.extend_from_slice(self.ours.as_bytes());
         }
         if flags?.contains(HelloFlags::AUTHORIZATION) != self.key.is_some() {
             if !self.initiator {
+                self.output.extend_from_slice(self.ours.as_bytes());
                 self.refuse(Why::Authorization);
             }
             return Err(ConnectError::Authorization);
@@ -185,12 +190,26 @@ impl Handshake {
                 self.state = State::Verdict;
                 Ok(None)
             }
-            (false, Some(_)) => {
-                self.state = State::Proof;
-                Ok(None)
+            (false, _) => {
+                self.state = State::Choosing;
+                Ok(Some(Event::Wanted(theirs.wanted())))
             }
-            (false, None) => self.introduce(),
         }
+    }
+
+    /// The acceptor answers as `ours`, which is sent now. What [`feed`](Self::feed) would say follows.
+    pub(super) fn speak_for(&mut self, ours: &Hello) -> Result<Option<Event>, ConnectError> {
+        self.ours = ours.to_bytes();
+        self.output.extend_from_slice(self.ours.as_bytes());
+        if self.key.is_some() {
+            self.state = State::Proof;
+            return Ok(None);
+        }
+        let result = self.introduce();
+        if result.is_err() {
+            self.state = State::Over;
+        }
+        result
     }
 
     fn proof(&mut self) -> Result<Option<Event>, ConnectError> {
@@ -266,6 +285,8 @@ pub(super) mod fuzz {
             flags,
             place: Place { boot: [1; 16], namespace: (1, 2), user: 3 },
             address: ([127, 0, 0, 1], 7471).into(),
+            context: 0,
+            wanted: 0,
             incarnation: Incarnation([number; 16]),
             reset: [0; 16],
             nonce: [number; 32],
@@ -282,7 +303,11 @@ pub(super) mod fuzz {
                 let (now, later) = rest.split_at(piece.min(rest.len()).min(side.wants()));
                 rest = later;
                 piece = usize::from(now[0] % 64) + 1;
-                match side.feed(now) {
+                let heard = match side.feed(now) {
+                    Ok(Some(Event::Wanted(_))) => side.speak_for(&ours),
+                    heard => heard,
+                };
+                match heard {
                     Ok(Some(Event::Hello(_))) => {
                         side.answer(Verdict { ruling: Ruling::Tcp, why: Why::AnotherHost, token: [1; 16] });
                     }
@@ -302,132 +327,5 @@ pub(super) mod fuzz {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::fuzz::hello;
-    use super::*;
-
-    /// Carries bytes both ways until neither side has any; gives both sides' last results.
-    fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Option<Event>, ConnectError>; 2] {
-        let mut results = [Ok(None), Ok(None)];
-        loop {
-            let mut idle = true;
-            for turn in 0..2 {
-                let (from, to) = if turn == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
-                let wants = to.wants().min(from.output().len());
-                if wants == 0 {
-                    continue;
-                }
-                idle = false;
-                let bytes: Vec<u8> = from.output().drain(..wants).collect();
-                let result = to.feed(&bytes);
-                if let Ok(Some(Event::Hello(_))) = &result {
-                    to.answer(Verdict { ruling, why: Why::SameHost, token: [9; 16] });
-                }
-                if result != Ok(None) && results[1 - turn].is_ok() {
-                    results[1 - turn] = result;
-                }
-            }
-            if idle {
-                return results;
-            }
-        }
-    }
-
-    fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
-        let side = |n: u8| {
-            let key = keys[usize::from(n)].map(|key| Key::new(key.into()));
-            Handshake::new(n == 0, &hello(n, key.is_some()), key)
-        };
-        [side(0), side(1)]
-    }
-
-    #[test]
-    fn the_verdict_arrives_with_and_without_a_key() {
-        for keys in [[None, None], [Some("secret"), Some("secret")]] {
-            let [mut a, mut b] = pair(keys);
-            let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
-            let key = keys[0].is_some();
-            let verdict = Verdict { ruling: Ruling::Tcp, why: Why::SameHost, token: [9; 16] };
-            assert_eq!(first, Ok(Some(Event::Verdict(hello(1, key), verdict))));
-            assert_eq!(second, Ok(Some(Event::Hello(hello(0, key)))));
-            assert_eq!(b.wants(), size_of::<CommitBytes>());
-        }
-    }
-
-    #[test]
-    fn both_sides_notice_keys_that_do_not_match() {
-        for keys in [[Some("a"), Some("b")], [Some("a"), None], [None, Some("b")]] {
-            let [mut a, mut b] = pair(keys);
-            let results = converse(&mut a, &mut b, Ruling::Tcp);
-            assert_eq!(results, [Err(ConnectError::Authorization), Err(ConnectError::Authorization)], "{keys:?}");
-            assert_eq!(b.wants(), 0);
-        }
-    }
-
-    #[test]
-    fn a_proof_sent_back_is_no_proof() {
-        let [mut a, _] = pair([Some("k"), None]);
-        a.output().clear();
-        let mirror = hello(0, true).to_bytes();
-        assert_eq!(a.feed(&mirror.as_bytes()[..PREFIX_BYTES]), Ok(None));
-        assert_eq!(a.feed(&mirror.as_bytes()[PREFIX_BYTES..]), Ok(None));
-        let own: Vec<u8> = a.output().drain(..).collect();
-        let mut verdict = Verdict { ruling: Ruling::Tcp, why: Why::SameHost, token: [0; 16] }.to_bytes();
-        verdict.mac.copy_from_slice(&own);
-        assert_eq!(a.feed(verdict.as_bytes()), Err(ConnectError::Authorization));
-    }
-
-    #[test]
-    fn another_version_is_told_ours() {
-        let [_, mut b] = pair([None, None]);
-        let mut old = hello(0, false).to_bytes();
-        old.as_mut_bytes()[8] = 77;
-        assert_eq!(b.feed(&old.as_bytes()[..PREFIX_BYTES]), Err(ConnectError::Version { theirs: 77 }));
-        assert_eq!(b.output().len(), HELLO_BYTES);
-    }
-
-    proptest! {
-        #[test]
-        fn strangers_only_harm_themselves(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            fuzz::drive(&bytes);
-        }
-
-        /// A well-formed conversation with a few bytes changed: whoever has a key never accepts it.
-        #[test]
-        fn with_a_key_no_changed_byte_passes(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
-            let [mut a, mut b] = pair([Some("k"), Some("k")]);
-            if of_initiator {
-                a.output()[at] ^= 1 << bit;
-                let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
-                prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
-            } else {
-                let hello_a: Vec<u8> = a.output().drain(..).collect();
-                for part in [&hello_a[..PREFIX_BYTES], &hello_a[PREFIX_BYTES..]] {
-                    prop_assert_eq!(b.feed(part), Ok(None));
-                }
-                b.output()[at] ^= 1 << bit;
-                let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
-                prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
-            }
-        }
-
-        /// Mutated valid hellos reach deeper than noise.
-        #[test]
-        fn mutated_conversations_only_harm_themselves(
-            changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..6), key: bool,
-        ) {
-            let mut bytes = hello(2, key).to_bytes().as_bytes().to_vec();
-            let verdict = Verdict { ruling: Ruling::Shm, why: Why::SameHost, token: [3; 16] };
-            bytes.extend_from_slice(verdict.to_bytes().as_bytes());
-            bytes.extend_from_slice(Commit { tcp: true, why: Why::AnotherHost, errno: 0 }.to_bytes().as_bytes());
-            for (at, value) in changes {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = value;
-                }
-            }
-            fuzz::drive(&bytes);
-        }
-    }
-}
+#[path = "handshake_tests.rs"]
+mod tests;

@@ -18,8 +18,8 @@ const BACKLOG: i32 = 65_535;
 /// The listeners of one endpoint.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    /// The authority.
-    pub(super) tcp: OwnedFd,
+    /// The authority. A context of a shared address has none of its own.
+    pub(super) tcp: Option<OwnedFd>,
     /// Where local peers meet, if the endpoint allows shared memory and the kernel has such sockets.
     pub(super) unix: Option<OwnedFd>,
     /// What peers are told.
@@ -43,14 +43,12 @@ impl Listeners {
         rustix::net::listen(&tcp, BACKLOG)?;
         let mut address = SocketAddr::try_from(rustix::net::getsockname(&tcp)?)?;
         address.set_ip(ip);
-        let unix = unix.and_then(|incarnation| match unix_listener(incarnation) {
-            Ok(socket) => Some(socket),
-            Err(error) => {
-                tracing::warn!(%error, "no Unix socket can be opened: local peers are reached over TCP");
-                None
-            }
-        });
-        Ok(Self { tcp, unix, address, explanation })
+        Ok(Self { tcp: Some(tcp), unix: unix.and_then(meeting_place), address, explanation })
+    }
+
+    /// Those of a context, whose calls come in at an address that others listen at.
+    pub(super) fn of_context(address: SocketAddr, explanation: String, unix: Option<&Incarnation>) -> Self {
+        Self { tcp: None, unix: unix.and_then(meeting_place), address, explanation }
     }
 }
 
@@ -64,6 +62,12 @@ pub(super) fn tcp_socket(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
 pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(OwnedFd, SocketAddrUnix)> {
     let address = SocketAddrUnix::new_abstract_name(incarnation.socket_name().as_bytes())?;
     Ok((rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?, address))
+}
+
+fn meeting_place(incarnation: &Incarnation) -> Option<OwnedFd> {
+    unix_listener(incarnation)
+        .inspect_err(|error| tracing::warn!(%error, "no Unix socket can be opened: local peers are reached over TCP"))
+        .ok()
 }
 
 fn unix_listener(incarnation: &Incarnation) -> io::Result<OwnedFd> {

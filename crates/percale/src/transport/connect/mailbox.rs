@@ -19,6 +19,8 @@ pub struct PeerIdentity {
     pub incarnation: Incarnation,
     /// The address that it advertises; where that is another machine's loopback address, the one it called from.
     pub address: SocketAddr,
+    /// Which context of that address.
+    pub context: u16,
     /// Its process, as this process sees it; 0 if it does not. Known over shared memory only.
     pub pid: i32,
     /// Its user: over shared memory the kernel's word, else its own.

@@ -16,6 +16,9 @@
 //! with it the connection stands on both sides. Whatever fails at the meeting degrades to the TCP connection that is
 //! open already. Locks: a mailbox's and the command queue's, both held for a push or a swap and never together.
 //!
+//! Several endpoints may share one address, as *contexts* of a *site*: a caller's hello says which context it wants, and is
+//! answered by that one. Each is an endpoint of its own in everything else.
+//!
 //! Without an authorization key whoever reaches the port is believed what it says about itself; it may even make an
 //! endpoint drop a connection by posing as its peer. The key is for networks where that matters.
 
@@ -38,7 +41,7 @@ mod tests;
 
 pub use error::ConnectError;
 pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
-pub use service::{EndpointOptions, Registration, Service, Transports};
+pub use service::{EndpointOptions, Registration, Service, Site, Transports};
 
 /// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
 #[cfg(any(test, fuzzing))]

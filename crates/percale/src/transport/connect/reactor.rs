@@ -52,6 +52,8 @@ pub(super) struct Endpoint {
     pub(super) opened: Opened,
     /// The connections that stand.
     pub(super) held: HashMap<Incarnation, Held>,
+    /// The contexts of a site that are open.
+    pub(super) members: HashMap<u16, u64>,
     /// Until when its listeners rest.
     resting: Option<Instant>,
 }
@@ -61,6 +63,7 @@ pub(super) struct Held {
     pub(super) serial: u64,
     pub(super) token: Token,
     pub(super) address: SocketAddr,
+    pub(super) context: u16,
 }
 
 impl Endpoint {
@@ -70,6 +73,8 @@ impl Endpoint {
             flags: self.opened.flags,
             place: self.opened.place,
             address: self.opened.listeners.address,
+            context: self.opened.site.map_or(0, |(_, index)| index),
+            wanted: 0,
             incarnation: self.opened.incarnation,
             reset: [0; 16],
             nonce: random()?,
@@ -175,10 +180,18 @@ impl Reactor {
         for command in self.shared.take() {
             match command {
                 Command::Open(id, opened) => {
-                    self.endpoints.insert(id, Endpoint { opened: *opened, held: HashMap::new(), resting: None });
+                    if let Some((site, index)) = opened.site
+                        && let Some(site) = self.endpoints.get_mut(&site)
+                    {
+                        site.members.insert(index, id);
+                    }
+                    let (held, members) = (HashMap::new(), HashMap::new());
+                    self.endpoints.insert(id, Endpoint { opened: *opened, held, members, resting: None });
                     self.listen(id);
                 }
-                Command::Connect { endpoint, attempt, peer } => self.begin(endpoint, attempt, peer),
+                Command::Connect { endpoint, attempt, peer, context } => {
+                    self.begin(endpoint, attempt, peer, context);
+                }
                 Command::Closed { endpoint, serial } => {
                     self.unwatch(serial);
                     if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
@@ -190,6 +203,11 @@ impl Reactor {
                     self.callers.retain(|_, caller| caller.endpoint != id);
                     if let Some(endpoint) = self.endpoints.remove(&id) {
                         endpoint.held.values().for_each(|held| self.unwatch(held.serial));
+                        if let Some((site, index)) = endpoint.opened.site
+                            && let Some(site) = self.endpoints.get_mut(&site)
+                        {
+                            site.members.remove(&index);
+                        }
                     }
                     // Nobody waits in a process that is ending.
                     done.send(()).unwrap_or_default();
@@ -252,7 +270,7 @@ impl Reactor {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         endpoint.resting = None;
         let listeners = &endpoint.opened.listeners;
-        for (socket, channel) in [(Some(&listeners.tcp), TCP), (listeners.unix.as_ref(), UNIX)] {
+        for (socket, channel) in [(listeners.tcp.as_ref(), TCP), (listeners.unix.as_ref(), UNIX)] {
             let data = epoll::EventData::new_u64(id << 2 | channel);
             if let Some(socket) = socket
                 && let Err(error) = epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
@@ -270,7 +288,7 @@ impl Reactor {
             return;
         }
         let listeners = &endpoint.opened.listeners;
-        for socket in std::iter::once(&listeners.tcp).chain(&listeners.unix) {
+        for socket in listeners.tcp.iter().chain(&listeners.unix) {
             if let Err(error) = epoll::delete(&self.epoll, socket) {
                 tracing::debug!(%error, "a listener was not registered");
             }
@@ -283,7 +301,7 @@ impl Reactor {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {
             let listeners = &endpoint.opened.listeners;
-            let listener = if unix { listeners.unix.as_ref() } else { Some(&listeners.tcp) };
+            let listener = if unix { listeners.unix.as_ref() } else { listeners.tcp.as_ref() };
             if let Some(listener) = listener
                 && let Ok(socket) = rustix::net::accept_with(listener, FLAGS)
                 && let (false, Ok(hello)) = (unix, endpoint.hello())
@@ -303,7 +321,7 @@ impl Reactor {
     fn accept(&mut self, id: u64, unix: bool) -> Option<(OwnedFd, Option<SocketAddrAny>)> {
         loop {
             let listeners = &self.endpoints.get(&id)?.opened.listeners;
-            let listener = if unix { listeners.unix.as_ref()? } else { &listeners.tcp };
+            let listener = if unix { listeners.unix.as_ref()? } else { listeners.tcp.as_ref()? };
             match rustix::net::acceptfrom_with(listener, FLAGS) {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
@@ -355,7 +373,7 @@ impl Reactor {
 
     /// Drops the oldest stranger if there are too many.
     fn make_room(&mut self, endpoint: u64) {
-        let strangers = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && setup.is_stranger());
+        let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
         let strangers: Vec<u64> = strangers.map(|(id, _)| *id).collect();
         if strangers.len() >= HALF_OPEN
             && let Some(oldest) = strangers.into_iter().min()

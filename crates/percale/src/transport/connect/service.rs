@@ -51,6 +51,8 @@ pub struct EndpointOptions {
     pub cma_allowed: bool,
     /// The endpoint's doorbell; without one there is no shared memory.
     pub bell: Option<Arc<dyn LocalBell>>,
+    /// It is this context of that site, and found at the site's address.
+    pub context: Option<(Arc<Site>, u16)>,
 }
 
 impl fmt::Debug for EndpointOptions {
@@ -78,6 +80,7 @@ impl EndpointOptions {
             connect_timeout: Duration::from_secs(5),
             cma_allowed: true,
             bell: None,
+            context: None,
         }
     }
 }
@@ -92,13 +95,17 @@ pub(super) struct Opened {
     pub(super) timeout: Duration,
     pub(super) cma: bool,
     pub(super) bell: Option<Arc<dyn LocalBell>>,
+    /// Of a context: whose, and which.
+    pub(super) site: Option<(u64, u16)>,
+    /// Of a site: how many of its contexts can be named.
+    pub(super) contexts: Option<u16>,
     pub(super) mailbox: Arc<Mailbox>,
 }
 
 /// What endpoints ask of the thread.
 pub(super) enum Command {
     Open(u64, Box<Opened>),
-    Connect { endpoint: u64, attempt: u64, peer: SocketAddr },
+    Connect { endpoint: u64, attempt: u64, peer: SocketAddr, context: u16 },
     Closed { endpoint: u64, serial: u64 },
     Close(u64, mpsc::SyncSender<()>),
     Stop,
@@ -193,9 +200,39 @@ impl Service {
     /// # Errors
     /// What `bind` says; `NotFound` if the interface asked for has no address.
     pub fn open(self: &Arc<Self>, options: EndpointOptions, mailbox: &Arc<Mailbox>) -> io::Result<Registration> {
+        self.enter(options, mailbox, None)
+    }
+
+    /// Opens an address that so many contexts share, of which the first so many can be named; none of them is open yet. Nobody
+    /// looks at its notices.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_site(
+        self: &Arc<Self>,
+        options: EndpointOptions,
+        (contexts, receiving): (u16, u16),
+    ) -> io::Result<Arc<Site>> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let registration = self.enter(options, &Mailbox::new(wake), Some(receiving))?;
+        Ok(Arc::new(Site { registration, taken: Mutex::new(vec![false; contexts.into()]) }))
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        options: EndpointOptions,
+        mailbox: &Arc<Mailbox>,
+        contexts: Option<u16>,
+    ) -> io::Result<Registration> {
         let shm = options.transports.contains(Transports::SHM) && options.bell.is_some();
         let unix = shm.then_some(&options.incarnation);
-        let listeners = Listeners::open(options.bind, options.interface.as_deref(), unix)?;
+        let site = options.context.map(|(site, index)| Seat::take(site, index)).transpose()?;
+        let listeners = match &site {
+            None => Listeners::open(options.bind, options.interface.as_deref(), unix)?,
+            Some(Seat { site, .. }) => {
+                Listeners::of_context(site.registration.address, site.registration.explanation.clone(), unix)
+            }
+        };
         let mut flags = HelloFlags::empty();
         flags.set(HelloFlags::SHM, listeners.unix.is_some());
         flags.set(HelloFlags::TCP, options.transports.contains(Transports::TCP));
@@ -213,10 +250,13 @@ impl Service {
                 timeout: options.connect_timeout,
                 cma: options.cma_allowed,
                 bell: options.bell,
+                site: site.as_ref().map(|seat| (seat.site.registration.id, seat.index)),
+                contexts,
                 mailbox: Arc::clone(mailbox),
             }),
         ));
-        Ok(Registration { service: Arc::clone(self), id, address, explanation, incarnation: options.incarnation })
+        let service = Arc::clone(self);
+        Ok(Registration { service, id, address, explanation, incarnation: options.incarnation, _seat: site })
     }
 }
 
@@ -236,6 +276,47 @@ impl Drop for Service {
     }
 }
 
+/// An address that several endpoints share, each a context of its own.
+#[derive(Debug)]
+pub struct Site {
+    registration: Registration,
+    /// Which contexts are open.
+    taken: Mutex<Vec<bool>>,
+}
+
+impl Site {
+    /// The address.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.registration.address
+    }
+}
+
+/// A context's place at its site, which lasts as long as any of them.
+#[derive(Debug)]
+struct Seat {
+    site: Arc<Site>,
+    index: u16,
+}
+
+impl Seat {
+    fn take(site: Arc<Site>, index: u16) -> io::Result<Self> {
+        let mut taken = site.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let seat = taken.get_mut(usize::from(index)).ok_or(io::ErrorKind::NotFound)?;
+        if std::mem::replace(seat, true) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        drop(taken);
+        Ok(Self { site, index })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.site.taken.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(self.index)] = false;
+    }
+}
+
 /// An endpoint's place in the service. Dropping it closes the listeners and ends all attempts; when it returns, the
 /// port is free.
 #[derive(Debug)]
@@ -245,6 +326,8 @@ pub struct Registration {
     address: SocketAddr,
     explanation: String,
     incarnation: Incarnation,
+    /// Given up after the service has forgotten the endpoint.
+    _seat: Option<Seat>,
 }
 
 impl Registration {
@@ -269,7 +352,12 @@ impl Registration {
     /// Starts a connection to `peer`. One notice about `attempt` follows: established, aliased or failed. The caller
     /// chooses the number.
     pub fn connect(&self, attempt: u64, peer: SocketAddr) {
-        self.service.shared.send(Command::Connect { endpoint: self.id, attempt, peer });
+        self.connect_context(attempt, peer, 0);
+    }
+
+    /// As [`connect`](Self::connect), to a context of `peer`.
+    pub fn connect_context(&self, attempt: u64, peer: SocketAddr, context: u16) {
+        self.service.shared.send(Command::Connect { endpoint: self.id, attempt, peer, context });
     }
 
     /// The endpoint has given up the connection `serial`: it is watched no longer, and the peer may connect again.

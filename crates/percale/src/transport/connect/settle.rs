@@ -131,6 +131,7 @@ impl Reactor {
         let identity = PeerIdentity {
             incarnation: peer,
             address: setup.peer_address(hello),
+            context: hello.context,
             pid,
             uid,
             host_local: hello.place.same_host(&setup.ours.place),
@@ -140,8 +141,9 @@ impl Reactor {
         // Who answers at an address is the one that lives there; who only claims it is believed nothing about others.
         let attempt = match &setup.side {
             Side::Initiator(attempt) => {
-                let address = identity.address;
-                let old = owner.held.iter().filter(|(_, held)| held.address == address && setup.remote == address);
+                let (address, context) = (identity.address, identity.context);
+                let same = |held: &Held| held.address == address && held.context == context;
+                let old = owner.held.iter().filter(|(_, held)| same(held) && setup.remote == address);
                 replaced.extend(old.map(|(old, held)| (*old, held.serial)));
                 Some(attempt.number)
             }
@@ -155,7 +157,9 @@ impl Reactor {
                 })
             }
         };
-        owner.held.insert(peer, Held { serial, token: setup.token, address: identity.address });
+        owner
+            .held
+            .insert(peer, Held { serial, token: setup.token, address: identity.address, context: identity.context });
         for (old, serial) in replaced {
             owner.held.remove(&old);
             owner.post(Notice::Replaced { serial, old, new: peer });

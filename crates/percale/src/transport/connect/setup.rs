@@ -52,6 +52,8 @@ pub(super) enum Stage {
 /// One connection being made.
 pub(super) struct Setup {
     pub(super) endpoint: u64,
+    /// At whose address it was called: the endpoint, or the site of which that is a context.
+    pub(super) listener: u64,
     pub(super) side: Side,
     pub(super) stage: Stage,
     pub(super) handshake: Handshake,
@@ -59,6 +61,8 @@ pub(super) struct Setup {
     pub(super) remote: SocketAddr,
     pub(super) tcp: Option<OwnedFd>,
     pub(super) peer: Option<Hello>,
+    /// Why the call is refused, whoever calls.
+    pub(super) refusal: Option<Why>,
     pub(super) token: Token,
     pub(super) ruling: Ruling,
     pub(super) why: Why,
@@ -108,9 +112,25 @@ impl Setup {
         remote: SocketAddr,
         due: Instant,
     ) -> Self {
-        let (tcp, peer, meeting) = (None, None, None);
+        let (tcp, peer, refusal, meeting, listener) = (None, None, None, None, endpoint);
         let (token, ruling, why) = ([0; 16], Ruling::Refuse, Why::NoTransport);
-        Self { endpoint, side, stage, handshake, ours, remote, tcp, peer, token, ruling, why, meeting, due }
+        Self {
+            endpoint,
+            listener,
+            side,
+            stage,
+            handshake,
+            ours,
+            remote,
+            tcp,
+            peer,
+            refusal,
+            token,
+            ruling,
+            why,
+            meeting,
+            due,
+        }
     }
 
     /// Whether it is a call from somebody who has not yet said (and proved) who it is.

@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use link::SimLink;
-pub use port::{Port, SimNotice};
+pub use port::{Port, SimNotice, SimSite};
 use random::Random;
 
 use super::{Broken, Refused};

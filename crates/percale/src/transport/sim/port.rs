@@ -20,6 +20,8 @@ pub enum SimNotice {
         attempt: Option<u64>,
         /// The other end.
         peer: SocketAddr,
+        /// Which context of that address it is.
+        context: u16,
         /// This life of the other end.
         incarnation: u128,
         /// The link.
@@ -31,6 +33,8 @@ pub enum SimNotice {
         attempt: u64,
         /// Where nobody is.
         peer: SocketAddr,
+        /// Of which context.
+        context: u16,
     },
 }
 
@@ -47,12 +51,17 @@ impl Inbox {
     }
 }
 
+/// A context of an address; most addresses have number 0 alone.
+type At = (SocketAddr, u16);
+
 /// Who is in a network.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    ports: HashMap<SocketAddr, (u128, Arc<Inbox>)>,
+    ports: HashMap<At, (u128, Arc<Inbox>)>,
+    /// Addresses whose contexts are ports, how many each has, and how many of them can be named.
+    sites: HashMap<SocketAddr, (u16, u16)>,
     /// Ends that stand: (whose, towards whom).
-    standing: HashSet<(SocketAddr, SocketAddr)>,
+    standing: HashSet<(At, At)>,
     next: u128,
 }
 
@@ -69,9 +78,57 @@ impl Directory {
 #[derive(Debug)]
 pub struct Port {
     network: Network,
-    address: SocketAddr,
+    at: At,
     incarnation: u128,
     inbox: Arc<Inbox>,
+    _site: Option<Arc<SimSite>>,
+}
+
+/// An address that several ports share, each as a context of its own.
+#[derive(Debug)]
+pub struct SimSite {
+    network: Network,
+    address: SocketAddr,
+}
+
+impl SimSite {
+    /// The address.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for SimSite {
+    fn drop(&mut self) {
+        self.network.lock().directory.sites.remove(&self.address);
+    }
+}
+
+impl Directory {
+    fn is_free(&self, address: SocketAddr) -> bool {
+        !self.ports.contains_key(&(address, 0)) && !self.sites.contains_key(&address)
+    }
+
+    /// The address to bind to; port number 0 takes a free one.
+    fn address(&self, mut bind: SocketAddr) -> io::Result<SocketAddr> {
+        if bind.port() == 0 {
+            let free = (1..=u16::MAX).find(|port| {
+                bind.set_port(*port);
+                self.is_free(bind)
+            });
+            free.ok_or(io::ErrorKind::AddrInUse)?;
+        } else if !self.is_free(bind) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        Ok(bind)
+    }
+
+    fn enter(&mut self, at: At) -> (u128, Arc<Inbox>) {
+        self.next += 1;
+        let entry = (self.next, Arc::new(Inbox::default()));
+        self.ports.insert(at, entry.clone());
+        entry
+    }
 }
 
 impl Network {
@@ -81,29 +138,44 @@ impl Network {
     /// If the address is taken.
     pub(crate) fn port(&self, bind: SocketAddr) -> io::Result<Port> {
         let mut state = self.lock();
-        let directory = &mut state.directory;
-        directory.next += 1;
-        let incarnation = directory.next;
-        let mut address = bind;
-        if address.port() == 0 {
-            let free = (1..=u16::MAX).find(|port| {
-                address.set_port(*port);
-                !directory.ports.contains_key(&address)
-            });
-            free.ok_or(io::ErrorKind::AddrInUse)?;
-        } else if directory.ports.contains_key(&address) {
+        let at = (state.directory.address(bind)?, 0);
+        let (incarnation, inbox) = state.directory.enter(at);
+        Ok(Port { network: self.clone(), at, incarnation, inbox, _site: None })
+    }
+
+    /// Opens an address for so many ports, of which so many can be named.
+    ///
+    /// # Errors
+    /// If the address is taken.
+    pub(crate) fn site(&self, bind: SocketAddr, contexts: (u16, u16)) -> io::Result<Arc<SimSite>> {
+        let mut state = self.lock();
+        let address = state.directory.address(bind)?;
+        state.directory.sites.insert(address, contexts);
+        Ok(Arc::new(SimSite { network: self.clone(), address }))
+    }
+
+    /// Opens a context of a site.
+    ///
+    /// # Errors
+    /// If there is no such context, or it is open.
+    pub(crate) fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<Port> {
+        let mut state = self.lock();
+        let (directory, at) = (&mut state.directory, (site.address, context));
+        if directory.sites.get(&site.address).is_none_or(|(contexts, _)| context >= *contexts) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if directory.ports.contains_key(&at) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let inbox = Arc::new(Inbox::default());
-        directory.ports.insert(address, (incarnation, Arc::clone(&inbox)));
-        Ok(Port { network: self.clone(), address, incarnation, inbox })
+        let (incarnation, inbox) = directory.enter(at);
+        Ok(Port { network: self.clone(), at, incarnation, inbox, _site: Some(Arc::clone(site)) })
     }
 }
 
 impl Port {
     /// The endpoint's address.
     pub(crate) const fn address(&self) -> SocketAddr {
-        self.address
+        self.at.0
     }
 
     /// This life of the endpoint.
@@ -112,32 +184,37 @@ impl Port {
     }
 
     /// Asks for a connection.
-    pub(crate) fn connect(&self, attempt: u64, peer: SocketAddr) {
+    pub(crate) fn connect(&self, attempt: u64, peer: SocketAddr, context: u16) {
+        let to = (peer, context);
         let mut state = self.network.lock();
         let directory = &mut state.directory;
-        let Some((incarnation, inbox)) = directory.ports.get(&peer).map(|(who, inbox)| (*who, Arc::clone(inbox)))
+        let named = directory.sites.get(&peer).is_none_or(|(_, receiving)| context < *receiving);
+        let Some((incarnation, inbox)) =
+            directory.ports.get(&to).filter(|_| named).map(|(who, inbox)| (*who, Arc::clone(inbox)))
         else {
             drop(state);
-            return self.inbox.push(SimNotice::Failed { attempt, peer });
+            return self.inbox.push(SimNotice::Failed { attempt, peer, context });
         };
-        if !directory.standing.insert((self.address, peer)) {
+        if !directory.standing.insert((self.at, to)) {
             return;
         }
-        directory.standing.insert((peer, self.address));
+        directory.standing.insert((to, self.at));
         drop(state);
         let (ours, theirs) = self.network.connect();
         inbox.push(SimNotice::Established {
             attempt: None,
-            peer: self.address,
+            peer: self.at.0,
+            context: self.at.1,
             incarnation: self.incarnation,
             link: Box::new(theirs),
         });
-        self.inbox.push(SimNotice::Established { attempt: Some(attempt), peer, incarnation, link: Box::new(ours) });
+        let (attempt, link) = (Some(attempt), Box::new(ours));
+        self.inbox.push(SimNotice::Established { attempt, peer, context, incarnation, link });
     }
 
     /// Our end of the connection to `peer` is gone.
-    pub(crate) fn closed(&self, peer: SocketAddr) {
-        self.network.lock().directory.standing.remove(&(self.address, peer));
+    pub(crate) fn closed(&self, peer: SocketAddr, context: u16) {
+        self.network.lock().directory.standing.remove(&(self.at, (peer, context)));
     }
 
     /// Whether there may be notices.
@@ -157,7 +234,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let mut state = self.network.lock();
-        let ours = self.address;
+        let ours = self.at;
         state.directory.ports.remove(&ours);
         state.directory.standing.retain(|(whose, _)| *whose != ours);
     }

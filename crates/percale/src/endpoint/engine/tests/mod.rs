@@ -62,7 +62,7 @@ impl Station {
     /// The connection to another.
     fn slot(&self, other: &Self) -> Connection {
         let address = other.endpoint.address();
-        self.engine(|engine| engine.core.peers.real_slot(address))
+        self.engine(|engine| engine.core.peers.real_slot((address, 0)))
     }
 
     /// Sends a frame that the engine knows nothing of.

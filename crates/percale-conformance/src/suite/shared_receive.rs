@@ -1,0 +1,387 @@
+//! Shared receive contexts: receives of several endpoints in common.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use percale::endpoint::safe::{OperationError, Received};
+use percale::{
+    CompletionFlags, CompletionQueue, Domain, Endpoint, Entry, ErrorCode, Event, EventQueue, OpFlags, PeerAddress,
+    ReceiveWork, Segments, SharedReceive, SharedReceiving,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, post_shared, same};
+use crate::watchdog::Watchdog;
+
+/// Endpoints that share receives.
+const SHARERS: usize = 3;
+
+/// Three endpoints that share receives, and two others that send. Alone, the three send to themselves.
+struct World<F: Fabric> {
+    endpoints: Vec<Option<Endpoint>>,
+    peers: Vec<PeerAddress>,
+    queues: Vec<CompletionQueue>,
+    shared: SharedReceive,
+    domain: Domain,
+    fabric: F,
+    _watchdog: Watchdog,
+}
+
+impl<F: Fabric> World<F> {
+    fn new(what: &str) -> Self {
+        let fabric = F::new(9);
+        let domain = fabric.domain(|domain| domain);
+        let vector = domain.address_vector().build().expect("a vector");
+        let shared = domain.shared_receive();
+        let queues: Vec<_> = (0..SHARERS).map(|_| CompletionQueue::default()).collect();
+        let endpoints: Vec<_> = (0..SHARERS + 2)
+            .map(|number| {
+                let builder = domain.endpoint().vector(&vector);
+                let builder = match queues.get(number) {
+                    Some(queue) => builder.shared_receive(&shared).receive_queue(queue),
+                    None => builder,
+                };
+                Some(builder.bind(fabric.address()).expect("an endpoint"))
+            })
+            .collect();
+        let address = |endpoint: &Option<Endpoint>| endpoint.as_ref().expect("it is open").address();
+        let peers = endpoints.iter().map(|one| vector.insert(address(one)).expect("an address")).collect();
+        Self { endpoints, peers, queues, shared, domain, fabric, _watchdog: Watchdog::new(what) }
+    }
+
+    fn turn(&self) {
+        self.endpoints.iter().flatten().for_each(|endpoint| _ = endpoint.progress());
+        self.fabric.tick();
+        std::thread::yield_now();
+    }
+
+    fn turns(&self) {
+        (0..200).for_each(|_| self.turn());
+    }
+
+    fn until(&self, mut done: impl FnMut() -> bool) {
+        while !done() {
+            self.turn();
+        }
+    }
+
+    /// Who sends to this sharer.
+    fn sender(&self, number: usize, to: usize) -> usize {
+        if F::ALONE { to } else { SHARERS + number % 2 }
+    }
+
+    /// Injects a message or, if it is long, posts it and waits until it is taken.
+    fn send(&self, number: usize, to: usize, tag: Option<u64>, bytes: &[u8]) -> usize {
+        let from = self.sender(number, to);
+        let endpoint = self.endpoints[from].as_ref().expect("it is open");
+        while endpoint.inject_with(self.peers[to], bytes, tag, None).is_err() {
+            self.turn();
+        }
+        from
+    }
+
+    fn end(&self, receiving: SharedReceiving) -> Result<Received, OperationError> {
+        self.until(|| receiving.is_ready());
+        receiving.take().expect("it is ready")
+    }
+}
+
+/// Posted receives are taken in the order of posting, whichever endpoint a message is for.
+pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Fabric>() {
+    let world = World::<F>::new("messages to any endpoint take shared receives");
+    for tagged in [false, true] {
+        for len in [0, 8, 100, 2000] {
+            let post = |_| match tagged {
+                true => world.shared.tagged_recv(5, 0, vec![0; len]).expect("a receive"),
+                false => world.shared.recv(vec![0; len]).expect("a receive"),
+            };
+            let receives: Vec<_> = (0..12).map(post).collect();
+            for (number, receiving) in receives.into_iter().enumerate() {
+                let from = world.send(number, number % SHARERS, tagged.then_some(5), &content(number as u64, len));
+                let got = world.end(receiving).expect("a message");
+                same(&got.to_vec(), &content(number as u64, len), "a message to a shared receive");
+                assert_eq!(got.source, Some(world.peers[from]));
+            }
+        }
+    }
+    // A long one is fetched by the endpoint that it was sent to.
+    for to in 0..SHARERS {
+        let receiving = world.shared.recv(vec![0; F::BULK]).expect("a receive");
+        let from = world.endpoints[world.sender(1, to)].as_ref().expect("it is open");
+        let sending = from.send(world.peers[to], content(3, F::BULK)).start().expect("a send");
+        same(&world.end(receiving).expect("a message").to_vec(), &content(3, F::BULK), "a long message");
+        drop(sending);
+    }
+}
+
+/// Unexpected messages of all endpoints are one queue.
+pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Fabric>() {
+    let world = World::<F>::new("messages that came before are taken in order");
+    for round in 0..3 {
+        for number in 0..12 {
+            world.send(number, (number * 7 + round) % SHARERS, Some(number as u64), &content(number as u64, 60));
+            world.turns(); // It is there before the next one.
+        }
+        // One that looks for a tag, past those before it; then the rest in order.
+        let sixth = world.shared.tagged_recv(6, 0, vec![0; 60]).expect("a receive");
+        assert_eq!(world.end(sixth).expect("a message").tag, 6);
+        for number in (0..12).filter(|number| *number != 6) {
+            let receiving = world.shared.tagged_recv(0, !0, vec![0; 60]).expect("a receive");
+            let got = world.end(receiving).expect("a message");
+            assert_eq!(got.tag, number);
+            same(&got.to_vec(), &content(number, 60), "a message that came before");
+        }
+    }
+    // An endpoint's own receive goes first, and what it took nobody else gets.
+    world.send(0, 1, None, b"own");
+    world.turns();
+    let one = world.endpoints[1].as_ref().expect("it is open");
+    let own = one.recv(vec![0; 8]).start().expect("a receive");
+    let receiving = world.shared.recv(vec![0; 8]).expect("a receive");
+    world.until(|| own.is_ready());
+    assert_eq!(own.wait().expect("a message").to_vec(), b"own");
+    world.send(1, 2, None, b"shared");
+    assert_eq!(world.end(receiving).expect("a message").to_vec(), b"shared");
+}
+
+/// Results go to the queue of the endpoint that received.
+pub fn ctx_007_raw_receives_report_where_they_were_received<F: Fabric>() {
+    let world = World::<F>::new("raw receives report where they were received");
+    for number in 0..30_usize {
+        let to = (number * 5) % SHARERS;
+        let target = Memory::blank(64);
+        let flags = OpFlags::COMPLETION;
+        let segments = Segments::one(target.segment());
+        let tag = (number % 2 == 0).then_some((number as u64, 0));
+        let from = PeerAddress::UNSPECIFIED;
+        let work = ReceiveWork { from, segments, tag, context: 100 + number as u64, flags };
+        let before = number % 3 == 0;
+        if before {
+            world.send(number, to, tag.map(|(tag, _)| tag), &content(number as u64, 64));
+            world.turns();
+        }
+        post_shared(&world.shared, &work).expect("a receive");
+        if !before {
+            world.send(number, to, tag.map(|(tag, _)| tag), &content(number as u64, 64));
+        }
+        let mut entry = [Entry::default()];
+        world.until(|| world.queues[to].read(&mut entry).expect("no error") == 1);
+        assert_eq!((entry[0].context, entry[0].len), (100 + number as u64, 64));
+        assert_eq!(entry[0].source, world.peers[world.sender(number, to)]);
+        same(&target.read(), &content(number as u64, 64), "a message to a raw receive");
+        assert!(world.queues.iter().all(|queue| queue.read(&mut entry).expect("no error") == 0));
+    }
+}
+
+/// Cancelling and dropping.
+pub fn ctx_008_what_is_cancelled_takes_no_message<F: Fabric>() {
+    let world = World::<F>::new("what is cancelled takes no message");
+    let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
+    assert!(first.cancel());
+    assert!(!first.cancel(), "it is cancelled already");
+    drop(second);
+    world.send(0, 1, None, b"third");
+    assert_eq!(world.end(third).expect("a message").to_vec(), b"third");
+    let error = world.end(first).expect_err("it was cancelled");
+    assert_eq!(error.errno(), ErrorCode::Canceled.errno());
+    assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), [7; 16]);
+    // A raw one is reported by one of the endpoints.
+    let segments = Segments::one(Memory::blank(8).segment());
+    let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
+    post_shared(&world.shared, &ReceiveWork { from, segments, tag: None, context: 9, flags }).expect("a receive");
+    assert!(world.shared.cancel(9) && !world.shared.cancel(9));
+    let mut errors = Vec::new();
+    world.until(|| {
+        errors.extend(world.queues.iter().filter_map(CompletionQueue::read_error));
+        !errors.is_empty()
+    });
+    world.turns();
+    errors.extend(world.queues.iter().filter_map(CompletionQueue::read_error));
+    assert_eq!(errors.len(), 1);
+    assert_eq!((errors[0].entry.context, errors[0].error), (9, ErrorCode::Canceled));
+    // What looks at messages without taking them is not shared.
+    for flags in [OpFlags::PEEK, OpFlags::PEEK | OpFlags::CLAIM, OpFlags::CLAIM | OpFlags::DISCARD] {
+        let work = ReceiveWork { from, segments, tag: None, context: 10, flags };
+        assert_eq!(post_shared(&world.shared, &work).expect_err("it is refused").errno(), 22);
+    }
+}
+
+/// One buffer takes messages to all endpoints, part after part, and is released once.
+pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Fabric>() {
+    let world = World::<F>::new("a multi-receive buffer is shared");
+    world.shared.set_multi_receive_minimum(100);
+    for round in 0..4_u64 {
+        let target = Memory::blank(1000);
+        let early = if round % 2 == 0 { 0 } else { 4 }; // So many are here before.
+        for number in 0..early {
+            world.send(number, number % SHARERS, None, &content(number as u64, 100));
+            world.turns();
+        }
+        let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECEIVE;
+        let (from, segments) = (PeerAddress::UNSPECIFIED, Segments::one(target.segment()));
+        post_shared(&world.shared, &ReceiveWork { from, segments, tag: None, context: round, flags })
+            .expect("a buffer");
+        for number in early..10 {
+            world.send(number, number % SHARERS, None, &content(number as u64, 100));
+            world.turns();
+        }
+        let (mut parts, mut released) = (BTreeSet::new(), 0);
+        world.until(|| {
+            let mut entry = [Entry::default()];
+            for queue in &world.queues {
+                while queue.read(&mut entry).expect("no error") == 1 {
+                    assert_eq!((entry[0].context, entry[0].len), (round, 100));
+                    parts.insert(entry[0].buffer);
+                    released += usize::from(entry[0].flags.contains(CompletionFlags::MULTI_RECEIVE));
+                }
+            }
+            parts.len() == 10
+        });
+        assert_eq!(released, 1, "the buffer is released once");
+        let first = *parts.first().expect("ten parts");
+        assert!(parts.iter().copied().eq((0..10).map(|part| first + part * 100)), "parts lie one behind the other");
+        for number in 0..10 {
+            same(&target.read()[number * 100..][..100], &content(number as u64, 100), "a part");
+        }
+    }
+}
+
+/// An endpoint that closes leaves the receives to the others; the last one ends them.
+pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Fabric>() {
+    let mut world = World::<F>::new("closed endpoints take nothing with them");
+    // One message waits in an endpoint that closes before its receive comes, another one's note is not read.
+    world.send(0, 0, None, b"lost");
+    world.turns();
+    world.endpoints[0] = None;
+    let receives: Vec<_> = (0..2).map(|_| world.shared.recv(vec![0; 16]).expect("a receive")).collect();
+    for (number, receiving) in receives.into_iter().enumerate() {
+        world.send(number, 1, None, b"message");
+        assert_eq!(world.end(receiving).expect("a message").to_vec(), b"message");
+    }
+    world.send(0, 1, None, b"lost too");
+    world.turns();
+    let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
+    world.endpoints[1] = None; // It was told of the receive, and closes.
+    world.turns();
+    // If it still got its message to the receive, that is over; else the receive is another's.
+    let receiving = match receiving.is_ready() {
+        true => {
+            assert_eq!(world.end(receiving).expect("a message").to_vec(), b"lost too");
+            world.shared.recv(vec![0; 16]).expect("a receive")
+        }
+        false => receiving,
+    };
+    world.send(0, 2, None, b"found");
+    assert_eq!(world.end(receiving).expect("a message").to_vec(), b"found");
+    // A receive that waits when all are gone ends with the context.
+    let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
+    world.endpoints.clear();
+    assert!(!receiving.is_ready(), "others may join");
+    assert!(receiving.cancel());
+    assert_eq!(receiving.take().expect("its end").expect_err("no message").errno(), ErrorCode::Canceled.errno());
+    assert_eq!(world.domain.transports().first().map(|kind| kind.name()), Some("loopback"));
+}
+
+/// A wait for a dead peer ends.
+pub fn ctx_009_a_directed_shared_receive_ends_with_its_peer<F: Fabric>() {
+    let mut world = World::<F>::new("a directed shared receive ends with its peer");
+    let [first, second] = [world.peers[SHARERS], world.peers[SHARERS + 1]];
+    for (from, to) in [(0, 1), (1, 0)] {
+        let receives = [second, first].map(|peer| world.shared.recv_from(peer, None, vec![0; 8]).expect("a receive"));
+        world.send(from, to, None, &[from as u8; 8]);
+        world.send(1 - from, to, None, &[1 - from as u8; 8]);
+        let [second, first] = receives.map(|receiving| world.end(receiving).expect("a message").to_vec());
+        assert_eq!((second, first), (vec![1; 8], vec![0; 8]));
+    }
+    let [gone, here] = [first, second].map(|peer| world.shared.recv_from(peer, None, vec![0; 8]).expect("a receive"));
+    world.endpoints[SHARERS] = None;
+    assert_eq!(world.end(gone).expect_err("its peer is gone").errno(), ErrorCode::Closed.errno());
+    world.send(1, 2, None, b"here");
+    assert_eq!(world.end(here).expect("a message").to_vec(), b"here");
+}
+
+/// Endpoints of one connection each.
+pub fn ctx_010_connected_endpoints_share_receives<F: Fabric>() {
+    let _watchdog = Watchdog::new("connected endpoints share receives");
+    let fabric = F::new(3);
+    let domain = fabric.domain(|domain| domain);
+    let (shared, served, called) = (domain.shared_receive(), EventQueue::default(), EventQueue::default());
+    let listener = domain.listener().events(&served).bind(fabric.address()).expect("a listener");
+    let (mut clients, mut servers) = (Vec::new(), Vec::new());
+    for number in 0..3 {
+        let client = domain.endpoint().event_queue(&called).connect(listener.address().to_string(), &[]);
+        clients.push(client.expect("an endpoint"));
+        let mut up = 0;
+        while up < 2 {
+            _ = listener.progress();
+            clients.iter().chain(&servers).for_each(|endpoint| _ = endpoint.progress());
+            if let Some(Event::ConnectionRequest(request)) = served.read() {
+                let builder = domain.endpoint().event_queue(&called).shared_receive(&shared);
+                servers.push(builder.accept(&request, &[]).expect("an endpoint"));
+            }
+            up += usize::from(matches!(called.read(), Some(Event::Connected { .. })));
+        }
+        assert_eq!(servers.len(), number + 1);
+    }
+    let end = |receiving: SharedReceiving, all: [&[Endpoint]; 2]| {
+        while !receiving.is_ready() {
+            all.iter().copied().flatten().for_each(|endpoint| _ = endpoint.progress());
+        }
+        receiving.take().expect("it is ready").expect("a message").to_vec()
+    };
+    for round in 0..3 {
+        let receives = [0, 1, 2].map(|_| shared.recv(vec![0; 64]).expect("a receive"));
+        for (number, receiving) in receives.into_iter().enumerate().skip(round) {
+            while clients[number].inject(clients[number].peer(), &content(number as u64, 64)).is_err() {
+                clients[number].progress();
+            }
+            same(&end(receiving, [&clients, &servers]), &content(number as u64, 64), "a message");
+        }
+        // One connection ends: nothing of what is shared does.
+        clients[round].shutdown().expect("it stands");
+        while !matches!(called.read(), Some(Event::Shutdown { .. })) {
+            clients.iter().chain(&servers).for_each(|endpoint| _ = endpoint.progress());
+        }
+    }
+}
+
+/// Each endpoint in a thread of its own, and receives posted by another one: nothing is lost, and nothing comes twice.
+pub fn ctx_007_threads_drive_endpoints_that_share_receives<F: Fabric>() {
+    const EACH: usize = 400;
+    let world = World::<F>::new("threads drive endpoints that share receives");
+    let World { endpoints, peers, shared, .. } = world;
+    let received = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for (number, endpoint) in endpoints.into_iter().flatten().enumerate() {
+            let (peers, received) = (&peers, &received);
+            scope.spawn(move || {
+                let mine = if number < SHARERS { 0 } else { EACH };
+                for count in 0..mine {
+                    let bytes = ((number * EACH + count) as u64).to_ne_bytes();
+                    while endpoint.inject(peers[count % SHARERS], &bytes).is_err() {
+                        endpoint.progress();
+                    }
+                }
+                while received.load(Ordering::Relaxed) < 2 * EACH {
+                    if !endpoint.progress() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut seen = BTreeSet::new();
+        let mut waiting: Vec<_> = (0..8).map(|_| shared.recv(vec![0; 8]).expect("a receive")).collect();
+        while seen.len() < 2 * EACH {
+            for slot in &mut waiting {
+                if slot.is_ready() {
+                    let next = shared.recv(vec![0; 8]).expect("a receive");
+                    let got = std::mem::replace(slot, next).take().expect("it is ready").expect("a message");
+                    let number = u64::from_ne_bytes(got.to_vec().try_into().expect("8 bytes"));
+                    assert!(seen.insert(number), "{number} came twice");
+                    received.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            std::thread::yield_now();
+        }
+    });
+}

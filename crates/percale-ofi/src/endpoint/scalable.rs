@@ -1,0 +1,322 @@
+//! Scalable endpoints: `fi_scalable_ep`, `fi_tx_context`, `fi_rx_context` (fi_endpoint(3)).
+//!
+//! Transmit context i and receive context i are two objects for one percale endpoint, a context of percale's scalable endpoint. That is opened
+//! when both are enabled; or, if only one of them is, when the scalable endpoint is enabled after it or the first operation is posted. From then on
+//! the other one cannot be set up any more.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use percale::ScalableEndpoint;
+use percale::endpoint::scalable::CONTEXT_LIMIT;
+
+use super::{Endpoint, Setup, Wishes, control};
+use crate::abi::{
+    FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_TX_CTX, FI_ENABLE, FI_ENOAV, FI_EOPBADSTATE, FI_EP_RDM, FI_EP_UNSPEC,
+    FI_ETOOSMALL, FI_LOG_EP_CTRL, fi_info, fi_ops, fi_ops_atomic, fi_ops_cm, fi_ops_collective, fi_ops_ep, fi_ops_msg,
+    fi_ops_rma, fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_t,
+};
+use crate::address::{self, Native};
+use crate::domain::{self, Domain};
+use crate::events::Events;
+use crate::log;
+use crate::object::{self, Object, code};
+use crate::vector::{self, Vector};
+
+/// What the contexts of an endpoint share.
+pub(crate) struct Shared {
+    domain: Arc<domain::Shared>,
+    wishes: Wishes,
+    authorization: Option<Vec<u8>>,
+    /// How many transmit and receive contexts there are.
+    counts: [u16; 2],
+    state: Mutex<State>,
+}
+
+struct State {
+    source: Option<SocketAddr>,
+    vector: Option<Arc<vector::Shared>>,
+    /// By index, while either context is open.
+    setups: Vec<Weak<Setup>>,
+    percale: Option<ScalableEndpoint>,
+}
+
+/// Which context of which endpoint, and how far it is set up.
+pub(super) struct Seat {
+    pub(super) whole: Arc<Shared>,
+    pub(super) index: u16,
+    halves: Mutex<[Half; 2]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Half {
+    /// There is none, and never will be.
+    Missing,
+    Awaited,
+    Enabled,
+}
+
+impl Seat {
+    fn halves(&self) -> MutexGuard<'_, [Half; 2]> {
+        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context of this class was enabled.
+    pub(super) fn enabled(&self, class: usize) {
+        self.halves()[usize::from(class == FI_CLASS_RX_CTX)] = Half::Enabled;
+    }
+
+    /// Whether the context of this class was enabled.
+    pub(super) fn is_enabled(&self, class: usize) -> bool {
+        self.halves()[usize::from(class == FI_CLASS_RX_CTX)] == Half::Enabled
+    }
+
+    /// Whether nothing more is to be set up.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.halves().contains(&Half::Awaited)
+    }
+
+    /// Whether one of the two was enabled.
+    pub(super) fn is_begun(&self) -> bool {
+        self.halves().contains(&Half::Enabled)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The vector that was bound.
+    pub(super) fn vector(&self) -> Result<Arc<vector::Shared>, i32> {
+        self.state().vector.clone().ok_or_else(|| {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: a scalable endpoint needs an address vector; bind one");
+            FI_ENOAV
+        })
+    }
+
+    /// percale's, at its address.
+    pub(super) fn percale(&self) -> Result<ScalableEndpoint, i32> {
+        let mut state = self.state();
+        if let Some(percale) = &state.percale {
+            return Ok(percale.clone());
+        }
+        let source = state.source.unwrap_or_else(|| self.domain.wildcard());
+        let [transmit, receive] = self.counts;
+        let builder = self.domain.percale.scalable_endpoint();
+        let mut builder = builder.contexts(transmit.max(receive)).receiving(receive);
+        if let Some(key) = &self.authorization {
+            builder = builder.authorization_key(key.clone());
+        }
+        let percale = builder.bind(source.to_string()).map_err(|error| {
+            log::warning!(FI_LOG_EP_CTRL, "fi_enable: {error}");
+            error.errno()
+        })?;
+        Ok(state.percale.insert(percale).clone())
+    }
+
+    /// The setup of contexts `index`.
+    fn setup(self: &Arc<Self>, index: u16) -> Arc<Setup> {
+        let mut state = self.state();
+        let place = &mut state.setups[usize::from(index)];
+        if let Some(setup) = place.upgrade() {
+            return setup;
+        }
+        let half = |count| if index < count { Half::Awaited } else { Half::Missing };
+        let seat = Seat { whole: Arc::clone(self), index, halves: Mutex::new(self.counts.map(half)) };
+        let setup = Arc::new(Setup::of_context(&self.domain, self.wishes.triggers, seat));
+        *place = Arc::downgrade(&setup);
+        setup
+    }
+
+    /// Opens what waits for no more than this.
+    fn enable(&self) -> Result<(), i32> {
+        let setups: Vec<_> = self.state().setups.iter().filter_map(Weak::upgrade).collect();
+        for setup in setups {
+            setup.open_late()?;
+        }
+        self.vector()?;
+        self.percale().map(drop)
+    }
+}
+
+#[repr(C)]
+pub(crate) struct Scalable {
+    fid: fid_ep,
+    shared: Arc<Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Scalable {
+    const CLASS: usize = FI_CLASS_SEP;
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control_whole), ..fi_ops::REFUSING };
+static OPS: fi_ops_ep = fi_ops_ep { tx_ctx: Some(tx_context), rx_ctx: Some(rx_context), ..fi_ops_ep::REFUSING };
+static CM: fi_ops_cm = fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi_ops_cm::REFUSING };
+pub(super) static MESSAGES: fi_ops_msg = fi_ops_msg::REFUSING;
+pub(super) static TAGGED: fi_ops_tagged = fi_ops_tagged::REFUSING;
+pub(super) static RMA: fi_ops_rma = fi_ops_rma::REFUSING;
+pub(super) static ATOMIC: fi_ops_atomic = fi_ops_atomic::REFUSING;
+pub(super) static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
+
+/// An endpoint of which only the parts named are there.
+pub(super) fn bare(class: usize, context: *mut c_void, fi: &'static fi_ops, ops: &'static fi_ops_ep) -> fid_ep {
+    fid_ep {
+        fid: object::head(class, context, fi),
+        ops: std::ptr::from_ref(ops).cast_mut(),
+        cm: std::ptr::from_ref(&CM_NONE).cast_mut(),
+        msg: std::ptr::from_ref(&MESSAGES).cast_mut(),
+        rma: std::ptr::from_ref(&RMA).cast_mut(),
+        tagged: std::ptr::from_ref(&TAGGED).cast_mut(),
+        atomic: std::ptr::from_ref(&ATOMIC).cast_mut(),
+        collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
+    }
+}
+
+static CM_NONE: fi_ops_cm = fi_ops_cm::REFUSING;
+
+/// How many contexts are asked for.
+fn count(asked: usize) -> Option<u16> {
+    u16::try_from(asked.max(1)).ok().filter(|count| *count <= CONTEXT_LIMIT)
+}
+
+/// Opens a scalable endpoint (fi_scalable_ep).
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    sep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    // SAFETY: null, or the client's.
+    let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
+    // SAFETY: as above.
+    let attr = unsafe { info.ep_attr.as_ref() };
+    if attr.is_some_and(|attr| attr.r#type != FI_EP_RDM && attr.r#type != FI_EP_UNSPEC) {
+        log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: scalable endpoints are of type FI_EP_RDM");
+        return -libc::EINVAL;
+    }
+    let asked = attr.map_or([1, 1], |attr| [attr.tx_ctx_cnt, attr.rx_ctx_cnt]);
+    let [Some(transmit), Some(receive)] = asked.map(count) else {
+        log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: {asked:?} contexts; there may be 1 to {CONTEXT_LIMIT} of each");
+        return -libc::EINVAL;
+    };
+    // SAFETY: an info is readable with all it points to.
+    let wishes = unsafe { Wishes::of(domain, info) };
+    // SAFETY: as above.
+    let (source, authorization) =
+        unsafe { (address::read(info.src_addr, info.src_addrlen), super::setup::authorization(info)) };
+    let setups = (0..transmit.max(receive)).map(|_| Weak::new()).collect();
+    let shared = Arc::new(Shared {
+        domain: Arc::clone(domain),
+        wishes,
+        authorization,
+        counts: [transmit, receive],
+        state: Mutex::new(State { source, vector: None, setups, percale: None }),
+    });
+    let fid = fid_ep { cm: std::ptr::from_ref(&CM).cast_mut(), ..bare(FI_CLASS_SEP, context, &FI, &OPS) };
+    // SAFETY: the client wants it there.
+    unsafe { Scalable { fid, shared }.give(sep) };
+    0
+}
+
+unsafe extern "C" fn close(sep: fid_t) -> c_int {
+    // SAFETY: a scalable endpoint of ours that the client gives up.
+    unsafe { Scalable::close(sep, |scalable| &scalable.shared) }
+}
+
+/// A vector, for all contexts. An event queue is taken, and has nothing to tell.
+unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
+    // SAFETY: a scalable endpoint of ours.
+    let shared = &unsafe { Scalable::of(sep) }.shared;
+    // SAFETY: some open object of the client's.
+    if let Some(vector) = unsafe { Vector::of_class(other) } {
+        if shared.state().vector.replace(Arc::clone(vector.shared())).is_some() {
+            log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the endpoint has an address vector");
+            return -libc::EINVAL;
+        }
+        return 0;
+    }
+    // SAFETY: as above.
+    if unsafe { Events::of_class(other) }.is_some() {
+        return 0;
+    }
+    log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: address vectors are bound to scalable endpoints, nothing else");
+    -libc::EINVAL
+}
+
+unsafe extern "C" fn control_whole(sep: fid_t, command: c_int, _argument: *mut c_void) -> c_int {
+    // SAFETY: a scalable endpoint of ours.
+    let shared = &unsafe { Scalable::of(sep) }.shared;
+    if command == FI_ENABLE { code(shared.enable()) } else { -libc::ENOSYS }
+}
+
+unsafe extern "C" fn setname(sep: fid_t, address: *mut c_void, len: usize) -> c_int {
+    // SAFETY: a scalable endpoint of ours, and the client's address.
+    let (scalable, address) = unsafe { (Scalable::of(sep), address::read(address, len)) };
+    let Some(address) = address else { return -libc::EINVAL };
+    let mut state = scalable.shared.state();
+    state.source = Some(address);
+    if state.percale.is_none() { 0 } else { -FI_EOPBADSTATE }
+}
+
+unsafe extern "C" fn getname(sep: fid_t, to: *mut c_void, len: *mut usize) -> c_int {
+    // SAFETY: a scalable endpoint of ours.
+    match (unsafe { Scalable::of(sep) }).shared.percale() {
+        // SAFETY: the client's buffer, as long as it says.
+        Ok(percale) if unsafe { Native::from(percale.address()).copy(to, len) } => 0,
+        Ok(_) => -FI_ETOOSMALL,
+        Err(code) => -code,
+    }
+}
+
+unsafe extern "C" fn tx_context(
+    sep: *mut fid_ep,
+    index: c_int,
+    attr: *mut fi_tx_attr,
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: null, or the client's attributes.
+    let flags = unsafe { attr.as_ref() }.map(|attr| attr.op_flags);
+    // SAFETY: passed on.
+    unsafe { open_context(sep, index, (FI_CLASS_TX_CTX, flags), ep, context) }
+}
+
+unsafe extern "C" fn rx_context(
+    sep: *mut fid_ep,
+    index: c_int,
+    attr: *mut fi_rx_attr,
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: null, or the client's attributes.
+    let flags = unsafe { attr.as_ref() }.map(|attr| attr.op_flags);
+    // SAFETY: passed on.
+    unsafe { open_context(sep, index, (FI_CLASS_RX_CTX, flags), ep, context) }
+}
+
+/// # Safety
+/// `sep` is an endpoint of ours, and `ep` writable.
+unsafe fn open_context(
+    sep: *mut fid_ep,
+    index: c_int,
+    (class, flags): (usize, Option<u64>),
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: promised by the caller; other endpoints have other tables.
+    let shared = &unsafe { Scalable::of(sep) }.shared;
+    let receives = usize::from(class == FI_CLASS_RX_CTX);
+    let Some(index) = u16::try_from(index).ok().filter(|index| *index < shared.counts[receives]) else {
+        log::warning!(FI_LOG_EP_CTRL, "there is no context {index}: the endpoint has {:?} of each kind", shared.counts);
+        return -libc::EINVAL;
+    };
+    let setup = shared.setup(index);
+    let mut wishes = shared.wishes;
+    wishes.flags[receives] = flags.unwrap_or(wishes.flags[receives]);
+    Endpoint::new(class, context, &control::OPS, wishes, setup).hand_out(ep)
+}

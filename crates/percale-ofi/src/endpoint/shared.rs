@@ -1,0 +1,311 @@
+//! Shared contexts: `fi_srx_context` and `fi_stx_context` (fi_endpoint(3)).
+//!
+//! A shared receive context is percale's. What it receives is reported by the endpoint that received it, whose completion queue must be bound
+//! for all receives. A shared transmit context is a name: percale's endpoints have nothing for sending that they could share.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use percale::{Access, PeerAddress, ReceiveWork, Segments, SharedReceive};
+
+use super::described::nth;
+use super::flags::Direction;
+use super::setup::MULTI_MINIMUM;
+use super::{answer, local, scalable, unsupported};
+use crate::abi::{
+    FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX, FI_DIRECTED_RECV, FI_ENABLE, FI_ETOOSMALL, FI_LOG_EP_CTRL, FI_LOG_EP_DATA,
+    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops, fi_ops_ep, fi_ops_msg,
+    fi_ops_tagged, fi_rx_attr, fi_tx_attr, fid_domain, fid_ep, fid_stx, fid_t,
+};
+use crate::domain::{self, Domain};
+use crate::log;
+use crate::object::{self, Object};
+
+/// What a receive context's endpoints know of it.
+pub(crate) struct Receives {
+    domain: Arc<domain::Shared>,
+    pub(super) percale: SharedReceive,
+    /// Receives are from whom they say; else from anybody.
+    directed: bool,
+    flags: Direction,
+    multi_minimum: AtomicUsize,
+}
+
+#[repr(C)]
+pub(crate) struct ReceiveContext {
+    fid: fid_ep,
+    shared: Arc<Receives>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for ReceiveContext {
+    const CLASS: usize = FI_CLASS_SRX_CTX;
+}
+
+impl ReceiveContext {
+    pub(super) const fn shared(&self) -> &Arc<Receives> {
+        &self.shared
+    }
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::REFUSING };
+static OPS: fi_ops_ep = fi_ops_ep {
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    rx_size_left: Some(size_left),
+    ..fi_ops_ep::REFUSING
+};
+static MESSAGES: fi_ops_msg =
+    fi_ops_msg { recv: Some(recv), recvv: Some(recvv), recvmsg: Some(recvmsg), ..fi_ops_msg::REFUSING };
+static TAGGED: fi_ops_tagged = fi_ops_tagged {
+    recv: Some(tagged_recv),
+    recvv: Some(tagged_recvv),
+    recvmsg: Some(tagged_recvmsg),
+    ..fi_ops_tagged::REFUSING
+};
+
+/// Opens a shared receive context.
+pub(crate) unsafe extern "C" fn open_receive(
+    domain: *mut fid_domain,
+    attr: *mut fi_rx_attr,
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a domain of ours.
+    let domain = unsafe { Domain::of(domain) }.shared();
+    // SAFETY: null, or the client's attributes.
+    let (caps, flags) = unsafe { attr.as_ref() }.map_or((0, 0), |attr| (attr.caps, attr.op_flags));
+    let flags = Direction::new(flags);
+    flags.bind(true, false);
+    let shared = Arc::new(Receives {
+        domain: Arc::clone(domain),
+        percale: domain.percale.shared_receive(),
+        directed: caps & FI_DIRECTED_RECV != 0,
+        flags,
+        multi_minimum: AtomicUsize::new(MULTI_MINIMUM),
+    });
+    let fid = fid_ep {
+        msg: std::ptr::from_ref(&MESSAGES).cast_mut(),
+        tagged: std::ptr::from_ref(&TAGGED).cast_mut(),
+        ..scalable::bare(FI_CLASS_SRX_CTX, context, &FI, &OPS)
+    };
+    // SAFETY: the client wants it there.
+    unsafe { ReceiveContext { fid, shared }.give(ep) };
+    0
+}
+
+unsafe extern "C" fn close(ep: fid_t) -> c_int {
+    // SAFETY: a context of ours that the client gives up.
+    unsafe { ReceiveContext::close(ep, ReceiveContext::shared) }
+}
+
+/// It is enabled from the start.
+unsafe extern "C" fn control(_ep: fid_t, command: c_int, _argument: *mut c_void) -> c_int {
+    if command == FI_ENABLE { 0 } else { -libc::ENOSYS }
+}
+
+unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
+    // SAFETY: a context of ours.
+    let canceled = unsafe { ReceiveContext::of(ep) }.shared.percale.cancel(local::context(context));
+    if canceled { 0 } else { -(libc::ENOENT as isize) }
+}
+
+unsafe extern "C" fn size_left(_ep: *mut fid_ep) -> isize {
+    super::control::DEPTH as isize
+}
+
+unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut c_void, len: *mut usize) -> c_int {
+    if (level, option) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+        return -libc::ENOPROTOOPT;
+    }
+    // SAFETY: the client says how much room there is.
+    if unsafe { len.read() } < size_of::<usize>() {
+        return -FI_ETOOSMALL;
+    }
+    // SAFETY: a context of ours.
+    let bytes = unsafe { ReceiveContext::of(ep) }.shared.multi_minimum.load(Ordering::Relaxed);
+    // SAFETY: the client wants a size_t there.
+    unsafe { value.cast::<usize>().write_unaligned(bytes) };
+    // SAFETY: as above.
+    unsafe { len.write(size_of::<usize>()) };
+    0
+}
+
+unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *const c_void, len: usize) -> c_int {
+    if (level, option) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+        return -libc::ENOPROTOOPT;
+    }
+    if len < size_of::<usize>() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: a context of ours, and the client's size_t.
+    let (shared, bytes) = unsafe { (&ReceiveContext::of(ep).shared, value.cast::<usize>().read_unaligned()) };
+    shared.multi_minimum.store(bytes, Ordering::Relaxed);
+    shared.percale.set_multi_receive_minimum(bytes);
+    0
+}
+
+/// What a receive is for.
+struct What {
+    from: fi_addr_t,
+    tag: Option<(u64, u64)>,
+    context: *mut c_void,
+    /// Of its own, if it has any.
+    flags: Option<u64>,
+}
+
+/// # Safety
+/// A context of ours; `iov` is readable for `count` pieces, each the client's, and `descriptions`, unless it is null, for as many.
+unsafe fn post(
+    ep: *mut fid_ep,
+    iov: *const libc::iovec,
+    descriptions: *mut *mut c_void,
+    count: usize,
+    what: &What,
+) -> isize {
+    // SAFETY: promised by the caller.
+    let shared = &unsafe { ReceiveContext::of(ep) }.shared;
+    // SAFETY: promised by the caller.
+    let segments: Segments = match unsafe { local::several(iov, count) } {
+        Ok(segments) => segments,
+        Err(refused) => return refused,
+    };
+    if shared.domain.regions.local {
+        let described = segments.as_slice().iter().enumerate().all(|(at, segment)| {
+            // SAFETY: promised by the caller.
+            let description = unsafe { nth(descriptions, at) };
+            let rights = Access::RECEIVE | Access::READ;
+            shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
+        });
+        if !described {
+            log::warning!(FI_LOG_EP_DATA, "a receive was not posted: with FI_MR_LOCAL its memory is described");
+            return -(libc::EINVAL as isize);
+        }
+    }
+    let flags = match what.flags.map_or(Some(shared.flags.own()), |flags| shared.flags.flags(flags)) {
+        Some(flags) => flags,
+        None => return unsupported(what.flags.unwrap_or(0)),
+    };
+    let from = if shared.directed { PeerAddress(what.from) } else { PeerAddress::UNSPECIFIED };
+    let context = local::context(what.context);
+    // SAFETY: the client keeps the memory until the operation has completed.
+    answer(unsafe { shared.percale.post_recv(&ReceiveWork { from, segments, tag: what.tag, context, flags }) })
+}
+
+unsafe extern "C" fn recv(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    mut desc: *mut c_void,
+    from: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let iov = libc::iovec { iov_base: buf, iov_len: len };
+    // SAFETY: a context of ours, and the client's buffer.
+    unsafe { post(ep, &raw const iov, &raw mut desc, 1, &What { from, tag: None, context, flags: None }) }
+}
+
+unsafe extern "C" fn recvv(
+    ep: *mut fid_ep,
+    iov: *const libc::iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    from: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as above.
+    unsafe { post(ep, iov, desc, count, &What { from, tag: None, context, flags: None }) }
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
+    // SAFETY: the client's description.
+    let msg = unsafe { &*msg };
+    let what = What { from: msg.addr, tag: None, context: msg.context, flags: Some(flags) };
+    // SAFETY: as above.
+    unsafe { post(ep, msg.msg_iov, msg.desc, msg.iov_count, &what) }
+}
+
+unsafe extern "C" fn tagged_recv(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    mut desc: *mut c_void,
+    from: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    let iov = libc::iovec { iov_base: buf, iov_len: len };
+    let what = What { from, tag: Some((tag, ignore)), context, flags: None };
+    // SAFETY: as above.
+    unsafe { post(ep, &raw const iov, &raw mut desc, 1, &what) }
+}
+
+unsafe extern "C" fn tagged_recvv(
+    ep: *mut fid_ep,
+    iov: *const libc::iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    from: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as above.
+    unsafe { post(ep, iov, desc, count, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
+}
+
+unsafe extern "C" fn tagged_recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize {
+    // SAFETY: the client's description.
+    let msg = unsafe { &*msg };
+    let what = What { from: msg.addr, tag: Some((msg.tag, msg.ignore)), context: msg.context, flags: Some(flags) };
+    // SAFETY: as above.
+    unsafe { post(ep, msg.msg_iov, msg.desc, msg.iov_count, &what) }
+}
+
+#[repr(C)]
+pub(crate) struct TransmitContext {
+    fid: fid_stx,
+    /// Endpoints that are bound to it hold it.
+    shared: Arc<Transmits>,
+}
+
+/// What is shared: nothing.
+#[derive(Debug)]
+pub(crate) struct Transmits;
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for TransmitContext {
+    const CLASS: usize = FI_CLASS_STX_CTX;
+}
+
+impl TransmitContext {
+    pub(super) const fn shared(&self) -> &Arc<Transmits> {
+        &self.shared
+    }
+}
+
+static TRANSMIT_FI: fi_ops = fi_ops { close: Some(close_transmit), control: Some(control), ..fi_ops::REFUSING };
+static TRANSMIT_OPS: fi_ops_ep = fi_ops_ep::REFUSING;
+
+/// Opens a shared transmit context.
+pub(crate) unsafe extern "C" fn open_transmit(
+    _domain: *mut fid_domain,
+    _attr: *mut fi_tx_attr,
+    stx: *mut *mut fid_stx,
+    context: *mut c_void,
+) -> c_int {
+    let head = object::head(FI_CLASS_STX_CTX, context, &TRANSMIT_FI);
+    let fid = fid_stx { fid: head, ops: std::ptr::from_ref(&TRANSMIT_OPS).cast_mut() };
+    log::note!(FI_LOG_EP_CTRL, "a shared transmit context: its endpoints send as others do");
+    // SAFETY: the client wants it there.
+    unsafe { TransmitContext { fid, shared: Arc::new(Transmits) }.give(stx) };
+    0
+}
+
+unsafe extern "C" fn close_transmit(stx: fid_t) -> c_int {
+    // SAFETY: a context of ours that the client gives up.
+    unsafe { TransmitContext::close(stx, TransmitContext::shared) }
+}

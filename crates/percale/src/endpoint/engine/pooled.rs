@@ -1,0 +1,125 @@
+//! An endpoint with a shared receive context: see [`pool`](crate::endpoint::pool).
+//!
+//! Its own tables are looked at first, and mostly empty. What it takes from the pool it treats as any receive from then on; results
+//! go to the growing part of its queue, since no room could be reserved in it.
+
+use super::Engine;
+use super::core::{Core, is_tagged};
+use super::types::{Multi, Notify, Receive, Side};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::endpoint::matching::Held;
+use crate::endpoint::pool::{Kind, Note, Waiting};
+use crate::transport::Connection;
+use crate::wire::head::Head;
+
+impl Core {
+    /// The shared receive for a message that has none of ours.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn match_shared(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
+        let pool = self.pool.as_ref()?;
+        let peer = self.peers.get(from);
+        let tagged = is_tagged(head.kind);
+        let tag = if tagged { head.tag } else { 0 };
+        let waiting = pool.meet((peer.address, peer.context), tagged, tag, len)?;
+        Some(self.shared_receive(waiting))
+    }
+
+    /// Tells the pool of a message that is kept here; if its receive has come meanwhile it goes there.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn announce(&mut self, tagged: bool, held: Held) {
+        let (Some(pool), Some(message)) = (&self.pool, self.if_held(tagged, held)) else { return };
+        let peer = self.peers.get(message.0);
+        let tag = if tagged { message.1 } else { 0 };
+        let Some(waiting) = pool.announce((peer.address, peer.context), tagged, tag, message.2, held) else { return };
+        let receive = self.shared_receive(waiting);
+        if let Some(message) = self.table(tagged).take(held) {
+            self.fill(message, receive);
+        }
+    }
+
+    /// From whom, with which tag, and how long.
+    fn if_held(&self, tagged: bool, held: Held) -> Option<(Connection, u64, u64)> {
+        let table = if tagged { &self.tagged } else { &self.messages };
+        table.held(held).map(|message| (message.from, message.head.tag, message.len))
+    }
+
+    /// A shared receive as one of ours.
+    fn shared_receive(&mut self, waiting: Waiting) -> Receive {
+        let Waiting { segments, mut context, reports, kind } = waiting;
+        let mut notify = if reports { Notify::Event } else { Notify::Silent };
+        let place = self.place(&segments);
+        let mut multi = None;
+        match kind {
+            Kind::Plain => {}
+            Kind::Safe(owed, buffer) => {
+                (context, notify) = (self.operations.start_owed(buffer, owed) as u64, Notify::Operation);
+            }
+            Kind::Many(many) => {
+                let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
+                let state = Multi { segments, used, in_flight, closed, context, notify, pooled };
+                multi = Some(self.multis.insert(state) as u32);
+            }
+        }
+        Receive { place, context, notify, multi }
+    }
+
+    /// Shared receives that only this peer could have satisfied end in error.
+    pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        let Some(pool) = &self.pool else { return };
+        let peer = self.peers.get(from);
+        for (tagged, waiting) in pool.directed((peer.address, peer.context)) {
+            self.end_shared(tagged, waiting, error, why);
+        }
+    }
+
+    /// A shared receive gets no message.
+    fn end_shared(&mut self, tagged: bool, waiting: Waiting, error: ErrorCode, why: &str) {
+        let released = if matches!(waiting.kind, Kind::Many(_)) {
+            CompletionFlags::MULTI_RECEIVE
+        } else {
+            CompletionFlags::empty()
+        };
+        let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
+        let flags = CompletionFlags::RECEIVE | kind | released;
+        let (context, notify) = match waiting.kind {
+            Kind::Safe(owed, buffer) => (self.operations.start_owed(buffer, owed) as u64, Notify::Operation),
+            _ => (waiting.context, Notify::Event),
+        };
+        let entry = Entry { context, flags, ..Entry::default() };
+        self.fail(Side::Receive, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+    }
+}
+
+impl Engine {
+    /// Does what the pool asks for; says whether there was anything.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_notes(&mut self) -> bool {
+        let Some(pool) = self.core.pool.as_ref().filter(|pool| pool.has_notes()) else { return false };
+        for note in pool.take_notes() {
+            match note {
+                Note::Fill { tagged, held, receive, pattern } => match self.core.table(tagged).take(held) {
+                    Some(message) => {
+                        let receive = self.core.shared_receive(receive);
+                        self.core.fill(message, receive);
+                    }
+                    None => {
+                        if let Some(pool) = &self.core.pool {
+                            pool.give_back(tagged, pattern, receive);
+                        }
+                    }
+                },
+                Note::LookFor(peer) => self.look_for(peer),
+                Note::Canceled { tagged, receive } => {
+                    self.core.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
+                }
+            }
+        }
+        if !self.core.outbox.is_empty() {
+            self.act();
+        }
+        true
+    }
+}

@@ -1,0 +1,162 @@
+//! Scalable endpoints: one address, several contexts (libfabric's `fi_scalable_ep`).
+//!
+//! Context `i` is transmit context `i` and receive context `i` in one: an endpoint of its own, with its own queues, counters and
+//! thread, that takes no lock and shares nothing with the others but the address. Peers name it by
+//! [`PeerAddress::receive_context`](crate::PeerAddress::receive_context), in a vector that reserves
+//! [bits](crate::address::VectorBuilder::receive_context_bits) for that; an address that names no context means context 0. Whatever
+//! context a message was sent from, its source is the sender's number without one. A receive
+//! [directed](crate::endpoint::work::ReceiveWork::from) at a peer is for messages from the context that it names. Contexts of one endpoint can
+//! send to each other.
+//!
+//! Who names a context that there is not is refused. One that is not open yet is waited for, as long as making a connection may take.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::builder::{BindError, Purpose, resolve};
+use super::{Endpoint, EndpointBuilder, SharedEndpoint};
+use crate::domain::Domain;
+use crate::transport::connect::{EndpointOptions, Site};
+use crate::transport::sim::SimSite;
+use crate::wire::hello::Incarnation;
+
+/// The most contexts of one endpoint.
+pub const CONTEXT_LIMIT: u16 = 256;
+
+/// An address that contexts share. Closed when it and all contexts are dropped.
+#[derive(Clone, Debug)]
+pub struct ScalableEndpoint {
+    domain: Domain,
+    place: SharedPlace,
+    contexts: u16,
+    authorization_key: Option<Vec<u8>>,
+}
+
+/// Where contexts are found.
+#[derive(Clone, Debug)]
+pub(super) enum SharedPlace {
+    Service(Arc<Site>),
+    Sim(Arc<SimSite>),
+}
+
+/// What a context is opened at.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) place: SharedPlace,
+    pub(super) index: u16,
+    pub(super) contexts: u16,
+}
+
+impl Seat {
+    /// Why it could not be opened.
+    pub(super) fn error(&self, address: SocketAddr, error: io::Error) -> BindError {
+        match error.kind() {
+            io::ErrorKind::NotFound => BindError::NoContext { index: self.index, contexts: self.contexts },
+            io::ErrorKind::AddrInUse => BindError::ContextOpen(self.index),
+            _ => BindError::Bind { address, error },
+        }
+    }
+}
+
+/// Collects what a scalable endpoint is made of.
+#[derive(Debug)]
+#[must_use = "nothing is opened before `bind`"]
+pub struct ScalableBuilder<'d> {
+    domain: &'d Domain,
+    contexts: u16,
+    receiving: Option<u16>,
+    authorization_key: Option<Vec<u8>>,
+}
+
+impl<'d> ScalableBuilder<'d> {
+    pub(crate) const fn new(domain: &'d Domain) -> Self {
+        Self { domain, contexts: 1, receiving: None, authorization_key: None }
+    }
+
+    /// How many contexts there are to be, 1 to [`CONTEXT_LIMIT`]. Default 1.
+    pub const fn contexts(mut self, contexts: u16) -> Self {
+        self.contexts = contexts;
+        self
+    }
+
+    /// Peers may name only the first so many of them; the others send. Default: all.
+    pub const fn receiving(mut self, contexts: u16) -> Self {
+        self.receiving = Some(contexts);
+        self
+    }
+
+    /// As [`EndpointBuilder::authorization_key`], for all contexts.
+    pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.authorization_key = Some(key.into());
+        self
+    }
+
+    /// Takes the address (`HOST:PORT`; port 0 for any free one). Its contexts are yet to be [opened](ScalableEndpoint::open).
+    ///
+    /// # Errors
+    /// If the address cannot be had, or there are to be no or too many contexts.
+    pub fn bind(self, address: impl AsRef<str>) -> Result<ScalableEndpoint, BindError> {
+        let Self { domain, contexts, receiving, authorization_key } = self;
+        let counts = (contexts, receiving.unwrap_or(contexts));
+        if contexts == 0 || contexts.max(counts.1) > CONTEXT_LIMIT {
+            return Err(BindError::Contexts(contexts.max(counts.1)));
+        }
+        let bind = resolve(address.as_ref())?;
+        let settings = &domain.inner.settings;
+        let failed = |error| BindError::Bind { address: bind, error };
+        let place = if let Some(network) = &settings.sim {
+            SharedPlace::Sim(network.site(bind, counts).map_err(failed)?)
+        } else {
+            let service = domain.inner.service.as_ref().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
+            let options = EndpointOptions {
+                interface: settings.interface.clone(),
+                authorization_key: authorization_key.clone().or_else(|| settings.authorization_key.clone()),
+                connect_timeout: settings.connect_timeout,
+                ..EndpointOptions::new(bind, Incarnation::random()?)
+            };
+            SharedPlace::Service(service.open_site(options, counts).map_err(failed)?)
+        };
+        Ok(ScalableEndpoint { domain: domain.clone(), place, contexts, authorization_key })
+    }
+}
+
+impl ScalableEndpoint {
+    /// The address that peers insert in their vectors.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        match &self.place {
+            SharedPlace::Service(site) => site.address(),
+            SharedPlace::Sim(site) => site.address(),
+        }
+    }
+
+    /// How many contexts it has.
+    #[must_use]
+    pub const fn contexts(&self) -> u16 {
+        self.contexts
+    }
+
+    /// Opens a context, for one owner: `builder` says what it reports to; its authorization key is that of the whole.
+    ///
+    /// # Errors
+    /// If there is no such context, it is open, or the system refuses descriptors.
+    pub fn open(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<Endpoint, BindError> {
+        self.seated(index, builder).owned(self.address(), Purpose::Many)
+    }
+
+    /// As [`open`](Self::open), for many threads.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_shared(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<SharedEndpoint, BindError> {
+        self.seated(index, builder).shared(self.address(), Purpose::Many)
+    }
+
+    fn seated<'d>(&self, index: u16, mut builder: EndpointBuilder<'d>) -> EndpointBuilder<'d> {
+        debug_assert!(Arc::ptr_eq(&builder.domain.inner, &self.domain.inner), "a context of another domain");
+        builder.authorization_key = self.authorization_key.clone();
+        builder.seat = Some(Seat { place: self.place.clone(), index, contexts: self.contexts });
+        builder
+    }
+}

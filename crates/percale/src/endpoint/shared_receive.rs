@@ -1,0 +1,229 @@
+//! Shared receive contexts: receives that are posted once and taken by messages to any of several endpoints (libfabric's
+//! `fi_srx_context`).
+//!
+//! Messages keep their rules: the oldest receive that fits takes the message, whichever endpoint it is for, and a receive takes the message
+//! that came first. The endpoint that received it reports it, to its own queue and counters. Endpoints of one connection can
+//! share receives as well. A receive that an endpoint posts for itself goes before shared ones.
+//!
+//! A shared context makes no progress: its endpoints do. Posting takes one short lock; so does each message of its endpoints.
+//! Endpoints without a shared context know nothing of it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::pool::Pool;
+use super::safe::{OperationError, Received};
+use super::work::{OpFlags, PostError, ReceiveWork};
+use crate::address::PeerAddress;
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
+
+/// A shared receive context. A handle, cheap to clone; see the [module](self).
+#[derive(Clone, Debug)]
+pub struct SharedReceive {
+    pub(super) pool: Arc<Pool>,
+}
+
+impl SharedReceive {
+    pub(crate) fn new() -> Self {
+        Self { pool: Pool::new(super::builder::MULTI_MINIMUM) }
+    }
+
+    /// A receive of an untagged message, from anybody.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn recv(&self, buffer: impl Into<Buffer>) -> Result<SharedReceiving, OperationError> {
+        self.start(buffer.into(), PeerAddress::UNSPECIFIED, None)
+    }
+
+    /// A receive of a message whose tag is `tag` in every bit that `ignore` does not have.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn tagged_recv(
+        &self,
+        tag: u64,
+        ignore: u64,
+        buffer: impl Into<Buffer>,
+    ) -> Result<SharedReceiving, OperationError> {
+        self.start(buffer.into(), PeerAddress::UNSPECIFIED, Some((tag, ignore)))
+    }
+
+    /// As [`recv`](Self::recv) or, with tag and mask, [`tagged_recv`](Self::tagged_recv), from this peer of the endpoints' vector only.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn recv_from(
+        &self,
+        from: PeerAddress,
+        tag: Option<(u64, u64)>,
+        buffer: impl Into<Buffer>,
+    ) -> Result<SharedReceiving, OperationError> {
+        self.start(buffer.into(), from, tag)
+    }
+
+    fn start(
+        &self,
+        mut buffer: Buffer,
+        from: PeerAddress,
+        tag: Option<(u64, u64)>,
+    ) -> Result<SharedReceiving, OperationError> {
+        let Some(segment) = buffer.segment_for_receive() else {
+            return Err(OperationError { cause: PostError::ReadOnly.into(), buffer: Some(buffer) });
+        };
+        let owed = Owed::new();
+        let receiving = SharedReceiving { pool: Arc::clone(&self.pool), ticket: owed.alias() };
+        let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: 0, flags: OpFlags::empty() };
+        let mut owned = Some((owed, buffer));
+        self.pool.post(&work, &mut owned).map(|()| receiving).map_err(|error| {
+            let buffer = owned.map(|(_, buffer)| buffer);
+            OperationError { cause: error.into(), buffer }
+        })
+    }
+
+    /// Cancels the receive posted with this context by [`post_recv`](Self::post_recv), if it has no message yet: says whether there
+    /// was one. One of the endpoints reports it with [`ErrorCode::Canceled`].
+    pub fn cancel(&self, context: u64) -> bool {
+        self.pool.cancel(context)
+    }
+
+    /// A multi-receive buffer with less than this many bytes left is released (FI_OPT_MIN_MULTI_RECV). Default 64.
+    pub fn set_multi_receive_minimum(&self, bytes: usize) {
+        self.pool.set_multi_minimum(bytes);
+    }
+}
+
+/// What whoever waits and whoever receives share.
+#[derive(Debug, Default)]
+struct Ticket {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Result<Received, OperationError>>,
+    waker: Option<Waker>,
+}
+
+impl Ticket {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The duty to say how a receive ended: if nobody does, it was given up.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    ticket: Arc<Ticket>,
+    paid: bool,
+}
+
+impl Owed {
+    fn new() -> Self {
+        Self { ticket: Arc::default(), paid: false }
+    }
+
+    fn alias(&self) -> Arc<Ticket> {
+        Arc::clone(&self.ticket)
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.ticket, &other.ticket)
+    }
+
+    /// Says how it ended; gives who is to be woken.
+    pub(crate) fn pay(mut self, result: Result<Entry, ErrorEntry>, buffer: Option<Buffer>) -> Option<Waker> {
+        self.paid = true;
+        let result = match (result, buffer) {
+            (Ok(entry), Some(buffer)) => Ok(Received::new(buffer, &entry)),
+            (Ok(entry), None) => Ok(Received::new(Buffer::from(Vec::new()), &entry)),
+            (Err(error), buffer) => Err(OperationError { cause: error.into(), buffer }),
+        };
+        self.settle(result)
+    }
+
+    fn settle(&self, result: Result<Received, OperationError>) -> Option<Waker> {
+        let mut state = self.ticket.lock();
+        state.result = Some(result);
+        state.waker.take()
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if !self.paid {
+            let error = ended(ErrorCode::Closed, "its endpoint, or all of them, were closed");
+            if let Some(waker) = self.settle(Err(OperationError { cause: error.into(), buffer: None })) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
+    let entry = Entry { flags: CompletionFlags::RECEIVE, ..Entry::default() };
+    ErrorEntry::new(entry, code).with_text(why.to_owned())
+}
+
+/// A shared receive under way; a future of any runtime. The context's endpoints have to make progress meanwhile. Dropping it cancels the
+/// receive, unless a message was matched: then that is lost.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the receive if it can"]
+pub struct SharedReceiving {
+    pool: Arc<Pool>,
+    ticket: Arc<Ticket>,
+}
+
+impl SharedReceiving {
+    /// Whether it is over.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ticket.lock().result.is_some()
+    }
+
+    /// How it ended, once it has.
+    #[must_use]
+    pub fn take(self) -> Option<Result<Received, OperationError>> {
+        self.take_end()
+    }
+
+    /// Cancels it; it then ends with [`ErrorCode::Canceled`], unless a message came first. Says whether it did.
+    pub fn cancel(&self) -> bool {
+        let ours = Owed { ticket: Arc::clone(&self.ticket), paid: true };
+        let Some((owed, buffer)) = self.pool.withdraw(&ours) else { return false };
+        let error = ended(ErrorCode::Canceled, "cancelled before a message came");
+        if let Some(waker) = owed.pay(Err(error), Some(buffer)) {
+            waker.wake();
+        }
+        true
+    }
+
+    fn take_end(&self) -> Option<Result<Received, OperationError>> {
+        self.ticket.lock().result.take()
+    }
+}
+
+impl Future for SharedReceiving {
+    type Output = Result<Received, OperationError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.ticket.lock();
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for SharedReceiving {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}

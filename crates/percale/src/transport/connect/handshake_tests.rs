@@ -1,0 +1,132 @@
+//! Two handshakes that talk to each other, and strangers.
+
+use proptest::prelude::*;
+
+use super::fuzz::hello;
+use super::*;
+
+/// Carries bytes both ways until neither side has any; gives both sides' last results.
+fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Option<Event>, ConnectError>; 2] {
+    let mut results = [Ok(None), Ok(None)];
+    loop {
+        let mut idle = true;
+        for turn in 0..2 {
+            let (from, to) = if turn == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+            let wants = to.wants().min(from.output().len());
+            if wants == 0 {
+                continue;
+            }
+            idle = false;
+            let bytes: Vec<u8> = from.output().drain(..wants).collect();
+            let result = match to.feed(&bytes) {
+                Ok(Some(Event::Wanted(_))) => to.speak_for(&hello(1 - turn as u8, to.key.is_some())),
+                result => result,
+            };
+            if let Ok(Some(Event::Hello(_))) = &result {
+                to.answer(Verdict { ruling, why: Why::SameHost, token: [9; 16] });
+            }
+            if result != Ok(None) && results[1 - turn].is_ok() {
+                results[1 - turn] = result;
+            }
+        }
+        if idle {
+            return results;
+        }
+    }
+}
+
+fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
+    let side = |n: u8| {
+        let key = keys[usize::from(n)].map(|key| Key::new(key.into()));
+        Handshake::new(n == 0, &hello(n, key.is_some()), key)
+    };
+    [side(0), side(1)]
+}
+
+#[test]
+fn the_verdict_arrives_with_and_without_a_key() {
+    for keys in [[None, None], [Some("secret"), Some("secret")]] {
+        let [mut a, mut b] = pair(keys);
+        let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
+        let key = keys[0].is_some();
+        let verdict = Verdict { ruling: Ruling::Tcp, why: Why::SameHost, token: [9; 16] };
+        assert_eq!(first, Ok(Some(Event::Verdict(hello(1, key), verdict))));
+        assert_eq!(second, Ok(Some(Event::Hello(hello(0, key)))));
+        assert_eq!(b.wants(), size_of::<CommitBytes>());
+    }
+}
+
+#[test]
+fn both_sides_notice_keys_that_do_not_match() {
+    for keys in [[Some("a"), Some("b")], [Some("a"), None], [None, Some("b")]] {
+        let [mut a, mut b] = pair(keys);
+        let results = converse(&mut a, &mut b, Ruling::Tcp);
+        assert_eq!(results, [Err(ConnectError::Authorization), Err(ConnectError::Authorization)], "{keys:?}");
+        assert_eq!(b.wants(), 0);
+    }
+}
+
+#[test]
+fn a_proof_sent_back_is_no_proof() {
+    let [mut a, _] = pair([Some("k"), None]);
+    a.output().clear();
+    let mirror = hello(0, true).to_bytes();
+    assert_eq!(a.feed(&mirror.as_bytes()[..PREFIX_BYTES]), Ok(None));
+    assert_eq!(a.feed(&mirror.as_bytes()[PREFIX_BYTES..]), Ok(None));
+    let own: Vec<u8> = a.output().drain(..).collect();
+    let mut verdict = Verdict { ruling: Ruling::Tcp, why: Why::SameHost, token: [0; 16] }.to_bytes();
+    verdict.mac.copy_from_slice(&own);
+    assert_eq!(a.feed(verdict.as_bytes()), Err(ConnectError::Authorization));
+}
+
+#[test]
+fn another_version_is_told_ours() {
+    let [_, mut b] = pair([None, None]);
+    let mut old = hello(0, false).to_bytes();
+    old.as_mut_bytes()[8] = 77;
+    assert_eq!(b.feed(&old.as_bytes()[..PREFIX_BYTES]), Err(ConnectError::Version { theirs: 77 }));
+    assert_eq!(b.output().len(), HELLO_BYTES);
+}
+
+proptest! {
+    #[test]
+    fn strangers_only_harm_themselves(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fuzz::drive(&bytes);
+    }
+
+    /// A well-formed conversation with a few bytes changed: whoever has a key never accepts it.
+    #[test]
+    fn with_a_key_no_changed_byte_passes(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
+        let [mut a, mut b] = pair([Some("k"), Some("k")]);
+        if of_initiator {
+            a.output()[at] ^= 1 << bit;
+            let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
+            prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
+        } else {
+            let hello_a: Vec<u8> = a.output().drain(..).collect();
+            prop_assert_eq!(b.feed(&hello_a[..PREFIX_BYTES]), Ok(None));
+            prop_assert_eq!(b.feed(&hello_a[PREFIX_BYTES..]), Ok(Some(Event::Wanted(0))));
+            prop_assert_eq!(b.speak_for(&hello(1, true)), Ok(None));
+            b.output()[at] ^= 1 << bit;
+            let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);
+            prop_assert!(!matches!(first, Ok(Some(_))) && !matches!(second, Ok(Some(_))));
+        }
+    }
+
+    /// Mutated valid hellos reach deeper than noise.
+    #[test]
+    fn mutated_conversations_only_harm_themselves(
+        changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..6), key: bool,
+    ) {
+        let mut bytes = hello(2, key).to_bytes().as_bytes().to_vec();
+        let verdict = Verdict { ruling: Ruling::Shm, why: Why::SameHost, token: [3; 16] };
+        bytes.extend_from_slice(verdict.to_bytes().as_bytes());
+        bytes.extend_from_slice(Commit { tcp: true, why: Why::AnotherHost, errno: 0 }.to_bytes().as_bytes());
+        for (at, value) in changes {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        fuzz::drive(&bytes);
+    }
+}

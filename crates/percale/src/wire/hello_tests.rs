@@ -1,0 +1,79 @@
+//! What travels, there and back.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    let ip = prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)];
+    (ip, 1..u16::MAX).prop_filter_map("cannot be connected to", |(ip, port)| {
+        let usable = !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST);
+        usable.then(|| SocketAddr::new(ip, port))
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_hello_survives_the_journey(
+        flags in 0u32..16, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(),
+        contexts: [u16; 2], incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
+    ) {
+        let hello = Hello {
+            flags: HelloFlags::from_bits_retain(flags),
+            place: Place { boot, namespace, user },
+            address,
+            context: contexts[0],
+            wanted: contexts[1],
+            incarnation: Incarnation(incarnation),
+            reset,
+            nonce,
+        };
+        prop_assert_eq!(Hello::from_bytes(&hello.to_bytes()), Ok(hello));
+    }
+
+    #[test]
+    fn a_damaged_hello_is_refused_or_means_what_it_says(at in 0..HELLO_BYTES, value: u8) {
+        let hello = Hello {
+            flags: HelloFlags::TCP,
+            place: Place { boot: [1; 16], namespace: (2, 3), user: 4 },
+            address: "127.0.0.1:7471".parse().unwrap(),
+            context: 1,
+            wanted: 2,
+            incarnation: Incarnation([5; 16]),
+            reset: [0; 16],
+            nonce: [6; 32],
+        };
+        let mut bytes = hello.to_bytes();
+        bytes.as_mut_bytes()[at] = value;
+        if let Ok(read) = Hello::from_bytes(&bytes) {
+            let written = read.to_bytes();
+            prop_assert_eq!(written.as_bytes(), bytes.as_bytes());
+        }
+    }
+
+    #[test]
+    fn any_bytes_parse_or_are_refused(bytes: Vec<u8>) {
+        if let Ok((verdict, _)) = VerdictBytes::read_from_prefix(&bytes)
+            && let Ok(read) = Verdict::from_bytes(&verdict)
+        {
+            let written = read.to_bytes();
+            prop_assert_eq!(written.covered(), verdict.covered());
+        }
+        if let Ok((commit, _)) = CommitBytes::read_from_prefix(&bytes)
+            && let Ok(read) = Commit::from_bytes(&commit)
+        {
+            let written = read.to_bytes();
+            prop_assert_eq!(written.as_bytes(), commit.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn another_protocol_and_another_version_are_told_apart() {
+    let mut prefix = Prefix { magic: MAGIC, version: U16::new(9), size: U16::new(3), flags: U32::new(!0) };
+    assert_eq!(prefix.check(), Err(Malformed::Version(9)));
+    prefix.magic = *b"SSH-2.0-";
+    assert_eq!(prefix.check(), Err(Malformed::Magic));
+}
