@@ -314,6 +314,7 @@ impl<'d> EndpointBuilder<'d> {
             due: VecDeque::new(),
             triggered: Slab::new(),
             lines: Lines::default(),
+            collectives: Default::default(),
         };
         if let Some(network) = &settings.sim {
             let port = network.port(bind).map_err(|error| BindError::Bind { address: bind, error })?;

@@ -18,6 +18,7 @@ pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operations;
 mod raw;
+mod raw_collective;
 mod raw_remote;
 mod raw_triggered;
 mod reactor;

@@ -21,11 +21,12 @@ use super::triggered::Triggered;
 use super::types::{Action, Arrival, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use super::unsent::Unsent;
 use super::windows::told;
+use crate::collective::Collectives;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
-use crate::endpoint::matching::{Held, Matching};
+use crate::endpoint::matching::{Envelope, Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
@@ -113,6 +114,8 @@ pub(crate) struct Core {
     pub(crate) triggered: Slab<Triggered>,
     /// Counters that others wait for.
     pub(crate) lines: Lines,
+    /// Groups.
+    pub(crate) collectives: Box<Collectives>,
 }
 
 impl Core {
@@ -120,6 +123,15 @@ impl Core {
     #[inline]
     pub(crate) fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
         if tagged { &mut self.tagged } else { &mut self.messages }
+    }
+
+    /// The table of messages of this kind.
+    #[inline]
+    pub(crate) fn table_of(&mut self, kind: Kind) -> &mut Matching<Receive, Unexpected> {
+        match kind {
+            Kind::Collective | Kind::CollectiveOffer => &mut self.collectives.messages,
+            kind => self.table(is_tagged(kind)),
+        }
     }
 
     /// The endpoint's own queue, and where completions of this direction go.
@@ -145,6 +157,9 @@ impl Core {
         if notify == Notify::Triggered {
             return self.triggered_over(side, Ok(entry));
         }
+        if notify == Notify::Collective {
+            return self.collective_over(side, Ok(entry));
+        }
         self.counters.succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
     }
@@ -154,7 +169,7 @@ impl Core {
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         match (notify, &reports.queue) {
-            (Notify::Silent | Notify::Triggered, _) => return,
+            (Notify::Silent | Notify::Triggered | Notify::Collective, _) => return,
             (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
             (Notify::Queue, None) => own.push(entry),
             (Notify::Queue, Some(queue)) => queue.push(entry),
@@ -170,6 +185,9 @@ impl Core {
         if notify == Notify::Triggered {
             return self.triggered_over(side, Err(error));
         }
+        if notify == Notify::Collective {
+            return self.collective_over(side, Err(error));
+        }
         if self.reports(side).1.counted {
             self.counters.failed(error.entry.flags, &self.submissions);
         }
@@ -184,6 +202,8 @@ impl Core {
             (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
             (Notify::Queue, None) => own.push_error(error),
             (Notify::Queue, Some(queue)) => queue.push_error(error),
+            // These were dealt with before.
+            (Notify::Collective, _) => return,
             (Notify::Event | Notify::Silent | Notify::Triggered, None) => own.push_error_event(error),
             (Notify::Event | Notify::Silent | Notify::Triggered, Some(queue)) => {
                 queue.update(|ring| ring.push_error_event(error))
@@ -378,7 +398,7 @@ impl Core {
         let gone: Vec<usize> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         for id in gone {
             let arrival = self.arrivals.remove(id);
-            if arrival.heap.is_some() && matches!(arrival.head.kind, Kind::Message | Kind::Tagged) {
+            if arrival.heap.is_some() && is_eager(arrival.head.kind) {
                 self.account(0, arrival.head.len as usize);
             }
             if let Some(receive) = arrival.receive {
@@ -388,6 +408,7 @@ impl Core {
         self.windows_down(from);
         self.drop_unfinished(from);
         self.fail_directed(from, error, why);
+        self.collectives_down(from, error, why);
         self.peers.reset(from);
     }
 
@@ -430,6 +451,19 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
 #[inline]
 pub(crate) fn is_tagged(kind: Kind) -> bool {
     matches!(kind, Kind::Tagged | Kind::TaggedOffer)
+}
+
+/// Whether a frame of this kind is a message with its payload.
+#[inline]
+pub(crate) fn is_eager(kind: Kind) -> bool {
+    matches!(kind, Kind::Message | Kind::Tagged | Kind::Collective)
+}
+
+/// What a message says about itself.
+#[inline]
+pub(crate) fn envelope(from: Connection, head: &Head) -> Envelope {
+    let untagged = matches!(head.kind, Kind::Message | Kind::MessageOffer);
+    Envelope { tag: if untagged { 0 } else { head.tag }, source: u64::from(from) }
 }
 
 /// What a send's completion says of it.

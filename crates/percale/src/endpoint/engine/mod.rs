@@ -13,13 +13,14 @@
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
-//! * `triggered`: operations that a counter begins
+//! * `triggered`: operations that a counter begins; `collective`: those of groups
 //! * `windows`: binding and invalidating windows
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
 pub(crate) mod access;
 mod arrive;
 mod closing;
+mod collective;
 mod connect;
 pub(crate) mod core;
 pub(crate) mod counting;
@@ -326,7 +327,12 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn act(&mut self) {
         let mut refused = std::mem::take(&mut self.poller.refused);
+        let mut advance = false;
         while let Some((slot, action)) = self.core.outbox.pop_front() {
+            if matches!(action, Action::Advance) {
+                advance = true;
+                continue;
+            }
             if refused.iter().any(|(other, _)| *other == slot) {
                 refused.push_back((slot, action)); // Behind what the link refused: in order.
                 continue;
@@ -337,6 +343,7 @@ impl Engine {
                 action => action,
             };
             let result = match &action {
+                Action::Advance => Ok(()),
                 Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
                 Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
                 Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
@@ -358,6 +365,9 @@ impl Engine {
         }
         self.core.outbox.append(&mut refused);
         self.poller.refused = refused;
+        if advance {
+            self.advance_groups();
+        }
     }
 
     /// Closes the connections of peers that broke the protocol.
