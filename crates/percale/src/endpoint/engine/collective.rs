@@ -39,7 +39,7 @@ impl Engine {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
-        if self.role.is_some() {
+        if self.role.is_some() || self.core.peers.single {
             return Err(PostError::Collective("groups are of endpoints that exchange messages with anybody"));
         }
         if members.len() > MEMBER_LIMIT {

@@ -169,6 +169,12 @@ impl<'e, A: Access> Joining<'e, A> {
         self.joined()
     }
 
+    /// Whether all members have joined, without waiting (but making progress).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.under_way.is_ready()
+    }
+
     fn joined(&mut self) -> Result<Group<'e, A>, OperationError> {
         self.group.take().ok_or(OperationError { cause: PostError::NoGroup.into(), buffer: None })
     }
@@ -260,11 +266,7 @@ impl<A: Access> CollectiveOperation<'_, A> {
     /// Whether it has completed, without waiting (but making progress).
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let id = self.under_way.id;
-        self.under_way.endpoint.access.with(|engine| {
-            engine.progress();
-            engine.core.operations.has_result(id)
-        })
+        self.under_way.is_ready()
     }
 }
 
