@@ -29,6 +29,7 @@ pub(super) static CM: fi_ops_cm = fi_ops_cm {
     connect: Some(connection::connect),
     accept: Some(connection::accept),
     shutdown: Some(connection::shutdown),
+    join: Some(crate::group::join),
     ..fi_ops_cm::REFUSING
 };
 
@@ -155,6 +156,7 @@ impl Endpoint {
             directed: self.directed,
             single: self.single,
             triggers: self.triggers,
+            groups: self.groups,
             transmit: Direction::new(transmit),
             receive: Direction::new(receive),
             setup: Arc::clone(&self.setup),

@@ -4,12 +4,13 @@
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that look at descriptions first;
-//!   [`trigger`]: what they post to begin later
+//!   [`trigger`]: what they post to begin later; [`collective`]: those of groups
 //!
 //! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
 
 mod atomic;
 mod atomic_valid;
+mod collective;
 mod connection;
 mod control;
 mod described;
@@ -30,13 +31,14 @@ use std::sync::{Arc, OnceLock};
 use percale::{OpFlags, PeerAddress, PostError};
 
 pub(crate) use self::atomic_valid::query;
+pub(crate) use self::collective::query as query_collective;
 use self::flags::Direction;
 use self::port::Port;
 pub(crate) use self::setup::Setup;
 pub(crate) use self::windows::Bound;
 use crate::abi::{
-    FI_CLASS_EP, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT,
-    FI_TRIGGER, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
+    FI_CLASS_EP, FI_COLLECTIVE, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL,
+    FI_RMA_EVENT, FI_TRIGGER, fi_addr_t, fi_info, fi_ops, fi_ops_collective, fid, fid_domain, fid_ep,
 };
 use crate::domain::Domain;
 use crate::log;
@@ -53,6 +55,8 @@ pub(crate) struct Endpoint {
     single: bool,
     /// Operations may wait for counters.
     triggers: bool,
+    /// It may join groups.
+    groups: bool,
     transmit: Direction,
     receive: Direction,
     setup: Arc<Setup>,
@@ -65,7 +69,7 @@ unsafe impl Object for Endpoint {
 
 static FI: fi_ops =
     fi_ops { close: Some(close), bind: Some(setup::bind), control: Some(control::control), ..fi_ops::REFUSING };
-static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
+static NO_COLLECTIVES: fi_ops_collective = fi_ops_collective::REFUSING;
 
 /// Opens an endpoint.
 pub(crate) unsafe extern "C" fn open(
@@ -93,6 +97,7 @@ pub(crate) unsafe extern "C" fn open(
         domain.rma_events.store(true, Ordering::Relaxed);
     }
     let local = domain.regions.local;
+    let groups = info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM;
     let defaults = [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)];
     // SAFETY: an info's addresses are as long as it says.
     let setup = Arc::new(unsafe { Setup::new(domain, info, kind) });
@@ -105,12 +110,13 @@ pub(crate) unsafe extern "C" fn open(
             rma: std::ptr::from_ref(if local { &described::RMA } else { &rma::OPS }).cast_mut(),
             tagged: std::ptr::from_ref(if local { &described::TAGGED } else { &tagged::OPS }).cast_mut(),
             atomic: std::ptr::from_ref(if local { &described::ATOMIC } else { &atomic::OPS }).cast_mut(),
-            collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
+            collective: std::ptr::from_ref(if groups { &collective::OPS } else { &NO_COLLECTIVES }).cast_mut(),
         },
         port: OnceLock::new(),
         directed: caps & FI_DIRECTED_RECV != 0 && kind == FI_EP_RDM,
         single: kind == FI_EP_MSG,
         triggers: caps & FI_TRIGGER != 0,
+        groups,
         transmit: Direction::new(defaults[0]),
         receive: Direction::new(defaults[1]),
         setup,

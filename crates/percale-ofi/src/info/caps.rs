@@ -3,7 +3,7 @@
 use crate::abi::*;
 
 /// What an application asks for explicitly, and gets only then.
-const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER;
+const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER | FI_COLLECTIVE;
 /// Directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
@@ -15,8 +15,17 @@ const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 /// Of domains.
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
 /// Of the transmitting side.
-const TRANSMIT: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE | FI_HMEM | FI_TRIGGER;
+const TRANSMIT: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_FENCE
+    | FI_HMEM
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 /// Of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
@@ -30,14 +39,15 @@ const RECEIVE: u64 = FI_MSG
     | FI_SOURCE
     | FI_RMA_EVENT
     | FI_HMEM
-    | FI_TRIGGER;
+    | FI_TRIGGER
+    | FI_COLLECTIVE;
 
 /// What an endpoint of a type can do.
 pub(super) const fn offered(kind: u32) -> u64 {
     let both =
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
     // A connected endpoint has one peer: there is nobody to tell from others.
-    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV } else { both }
+    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_COLLECTIVE } else { both }
 }
 
 /// What an endpoint has whose application asked for `asked`.
@@ -48,7 +58,7 @@ pub(super) const fn granted(kind: u32, asked: u64) -> u64 {
 
 /// Directions are all meant if none is named.
 const fn implied(mut caps: u64) -> u64 {
-    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGES == 0 {
+    if caps & (FI_MSG | FI_TAGGED | FI_COLLECTIVE) != 0 && caps & MESSAGES == 0 {
         caps |= MESSAGES;
     }
     if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & ACCESSES == 0 {

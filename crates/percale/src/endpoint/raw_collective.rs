@@ -6,6 +6,7 @@ use super::Endpoint;
 use super::access::Access;
 use super::engine::types::Notify;
 use super::work::PostError;
+use crate::address::PeerAddress;
 use crate::collective::{AddressSet, CollectiveWork, GroupId};
 
 impl<A: Access> Endpoint<A> {
@@ -30,6 +31,15 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| {
             let group = engine.core.collectives.get(group)?;
             Some((group.rank, group.members.len()))
+        })
+    }
+
+    /// The place of a member in a group.
+    #[must_use]
+    pub fn rank_of(&self, group: GroupId, member: PeerAddress) -> Option<usize> {
+        self.access.with(|engine| {
+            let slot = engine.core.peers.resolve(member).ok()?;
+            engine.core.collectives.get(group)?.members.iter().position(|other| *other == slot)
         })
     }
 

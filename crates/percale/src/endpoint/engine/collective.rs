@@ -238,9 +238,10 @@ impl Engine {
         }
         let group = &mut self.core.collectives.groups[index];
         if group.gone.contains(&slot) {
+            group.queue.front_mut().into_iter().for_each(|running| running.outstanding -= 1);
             return group.breaks(ErrorCode::Closed, "a member of the group has closed its endpoint");
         }
-        messages_post(&mut self.core, pattern, receive);
+        self.core.collectives.messages.post(pattern, receive);
         // Whoever waits for a member hears of its death, and that takes a connection.
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
@@ -281,11 +282,6 @@ impl Engine {
             self.core.collectives.close(index);
         }
     }
-}
-
-/// Posts a receive of a group.
-fn messages_post(core: &mut Core, pattern: Pattern, receive: Receive) {
-    core.collectives.messages.post(pattern, receive);
 }
 
 /// Whether an operation is one that the group can do.
