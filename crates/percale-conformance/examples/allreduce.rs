@@ -44,14 +44,16 @@ fn main() {
     let _watchdog = Watchdog::within("sums over processes", 5 * PATIENCE);
     let start = |number: usize| Helper::start("member", &[("PERCALE_NUMBER", &number.to_string())]);
     let mut members: Vec<Helper> = (0..processes).map(start).collect();
-    for _ in 0..2 {
+    let introduce = |members: &mut [Helper]| {
         let addresses: Vec<String> = members.iter_mut().map(Helper::hear).collect();
         members.iter_mut().for_each(|member| member.tell(&addresses.join(",")));
-    }
+    };
+    introduce(&mut members);
     members.iter_mut().for_each(|member| assert_eq!(member.hear(), "queued"));
     members[0].tell("store");
     let by_store: Vec<f64> = members.iter_mut().map(|member| member.hear().parse().expect("a number")).collect();
     print(json, "a row of sums that a store starts", processes, 8, &[by_store[0]]);
+    introduce(&mut members);
     for size in sizes {
         let times: Vec<f64> = (0..rounds)
             .map(|_| {
