@@ -27,7 +27,9 @@ pub(crate) struct Running {
     pub(crate) outstanding: u32,
     /// It can go on when they have.
     pub(crate) waiting: bool,
-    /// Where this member's elements are, and then the result.
+    /// This member's elements.
+    pub(crate) source: Segment,
+    /// Where the result is made.
     pub(crate) result: Segment,
     /// The memory of that, if it is the operation's own.
     pub(crate) own: Option<Buffer>,
@@ -67,13 +69,13 @@ pub(crate) struct Group {
     pub(crate) left: bool,
     /// Where what came waits for being combined.
     pub(crate) scratch: Buffer,
-    /// The program of an operation that has ended.
+    /// The program of the operation that ended last: the next one mostly does the same.
     pub(crate) spare: Program,
 }
 
 impl Group {
-    /// What an operation's messages carry, so that members that disagree find out.
-    pub(crate) fn shape(&self, work: &CollectiveWork, sequence: u32) -> u64 {
+    /// A digest of what an operation does, in the upper half, so that members that disagree find out.
+    pub(crate) fn shape(work: &CollectiveWork) -> u64 {
         let (kind, root) = match work.what {
             Collective::Barrier => (0, 0),
             Collective::Broadcast { root } => (1, root),
@@ -81,12 +83,10 @@ impl Group {
             Collective::Reduce { root } => (6, root),
         };
         let op = if work.what.combines() { work.op.to_u8() } else { 0 };
-        let mut digest = Digest::default();
-        [kind, root as u64, op.into(), work.datatype.to_u8().into(), work.count as u64]
-            .into_iter()
-            .for_each(|word| digest.add(&word.to_le_bytes()));
+        let what = kind << 60 | (root as u64) << 16 | u64::from(op) << 8 | u64::from(work.datatype.to_u8());
+        let digest = mixed(mixed(what) ^ work.count as u64);
         // Never all ones, which are an abort's.
-        (digest.end() >> 33) << 32 | u64::from(sequence)
+        (digest >> 33) << 32
     }
 
     /// Nothing will succeed any more.
@@ -113,11 +113,15 @@ impl Digest {
     }
 
     pub(crate) const fn end(self) -> u64 {
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        bits ^ bits >> 33
+        mixed(self.0)
     }
+}
+
+/// Every bit of the result depends on every bit of the word.
+const fn mixed(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    bits ^ bits >> 33
 }
 
 /// Bytes that are combined at a time.
@@ -228,8 +232,9 @@ impl Collectives {
     }
 }
 
-/// Combines `ours` with `theirs`, in pieces that fit the fastest cache; the result is `ours`.
+/// Combines `ours` with `theirs`, in pieces that fit the fastest cache.
 pub(crate) fn fold(
+    result: Segment,
     ours: Segment,
     theirs: Segment,
     theirs_first: bool,
@@ -244,7 +249,7 @@ pub(crate) fn fold(
         Segments::one(first.slice(at, len)).copy_to(0, &mut left[..len]);
         Segments::one(second.slice(at, len)).copy_to(0, &mut right[..len]);
         combine(op, datatype, &mut left[..len], &right[..len]);
-        View::of(&left[..len]).copy_to_one(ours.slice(at, len));
+        View::of(&left[..len]).copy_to_one(result.slice(at, len));
         at += len;
     }
 }

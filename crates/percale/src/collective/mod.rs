@@ -24,7 +24,7 @@ mod group;
 mod schedule;
 mod set;
 
-pub(crate) use group::{Collectives, Running, fold};
+pub(crate) use group::{Collectives, Group, Running, fold};
 pub use set::AddressSet;
 
 pub(crate) use schedule::{Place, Program, Step};

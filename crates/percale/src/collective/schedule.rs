@@ -10,7 +10,7 @@
 //!   get the result from it afterwards.
 
 use super::Collective;
-use crate::memory::atomic::Datatype;
+use crate::memory::atomic::{AtomicOp, Datatype};
 
 /// Up to so many bytes all members combine everything, in fewer messages.
 const SHORT: usize = 8 << 10;
@@ -21,7 +21,9 @@ const PIECE: usize = 128 << 10;
 /// Which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The result, which this member's elements are in to begin with.
+    /// This member's elements, which are only read.
+    Source,
+    /// The result. What is broadcast is there to begin with.
     Result,
     /// Memory of the operation's own.
     Scratch,
@@ -30,14 +32,17 @@ pub(crate) enum Place {
 /// A step. Members are named by rank; offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Sends so much of the result.
-    Send { to: usize, at: usize, len: usize },
+    /// Sends.
+    Send { to: usize, place: Place, at: usize, len: usize },
     /// Receives.
     Receive { from: usize, place: Place, at: usize, len: usize },
     /// Waits until everything that was begun before has ended.
     Settle,
-    /// Combines the result at `at` with what is in scratch at `from`. The operand of the member with the lower rank is the first.
-    Fold { at: usize, from: usize, len: usize, theirs_first: bool },
+    /// Combines what is at `at` of `place` with what is in scratch at `from`, which makes the result at `at`. The operand of the member
+    /// with the lower rank is the first.
+    Fold { place: Place, at: usize, from: usize, len: usize, theirs_first: bool },
+    /// Makes this member's elements the result.
+    Copy { len: usize },
 }
 
 /// The steps, and what they need.
@@ -46,19 +51,30 @@ pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     /// Bytes of scratch.
     pub(crate) scratch: usize,
+    /// What has been combined so far is in the result; until then there are this member's elements alone.
+    combined: bool,
+    /// Two members share memory: what is short goes to one of them, and its result back. To send both ways at once costs more, since
+    /// each then takes the cache lines that the other is about to write.
+    pub(crate) near: bool,
+    /// What it was made for, and a digest of that; for whoever keeps it.
+    pub(crate) made_for: Option<(Kind, u64)>,
 }
+
+/// What is done to how many of what.
+pub(crate) type Kind = (Collective, usize, Datatype, AtomicOp);
 
 impl Program {
     /// Makes it the program of this operation, of `count` elements, for one of `members`.
     pub(crate) fn write(&mut self, what: Collective, members: usize, rank: usize, count: usize, datatype: Datatype) {
         self.steps.clear();
-        self.scratch = 0;
+        (self.scratch, self.combined) = (0, !what.combines());
         let size = datatype.size();
         let bytes = count * size;
         match what {
             Collective::Barrier => self.barrier(members, rank),
             _ if bytes == 0 => {}
             Collective::Broadcast { root } => self.broadcast(members, rank, root, bytes),
+            _ if members == 1 => self.steps.push(Step::Copy { len: bytes }),
             Collective::Reduce { root } => self.reduce(members, rank, root, bytes),
             Collective::Allreduce => self.allreduce(members, rank, count, size),
         }
@@ -66,8 +82,14 @@ impl Program {
 
     fn send(&mut self, to: usize, at: usize, len: usize) {
         if len > 0 {
-            self.steps.push(Step::Send { to, at, len });
+            let place = self.ours();
+            self.steps.push(Step::Send { to, place, at, len });
         }
+    }
+
+    /// Where what this member has is.
+    const fn ours(&self) -> Place {
+        if self.combined { Place::Result } else { Place::Source }
     }
 
     fn receive(&mut self, from: usize, place: Place, at: usize, len: usize) {
@@ -85,7 +107,8 @@ impl Program {
 
     fn fold(&mut self, at: usize, from: usize, len: usize, theirs_first: bool) {
         if len > 0 {
-            self.steps.push(Step::Fold { at, from, len, theirs_first });
+            let place = self.ours();
+            self.steps.push(Step::Fold { place, at, from, len, theirs_first });
         }
     }
 
@@ -98,7 +121,8 @@ impl Program {
                 at: 0,
                 len: 0,
             });
-            self.steps.push(Step::Send { to: (rank + distance) % members, at: 0, len: 0 });
+            let place = Place::Result;
+            self.steps.push(Step::Send { to: (rank + distance) % members, place, at: 0, len: 0 });
             self.settle();
             distance *= 2;
         }
@@ -133,6 +157,7 @@ impl Program {
                 self.receive(real(place + distance), Place::Scratch, 0, bytes);
                 self.settle();
                 self.fold(0, 0, bytes, false);
+                self.combined = true;
             }
             distance *= 2;
         }
@@ -145,12 +170,14 @@ impl Program {
     fn allreduce(&mut self, members: usize, rank: usize, count: usize, size: usize) {
         let bytes = count * size;
         // So many take part in the exchange.
-        let parts = (members + 1).next_power_of_two() / 2;
+        let parts = match self.near && members == 2 && bytes <= SHORT {
+            true => 1,
+            false => (members + 1).next_power_of_two() / 2,
+        };
         let surplus = members - parts;
         let paired = rank < 2 * surplus;
         if paired && rank % 2 == 0 {
             self.send(rank + 1, 0, bytes);
-            self.settle();
             self.receive(rank + 1, Place::Result, 0, bytes);
             self.settle();
             return;
@@ -159,6 +186,7 @@ impl Program {
             self.receive(rank - 1, Place::Scratch, 0, bytes);
             self.settle();
             self.fold(0, 0, bytes, true);
+            self.combined = true;
         }
         let exchange = Exchange { parts, surplus, own: if paired { rank / 2 } else { rank - surplus }, count, size };
         if bytes <= SHORT || count < parts {
@@ -178,10 +206,12 @@ impl Program {
         let mut mask = 1;
         while mask < exchange.parts {
             let (other, theirs_first) = exchange.partner(mask);
-            self.receive(other, Place::Scratch, 0, bytes);
+            // What is short is sent first: it is under way while the rest is prepared.
             self.send(other, 0, bytes);
+            self.receive(other, Place::Scratch, 0, bytes);
             self.settle();
             self.fold(0, 0, bytes, theirs_first);
+            self.combined = true;
             mask *= 2;
         }
     }
@@ -196,6 +226,7 @@ impl Program {
             let (keep, give) =
                 if theirs_first { ((middle, high), (low, middle)) } else { ((low, middle), (middle, high)) };
             self.pieces(other, exchange.range(keep), exchange.range(give), exchange.size, theirs_first);
+            self.combined = true;
             (low, high) = keep;
             mask /= 2;
         }

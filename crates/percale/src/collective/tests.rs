@@ -27,6 +27,7 @@ fn sets_keep_their_order() {
 /// One member, as the engine works its program off.
 struct Member {
     steps: VecDeque<Step>,
+    source: Vec<u8>,
     result: Vec<u8>,
     scratch: Vec<u8>,
     /// Receives that wait: from whom, where to.
@@ -60,11 +61,16 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
             None => continue,
             Some(Step::Settle) if !member.expected.is_empty() => continue,
             Some(Step::Settle) => {}
-            Some(Step::Send { to, at, len }) => {
-                wires.entry((rank, to)).or_default().push_back(member.result[at..at + len].to_vec());
+            Some(Step::Send { to, place, at, len }) => {
+                let from = if place == Place::Source { &member.source } else { &member.result };
+                wires.entry((rank, to)).or_default().push_back(from[at..at + len].to_vec());
             }
             Some(Step::Receive { from, place, at, len }) => member.expected.push_back((from, place, at, len)),
-            Some(Step::Fold { at, from, len, theirs_first }) => {
+            Some(Step::Copy { len }) => member.result[..len].copy_from_slice(&member.source[..len]),
+            Some(Step::Fold { place, at, from, len, theirs_first }) => {
+                if place == Place::Source {
+                    member.result[at..at + len].copy_from_slice(&member.source[at..at + len]);
+                }
                 let (ours, theirs) = (&mut member.result[at..at + len], &mut member.scratch[from..from + len]);
                 if theirs_first {
                     fold(op, datatype, theirs, ours);
@@ -84,10 +90,12 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
 fn programs(what: Collective, inputs: &[Vec<u8>], count: usize, datatype: Datatype) -> Vec<Member> {
     let members = inputs.len();
     let of = |(rank, input): (usize, &Vec<u8>)| {
-        let mut program = Program::default();
+        let mut program = Program { near: count % 2 == 0, ..Program::default() };
         program.write(what, members, rank, count, datatype);
         let scratch = vec![0; program.scratch];
-        Member { steps: program.steps.into(), result: input.clone(), scratch, expected: VecDeque::new() }
+        // Where others' results come from there is nothing to begin with.
+        let result = if what.combines() { vec![0xA5; input.len()] } else { input.clone() };
+        Member { steps: program.steps.into(), source: input.clone(), result, scratch, expected: VecDeque::new() }
     };
     inputs.iter().enumerate().map(of).collect()
 }

@@ -10,7 +10,7 @@ use super::peers::State;
 use super::send::transmit_collective;
 use super::types::{Action, Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::address::PeerAddress;
-use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Place, Running, Step, combines};
+use crate::collective::{Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Place, Running, Step, combines};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::matching::{Pattern, Source};
@@ -20,6 +20,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Connection;
+use crate::transport::any::AnyLink;
 use crate::wire::head::{ABORT, Head, Kind};
 
 /// Scratch from this size on is memory that peers can map.
@@ -102,28 +103,41 @@ impl Engine {
     fn start_collective(&mut self, index: usize, work: &CollectiveWork, notify: Notify, joins: bool) {
         let group = &mut self.core.collectives.groups[index];
         let bytes = work.bytes().unwrap_or(0);
+        // Once all have joined, both know the same of the link between them.
+        let near = match *group.members {
+            [first, second] if !joins => {
+                let other = if group.rank == 0 { second } else { first };
+                matches!(self.links.get(other as usize), Some(Some(AnyLink::Shm(_))))
+            }
+            _ => false,
+        };
         let mut program = std::mem::take(&mut group.spare);
-        program.write(work.what, group.members.len(), group.rank, work.count, work.datatype);
+        let kind = (work.what, work.count, work.datatype, work.op);
+        if program.made_for.is_none_or(|(known, _)| known != kind) {
+            program.near = near;
+            program.write(work.what, group.members.len(), group.rank, work.count, work.datatype);
+            program.made_for = Some((kind, Group::shape(work)));
+        }
         let (mut result, mut own) = (work.result.slice(0, bytes), None);
         if work.what.combines() {
-            if result.len() < bytes {
+            // Who gets no result still combines what others send, unless nobody does.
+            let combines = program.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
+            if result.len() < bytes && combines {
                 let mut buffer = scratch(bytes);
                 result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
                 own = Some(buffer);
             }
-            if work.source.as_ptr() != result.as_ptr() {
-                Segments::one(result).copy_from(&Segments::one(work.source.slice(0, bytes)));
-            }
         }
         group.sequence = group.sequence.wrapping_add(1);
         let sequence = group.sequence;
-        let data = group.shape(work, sequence);
+        let data = program.made_for.map_or(0, |(_, shape)| shape) | u64::from(sequence);
         let CollectiveWork { op, datatype, context, .. } = *work;
         let running = Running {
             program,
             at: 0,
             outstanding: 0,
             waiting: false,
+            source: work.source.slice(0, bytes),
             result,
             own,
             op,
@@ -178,9 +192,10 @@ impl Engine {
             running.at += 1;
             match step {
                 Step::Settle => {}
-                Step::Send { to, at, len } => {
+                Step::Send { to, place, at, len } => {
                     running.outstanding += 1;
-                    let segments = Segments::one(running.result.slice(at, len));
+                    let from = if place == Place::Source { running.source } else { running.result };
+                    let segments = Segments::one(from.slice(at, len));
                     let context = context_of(index, running.sequence);
                     let (tag, data, slot) = (group.tag, running.data, group.members[to]);
                     self.send_to_member(slot, segments, (tag, data), context);
@@ -189,7 +204,7 @@ impl Engine {
                     running.outstanding += 1;
                     let wanted = running.program.scratch;
                     let segment = match place {
-                        Place::Result => running.result.slice(at, len),
+                        Place::Result | Place::Source => running.result.slice(at, len),
                         Place::Scratch => {
                             if group.scratch.len() < wanted {
                                 group.scratch = scratch(wanted);
@@ -201,7 +216,13 @@ impl Engine {
                     let (tag, slot) = (group.tag, group.members[from]);
                     self.receive_from_member(index, slot, segment, tag, context);
                 }
-                Step::Fold { at, from, len, theirs_first } => self.core.fold(index, at, from, len, theirs_first),
+                Step::Fold { place, at, from, len, theirs_first } => {
+                    self.core.fold(index, place, (at, from, len), theirs_first);
+                }
+                Step::Copy { len } => {
+                    let (from, to) = (running.source.slice(0, len), running.result.slice(0, len));
+                    Segments::one(to).copy_from(&Segments::one(from));
+                }
             }
         }
     }
@@ -355,8 +376,31 @@ impl Core {
                 goes_on = true;
             }
         }
-        if goes_on {
+        if goes_on && !self.goes_on_here(index) {
             self.collective_ready(index);
+        }
+    }
+
+    /// Does what a group's operation has to do next, if that takes no link; says whether that was all.
+    fn goes_on_here(&mut self, index: usize) -> bool {
+        loop {
+            let group = &mut self.collectives.groups[index];
+            let Some(running) = group.queue.front_mut().filter(|_| group.broken.is_none()) else { return false };
+            match running.program.steps.get(running.at).copied() {
+                Some(Step::Settle) if running.outstanding == 0 => {}
+                Some(Step::Fold { place, at, from, len, theirs_first }) => {
+                    self.fold(index, place, (at, from, len), theirs_first);
+                }
+                Some(_) => return false,
+                None => {
+                    self.collective_done(index);
+                    let group = &self.collectives.groups[index];
+                    return group.queue.is_empty() && !group.left;
+                }
+            }
+            if let Some(running) = self.collectives.groups[index].queue.front_mut() {
+                (running.at, running.waiting) = (running.at + 1, false);
+            }
         }
     }
 
@@ -386,12 +430,13 @@ impl Core {
     }
 
     /// Combines what came with what was there.
-    fn fold(&mut self, index: usize, at: usize, from: usize, len: usize, theirs_first: bool) {
+    fn fold(&mut self, index: usize, place: Place, (at, from, len): (usize, usize, usize), theirs_first: bool) {
         let group = &mut self.collectives.groups[index];
         let Some(running) = group.queue.front() else { return };
         let (result, op, datatype) = (running.result.slice(at, len), running.op, running.datatype);
         let theirs = group.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(from, len));
-        crate::collective::fold(result, theirs, theirs_first, op, datatype, &mut self.collectives.chunks);
+        let ours = if place == Place::Source { running.source.slice(at, len) } else { result };
+        crate::collective::fold(result, ours, theirs, theirs_first, op, datatype, &mut self.collectives.chunks);
     }
 
     /// A broken group takes back its receives, and throws away what came for it.
