@@ -68,15 +68,13 @@ unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32>
     // SAFETY: promised by the caller.
     let what = unsafe { what(&given) }.map_err(|refused| -(refused as i32))?;
     let request = DeferredWork { work: what, counter: triggering, threshold: given.threshold, counting };
+    // SAFETY: the context is the provider's, and longer. The work has not begun, so the structure is still there.
+    let named = |id: WorkId| unsafe { (&raw mut (*work).context).cast::<[u64; 3]>().write(id.to_words()) };
     // SAFETY: the client keeps the memory until the work has ended or is taken back.
-    let id = unsafe { domain.percale.queue_work(request) }.map_err(|error| {
+    unsafe { domain.percale.queue_named_work(request, named) }.map_err(|error| {
         log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: {error}");
         error.errno()
-    })?;
-    // It may have begun, and ended: then the number names nothing, but the structure is still there, as this call is.
-    // SAFETY: the context is the provider's, and longer.
-    unsafe { (&raw mut (*work).context).cast::<[u64; 3]>().write(id.to_words()) };
-    Ok(())
+    })
 }
 
 /// What the work does.

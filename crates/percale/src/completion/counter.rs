@@ -81,6 +81,11 @@ struct Line {
 pub(crate) struct WeakCounter(Weak<Line>);
 
 impl WeakCounter {
+    /// Whether somebody has the counter.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
     /// The counter, if somebody has it.
     pub(crate) fn upgrade(&self) -> Option<Counter> {
         self.0.upgrade().map(|line| Counter { line })
@@ -90,8 +95,6 @@ impl WeakCounter {
 /// What came of [`Counter::queue`].
 #[must_use = "what is due is to be begun"]
 pub(crate) struct Queued {
-    /// Names it.
-    pub(crate) ticket: Ticket,
     /// Its owner knows that something of his waits here.
     pub(crate) known: bool,
     /// Something may be due.
@@ -183,12 +186,14 @@ impl Counter {
         self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in the counter's line. If it may be due, [`fire`] is to be called, once no lock is held that this needs.
-    pub(crate) fn queue(&self, condition: Condition, owner: u64, due: Due) -> Queued {
+    /// Puts something in the counter's line; `named` learns by what name, before anybody can begin it. If it may be due, [`fire`] is
+    /// to be called, once no lock is held that this needs.
+    pub(crate) fn queue(&self, condition: Condition, owner: u32, due: Due, named: impl FnOnce(Ticket)) -> Queued {
         let mut waiting = self.waiting();
         let (ticket, known) = waiting.push(condition, owner, due);
+        named(ticket);
         let due = self.line.gate.waits_for(waiting.next());
-        Queued { ticket, known, due }
+        Queued { known, due }
     }
 
     /// Takes all that is due out of the line, in order. Meanwhile nobody else does.

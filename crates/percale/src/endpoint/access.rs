@@ -8,7 +8,7 @@ use self::reach::{Call, Reach};
 use super::engine::Engine;
 use super::spin::{Budget, Step};
 use crate::completion::wait::Progress;
-use crate::trigger::Submissions;
+use crate::trigger::{Submissions, Transfer};
 
 /// A way to reach an engine: [`Owned`] or [`Shared`]. Not for others to implement.
 pub trait Access: reach::Reach {}
@@ -185,13 +185,28 @@ impl Shared {
         WeakShared(Arc::downgrade(&self.inner))
     }
 
+    /// The engine, unless somebody is in the endpoint.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.inner.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Begins an operation, behind those that are due, unless somebody is in the endpoint: then gives it back. Says whether tasks are to be
+    /// woken, and wakes none.
+    pub(crate) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
+        let Some(mut state) = self.try_lock() else { return Err(transfer) };
+        state.engine.begin_due();
+        state.engine.begin(transfer);
+        self.tell(&mut state);
+        Ok(state.engine.core.operations.has_wakers())
+    }
+
     /// Begins the operations that are due, unless somebody is in the endpoint: then says false.
     pub(crate) fn begin_due(&self) -> bool {
-        let mut state = match self.inner.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
+        let Some(mut state) = self.try_lock() else { return false };
         state.engine.begin_due();
         self.tell(&mut state);
         if Submissions::is_counting() {

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use slab::Slab;
 
 use super::fire::{fire, taken_back};
 use super::submissions::Operation;
@@ -108,7 +109,8 @@ impl Lines {
     /// Work waits for this one from now on.
     pub(crate) fn add(&mut self, counter: &Counter) {
         if self.counters.len() >= self.limit {
-            self.counters.retain(|_, counter| counter.upgrade().is_some_and(|counter| counter.has_work()));
+            // No handle is taken: it might be the last one when it is dropped, and here a lock is held.
+            self.counters.retain(|_, counter| counter.is_alive());
             self.limit = 2 * self.counters.len() + 16;
         }
         self.counters.insert(counter.place_in_memory(), counter.downgrade());
@@ -134,21 +136,45 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Deferred {
     lines: Mutex<Lines>,
-    /// Unlike that of any other domain, and not 0.
-    number: u64,
+    /// Unlike that of any other domain there is, and not 0.
+    number: u32,
 }
+
+/// The numbers that domains have, less 1.
+static NUMBERS: Mutex<Slab<()>> = Mutex::new(Slab::new());
 
 impl Default for Deferred {
     fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { lines: Mutex::default(), number: NEXT.fetch_add(1, Ordering::Relaxed) }
+        let number = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).insert(());
+        Self { lines: Mutex::default(), number: number as u32 + 1 }
     }
+}
+
+/// A domain that ends takes its work back: a counter whose line holds its own handle would stay for ever.
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        let lines = std::mem::take(self.lines.get_mut().unwrap_or_else(PoisonError::into_inner));
+        take_all_back(lines.all(), self.number);
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).remove(self.number as usize - 1);
+    }
+}
+
+/// Takes back what waits for these counters on behalf of this owner; returns how much.
+fn take_all_back(counters: Vec<Counter>, owner: u32) -> usize {
+    let mut count = 0;
+    for counter in counters {
+        let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == owner)).unwrap_or_default();
+        count += taken.len();
+        taken.into_iter().for_each(taken_back);
+    }
+    count
 }
 
 impl Domain {
     /// Queues deferred work (FI_QUEUE_WORK). It begins by itself; its endpoint, and those that the counter counts for, make
     /// progress by themselves from now on. Nothing is told of its success but to its counter, unless the operation's flags ask for
-    /// a completion; its failure is also told to the endpoint's completion queue.
+    /// a completion; its failure is also told to the endpoint's completion queue. What waits still when the domain ends (with its last
+    /// handle and endpoint) is taken back.
     ///
     /// # Errors
     /// As [`WorkError`] says; then nothing was queued.
@@ -156,6 +182,21 @@ impl Domain {
     /// # Safety
     /// As for posting the operation, from now until it has ended or was taken back.
     pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
+        let mut id = None;
+        // SAFETY: promised by the caller.
+        unsafe { self.queue_named_work(work, |name| id = Some(name)) }?;
+        Ok(id.expect("the work was named"))
+    }
+
+    /// As [`queue_work`](Self::queue_work), but `named` is called with the number before the work can begin: whoever learns of the work's
+    /// end may free the memory in which the number is kept (DWQ-019). It must not use the triggering counter.
+    ///
+    /// # Errors
+    /// As of [`queue_work`](Self::queue_work).
+    ///
+    /// # Safety
+    /// As of [`queue_work`](Self::queue_work).
+    pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         let DeferredWork { work, counter, threshold, counting } = work;
         counter.automate()?;
         let due = match work {
@@ -170,7 +211,8 @@ impl Domain {
                 endpoint.deferred(&operation, &counter, counting)?
             }
         };
-        Ok(self.defer(due, &counter, threshold))
+        self.defer(due, &counter, threshold, named);
+        Ok(())
     }
 
     /// Adds `count` to a counter once another has counted so many successes and errors. The other counter's endpoints make progress by
@@ -179,8 +221,7 @@ impl Domain {
     /// # Errors
     /// If there is no thread for that.
     pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
-        when.0.automate()?;
-        Ok(self.defer(Due::Add(to.clone(), count), when.0, when.1))
+        self.defer_change(Due::Add(to.clone(), count), when)
     }
 
     /// As [`defer_add`](Self::defer_add), but sets the counter's value.
@@ -188,14 +229,21 @@ impl Domain {
     /// # Errors
     /// As of [`defer_add`](Self::defer_add).
     pub fn defer_set(&self, to: &Counter, value: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
-        when.0.automate()?;
-        Ok(self.defer(Due::Set(to.clone(), value), when.0, when.1))
+        self.defer_change(Due::Set(to.clone(), value), when)
     }
 
-    pub(crate) fn defer(&self, due: Due, counter: &Counter, threshold: u64) -> WorkId {
+    fn defer_change(&self, due: Due, (counter, threshold): (&Counter, u64)) -> Result<WorkId, WorkError> {
+        counter.automate()?;
+        let mut id = None;
+        self.defer(due, counter, threshold, |name| id = Some(name));
+        Ok(id.expect("the work was named"))
+    }
+
+    fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) {
         // Under the lock: who flushes finds all that was queued before, and the counter that it waits for.
         let mut lines = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let queued = counter.queue(Condition::Ends(threshold), self.owner(), due);
+        let named = |ticket| named(WorkId { counter: counter.place_in_memory(), ticket });
+        let queued = counter.queue(Condition::Ends(threshold), self.owner(), due, named);
         if !queued.known {
             lines.add(counter);
         }
@@ -203,12 +251,10 @@ impl Domain {
         if queued.due {
             fire(counter);
         }
-        let ticket = queued.ticket;
-        WorkId { counter: counter.place_in_memory(), ticket }
     }
 
     /// What this domain's work is marked with.
-    fn owner(&self) -> u64 {
+    fn owner(&self) -> u32 {
         self.inner.deferred.number
     }
 
@@ -229,13 +275,6 @@ impl Domain {
             Some(counter) => vec![counter.clone()],
             None => self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner).all(),
         };
-        let owner = self.owner();
-        let mut count = 0;
-        for counter in counters {
-            let taken = counter.take_back(|waiting| waiting.cancel_all(|of, _| of == owner)).unwrap_or_default();
-            count += taken.len();
-            taken.into_iter().for_each(taken_back);
-        }
-        count
+        take_all_back(counters, self.owner())
     }
 }

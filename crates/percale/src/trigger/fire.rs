@@ -22,9 +22,10 @@ enum Job<'a> {
     Counter(Cow<'a, Counter>),
     /// An endpoint may have something to begin.
     Kick(Arc<Submissions>),
+    /// Tasks wait to be woken for an endpoint's operations.
+    Wake(Arc<Submissions>),
 }
 
-#[derive(Default)]
 struct Jobs {
     /// Somebody further up in this thread works the list off.
     busy: bool,
@@ -32,7 +33,7 @@ struct Jobs {
 }
 
 thread_local! {
-    static JOBS: RefCell<Jobs> = RefCell::default();
+    static JOBS: RefCell<Jobs> = const { RefCell::new(Jobs { busy: false, list: VecDeque::new() }) };
 }
 
 thread_local! {
@@ -62,10 +63,11 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
     DROPPING.try_with(|list| *list.borrow_mut() = None).ok();
 }
 
-/// Whoever owns the buffer of what will not begin gets it back, with the news.
+/// What will not begin ends so, for whoever waits for its end: the owner of a buffer, and who posted it to complete as any other. Of
+/// deferred work only the counters tell, and they do not.
 pub(super) fn taken_back(due: Due) {
     if let Due::Transfer(endpoint, mut transfer) = due
-        && transfer.notify == Notify::Operation
+        && (transfer.notify == Notify::Operation || !transfer.quiet)
     {
         transfer.canceled = true;
         Submissions::begin(&endpoint, transfer);
@@ -77,7 +79,7 @@ struct Working;
 
 impl Drop for Working {
     fn drop(&mut self) {
-        JOBS.with_borrow_mut(|jobs| jobs.busy = false);
+        JOBS.try_with(|jobs| jobs.borrow_mut().busy = false).ok();
     }
 }
 
@@ -97,6 +99,7 @@ impl Job<'_> {
         match self {
             Self::Counter(counter) => Job::Counter(Cow::Owned(counter.into_owned())),
             Self::Kick(submissions) => Job::Kick(submissions),
+            Self::Wake(submissions) => Job::Wake(submissions),
         }
     }
 
@@ -104,43 +107,52 @@ impl Job<'_> {
         match self {
             Self::Counter(counter) => begin_due(&counter),
             Self::Kick(submissions) => submissions.kick(),
+            Self::Wake(submissions) => submissions.wake(),
         }
     }
 }
 
 fn run(job: Job<'_>) {
-    let first = JOBS.with_borrow_mut(|jobs| {
+    let mut job = Some(job);
+    let begun = JOBS.try_with(|jobs| {
+        let jobs = &mut *jobs.borrow_mut();
         if std::mem::replace(&mut jobs.busy, true) {
-            jobs.list.push_back(job.owned());
-            return None;
+            jobs.list.extend(job.take().map(Job::owned));
         }
-        Some(job)
     });
-    let Some(first) = first else { return };
+    let Some(first) = job else { return };
+    if begun.is_err() {
+        return first.work(); // The thread ends, and counts in what it drops last: no list any more.
+    }
     let _working = Working;
     first.work();
-    while let Some(job) = JOBS.with_borrow_mut(|jobs| jobs.list.pop_front()) {
+    while let Ok(Some(job)) = JOBS.try_with(|jobs| jobs.borrow_mut().list.pop_front()) {
         job.work();
     }
 }
 
-/// Takes everything from a counter's line that is due, in order.
+/// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: an operation begins at once only if
+/// nobody need be waited for, and no task is woken here.
 fn begin_due(counter: &Counter) {
     let mut last: Option<Arc<Submissions>> = None;
     counter.each_due(|due| match due {
         // Their own thresholds are looked at when this counter's line is done with.
         Due::Add(other, count) => other.add(count),
         Due::Set(other, value) => other.set(value),
-        Due::Transfer(endpoint, transfer) => {
-            endpoint.push(transfer);
-            if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
-                && let Some(last) = last.replace(endpoint)
-            {
-                kick(&last);
+        Due::Transfer(endpoint, transfer) => match endpoint.try_begin(transfer) {
+            Ok(false) => {}
+            Ok(true) => run(Job::Wake(endpoint)),
+            Err(transfer) => {
+                endpoint.push(transfer);
+                if last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &endpoint))
+                    && let Some(last) = last.replace(endpoint)
+                {
+                    kick(&last);
+                }
             }
-        }
+        },
     });
     if let Some(last) = last {
-        kick(&last);
+        last.kick();
     }
 }

@@ -1,22 +1,28 @@
-//! An ordered queue for thresholds: a radix heap.
+//! An ordered queue for thresholds: a radix heap whose small buckets are sorted.
 //!
 //! What waits for a counter leaves in the order of thresholds, and counters mostly rise: no threshold that comes lies below
-//! one that has left. For that case a radix heap needs no comparisons: an item lies in the bucket that is named by the
-//! highest bit in which its threshold differs from [`floor`](Heap::floor), the last one that left. To pop, the lowest bucket
-//! that is not empty is dealt out anew over those below it. An item moves down at most 64 times, mostly a few, and each
-//! move is one of many in a row; pushing is one store. (R. Ahuja et al., "Faster algorithms for the shortest path
-//! problem", 1990, section 4.)
+//! one that has left. For that case a radix heap needs few comparisons: an item lies in the bucket that is named by the
+//! highest bit in which its threshold differs from [`floor`](Heap::floor). When all before it have left, the lowest bucket is
+//! dealt out anew over those below it; so an item moves down at most 64 times, mostly a few, each move is one of many in a
+//! row, and pushing is one store (R. Ahuja et al., "Faster algorithms for the shortest path problem", 1990, section 4).
+//! A bucket of a few items is sorted instead, into the `front`, from which items leave.
 //!
-//! Equal thresholds stay in order: they are always in one bucket, and dealing out keeps its order.
+//! What comes at or below the floor waits apart, in a binary heap: work whose condition holds already, which leaves at once, and
+//! thresholds of a counter that was set back.
 //!
-//! A counter that was set back may get thresholds below the floor. Then everything is dealt out once from floor 0, where none
-//! lies below.
+//! Equal thresholds stay in order. In the buckets they are always in one bucket, and dealing and sorting keep its order; what is in the
+//! front came before its equals in the buckets, and before those at the floor that wait apart.
 
-/// Bucket 0 has what equals the floor; bucket n what differs from it in bit n - 1 first.
-const BUCKETS: usize = 65;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Bucket n has what differs from the floor in bit n first.
+const BUCKETS: usize = u64::BITS as usize;
+/// A bucket of so many items is sorted.
+const FEW: usize = 256;
 
 /// What is ordered: an item's threshold and how the owner finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Item {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
@@ -26,12 +32,18 @@ pub(crate) struct Item {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Heap {
+    /// All in the front and in the buckets lie above it, or at it.
     floor: u64,
-    /// The buckets that are not empty, a bit each.
-    filled: u128,
-    buckets: [Bucket; BUCKETS],
-    /// Items of bucket 0 that have left.
+    /// In order; those before `taken` have left.
+    front: Vec<Item>,
     taken: usize,
+    /// The buckets that are not empty, a bit each.
+    filled: u64,
+    buckets: [Bucket; BUCKETS],
+    /// What lies at the floor or below, by threshold and by the order in which it came.
+    below: BinaryHeap<Reverse<(u64, u64, Item)>>,
+    /// Items that came to `below`.
+    came: u64,
     len: usize,
 }
 
@@ -44,8 +56,16 @@ struct Bucket {
 
 impl Default for Heap {
     fn default() -> Self {
-        let buckets = [const { Bucket { items: Vec::new(), least: u64::MAX } }; BUCKETS];
-        Self { floor: 0, filled: 0, buckets, taken: 0, len: 0 }
+        Self {
+            floor: 0,
+            front: Vec::new(),
+            taken: 0,
+            filled: 0,
+            buckets: [const { Bucket { items: Vec::new(), least: u64::MAX } }; BUCKETS],
+            below: BinaryHeap::new(),
+            came: 0,
+            len: 0,
+        }
     }
 }
 
@@ -57,80 +77,122 @@ impl Heap {
 
     /// Adds an item behind those of its threshold.
     pub(crate) fn push(&mut self, item: Item) {
-        if item.threshold < self.floor {
-            self.restart();
+        if self.len == 0 {
+            self.floor = 0;
         }
-        self.put(item);
+        if self.filled == 0 && self.is_last(item.threshold) {
+            // A short line that grows at its end needs no more.
+            if self.front.len() >= FEW {
+                self.front.drain(..std::mem::take(&mut self.taken));
+            }
+            self.front.push(item);
+        } else if item.threshold > self.floor {
+            self.put(item);
+        } else {
+            self.below.push(Reverse((item.threshold, self.came, item)));
+            self.came += 1;
+        }
         self.len += 1;
     }
 
+    /// Whether an item may go to the end of the front: it is above the floor, and so are few others, none of them above it.
+    #[inline]
+    fn is_last(&self, threshold: u64) -> bool {
+        threshold > self.floor
+            && self.front.len() - self.taken < FEW / 2
+            && self.front.last().is_none_or(|last| last.threshold <= threshold)
+    }
+
+    /// Puts an item above the floor in its bucket.
     #[inline]
     fn put(&mut self, item: Item) {
-        let number = (u64::BITS - (item.threshold ^ self.floor).leading_zeros()) as usize;
+        let number = (item.threshold ^ self.floor).ilog2() as usize;
         let bucket = &mut self.buckets[number];
-        bucket.least = if bucket.items.is_empty() { item.threshold } else { bucket.least.min(item.threshold) };
+        if bucket.items.is_empty() {
+            bucket.least = item.threshold;
+            self.filled |= 1 << number;
+        } else {
+            bucket.least = bucket.least.min(item.threshold);
+        }
         bucket.items.push(item);
-        self.filled |= 1 << number;
     }
 
-    /// Forgets what has left bucket 0.
-    fn trim(&mut self) {
-        self.buckets[0].items.drain(..std::mem::take(&mut self.taken));
-        if self.buckets[0].items.is_empty() {
-            self.filled &= !1;
-        }
-    }
-
-    /// Deals everything out from floor 0.
-    #[cold]
-    fn restart(&mut self) {
-        self.trim();
-        self.floor = 0;
-        for from in 0..BUCKETS {
-            self.deal(from);
-        }
-    }
-
-    /// Deals one bucket out anew. What stays in it stays in order, and in front of what comes.
-    fn deal(&mut self, from: usize) {
-        let mut items = std::mem::take(&mut self.buckets[from].items);
+    /// Empties the lowest bucket, over those below it or into the front. What is in the front already lies above its least item, and came
+    /// before its equals.
+    fn deal(&mut self, soon: impl Fn(u32)) {
+        let from = self.filled.trailing_zeros() as usize;
+        let bucket = &mut self.buckets[from];
         self.filled &= !(1 << from);
-        items.drain(..).for_each(|item| self.put(item));
-        if self.buckets[from].items.capacity() == 0 {
-            self.buckets[from].items = items; // Its memory serves again.
+        self.floor = bucket.least;
+        self.front.drain(..std::mem::take(&mut self.taken));
+        if bucket.items.len() <= FEW {
+            bucket.items.iter().for_each(|item| soon(item.slot));
+            if self.front.is_empty() {
+                std::mem::swap(&mut self.front, &mut bucket.items);
+            } else {
+                self.front.append(&mut bucket.items);
+            }
+            self.front.sort_by_key(|item| item.threshold);
+            return;
         }
+        let mut items = std::mem::take(&mut bucket.items);
+        let mut first = Vec::new();
+        for item in items.drain(..) {
+            if item.threshold == self.floor { first.push(item) } else { self.put(item) }
+        }
+        self.front.splice(..0, first);
+        self.buckets[from].items = items; // Its memory serves again.
+    }
+
+    /// The least threshold in the buckets.
+    #[inline]
+    fn least(&self) -> Option<u64> {
+        (self.filled != 0).then(|| self.buckets[self.filled.trailing_zeros() as usize].least)
     }
 
     /// The least threshold.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
-        (self.filled != 0).then(|| self.buckets[self.filled.trailing_zeros() as usize].least)
+        if self.len == 0 {
+            return None;
+        }
+        let below = self.below.peek().map_or(u64::MAX, |Reverse((threshold, ..))| *threshold);
+        let front = self.front.get(self.taken).map_or(u64::MAX, |item| item.threshold);
+        Some(below.min(front).min(self.least().unwrap_or(u64::MAX)))
     }
 
-    /// Takes the first item, if its threshold is at most `reached`.
+    /// Takes the first item, if its threshold is at most `reached`. Others that will leave before long are told to `soon`, by their slots.
     #[inline]
-    pub(crate) fn pop(&mut self, reached: u64) -> Option<Item> {
+    pub(crate) fn pop(&mut self, reached: u64, soon: impl Fn(u32)) -> Option<Item> {
         let least = self.next().filter(|least| *least <= reached)?;
-        if self.filled & 1 == 0 {
-            self.floor = least;
-            self.deal(self.filled.trailing_zeros() as usize);
-        }
-        let first = &mut self.buckets[0].items;
-        let item = first[self.taken];
-        self.taken += 1;
         self.len -= 1;
-        if self.taken == first.len() {
-            first.clear();
-            self.taken = 0;
-            self.filled &= !1;
+        loop {
+            if let Some(item) = self.front.get(self.taken)
+                && item.threshold == least
+            {
+                let item = *item;
+                self.taken += 1;
+                if self.taken == self.front.len() {
+                    self.front.clear();
+                    self.taken = 0;
+                }
+                return Some(item);
+            }
+            // What waits apart lies at the floor at most, so below the buckets.
+            if let Some(Reverse((.., item))) = self.below.pop() {
+                return Some(item);
+            }
+            self.deal(&soon);
         }
-        Some(item)
     }
 
     /// Removes items.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
-        self.trim();
-        (self.filled, self.len) = (0, 0);
+        self.front.drain(..std::mem::take(&mut self.taken));
+        self.front.retain(&keep);
+        self.below.retain(|Reverse((.., item))| keep(item));
+        self.filled = 0;
+        self.len = self.front.len() + self.below.len();
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             bucket.items.retain(&keep);
             if let Some(least) = bucket.items.iter().map(|item| item.threshold).min() {
@@ -162,7 +224,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let number = prop_oneof![0_u64..20, 0_u64..2000, any::<u64>()];
+        let number = prop_oneof![0_u64..20, 0_u64..2000, any::<u64>(), 0_u64..3];
         prop_oneof![
             4 => number.clone().prop_map(Step::Push),
             4 => (0_u64..40).prop_map(Step::Pop),
@@ -187,7 +249,7 @@ mod tests {
                     Step::Pop(more) => {
                         reached = reached.saturating_add(more);
                         let first = model.keys().next().copied().filter(|(threshold, _)| *threshold <= reached);
-                        prop_assert_eq!(heap.pop(reached).map(|item| (item.threshold, item.slot)), first);
+                        prop_assert_eq!(heap.pop(reached, |_| ()).map(|item| (item.threshold, item.slot)), first);
                         first.map(|first| model.remove(&first));
                     }
                     Step::Set(value) => reached = value,
@@ -208,7 +270,7 @@ mod tests {
         for threshold in [u64::MAX, 0, u64::MAX, 1] {
             heap.push(Item { threshold, slot: 0, stamp: 0 });
         }
-        let order: Vec<_> = std::iter::from_fn(|| heap.pop(u64::MAX)).map(|item| item.threshold).collect();
+        let order: Vec<_> = std::iter::from_fn(|| heap.pop(u64::MAX, |_| ())).map(|item| item.threshold).collect();
         assert_eq!(order, [0, 1, u64::MAX, u64::MAX]);
     }
 }

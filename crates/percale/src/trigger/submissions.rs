@@ -143,6 +143,22 @@ impl Submissions {
         }
     }
 
+    /// Begins an operation, behind those that are due, if threads share the endpoint and nobody is in it; else gives it back. Wakes no
+    /// task, but says whether some are to be [woken](Self::wake).
+    pub(super) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
+        match self.endpoint.get().and_then(WeakShared::upgrade) {
+            Some(endpoint) => endpoint.try_begin(transfer),
+            None => Err(transfer),
+        }
+    }
+
+    /// Wakes the tasks whose operations have ended, unless somebody is in the endpoint, who does.
+    pub(super) fn wake(&self) {
+        if let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) {
+            endpoint.begin_due();
+        }
+    }
+
     /// Begins an operation now, whatever it waited for.
     pub(super) fn begin(this: &Arc<Self>, transfer: Box<Transfer>) {
         this.push(transfer);

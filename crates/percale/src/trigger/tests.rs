@@ -144,3 +144,30 @@ fn queueing_and_taking_back_for_ever_takes_no_memory() {
     }
     assert!(waiting.is_empty() && waiting.items() < 200, "{} items", waiting.items());
 }
+
+#[test]
+fn dwq_022_a_domain_that_ends_takes_its_work_back() {
+    let domain = domain();
+    let [trigger, other] = [Counter::new(), Counter::new()];
+    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds the counter's own handle.
+    domain.defer_add(&trigger, 1, (&other, 1)).unwrap();
+    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // And each the other's.
+    let weak = [trigger.downgrade(), other.downgrade()];
+    drop(domain);
+    assert!(!trigger.has_work() && !other.has_work());
+    drop([trigger, other]);
+    assert!(weak.iter().all(|counter| !counter.is_alive()), "nobody has them any more");
+}
+
+#[test]
+fn dwq_019_work_is_named_before_it_begins() {
+    let domain = domain();
+    let [trigger, other] = [Counter::new(), Counter::new()];
+    let work = DeferredWork { work: Work::Add(other.clone(), 1), counter: trigger, threshold: 0, counting: None };
+    let mut name = None;
+    // SAFETY: no memory is named.
+    unsafe { domain.queue_named_work(work, |id| name = Some((id, other.value()))) }.unwrap();
+    let (id, value) = name.expect("a name");
+    assert_eq!((value, other.value()), (0, 1), "it was due at once, but not before it had a name");
+    assert!(!domain.cancel_work(&id));
+}

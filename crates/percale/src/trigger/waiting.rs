@@ -1,5 +1,7 @@
 //! What waits for one counter.
 
+use std::cmp::Reverse;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,13 +53,15 @@ impl Ticket {
 
 #[derive(Debug)]
 struct Entry {
+    /// Its place among all that was ever queued here, modulo 2^32.
     stamp: u32,
     /// On whose behalf it waits: a domain's number, or 0.
-    owner: u64,
+    owner: u32,
     due: Due,
-    /// Its place among all that was ever queued here.
-    sequence: u64,
 }
+
+/// Half a cache line: a million of them wait at times.
+const _: () = assert!(size_of::<Entry>() <= 32);
 
 /// Everything that waits for a counter, in order of (threshold, submission). What is taken back leaves its item in the heap
 /// until that is popped, or until there are more such items than others.
@@ -69,16 +73,16 @@ pub(crate) struct Waiting {
     ends: Heap,
     entries: Slab<Entry>,
     /// The owner of what was queued last.
-    last: u64,
-    /// The next sequence number; its low bits are the stamp that tells entries of one slot apart.
-    sequence: u64,
+    last: u32,
+    /// The next stamp. Stamps tell entries of one slot apart, and which came first.
+    stamp: u32,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), last: 0, sequence: 0 }
+        Self { id, successes: Heap::default(), ends: Heap::default(), entries: Slab::new(), last: 0, stamp: 0 }
     }
 }
 
@@ -92,12 +96,11 @@ impl Drop for Waiting {
 
 impl Waiting {
     /// Puts it in line. Says too whether the one before was of the same owner, and some wait still: then that owner knows this line.
-    pub(crate) fn push(&mut self, condition: Condition, owner: u64, due: Due) -> (Ticket, bool) {
+    pub(crate) fn push(&mut self, condition: Condition, owner: u32, due: Due) -> (Ticket, bool) {
         let known = std::mem::replace(&mut self.last, owner) == owner && !self.entries.is_empty();
-        let sequence = self.sequence;
-        self.sequence += 1;
-        let stamp = sequence as u32;
-        let slot = self.entries.insert(Entry { stamp, owner, due, sequence }) as u32;
+        let stamp = self.stamp;
+        self.stamp = stamp.wrapping_add(1);
+        let slot = self.entries.insert(Entry { stamp, owner, due }) as u32;
         match condition {
             Condition::Successes(threshold) => self.successes.push(Item { threshold, slot, stamp }),
             Condition::Ends(threshold) => self.ends.push(Item { threshold, slot, stamp }),
@@ -128,10 +131,13 @@ impl Waiting {
             let (first, second) = (self.successes.next(), self.ends.next());
             let first = first.filter(|threshold| *threshold <= successes);
             let second = second.filter(|threshold| *threshold <= ends);
+            // Entries lie apart from the items that order them: several are brought near at a time.
+            let entries = &self.entries;
+            let soon = |slot: u32| _ = black_box(entries.get(slot as usize).map(|entry| entry.stamp));
             let item = match (first, second) {
-                (Some(first), Some(second)) if second < first => self.ends.pop(ends),
-                (Some(_), _) => self.successes.pop(successes),
-                (None, _) => self.ends.pop(ends),
+                (Some(first), Some(second)) if second < first => self.ends.pop(ends, soon),
+                (Some(_), _) => self.successes.pop(successes, soon),
+                (None, _) => self.ends.pop(ends, soon),
             }?;
             // Else it was taken back.
             if self.entries.get(item.slot as usize).is_some_and(|entry| entry.stamp == item.stamp) {
@@ -141,7 +147,7 @@ impl Waiting {
     }
 
     /// Takes something back; `None` if it is due already, or was taken back.
-    pub(crate) fn cancel(&mut self, ticket: Ticket, owner: u64) -> Option<Due> {
+    pub(crate) fn cancel(&mut self, ticket: Ticket, owner: u32) -> Option<Due> {
         let slot = ticket.slot as usize;
         let live = |entry: &&Entry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
         self.entries.get(slot).filter(live)?;
@@ -151,11 +157,11 @@ impl Waiting {
     }
 
     /// Takes back all that `wanted` says, in the order in which it was queued.
-    pub(crate) fn cancel_all(&mut self, mut wanted: impl FnMut(u64, &Due) -> bool) -> Vec<Due> {
+    pub(crate) fn cancel_all(&mut self, mut wanted: impl FnMut(u32, &Due) -> bool) -> Vec<Due> {
         let slots: Vec<_> =
             self.entries.iter().filter(|(_, entry)| wanted(entry.owner, &entry.due)).map(|(slot, _)| slot).collect();
         let mut entries: Vec<_> = slots.into_iter().map(|slot| self.entries.remove(slot)).collect();
-        entries.sort_by_key(|entry| entry.sequence);
+        entries.sort_by_key(|entry| Reverse(self.age(entry)));
         self.sweep();
         entries.into_iter().map(|entry| entry.due).collect()
     }
@@ -163,10 +169,15 @@ impl Waiting {
     /// Takes back the first that `wanted` says, in the order in which it was queued.
     pub(crate) fn cancel_first(&mut self, mut wanted: impl FnMut(&Due) -> bool) -> Option<Due> {
         let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.due));
-        let slot = found.min_by_key(|(_, entry)| entry.sequence)?.0;
+        let slot = found.max_by_key(|(_, entry)| self.age(entry))?.0;
         let due = self.entries.remove(slot).due;
         self.sweep();
         Some(due)
+    }
+
+    /// How many were queued since.
+    const fn age(&self, entry: &Entry) -> u32 {
+        self.stamp.wrapping_sub(entry.stamp)
     }
 
     /// Forgets the items of what was taken back, once they are the greater part.

@@ -60,9 +60,8 @@ impl Operation {
         }
     }
 
-    /// The same, posted with another context.
-    const fn with_context(mut self, to: u64) -> Self {
-        match &mut self {
+    const fn set_context(&mut self, to: u64) {
+        match self {
             Self::Send(SendWork { context, .. })
             | Self::Receive(ReceiveWork { context, .. })
             | Self::Read(RmaWork { context, .. })
@@ -70,7 +69,6 @@ impl Operation {
             | Self::Atomic(AtomicWork { context, .. })
             | Self::Collective(CollectiveWork { context, .. }) => *context = to,
         }
-        self
     }
 
     /// What a completion would say.
@@ -130,7 +128,7 @@ impl Engine {
     /// Puts an operation in a counter's line; says whether something may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         let due = Due::Transfer(Arc::clone(&self.core.submissions), Box::new(transfer));
-        let queued = counter.queue(condition, 0, due);
+        let queued = counter.queue(condition, 0, due, |_| ());
         // Now that something waits there: a line that is empty is forgotten.
         self.core.lines.add(counter);
         queued.due
@@ -145,7 +143,7 @@ impl Engine {
             let mut due = std::mem::take(&mut self.core.due);
             self.core.submissions.take(&mut due);
             while let Some(transfer) = due.pop_front() {
-                self.begin(*transfer);
+                self.begin(transfer);
                 any = true;
             }
             self.core.due = due;
@@ -166,15 +164,17 @@ impl Engine {
         }
     }
 
-    fn begin(&mut self, transfer: Transfer) {
+    /// Begins an operation.
+    pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
         let context = transfer.context();
-        let Transfer { operation, notify, counting, quiet, canceled, copy } = transfer;
+        let Transfer { operation, notify, counting, quiet, canceled, copy } = &mut *transfer;
         // What was taken back counts nowhere: work that waits for it would begin.
-        let (counting, quiet) = (counting.filter(|_| !canceled), quiet || canceled);
-        let triggered = Triggered { counting, quiet, notify, context, copy };
+        let (counting, quiet) = (counting.take().filter(|_| !*canceled), *quiet || *canceled);
+        let triggered = Triggered { counting, quiet, notify: *notify, context, copy: copy.take() };
         let id = self.core.triggered.insert(triggered) as u64;
-        let (operation, notify) = (operation.with_context(id), Notify::Triggered);
-        let result = if canceled { Err(None) } else { self.post_operation(&operation, notify).map_err(Some) };
+        operation.set_context(id);
+        let notify = Notify::Triggered;
+        let result = if *canceled { Err(None) } else { self.post_operation(operation, notify).map_err(Some) };
         let Err(why) = result else { return };
         let entry = operation.entry();
         let error = match why {

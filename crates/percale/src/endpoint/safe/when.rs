@@ -18,16 +18,16 @@ pub(super) struct When {
 }
 
 impl When {
-    /// Once `counter` has counted so many.
-    pub(super) fn reached(self_: Option<Self>, counter: &Counter, threshold: u64) -> Option<Self> {
-        let counting = self_.and_then(|when| when.counting);
-        Some(Self { counter: counter.clone(), threshold, counting })
+    /// Once `counter` has counted so many; otherwise as before.
+    pub(super) fn once(before: Option<Self>, counter: &Counter, threshold: u64) -> Self {
+        let counting = before.and_then(|when| when.counting);
+        Self { counter: counter.clone(), threshold, counting }
     }
 
-    /// With a counter of its own. Begins at once, unless it is told when.
-    pub(super) fn counted(self_: Option<Self>, by: &Counter) -> Option<Self> {
-        let (counter, threshold) = self_.map_or_else(|| (by.clone(), 0), |when| (when.counter, when.threshold));
-        Some(Self { counter, threshold, counting: Some(by.clone()) })
+    /// Counted by a counter of its own; begins as before, or at once.
+    pub(super) fn counting(before: Option<Self>, by: &Counter) -> Self {
+        let (counter, threshold) = before.map_or_else(|| (by.clone(), 0), |when| (when.counter, when.threshold));
+        Self { counter, threshold, counting: Some(by.clone()) }
     }
 
     /// Lets an operation that owns its buffer wait; returns its number.
