@@ -196,14 +196,14 @@ impl<'e, A: Access> CollectiveRequest<'e, A> {
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Its place
     /// among the group's operations is that of its beginning.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
-        self.when = When::reached(self.when.take(), counter, threshold);
+        self.when = Some(When::once(self.when.take(), counter, threshold));
         self
     }
 
     /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
     /// and a shared endpoint makes progress by itself from now on.
     pub fn counting(mut self, counter: &Counter) -> Self {
-        self.when = When::counted(self.when.take(), counter);
+        self.when = Some(When::counting(self.when.take(), counter));
         self
     }
 
