@@ -1,8 +1,9 @@
 //! What arrives: the core as its links' sink.
 
 use super::access::{PART, SERVE};
-use super::core::{Core, envelope, is_eager, is_tagged};
+use super::core::Core;
 use super::gate::STRANGER;
+use super::kinds::{envelope, is_eager, is_tagged};
 use super::types::{Action, Arrival, Body, Notify, Place, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};

@@ -15,6 +15,7 @@ use slab::Slab;
 use super::access::{Access, Long, Part};
 use super::counting::{Counters, Reports};
 use super::gate::Gate;
+use super::kinds::{is_eager, is_tagged};
 use super::peers::Peers;
 use super::residue::Left;
 use super::triggered::Triggered;
@@ -26,7 +27,7 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::ring::{QueueFull, Ring};
 use crate::domain::Trust;
-use crate::endpoint::matching::{Envelope, Held, Matching};
+use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
@@ -123,15 +124,6 @@ impl Core {
     #[inline]
     pub(crate) fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
         if tagged { &mut self.tagged } else { &mut self.messages }
-    }
-
-    /// The table of messages of this kind.
-    #[inline]
-    pub(crate) fn table_of(&mut self, kind: Kind) -> &mut Matching<Receive, Unexpected> {
-        match kind {
-            Kind::Collective | Kind::CollectiveOffer => &mut self.collectives.messages,
-            kind => self.table(is_tagged(kind)),
-        }
     }
 
     /// The endpoint's own queue, and where completions of this direction go.
@@ -445,25 +437,6 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
         Broken::Timeout(_) => ErrorCode::TimedOut,
         Broken::Protocol(_) => ErrorCode::Protocol,
     }
-}
-
-/// Whether a frame of this kind belongs to the tagged messages.
-#[inline]
-pub(crate) fn is_tagged(kind: Kind) -> bool {
-    matches!(kind, Kind::Tagged | Kind::TaggedOffer)
-}
-
-/// Whether a frame of this kind is a message with its payload.
-#[inline]
-pub(crate) fn is_eager(kind: Kind) -> bool {
-    matches!(kind, Kind::Message | Kind::Tagged | Kind::Collective)
-}
-
-/// What a message says about itself.
-#[inline]
-pub(crate) fn envelope(from: Connection, head: &Head) -> Envelope {
-    let untagged = matches!(head.kind, Kind::Message | Kind::MessageOffer);
-    Envelope { tag: if untagged { 0 } else { head.tag }, source: u64::from(from) }
 }
 
 /// What a send's completion says of it.

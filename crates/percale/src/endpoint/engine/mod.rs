@@ -27,6 +27,7 @@ pub(crate) mod counting;
 mod direct;
 mod doorbell;
 pub(crate) mod gate;
+mod kinds;
 mod known;
 mod linger;
 pub(crate) mod listening;
@@ -326,13 +327,9 @@ impl Engine {
     /// Does what arrived frames asked for.
     #[inline(never)]
     pub(crate) fn act(&mut self) {
-        let mut refused = std::mem::take(&mut self.poller.refused);
-        let mut advance = false;
+        let (mut refused, mut advance) = (std::mem::take(&mut self.poller.refused), false);
         while let Some((slot, action)) = self.core.outbox.pop_front() {
-            if matches!(action, Action::Advance) {
-                advance = true;
-                continue;
-            }
+            advance |= matches!(action, Action::Advance);
             if refused.iter().any(|(other, _)| *other == slot) {
                 refused.push_back((slot, action)); // Behind what the link refused: in order.
                 continue;
@@ -343,7 +340,7 @@ impl Engine {
                 action => action,
             };
             let result = match &action {
-                Action::Advance => Ok(()),
+                Action::Advance => continue,
                 Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
                 Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
                 Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
