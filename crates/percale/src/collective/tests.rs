@@ -90,7 +90,8 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
 fn programs(what: Collective, inputs: &[Vec<u8>], count: usize, datatype: Datatype) -> Vec<Member> {
     let members = inputs.len();
     let of = |(rank, input): (usize, &Vec<u8>)| {
-        let mut program = Program { near: count % 2 == 0, ..Program::default() };
+        let mut program = Program::default();
+        program.near = count % 2 == 0;
         program.write(what, members, rank, count, datatype);
         let scratch = vec![0; program.scratch];
         // Where others' results come from there is nothing to begin with.
