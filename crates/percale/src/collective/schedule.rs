@@ -53,9 +53,6 @@ pub(crate) struct Program {
     pub(crate) scratch: usize,
     /// What has been combined so far is in the result; until then there are this member's elements alone.
     combined: bool,
-    /// Two members share memory: what is short goes to one of them, and its result back. To send both ways at once costs more, since
-    /// each then takes the cache lines that the other is about to write.
-    pub(crate) near: bool,
     /// What it was made for, and a digest of that; for whoever keeps it.
     pub(crate) made_for: Option<(Kind, u64)>,
 }
@@ -170,10 +167,7 @@ impl Program {
     fn allreduce(&mut self, members: usize, rank: usize, count: usize, size: usize) {
         let bytes = count * size;
         // So many take part in the exchange.
-        let parts = match self.near && members == 2 && bytes <= SHORT {
-            true => 1,
-            false => (members + 1).next_power_of_two() / 2,
-        };
+        let parts = (members + 1).next_power_of_two() / 2;
         let surplus = members - parts;
         let paired = rank < 2 * surplus;
         if paired && rank % 2 == 0 {

@@ -91,7 +91,6 @@ fn programs(what: Collective, inputs: &[Vec<u8>], count: usize, datatype: Dataty
     let members = inputs.len();
     let of = |(rank, input): (usize, &Vec<u8>)| {
         let mut program = Program::default();
-        program.near = count % 2 == 0;
         program.write(what, members, rank, count, datatype);
         let scratch = vec![0; program.scratch];
         // Where others' results come from there is nothing to begin with.

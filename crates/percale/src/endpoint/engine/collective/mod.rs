@@ -23,7 +23,6 @@ use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Connection;
-use crate::transport::any::AnyLink;
 use crate::wire::head::ABORT;
 
 /// Scratch from this size on is memory that peers can map.
@@ -106,18 +105,9 @@ impl Engine {
     fn start_collective(&mut self, index: usize, work: &CollectiveWork, notify: Notify, joins: bool) {
         let group = &mut self.core.collectives.groups[index];
         let bytes = work.bytes().unwrap_or(0);
-        // Once all have joined, both know the same of the link between them.
-        let near = match *group.members {
-            [first, second] if !joins => {
-                let other = if group.rank == 0 { second } else { first };
-                matches!(self.links.get(other as usize), Some(Some(AnyLink::Shm(_))))
-            }
-            _ => false,
-        };
         let mut program = std::mem::take(&mut group.spare);
         let kind = (work.what, work.count, work.datatype, work.op);
         if program.made_for.is_none_or(|(known, _)| known != kind) {
-            program.near = near;
             program.write(work.what, group.members.len(), group.rank, work.count, work.datatype);
             program.made_for = Some((kind, Group::shape(work)));
         }
