@@ -61,6 +61,18 @@ impl Shared {
         ports.push(Arc::downgrade(port));
     }
 
+    /// Whether a collective may use these bytes, as far as the domain's mode wants to know.
+    pub(crate) fn covers_collective(
+        &self,
+        description: *mut c_void,
+        address: usize,
+        len: usize,
+        rights: percale::Access,
+    ) -> bool {
+        let RegionMode { local, collective, .. } = self.regions;
+        !(local || collective) || self.descriptions.cover_for(description, address, len, rights, collective)
+    }
+
     /// Makes progress on every endpoint: what waits for the writes of peers waits for any of them.
     pub(crate) fn progress(&self) {
         for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
@@ -104,6 +116,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
     cntr_open: Some(counter::open),
     poll_open: Some(poll_set::open),
     query_atomic: Some(endpoint::query),
+    query_collective: Some(endpoint::query_collective),
     endpoint2: Some(endpoint::open_flagged),
     ..fi_ops_domain::REFUSING
 };

@@ -21,7 +21,7 @@ use crate::{errors, log};
 
 mod record;
 
-use self::record::{Asked, Fid, Names, Record, Settling};
+use self::record::{Asked, Context, Fid, Names, Record, Settling};
 
 /// What others know of their event queue.
 #[derive(Debug)]
@@ -197,6 +197,16 @@ impl Shared {
         lock(&self.names).vectors.insert(inserter, Fid(vector));
     }
 
+    /// Events of this group name the client's object.
+    pub(crate) fn name_group(&self, number: u64, group: fid_t, context: *mut c_void) {
+        lock(&self.names).groups.insert(number, (Fid(group), Context(context)));
+    }
+
+    /// The group is left.
+    pub(crate) fn forget_group(&self, number: u64) {
+        lock(&self.names).groups.remove(&number);
+    }
+
     /// The client has ended an endpoint's connection: its own queue says so too, as if the peer had done it.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
         let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
@@ -257,6 +267,15 @@ impl Shared {
                 let fid = Fid::from_number(context);
                 // SAFETY: as above.
                 Some(Record::Unregistered { fid, context: unsafe { fid.context() }, errno })
+            }
+            Event::Joined { context: number, .. } => {
+                let (fid, context) = *names.groups.get(&number)?;
+                Some(Record::Joined { fid, context })
+            }
+            Event::JoinFailed { context: number, error, reason, .. } => {
+                log::warning!(FI_LOG_EQ, "fi_join_collective: {reason}");
+                let (fid, context) = *names.groups.get(&number)?;
+                Some(Record::NotJoined { fid, context, error })
             }
             // What happens to the peers of a reliable-datagram endpoint is no event of libfabric's.
             other => {

@@ -32,6 +32,7 @@ mod endpoint;
 mod errors;
 mod events;
 mod fabric;
+mod group;
 mod info;
 mod libfabric;
 mod log;

@@ -20,6 +20,9 @@ use crate::log;
 use crate::object::{self, Object};
 
 mod insert;
+mod set;
+
+pub(crate) use self::set::Set;
 
 /// What endpoints know of their vector.
 #[derive(Debug)]
@@ -64,6 +67,7 @@ static OPS: fi_ops_av = fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(text),
+    av_set: Some(set::open),
     ..fi_ops_av::REFUSING
 };
 

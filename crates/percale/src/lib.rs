@@ -31,6 +31,7 @@ mod readme {}
 pub mod refused;
 
 pub mod address;
+pub mod collective;
 pub mod completion;
 #[cfg(not(loom))]
 pub mod device;
@@ -45,6 +46,7 @@ pub mod wire;
 
 pub use address::PeerAddress;
 pub use address::vector::AddressVector;
+pub use collective::{AddressSet, Collective, CollectiveWork, GroupId};
 pub use completion::counter::Counter;
 pub use completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 pub use completion::event::{Event, EventQueue};

@@ -20,8 +20,8 @@ use percale::domain::DomainBuilder;
 use percale::endpoint::{Endpoint, EndpointBuilder};
 use percale::trigger::{Operation, Variable};
 use percale::{
-    AddressVector, AtomicOp, AtomicWork, Counter, Datatype, Domain, Entry, ErrorEntry, OpFlags, PostError, ReceiveWork,
-    RemoteMemory, RemotePieces, RmaWork, Segments, SendWork,
+    AddressVector, AtomicOp, AtomicWork, CollectiveWork, Counter, Datatype, Domain, Entry, ErrorEntry, OpFlags,
+    PostError, ReceiveWork, RemoteMemory, RemotePieces, RmaWork, Segments, SendWork,
 };
 
 pub use self::work::{Receive, Send};
@@ -301,6 +301,7 @@ impl<F: Fabric> Mesh<F> {
             Operation::Read(work) => Operation::Read(RmaWork { context, ..work }),
             Operation::Write(work) => Operation::Write(RmaWork { context, ..work }),
             Operation::Atomic(work) => Operation::Atomic(AtomicWork { context, ..work }),
+            Operation::Collective(work) => Operation::Collective(CollectiveWork { context, ..work }),
         };
         (operation, context)
     }

@@ -4,6 +4,7 @@
 //! `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
 //! sockets.
 
+pub mod collectives;
 pub mod completions;
 pub mod connected;
 pub mod connections;
@@ -198,6 +199,11 @@ macro_rules! conformance {
                 xpu_013_a_store_of_another_thread_ends_a_wait;
             triggered_model:
                 dwq_021_random_schedules_do_what_a_plain_model_does;
+            collectives:
+                random_collectives_do_what_a_plain_model_does,
+                floats_come_to_the_same_bits_everywhere,
+                groups_keep_to_themselves,
+                what_is_no_collective_is_refused;
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
                 msg_014_both_may_send_long_messages_before_either_receives,
@@ -272,6 +278,9 @@ macro_rules! conformance {
                 ctx_005_the_address_lasts_as_long_as_a_context;
             triggered:
                 trig_013_a_receive_sets_a_send_off;
+            collectives:
+                members_that_disagree_are_told,
+                flt_003_a_member_that_leaves_holds_nobody_up;
             connected:
                 con_013_a_connection_is_made_and_used,
                 con_014_sends_wait_for_the_connection,
@@ -305,6 +314,8 @@ macro_rules! conformance {
             scalable:
                 ctx_004_a_context_that_is_not_open_yet_is_waited_for,
                 ctx_006_threads_drive_contexts_of_their_own;
+            collectives:
+                dwq_020_counters_start_collectives_which_go_on_by_themselves;
             connections_shared:
                 con_021_events_are_waited_for_by_shared_endpoints,
                 con_021_automatic_progress_connects,

@@ -3,6 +3,7 @@
 //! Helpers are this program in another role; they are started, signalled and ended by their process ids. What needs
 //! root or a program that is missing is skipped, and says so.
 
+mod collectives;
 mod connected;
 mod cut;
 mod discovery;
@@ -48,6 +49,7 @@ fn helper() {
         ("sink", peers::sink),
         ("echo", peers::echo),
         ("farewell", peers::farewell),
+        ("summand", collectives::summand),
         ("server", connected::server),
         ("client", connected::client),
         ("silent-listener", connected::silent_listener),

@@ -29,6 +29,7 @@ pub(super) static CM: fi_ops_cm = fi_ops_cm {
     connect: Some(connection::connect),
     accept: Some(connection::accept),
     shutdown: Some(connection::shutdown),
+    join: Some(crate::group::join),
     ..fi_ops_cm::REFUSING
 };
 
@@ -154,6 +155,7 @@ impl Endpoint {
             single: self.single,
             triggers: self.triggers,
             xpu: self.xpu,
+            groups: self.groups,
             transmit: Direction::new(transmit),
             receive: Direction::new(receive),
             setup: Arc::clone(&self.setup),

@@ -60,9 +60,9 @@ pub(super) static ATOMIC: fi_ops_atomic = fi_ops_atomic {
 };
 
 /// Bytes leave from there.
-const FROM: Access = Access::SEND.union(Access::WRITE);
+pub(super) const FROM: Access = Access::SEND.union(Access::WRITE);
 /// Bytes are put there.
-const INTO: Access = Access::RECEIVE.union(Access::READ);
+pub(super) const INTO: Access = Access::RECEIVE.union(Access::READ);
 
 /// What an endpoint's domain knows of descriptions.
 struct Check<'e>(&'e Endpoint);

@@ -5,12 +5,13 @@
 //! * [`control`]: options, names, cancelling, aliases
 //! * [`connection`]: that of an endpoint of one connection
 //! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`described`]: those that look at descriptions first;
-//!   [`trigger`]: what they post to begin later
+//!   [`trigger`]: what they post to begin later; [`collective`]: those of groups
 //!
 //! Posting is: one branch on whether the endpoint is enabled, one on whether it is locked, percale's call.
 
 mod atomic;
 mod atomic_valid;
+mod collective;
 mod connection;
 mod control;
 mod described;
@@ -34,14 +35,15 @@ use std::sync::{Arc, OnceLock};
 use percale::{OpFlags, PeerAddress, PostError};
 
 pub(crate) use self::atomic_valid::query;
+pub(crate) use self::collective::query as query_collective;
 use self::flags::Direction;
 use self::port::Port;
 pub(crate) use self::setup::Setup;
 pub(crate) use self::windows::Bound;
 use crate::abi::{
-    FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_TX_CTX, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE, FI_EP_MSG,
-    FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT, FI_TRIGGER, FI_XPU, fi_addr_t, fi_info, fi_ops, fi_ops_collective,
-    fi_ops_ep, fid, fid_domain, fid_ep,
+    FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_TX_CTX, FI_COLLECTIVE, FI_DIRECTED_RECV, FI_EBADFLAGS, FI_EOPBADSTATE,
+    FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_RMA_EVENT, FI_TRIGGER, FI_XPU, fi_addr_t, fi_info, fi_ops,
+    fi_ops_collective, fi_ops_ep, fid, fid_domain, fid_ep,
 };
 use crate::domain::{self, Domain};
 use crate::log;
@@ -60,6 +62,8 @@ pub(crate) struct Endpoint {
     triggers: bool,
     /// Devices may set operations off.
     xpu: bool,
+    /// It may join groups.
+    groups: bool,
     transmit: Direction,
     receive: Direction,
     setup: Arc<Setup>,
@@ -89,6 +93,8 @@ struct Wishes {
     triggers: bool,
     /// Devices may set operations off.
     xpu: bool,
+    /// It may join groups.
+    groups: bool,
     /// Default flags of sends and receives.
     flags: [u64; 2],
 }
@@ -112,6 +118,7 @@ impl Wishes {
             directed: caps & FI_DIRECTED_RECV != 0 && kind != FI_EP_MSG,
             triggers: caps & FI_TRIGGER != 0,
             xpu: caps & FI_XPU != 0,
+            groups: info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM,
             flags: [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)],
         }
     }
@@ -119,7 +126,7 @@ impl Wishes {
 
 static FI: fi_ops =
     fi_ops { close: Some(close), bind: Some(setup::bind), control: Some(control::control), ..fi_ops::REFUSING };
-static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
+static NO_COLLECTIVES: fi_ops_collective = fi_ops_collective::REFUSING;
 
 /// Opens an endpoint.
 pub(crate) unsafe extern "C" fn open(
@@ -198,6 +205,7 @@ fn unsupported(flags: u64) -> isize {
 impl Endpoint {
     fn new(class: usize, context: *mut c_void, ops: &'static fi_ops_ep, wishes: Wishes, setup: Arc<Setup>) -> Self {
         let local = setup.domain().regions.local;
+        let groups = wishes.groups && class == FI_CLASS_EP;
         Self {
             fid: fid_ep {
                 fid: object::head(class, context, &FI),
@@ -207,13 +215,14 @@ impl Endpoint {
                 rma: std::ptr::from_ref(if local { &described::RMA } else { &rma::OPS }).cast_mut(),
                 tagged: std::ptr::from_ref(if local { &described::TAGGED } else { &tagged::OPS }).cast_mut(),
                 atomic: std::ptr::from_ref(if local { &described::ATOMIC } else { &atomic::OPS }).cast_mut(),
-                collective: std::ptr::from_ref(&COLLECTIVE).cast_mut(),
+                collective: std::ptr::from_ref(if groups { &collective::OPS } else { &NO_COLLECTIVES }).cast_mut(),
             },
             port: OnceLock::new(),
             directed: wishes.directed,
             single: wishes.kind == FI_EP_MSG,
             triggers: wishes.triggers,
             xpu: wishes.xpu,
+            groups,
             transmit: Direction::new(wishes.flags[0]),
             receive: Direction::new(wishes.flags[1]),
             setup,

@@ -4,8 +4,8 @@ use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
 use percale::trigger::{Operation, Variable};
 use percale::{
-    AtomicWork, Bind, Counter, Endpoint, Entry, ErrorEntry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork,
-    RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint, Window,
+    AddressSet, AtomicWork, Bind, CollectiveWork, Counter, Endpoint, Entry, ErrorEntry, GroupId, OpFlags, PeerAddress,
+    PostError, RawRegion, ReceiveWork, RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint, Window,
 };
 
 /// The endpoint under a `fid_ep`.
@@ -148,6 +148,33 @@ impl Port {
     pub(crate) unsafe fn when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
         // SAFETY: passed on.
         either!(self, endpoint => unsafe { endpoint.post_when_written(operation, variable) })
+    }
+
+    /// # Safety
+    /// As [`Endpoint::post_collective`].
+    pub(crate) unsafe fn collective(&self, work: &CollectiveWork) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe { endpoint.post_collective(work) })
+    }
+
+    /// Joins a group.
+    pub(crate) fn join_group(&self, members: &AddressSet, context: u64) -> Result<GroupId, PostError> {
+        either!(self, endpoint => endpoint.join_group(members, context))
+    }
+
+    /// Leaves it.
+    pub(crate) fn leave_group(&self, group: GroupId) {
+        either!(self, endpoint => endpoint.leave_group(group));
+    }
+
+    /// Its own rank in a group, and how many members that has.
+    pub(crate) fn rank_in(&self, group: GroupId) -> Option<(usize, usize)> {
+        either!(self, endpoint => endpoint.rank_in(group))
+    }
+
+    /// A member's rank.
+    pub(crate) fn rank_of(&self, group: GroupId, member: PeerAddress) -> Option<usize> {
+        either!(self, endpoint => endpoint.rank_of(group, member))
     }
 
     /// The endpoint, if threads share it.

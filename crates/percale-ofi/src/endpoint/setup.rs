@@ -13,8 +13,9 @@ use super::port::Port;
 use super::scalable::Seat;
 use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
 use crate::abi::{
-    FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL, FI_READ, FI_RECV,
-    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_TRIGGER, FI_WRITE, fi_info, fid, fid_t,
+    FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL,
+    FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_TRIGGER, FI_WRITE, fi_info,
+    fid, fid_t,
 };
 use crate::counter::{self, Count};
 use crate::domain;
@@ -32,6 +33,8 @@ pub(crate) struct Setup {
     kind: u32,
     /// Whoever counts begins its operations.
     triggers: bool,
+    /// It may join groups.
+    groups: bool,
     bound: Mutex<Bound>,
     port: OnceLock<Arc<Port>>,
     /// It is of a pair of contexts of a scalable endpoint.
@@ -110,6 +113,7 @@ impl Setup {
             domain: Arc::clone(domain),
             kind,
             triggers: info.caps & FI_TRIGGER != 0,
+            groups: info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM,
             bound: Mutex::new(bound),
             port: OnceLock::new(),
             seat: None,
@@ -119,7 +123,7 @@ impl Setup {
     /// That of a pair of contexts.
     pub(super) fn of_context(domain: &Arc<domain::Shared>, triggers: bool, seat: Seat) -> Self {
         let (bound, port) = (Mutex::default(), OnceLock::new());
-        Self { domain: Arc::clone(domain), kind: FI_EP_RDM, triggers, bound, port, seat: Some(seat) }
+        Self { domain: Arc::clone(domain), kind: FI_EP_RDM, triggers, groups: false, bound, port, seat: Some(seat) }
     }
 
     pub(super) const fn seat(&self) -> Option<&Seat> {
@@ -167,8 +171,13 @@ impl Setup {
     }
 
     /// Where the endpoint's events go.
-    pub(super) fn events(&self) -> Option<Arc<events::Shared>> {
+    pub(crate) fn events(&self) -> Option<Arc<events::Shared>> {
         self.bound().events.clone()
+    }
+
+    /// Whether its vector is such.
+    pub(crate) fn uses(&self, is: impl FnOnce(&Arc<vector::Shared>) -> bool) -> bool {
+        self.bound().vector.as_ref().is_some_and(is)
     }
 
     /// Where to connect to, if nobody says otherwise.
@@ -340,6 +349,10 @@ impl Setup {
                 return Err(FI_ENOEQ);
             };
             builder = builder.event_queue(&events.percale);
+        } else if self.groups
+            && let Some(events) = &bound.events
+        {
+            builder = builder.event_queue(&events.percale);
         }
         builder = builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM));
         let source = bound.source.unwrap_or_else(|| self.domain.wildcard());
@@ -350,7 +363,7 @@ impl Setup {
         // use the client serializes.
         let port = if single {
             builder.bind_single_shared(source.to_string()).map(Port::Shared)
-        } else if self.domain.serialized && !slept_on && !self.triggers {
+        } else if self.domain.serialized && !slept_on && !self.triggers && !(self.groups && bound.events.is_some()) {
             let opened = match &whole {
                 Some((whole, index)) => whole.open(*index, builder),
                 None => builder.bind(source.to_string()),

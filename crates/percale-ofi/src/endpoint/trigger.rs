@@ -45,6 +45,7 @@ const fn without_mark(mut operation: Operation) -> Operation {
         Operation::Receive(work) => &mut work.flags,
         Operation::Read(work) | Operation::Write(work) => &mut work.flags,
         Operation::Atomic(work) => &mut work.flags,
+        Operation::Collective(work) => &mut work.flags,
     };
     *flags = flags.difference(TRIGGERED);
     operation

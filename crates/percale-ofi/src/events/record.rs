@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use percale::endpoint::connection::ConnectionRequest;
 use percale::{ErrorCode, Event};
 
-use crate::abi::{FI_AV_COMPLETE, FI_MR_COMPLETE, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fid_t};
+use crate::abi::{
+    FI_AV_COMPLETE, FI_JOIN_COMPLETE, FI_MR_COMPLETE, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fid_t,
+};
 use crate::errors;
 use crate::info::Copied;
 use crate::passive::Request;
@@ -51,6 +53,8 @@ pub(super) struct Names {
     pub(super) endpoints: HashMap<u64, Fid>,
     /// Address vectors by their inserters' numbers. Events outlive them, and so do their names.
     pub(super) vectors: HashMap<u64, Fid>,
+    /// Groups by their numbers, and the contexts that they were joined with.
+    pub(super) groups: HashMap<u64, (Fid, Context)>,
     /// Those whose connections are over, and were said to be.
     pub(super) over: HashSet<u64>,
     /// Passive endpoints, and what the endpoints are like that take their connections.
@@ -169,6 +173,10 @@ pub(super) enum Record {
     Unregistered { fid: Fid, context: Context, errno: i32 },
     /// An error: there will be no connection.
     Refused { fid: Fid, error: ErrorCode, data: Vec<u8> },
+    /// A group was joined.
+    Joined { fid: Fid, context: Context },
+    /// An error: it was not.
+    NotJoined { fid: Fid, context: Context, error: ErrorCode },
     /// An asynchronous insertion is over.
     Inserted { fid: Fid, context: u64, count: u64 },
     /// An error: one address was not inserted. With the reason in words.
@@ -198,17 +206,23 @@ impl Record {
                 bytes.extend(head.into_iter().chain(context.to_ne_bytes()).chain(count.to_ne_bytes()));
                 (FI_AV_COMPLETE, bytes)
             }
-            Self::Registered { fid, context } => {
+            Self::Registered { fid, context } | Self::Joined { fid, context } => {
+                let code = if matches!(self, Self::Joined { .. }) { FI_JOIN_COMPLETE } else { FI_MR_COMPLETE };
                 let words = [fid.0.expose_provenance(), context.0.expose_provenance(), 0];
-                (FI_MR_COMPLETE, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+                (code, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
             }
-            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } => (0, Vec::new()),
+            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } | Self::NotJoined { .. } => {
+                (0, Vec::new())
+            }
         }
     }
 
     /// Whether this is read by fi_eq_readerr.
     pub(super) const fn is_error(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. })
+        matches!(
+            self,
+            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } | Self::NotJoined { .. }
+        )
     }
 
     /// Bytes that a client must have room for.
@@ -216,8 +230,8 @@ impl Record {
         match self {
             Self::User { data, .. } => data.len(),
             Self::Connection { .. } => HEAD,
-            Self::Inserted { .. } | Self::Registered { .. } => size_of::<fi_eq_entry>(),
-            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } => 0,
+            Self::Inserted { .. } | Self::Registered { .. } | Self::Joined { .. } => size_of::<fi_eq_entry>(),
+            Self::Refused { .. } | Self::NotInserted { .. } | Self::Unregistered { .. } | Self::NotJoined { .. } => 0,
         }
     }
 
@@ -243,6 +257,9 @@ impl Record {
                 Some((entry(fid, context, index, code, 0), reason))
             }
             Self::Unregistered { fid, context, errno } => Some((entry(fid, context.0, 0, errno, 0), Vec::new())),
+            Self::NotJoined { fid, context, error } => {
+                Some((entry(fid, context.0, 0, error.errno(), errors::number(error)), Vec::new()))
+            }
             _ => None,
         }
     }

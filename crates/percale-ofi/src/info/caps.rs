@@ -3,8 +3,16 @@
 use crate::abi::*;
 
 /// What an application asks for explicitly, and gets only then.
-const PRIMARY: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM | FI_TRIGGER | FI_XPU | FI_NAMED_RX_CTX;
+const PRIMARY: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_DIRECTED_RECV
+    | FI_HMEM
+    | FI_TRIGGER
+    | FI_XPU
+    | FI_NAMED_RX_CTX
+    | FI_COLLECTIVE;
 /// Directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
 /// Directions of access to memory.
@@ -27,7 +35,8 @@ const TRANSMIT: u64 = FI_MSG
     | FI_HMEM
     | FI_TRIGGER
     | FI_XPU
-    | FI_NAMED_RX_CTX;
+    | FI_NAMED_RX_CTX
+    | FI_COLLECTIVE;
 /// Of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
@@ -42,7 +51,8 @@ const RECEIVE: u64 = FI_MSG
     | FI_RMA_EVENT
     | FI_HMEM
     | FI_TRIGGER
-    | FI_XPU;
+    | FI_XPU
+    | FI_COLLECTIVE;
 
 /// What an endpoint of a type can do, for clients of an interface version: to those of 2.x `FI_XPU` means something else, which is not here.
 pub(super) const fn offered(kind: u32, api: u32) -> u64 {
@@ -50,7 +60,7 @@ pub(super) const fn offered(kind: u32, api: u32) -> u64 {
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
     let both = if api < fi_version(2, 0) { both | FI_XPU } else { both };
     // A connected endpoint has one peer: there is nobody to tell from others.
-    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX } else { both }
+    if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX | FI_COLLECTIVE } else { both }
 }
 
 /// What an endpoint has whose application asked for `asked`.
@@ -61,7 +71,7 @@ pub(super) const fn granted(offered: u64, asked: u64) -> u64 {
 
 /// Directions are all meant if none is named.
 const fn implied(mut caps: u64) -> u64 {
-    if caps & (FI_MSG | FI_TAGGED) != 0 && caps & MESSAGES == 0 {
+    if caps & (FI_MSG | FI_TAGGED | FI_COLLECTIVE) != 0 && caps & MESSAGES == 0 {
         caps |= MESSAGES;
     }
     if caps & (FI_RMA | FI_ATOMIC) != 0 && caps & ACCESSES == 0 {

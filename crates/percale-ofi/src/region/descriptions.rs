@@ -1,7 +1,7 @@
 //! What operations say of their local memory (`desc`): which region it is in.
 //!
 //! A description is a number that the domain gave, never an address: what is no description is found out by looking, and nothing is read
-//! through it (AMB-03). Only domains with FI_MR_LOCAL look.
+//! through it (AMB-03). Only domains with FI_MR_LOCAL or FI_MR_COLLECTIVE look.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -42,11 +42,25 @@ impl Descriptions {
 
     /// Whether a description is of a region that has these bytes, and one of these rights.
     pub(crate) fn cover(&self, description: *mut c_void, address: usize, len: usize, rights: Access) -> bool {
+        self.cover_for(description, address, len, rights, false)
+    }
+
+    /// As [`cover`](Self::cover); the region is one for collectives too, if that is asked for.
+    pub(crate) fn cover_for(
+        &self,
+        description: *mut c_void,
+        address: usize,
+        len: usize,
+        rights: Access,
+        collective: bool,
+    ) -> bool {
         if len == 0 {
             return true;
         }
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let found = table.get(&description.addr());
-        found.is_some_and(|wanted| wanted.access.intersects(rights) && wanted.pieces.hold(address, len))
+        found.is_some_and(|wanted| {
+            wanted.access.intersects(rights) && (wanted.collective || !collective) && wanted.pieces.hold(address, len)
+        })
     }
 }

@@ -182,7 +182,8 @@ impl Part {
         if !self.waits(domain) && (!domain.regions.notify || self.is_there()) {
             region.enable().map_err(|error| error.errno())?;
         }
-        let description = domain.descriptions.give(domain.regions.local.then_some(&self.wanted));
+        let description =
+            domain.descriptions.give((domain.regions.local || domain.regions.collective).then_some(&self.wanted));
         // SAFETY: the structure is open: it is named in the state.
         unsafe { (&raw mut (*state.fid).key).write(key) };
         // SAFETY: as above.

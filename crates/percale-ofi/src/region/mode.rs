@@ -60,6 +60,8 @@ pub(crate) struct RegionMode {
     pub(crate) events: bool,
     /// Local memory is registered, and described with each operation.
     pub(crate) local: bool,
+    /// The memory of collectives is registered for them.
+    pub(crate) collective: bool,
     /// Keys are long, and peers map them.
     pub(crate) raw: bool,
     /// A region's memory counts once we were told that it is there.
@@ -83,6 +85,7 @@ impl RegionMode {
             events: bits & FI_MR_RMA_EVENT != 0,
             // FI_LOCAL_MR is the old name of the bit, and nothing beside the new names (MR-024, MR-025).
             local: bits & FI_MR_LOCAL != 0 || old && mode & FI_LOCAL_MR != 0,
+            collective: bits & FI_MR_COLLECTIVE != 0,
             raw: bits & FI_MR_RAW != 0,
             notify: bits & FI_MR_MMU_NOTIFY != 0,
         }

@@ -5,7 +5,9 @@ use std::ffi::c_void;
 use percale::memory::volatile::IOV_LIMIT;
 use percale::{Access, Segment};
 
-use crate::abi::{FI_AV_AUTH_KEY, FI_EBADFLAGS, FI_HMEM_SYSTEM, FI_LOG_MR, FI_RMA_EVENT, fi_mr_attr, fi_version};
+use crate::abi::{
+    FI_AV_AUTH_KEY, FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_SYSTEM, FI_LOG_MR, FI_RMA_EVENT, fi_mr_attr, fi_version,
+};
 use crate::domain;
 use crate::log;
 
@@ -23,6 +25,8 @@ pub(super) struct Wanted {
     pub(super) context: *mut c_void,
     /// What its users' endpoints must have; `None`: what the domain has.
     pub(super) authorization: Option<Vec<u8>>,
+    /// It is for collectives (FI_COLLECTIVE).
+    pub(super) collective: bool,
     /// It will count what peers write (FI_RMA_EVENT).
     pub(super) events: bool,
 }
@@ -122,6 +126,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         key: (!domain.regions.our_keys && !domain.regions.raw).then(|| field!(requested_key)),
         context: field!(context),
         authorization,
+        collective: field!(access) & FI_COLLECTIVE != 0,
         events: flags & FI_RMA_EVENT != 0,
     })
 }

@@ -169,6 +169,8 @@ struct side {
 	struct fid_cq *txcq, *rxcq;
 	struct fid_cntr *counters[KINDS];
 	struct fid_ep *ep;
+	/* Of endpoints with FI_COLLECTIVE; else NULL. */
+	struct fid_eq *eq;
 	/* The other end: its address, and itself if this process has it. */
 	fi_addr_t peer;
 	struct side *mate;

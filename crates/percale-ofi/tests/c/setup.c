@@ -115,6 +115,11 @@ void open_side(struct side *side, struct room *room, const struct settings *how)
 		NEEDS(fi_ep_bind(side->ep, &side->counters[kind]->fid, kind_flags[kind]));
 	}
 	NEEDS(fi_ep_bind(side->ep, &side->av->fid, 0));
+	if (how->caps & FI_COLLECTIVE) {
+		struct fi_eq_attr attr = { .wait_obj = FI_WAIT_FD };
+		NEEDS(fi_eq_open(room->fabric, &attr, &side->eq, side));
+		NEEDS(fi_ep_bind(side->ep, &side->eq->fid, 0));
+	}
 	NEEDS(fi_enable(side->ep));
 	side->out = allocate(side, 0, &side->out_desc);
 	side->in = allocate(side, 1, &side->in_desc);
@@ -126,6 +131,8 @@ void close_side(struct side *side)
 		if (side->local[at])
 			ANSWERS(0, fi_close(&side->local[at]->fid));
 	ANSWERS(0, fi_close(&side->ep->fid));
+	if (side->eq)
+		ANSWERS(0, fi_close(&side->eq->fid));
 	for (int kind = 0; kind < KINDS; kind++)
 		if (side->counters[kind])
 			ANSWERS(0, fi_close(&side->counters[kind]->fid));

@@ -15,6 +15,7 @@ use super::entry::ErrorCode;
 use super::wait::{Progress, Wait, WaitError, face};
 use crate::address::PeerAddress;
 use crate::address::error::AddressError;
+use crate::collective::GroupId;
 use crate::endpoint::connection::ConnectionRequest;
 
 /// Events that a queue keeps by default.
@@ -64,6 +65,24 @@ pub enum Event {
         /// `Closed` if it ended in good order.
         error: ErrorCode,
         /// How that was noticed.
+        reason: String,
+    },
+    /// All members of a group have joined it: its operations can be posted.
+    Joined {
+        /// The group.
+        group: GroupId,
+        /// What was given when it was joined.
+        context: u64,
+    },
+    /// A group did not come about.
+    JoinFailed {
+        /// The group.
+        group: GroupId,
+        /// What was given when it was joined.
+        context: u64,
+        /// Why not, in short.
+        error: ErrorCode,
+        /// Why not.
         reason: String,
     },
     /// A connection could not be made. Operations to the peer fail; the next one tries again.

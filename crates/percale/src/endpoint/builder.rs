@@ -354,6 +354,7 @@ impl<'d> EndpointBuilder<'d> {
             due: VecDeque::new(),
             triggered: Slab::new(),
             lines: Lines::default(),
+            collectives: Default::default(),
             has_waited: false,
             watched: Watched::default(),
         };

@@ -21,6 +21,7 @@ pub(crate) mod matching;
 pub(crate) mod operations;
 mod pool;
 mod raw;
+mod raw_collective;
 mod raw_remote;
 mod raw_triggered;
 mod reactor;

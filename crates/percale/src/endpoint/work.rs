@@ -114,8 +114,8 @@ pub enum PostError {
         /// Bytes there.
         remote: u64,
     },
-    /// There is no such atomic operation.
-    #[error("there is no atomic {0} of this kind on {1}")]
+    /// There is no such atomic operation, or reduction.
+    #[error("there is no {0} of this kind on {1}")]
     NoSuchAtomic(crate::memory::atomic::AtomicOp, crate::memory::atomic::Datatype),
     /// The key is one of a mapped raw key, which is not mapped any more, or never was (KEY-016).
     #[error("key {0:#x} is not mapped; map the peer's raw key")]
@@ -123,6 +123,12 @@ pub enum PostError {
     /// The window cannot be bound so.
     #[error(transparent)]
     Window(#[from] crate::memory::window::WindowError),
+    /// The endpoint is in no such group.
+    #[error("the endpoint is in no group of this name; join one, and wait until that has completed")]
+    NoGroup,
+    /// The operation is not one of its group.
+    #[error("{0}")]
+    Collective(&'static str),
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
@@ -133,15 +139,15 @@ impl PostError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Again => 11,                                                  // EAGAIN
-            Self::UnknownPeer(_) | Self::Flags(_) | Self::Lengths { .. } => 22, // EINVAL
-            Self::NoSuchAtomic(..) => 95,                                       // EOPNOTSUPP
-            Self::NoVector => 267,                                              // FI_ENOAV
-            Self::NotConnected => 258,                                          // FI_EOPBADSTATE
-            Self::InjectTooLong(_) | Self::TooLong(_) => 90,                    // EMSGSIZE
-            Self::NotClaimed => 42,                                             // ENOMSG
-            Self::ReadOnly => 13,                                               // EACCES
-            Self::NotMapped(_) => 129,                                          // EKEYREJECTED
+            Self::Again => 11, // EAGAIN
+            Self::UnknownPeer(_) | Self::Flags(_) | Self::Lengths { .. } | Self::NoGroup | Self::Collective(_) => 22, // EINVAL
+            Self::NoSuchAtomic(..) => 95,                    // EOPNOTSUPP
+            Self::NoVector => 267,                           // FI_ENOAV
+            Self::NotConnected => 258,                       // FI_EOPBADSTATE
+            Self::InjectTooLong(_) | Self::TooLong(_) => 90, // EMSGSIZE
+            Self::NotClaimed => 42,                          // ENOMSG
+            Self::ReadOnly => 13,                            // EACCES
+            Self::NotMapped(_) => 129,                       // EKEYREJECTED
             Self::Window(error) => error.errno(),
             Self::Forked => 10, // ECHILD
         }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
 use crate::endpoint::WeakShared;
 use crate::endpoint::engine::types::Notify;
@@ -32,6 +33,8 @@ pub enum Operation {
     Write(RmaWork),
     /// Changes it.
     Atomic(AtomicWork),
+    /// What a group does.
+    Collective(CollectiveWork),
 }
 
 /// An operation that waits, or is due.
@@ -59,6 +62,7 @@ impl Transfer {
             Operation::Receive(work) => work.context,
             Operation::Read(work) | Operation::Write(work) => work.context,
             Operation::Atomic(work) => work.context,
+            Operation::Collective(work) => work.context,
         }
     }
 }

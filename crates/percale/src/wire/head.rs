@@ -67,6 +67,11 @@ pub enum Kind {
     Counts = 24,
     /// About a connection of endpoints that have one each: see [`control`](super::control).
     Control = 25,
+    /// A message of a group: `tag` names the group, `data` the operation that it belongs to. Without payload, and with `data` from
+    /// [`ABORT`] on: the group is broken, with the error of that number (the low half).
+    Collective = 26,
+    /// The same, whose payload waits at its sender.
+    CollectiveOffer = 27,
 }
 
 impl Kind {
@@ -77,6 +82,7 @@ impl Kind {
     pub const fn begins(self) -> bool {
         use Kind::{Atomic, Message, MessageOffer, Read, Tagged, TaggedOffer, Write, WriteOffer};
         matches!(self, Message | Tagged | MessageOffer | TaggedOffer | Write | WriteOffer | Read | Atomic)
+            || matches!(self, Self::Collective | Self::CollectiveOffer)
     }
 
     /// The kind with this number, if there is one.
@@ -109,6 +115,8 @@ impl Kind {
             23 => Self::Assist,
             24 => Self::Counts,
             25 => Self::Control,
+            26 => Self::Collective,
+            27 => Self::CollectiveOffer,
             _ => return None,
         })
     }
@@ -181,6 +189,9 @@ impl Notice {
 /// The most bytes of a region that travel in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame unless a link that is
 /// a stream carries longer ones; longer ones are offered.
 pub const RMA_EAGER: usize = 16 << 10;
+
+/// See [`Kind::Collective`].
+pub const ABORT: u64 = 0xffff_ffff_0000_0000;
 
 /// The offset of a [`Kind::Data`] frame that says that there are no bytes to come.
 pub const GONE: u64 = u64::MAX;
@@ -255,7 +266,7 @@ impl Head {
     }
 }
 
-/// The payload of a [`Kind::MessageOffer`] or [`Kind::TaggedOffer`]: how much waits, and where a local peer finds it.
+/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]: how much waits, and where a local peer finds it.
 /// A source may be read directly only if `pieces` is 1. A vectored one has more; one that may be revoked meanwhile says 0,
 /// and its address and arena are 0: the sender pushes or sends those.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]

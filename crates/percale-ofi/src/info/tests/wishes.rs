@@ -113,7 +113,7 @@ fn wishes_that_cannot_be_are_refused_by_name() {
     let refused: &[(&str, Change)] = &[
         ("ep_attr->type FI_EP_DGRAM", |wishes| wishes.ep.r#type = FI_EP_DGRAM),
         ("ep_attr->type 9", |wishes| wishes.ep.r#type = 9),
-        ("caps FI_COLLECTIVE", |wishes| wishes.info.caps = FI_COLLECTIVE),
+        ("caps FI_MULTICAST", |wishes| wishes.info.caps = FI_MULTICAST),
         ("FI_EP_MSG", |wishes| (wishes.info.caps, wishes.ep.r#type) = (FI_MSG | FI_SOURCE, FI_EP_MSG)),
         ("tx_attr->caps FI_RMA", |wishes| (wishes.info.caps, wishes.tx.caps) = (FI_MSG, FI_MSG | FI_RMA)),
         ("rx_attr->caps FI_DIRECTED_RECV", |wishes| {

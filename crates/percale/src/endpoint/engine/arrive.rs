@@ -1,8 +1,9 @@
 //! What arrives: the core as its links' sink.
 
 use super::access::{PART, SERVE};
-use super::core::{Core, is_tagged};
+use super::core::Core;
 use super::gate::STRANGER;
+use super::kinds::{envelope, is_collective, is_eager, is_tagged};
 use super::types::{Action, Arrival, Body, Notify, Place, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
@@ -16,11 +17,13 @@ impl Core {
     /// The receive that this message goes to, if one is posted: removed from its table, or (multi-receive) a part of it.
     #[inline]
     pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
-        let tagged = is_tagged(head.kind);
-        let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
-        let Self { messages, tagged: tagged_table, multis, multi_minimum, .. } = self;
-        let table = if tagged { tagged_table } else { messages };
-        let met = table.arrive_with(envelope, |_, receive| {
+        let Self { messages, tagged: tagged_table, collectives, multis, multi_minimum, .. } = self;
+        let table = match head.kind {
+            Kind::Collective | Kind::CollectiveOffer => &mut collectives.messages,
+            kind if is_tagged(kind) => tagged_table,
+            _ => messages,
+        };
+        let met = table.arrive_with(envelope(from, head), |_, receive| {
             let Some(multi) = receive.multi else { return (Keep::Remove, None) };
             let state = &mut multis[multi as usize];
             let part = take_part(state, multi, len);
@@ -32,7 +35,7 @@ impl Core {
         });
         match met {
             Some((part, taken)) => part.or(taken),
-            None if self.pool.is_none() => None,
+            None if self.pool.is_none() || is_collective(head.kind) => None,
             None => self.match_shared(from, head, len),
         }
     }
@@ -135,6 +138,9 @@ impl Core {
         match head.kind {
             Kind::Message | Kind::Tagged => self.message_by_parts(from, &head, payload),
             Kind::MessageOffer | Kind::TaggedOffer => self.offered(from, head, payload),
+            Kind::Collective if self.is_wanted(from, &head) => self.message_by_parts(from, &head, payload),
+            Kind::CollectiveOffer if self.is_wanted(from, &head) => self.offered(from, head, payload),
+            Kind::Collective | Kind::CollectiveOffer => {}
             Kind::Pull => self.asked(from, &head, payload),
             Kind::Pulled => self.not_pulled(from, head.id),
             Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
@@ -170,11 +176,11 @@ impl Core {
 
     /// Keeps a message until its receive is posted.
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
-        let tagged = is_tagged(message.head.kind);
-        let envelope = Envelope { tag: if tagged { message.head.tag } else { 0 }, source: u64::from(message.from) };
-        let held = self.table(tagged).hold(envelope, message);
-        if self.pool.is_some() {
-            self.announce(tagged, held);
+        let envelope = envelope(message.from, &message.head);
+        let kind = message.head.kind;
+        let held = self.table_of(kind).hold(envelope, message);
+        if self.pool.is_some() && !is_collective(kind) {
+            self.announce(is_tagged(kind), held);
         }
         held
     }
@@ -288,11 +294,15 @@ impl Sink for Core {
             self.peers.accuse(from, STRANGER);
             head.kind = Kind::Nothing; // Its bytes land where nobody looks.
         }
-        if !matches!(head.kind, Kind::Message | Kind::Tagged) {
+        if !is_eager(head.kind) {
             return self.begin_remote(from, head);
         }
         if head.flags.contains(Flags::INVALIDATE) && !self.invalidates(from, &head) {
             (head.kind, head.flags) = (Kind::Nothing, Flags::empty());
+            return self.begin_remote(from, head);
+        }
+        if head.kind == Kind::Collective && !self.is_wanted(from, &head) {
+            head.kind = Kind::Nothing;
             return self.begin_remote(from, head);
         }
         let len = u64::from(head.len);
@@ -323,12 +333,11 @@ impl Sink for Core {
         if let Some(region) = region {
             return self.write_landed(from, &head, region);
         }
-        if !matches!(head.kind, Kind::Message | Kind::Tagged) {
+        if !is_eager(head.kind) {
             let bytes = heap.map(Buffer::into_vec).unwrap_or_default();
             return self.frame(from, &head, View::of(&bytes));
         }
         let len = u64::from(head.len);
-        let tagged = is_tagged(head.kind);
         match (receive, heap) {
             (Some(receive), None) => self.received(from, &head, len, &receive),
             (Some(receive), Some(heap)) => {
@@ -338,7 +347,7 @@ impl Sink for Core {
                 self.received(from, &head, len, &receive);
             }
             (None, Some(heap)) => {
-                let message = held.and_then(|held| self.table(tagged).held_mut(held));
+                let message = held.and_then(|held| self.table_of(head.kind).held_mut(held));
                 if let Some(message) = message {
                     message.body = Body::Whole(heap.into_vec());
                 } else {

@@ -16,12 +16,14 @@ use super::access::{Access, Long, Part};
 use super::bound::BoundWindows;
 use super::counting::{Counters, Reports};
 use super::gate::Gate;
+use super::kinds::{is_eager, is_tagged};
 use super::peers::Peers;
 use super::residue::Left;
 use super::triggered::Triggered;
 use super::types::{Action, Arrival, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use super::unsent::Unsent;
 use super::windows::told;
+use crate::collective::Collectives;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::ring::{QueueFull, Ring};
@@ -120,6 +122,8 @@ pub(crate) struct Core {
     pub(crate) has_waited: bool,
     /// Operations that wait for a variable.
     pub(crate) watched: Watched,
+    /// Groups.
+    pub(crate) collectives: Box<Collectives>,
 }
 
 impl Core {
@@ -152,6 +156,9 @@ impl Core {
         if notify == Notify::Triggered {
             return self.triggered_over(side, Ok(entry));
         }
+        if notify == Notify::Collective {
+            return self.collective_over(side, Ok(entry));
+        }
         self.counters.succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
     }
@@ -161,7 +168,7 @@ impl Core {
     pub(crate) fn report(&mut self, side: Side, notify: Notify, entry: Entry) {
         let (own, reports) = self.reports(side);
         match (notify, &reports.queue) {
-            (Notify::Silent | Notify::Triggered, _) => return,
+            (Notify::Silent | Notify::Triggered | Notify::Collective, _) => return,
             (Notify::Operation, _) => return self.operations.finish(entry.context, Ok(entry)),
             (Notify::Queue, None) => own.push(entry),
             (Notify::Queue, Some(queue)) => queue.push(entry),
@@ -177,6 +184,9 @@ impl Core {
         if notify == Notify::Triggered {
             return self.triggered_over(side, Err(error));
         }
+        if notify == Notify::Collective {
+            return self.collective_over(side, Err(error));
+        }
         if self.reports(side).1.counted {
             self.counters.failed(error.entry.flags, &self.submissions);
         }
@@ -191,6 +201,8 @@ impl Core {
             (Notify::Operation, _) => return self.operations.finish(error.entry.context, Err(error)),
             (Notify::Queue, None) => own.push_error(error),
             (Notify::Queue, Some(queue)) => queue.push_error(error),
+            // These were dealt with before.
+            (Notify::Collective, _) => return,
             (Notify::Event | Notify::Silent | Notify::Triggered, None) => own.push_error_event(error),
             (Notify::Event | Notify::Silent | Notify::Triggered, Some(queue)) => {
                 queue.update(|ring| ring.push_error_event(error))
@@ -385,7 +397,7 @@ impl Core {
         let gone: Vec<usize> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         for id in gone {
             let arrival = self.arrivals.remove(id);
-            if arrival.heap.is_some() && matches!(arrival.head.kind, Kind::Message | Kind::Tagged) {
+            if arrival.heap.is_some() && is_eager(arrival.head.kind) {
                 self.account(0, arrival.head.len as usize);
             }
             if let Some(receive) = arrival.receive {
@@ -395,6 +407,7 @@ impl Core {
         self.windows_down(from);
         self.drop_unfinished(from);
         self.fail_directed(from, error, why);
+        self.collectives_down(from, error, why);
         self.peers.reset(from);
         self.windows_still_wait(from);
     }
@@ -432,12 +445,6 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
         Broken::Timeout(_) => ErrorCode::TimedOut,
         Broken::Protocol(_) => ErrorCode::Protocol,
     }
-}
-
-/// Whether a frame of this kind belongs to the tagged messages.
-#[inline]
-pub(crate) fn is_tagged(kind: Kind) -> bool {
-    matches!(kind, Kind::Tagged | Kind::TaggedOffer)
 }
 
 /// What a send's completion says of it.

@@ -14,7 +14,7 @@
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
 //! * [`sleep`]: going to sleep on the endpoint's descriptor
-//! * `triggered`: operations that a counter begins
+//! * `triggered`: operations that a counter begins; `collective`: those of groups
 //! * `windows`: binding and invalidating windows; `bound`: those that were bound lately
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
 
@@ -22,12 +22,14 @@ pub(crate) mod access;
 mod arrive;
 mod bound;
 mod closing;
+mod collective;
 mod connect;
 pub(crate) mod core;
 pub(crate) mod counting;
 mod direct;
 mod doorbell;
 pub(crate) mod gate;
+mod kinds;
 mod known;
 mod linger;
 pub(crate) mod listening;
@@ -329,8 +331,9 @@ impl Engine {
     /// Does what arrived frames asked for.
     #[inline(never)]
     pub(crate) fn act(&mut self) {
-        let mut refused = std::mem::take(&mut self.poller.refused);
+        let (mut refused, mut advance) = (std::mem::take(&mut self.poller.refused), false);
         while let Some((slot, action)) = self.core.outbox.pop_front() {
+            advance |= matches!(action, Action::Advance);
             if refused.iter().any(|(other, _)| *other == slot) {
                 refused.push_back((slot, action)); // Behind what the link refused: in order.
                 continue;
@@ -341,6 +344,7 @@ impl Engine {
                 action => action,
             };
             let result = match &action {
+                Action::Advance => continue,
                 Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
                 Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
                 Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
@@ -362,6 +366,9 @@ impl Engine {
         }
         self.core.outbox.append(&mut refused);
         self.poller.refused = refused;
+        if advance {
+            self.advance_groups();
+        }
     }
 
     /// Closes the connections of peers that broke the protocol.

@@ -4,7 +4,8 @@
 //! go to the growing part of its queue, since no room could be reserved in it.
 
 use super::Engine;
-use super::core::{Core, is_tagged};
+use super::core::Core;
+use super::kinds::is_tagged;
 use super::types::{Multi, Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Held;

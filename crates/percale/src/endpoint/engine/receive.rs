@@ -156,6 +156,16 @@ impl Core {
 
     /// Throws a message away: its sender's operation completes, ours reports what it was.
     fn discard(&mut self, work: &ReceiveWork, notify: Notify, message: Unexpected) {
+        let Unexpected { from, head, len, .. } = message;
+        self.throw_away(message);
+        let place = Place::One(Segment::EMPTY); // It is only reported.
+        let receive = Receive { place, context: work.context, notify, multi: None };
+        let entry = self.received_entry(from, &head, len, &receive);
+        self.complete(Side::Receive, notify, entry);
+    }
+
+    /// Ends a message that nobody will receive.
+    pub(super) fn throw_away(&mut self, message: Unexpected) {
         let Unexpected { from, head, len, body } = message;
         match body {
             Body::Short(_) | Body::Whole(_) => {
@@ -172,10 +182,6 @@ impl Core {
             }
             Body::Arriving(arrival) => self.arrivals[arrival as usize].held = None,
         }
-        let place = Place::One(Segment::EMPTY); // It is only reported.
-        let receive = Receive { place, context: work.context, notify, multi: None };
-        let entry = self.received_entry(from, &head, len, &receive);
-        self.complete(Side::Receive, notify, entry);
     }
 
     /// Posts a buffer for many messages, after giving it those that are already here.
@@ -231,11 +237,11 @@ impl Core {
 
     /// Unexpected messages whose payload will never come are forgotten; whole ones stay to be received.
     pub(super) fn drop_unfinished(&mut self, from: Connection) {
-        for tagged in [false, true] {
+        for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
             let ours = |envelope: Envelope, _, message: &Unexpected| {
                 envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_) | Body::Short(_))
             };
-            let dropped = self.table(tagged).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
+            let dropped = self.table_of(kind).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
             tracing::debug!(dropped, "bytes of unexpected messages will never arrive");
         }
     }

@@ -169,6 +169,14 @@ impl Engine {
                 break;
             }
             let notify = front.notify;
+            if let Work::Collective(work) = front.work {
+                let Some(link) = &mut self.links[slot as usize] else { return };
+                if transmit_collective(link, &mut self.core, slot, &work, notify).is_err() {
+                    break;
+                }
+                self.core.peers.get_mut(slot).pending.pop_front();
+                continue;
+            }
             let Work::Send(work) = front.work else {
                 let access = matches!(front.work, Work::Access(_));
                 if if access { self.start_access(slot) } else { self.start_window(slot) } {
@@ -223,10 +231,31 @@ fn transmit(
         return Ok(());
     }
     let eager = len <= link.frame_limit() && !offers_only;
-    transmit_tracked(link, core, slot, work, notify, head, eager)
+    let kinds = if tagged { (Kind::Tagged, Kind::TaggedOffer) } else { (Kind::Message, Kind::MessageOffer) };
+    transmit_tracked(link, core, slot, work, notify, head, if eager { Ok(kinds.0) } else { Err(kinds.1) })
 }
 
-/// As [`transmit`], for sends that wait for an answer of their peer.
+/// As [`transmit`], for a message of a group.
+pub(super) fn transmit_collective(
+    link: &mut AnyLink,
+    core: &mut Core,
+    slot: Connection,
+    work: &SendWork,
+    notify: Notify,
+) -> Result<(), Refused> {
+    let len = work.segments.len();
+    let (tag, data) = (work.tag.unwrap_or(0), work.data.unwrap_or(0));
+    let mut head = Head { kind: Kind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
+    if len > link.frame_limit() || core.peers.get(slot).offers_only && len > 0 {
+        return transmit_tracked(link, core, slot, work, notify, head, Err(Kind::CollectiveOffer));
+    }
+    head.len = len as u32;
+    link.send(&head, &work.segments, false)?;
+    core.sent(slot, link, notify, sent_entry(work.context, send_flags(true), len));
+    Ok(())
+}
+
+/// As [`transmit`], for sends that wait for an answer of their peer: messages, or offers of them, of these kinds.
 fn transmit_tracked(
     link: &mut AnyLink,
     core: &mut Core,
@@ -234,7 +263,7 @@ fn transmit_tracked(
     work: &SendWork,
     notify: Notify,
     mut head: Head,
-    eager: bool,
+    kind: Result<Kind, Kind>,
 ) -> Result<(), Refused> {
     let len = work.segments.len();
     let tagged = work.tag.is_some();
@@ -246,7 +275,7 @@ fn transmit_tracked(
         notify,
         flags: send_flags(tagged),
         len,
-        payload: !eager,
+        payload: kind.is_err(),
         pushing: false,
         refused: false,
         ack: acknowledged,
@@ -260,15 +289,16 @@ fn transmit_tracked(
         head.flags |= Flags::INVALIDATE;
     }
     let more = work.flags.contains(OpFlags::MORE);
-    let result = if eager {
-        head.kind = if tagged { Kind::Tagged } else { Kind::Message };
-        head.len = len as u32;
-        link.send(&head, &work.segments, more)
-    } else {
-        head.kind = if tagged { Kind::TaggedOffer } else { Kind::MessageOffer };
-        let offer = offer_of(&work.segments);
-        head.len = size_of::<Offer>() as u32;
-        Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, more))
+    let result = match kind {
+        Ok(eager) => {
+            (head.kind, head.len) = (eager, len as u32);
+            link.send(&head, &work.segments, more)
+        }
+        Err(offered) => {
+            let offer = offer_of(&work.segments);
+            (head.kind, head.len) = (offered, size_of::<Offer>() as u32);
+            Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, more))
+        }
     };
     match result {
         Ok(()) => {

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::access::{atomic_entry, rma_entry};
+use super::collective::collective_entry;
 use super::core::{Core, send_flags, sent_entry};
 use super::types::{Notify, Side};
+use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
@@ -40,6 +42,7 @@ impl Operation {
             Self::Receive(work) => work.flags,
             Self::Read(work) | Self::Write(work) => work.flags,
             Self::Atomic(work) => work.flags,
+            Self::Collective(work) => work.flags,
         }
     }
 
@@ -53,7 +56,7 @@ impl Operation {
             Self::Send(work) => Some((&mut work.segments, &mut work.flags)),
             Self::Write(work) => Some((&mut work.local, &mut work.flags)),
             Self::Atomic(work) => Some((&mut work.operand, &mut work.flags)),
-            Self::Receive(_) | Self::Read(_) => None,
+            Self::Receive(_) | Self::Read(_) | Self::Collective(_) => None,
         }
     }
 
@@ -63,7 +66,8 @@ impl Operation {
             | Self::Receive(ReceiveWork { context, .. })
             | Self::Read(RmaWork { context, .. })
             | Self::Write(RmaWork { context, .. })
-            | Self::Atomic(AtomicWork { context, .. }) => *context = to,
+            | Self::Atomic(AtomicWork { context, .. })
+            | Self::Collective(CollectiveWork { context, .. }) => *context = to,
         }
     }
 
@@ -78,6 +82,7 @@ impl Operation {
             Self::Read(work) => rma_entry(false, work),
             Self::Write(work) => rma_entry(true, work),
             Self::Atomic(work) => atomic_entry(work),
+            Self::Collective(work) => collective_entry(work),
         }
     }
 }
@@ -166,6 +171,7 @@ impl Engine {
             Operation::Read(work) => self.post_rma(false, work, notify),
             Operation::Write(work) => self.post_rma(true, work, notify),
             Operation::Atomic(work) => self.post_atomic(work, notify),
+            Operation::Collective(work) => self.post_collective(work, notify),
         }
     }
 
@@ -304,6 +310,9 @@ impl Core {
 
     /// Gives up the buffer of an operation: somebody may use it for ever.
     pub(super) fn leak(&mut self, notify: Notify, context: u64) {
+        if notify == Notify::Collective {
+            return self.leak_collective(context);
+        }
         if notify != Notify::Triggered {
             return self.operations.leak(notify, context);
         }

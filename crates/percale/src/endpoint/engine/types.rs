@@ -28,6 +28,8 @@ pub(crate) enum Notify {
     Operation,
     /// The operation, begun by a counter, whose number is the context: see [`Triggered`](super::triggered::Triggered).
     Triggered,
+    /// A transfer of a group's operation: see [`Collectives`](crate::collective::Collectives). The context is the group and the operation.
+    Collective,
 }
 
 impl Notify {
@@ -38,13 +40,14 @@ impl Notify {
             Self::Queue | Self::Event | Self::Silent => 0,
             Self::Operation => 1,
             Self::Triggered => 2,
+            Self::Collective => 3,
         }
     }
 
     /// Whether such operations may wait without limit: they were queued before, or own their buffers.
     #[inline]
     pub(crate) const fn may_wait(self) -> bool {
-        matches!(self, Self::Operation | Self::Triggered)
+        matches!(self, Self::Operation | Self::Triggered | Self::Collective)
     }
 
     /// What a posted operation's flags ask for.
@@ -104,6 +107,8 @@ pub(crate) struct Pending {
 pub(crate) enum Work {
     /// A message.
     Send(SendWork),
+    /// A message of a group.
+    Collective(SendWork),
     /// An access to the peer's memory.
     Access(Box<super::access::Waiting>),
     /// Something with a window of ours.
@@ -114,7 +119,7 @@ impl Pending {
     /// How.
     pub(crate) fn flags(&self) -> OpFlags {
         match &self.work {
-            Work::Send(work) => work.flags,
+            Work::Send(work) | Work::Collective(work) => work.flags,
             Work::Access(access) => access.flags(),
             Work::Window(window) => window.flags,
         }
@@ -128,7 +133,9 @@ impl Pending {
     /// What a completion would say.
     pub(crate) fn entry(&self) -> Entry {
         match &self.work {
-            Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
+            Work::Send(work) | Work::Collective(work) => {
+                sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
+            }
             Work::Access(access) => access.entry(),
             Work::Window(window) => window.post().entry(),
         }
@@ -311,6 +318,8 @@ pub(crate) struct Serve {
 pub(crate) enum Action {
     /// Send this frame, which has no payload.
     Frame(Head),
+    /// No link's business: groups that can go on do.
+    Advance,
     /// Send this frame and its payload.
     Bytes(Head, Vec<u8>),
     /// Fetch an offer.

@@ -17,6 +17,7 @@
 //! [`Receiving`]) is a future of any runtime; it can also be waited for. Dropping one that is under way cancels it if no message
 //! was matched yet; otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
+mod collective;
 mod error;
 mod future;
 mod many;
@@ -26,6 +27,7 @@ mod under_way;
 mod when;
 mod windows;
 
+pub use self::collective::{CollectiveOperation, CollectiveRequest, Group, Joining};
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
 pub use self::many::{Part, ReceivingMany};

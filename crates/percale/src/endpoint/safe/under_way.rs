@@ -35,6 +35,15 @@ impl<'e, A: Access> UnderWay<'e, A> {
         Some((result, engine.core.operations.release(id)))
     }
 
+    /// Whether there is a result, after some progress.
+    pub(super) fn is_ready(&self) -> bool {
+        let id = self.id;
+        self.endpoint.access.with(|engine| {
+            engine.progress();
+            engine.core.operations.has_result(id)
+        })
+    }
+
     /// The address of the buffer's first byte.
     pub(super) fn base(&self) -> u64 {
         self.endpoint.access.with(|engine| {
@@ -165,11 +174,7 @@ impl<A: Access> Receiving<'_, A> {
     /// Whether the message is here, without waiting (but making progress).
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let id = self.under_way.id;
-        self.under_way.endpoint.access.with(|engine| {
-            engine.progress();
-            engine.core.operations.has_result(id)
-        })
+        self.under_way.is_ready()
     }
 
     /// Cancels the receive; it then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a message came first. Says whether it did.

@@ -10,8 +10,10 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 /// An element's type. What touches a cell returns the cell's value before.
-pub(super) trait Element: Copy + PartialOrd {
+pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable + KnownLayout {
     /// The atomic that has the element's size, alignment and bits.
     type Cell;
 
@@ -35,7 +37,15 @@ pub(super) trait Element: Copy + PartialOrd {
     /// Writes what `next` makes of the value, if anything; `next` may be called several times.
     fn update(cell: &Self::Cell, next: impl Fn(Self) -> Option<Self>) -> Self;
 
+    fn plus(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
+    /// Whether a minimum with this value takes the other one.
+    fn yields_below(self, other: Self) -> bool;
+    /// The same of a maximum.
+    fn yields_above(self, other: Self) -> bool;
+    fn ored(self, other: Self) -> Self;
+    fn anded(self, other: Self) -> Self;
+    fn xored(self, other: Self) -> Self;
     /// `new` where `mask` has ones, else this.
     fn masked(self, new: Self, mask: Self) -> Self;
     fn is_true(self) -> bool;
@@ -119,8 +129,38 @@ macro_rules! integer {
             }
 
             #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
             fn product(self, other: Self) -> Self {
                 self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn yields_below(self, other: Self) -> bool {
+                other < self
+            }
+
+            #[inline(always)]
+            fn yields_above(self, other: Self) -> bool {
+                other > self
+            }
+
+            #[inline(always)]
+            fn ored(self, other: Self) -> Self {
+                self | other
+            }
+
+            #[inline(always)]
+            fn anded(self, other: Self) -> Self {
+                self & other
+            }
+
+            #[inline(always)]
+            fn xored(self, other: Self) -> Self {
+                self ^ other
             }
 
             #[inline(always)]
@@ -166,17 +206,17 @@ macro_rules! float {
 
             #[inline(always)]
             fn sum(cell: &$cell, operand: Self) -> Self {
-                Self::update(cell, |old| Some(old + operand))
+                Self::update(cell, |old| Some(old.plus(operand)))
             }
 
             #[inline(always)]
             fn min(cell: &$cell, operand: Self) -> Self {
-                Self::update(cell, |old| (operand < old || old.is_nan()).then_some(operand))
+                Self::update(cell, |old| old.yields_below(operand).then_some(operand))
             }
 
             #[inline(always)]
             fn max(cell: &$cell, operand: Self) -> Self {
-                Self::update(cell, |old| (operand > old || old.is_nan()).then_some(operand))
+                Self::update(cell, |old| old.yields_above(operand).then_some(operand))
             }
 
             #[inline(always)]
@@ -205,8 +245,38 @@ macro_rules! float {
             }
 
             #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
             fn product(self, other: Self) -> Self {
                 self * other
+            }
+
+            #[inline(always)]
+            fn yields_below(self, other: Self) -> bool {
+                other < self || self.is_nan()
+            }
+
+            #[inline(always)]
+            fn yields_above(self, other: Self) -> bool {
+                other > self || self.is_nan()
+            }
+
+            #[inline(always)]
+            fn ored(self, other: Self) -> Self {
+                <$type>::from_bits(self.to_bits() | other.to_bits())
+            }
+
+            #[inline(always)]
+            fn anded(self, other: Self) -> Self {
+                <$type>::from_bits(self.to_bits() & other.to_bits())
+            }
+
+            #[inline(always)]
+            fn xored(self, other: Self) -> Self {
+                <$type>::from_bits(self.to_bits() ^ other.to_bits())
             }
 
             #[inline(always)]

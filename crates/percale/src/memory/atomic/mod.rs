@@ -7,6 +7,7 @@
 //!   executes for its peers both call it, and so do the threads of the target: their operations are atomic to each
 //!   other, since all use the same instructions.
 //! * `request` is an operation with its operands, checked.
+//! * `fold` does the same to values that nobody else touches, many at a time: for collectives.
 //! * `element` is what it needs of each type: one instruction where processors have one, else a compare-exchange loop
 //!   of the element's width.
 //!
@@ -28,12 +29,14 @@
 mod datatype;
 mod element;
 mod execute;
+mod fold;
 mod op;
 mod request;
 
 pub use datatype::Datatype;
 pub use execute::Misaligned;
 pub(crate) use execute::execute;
+pub(crate) use fold::fold;
 pub use op::{AtomicOp, Kind};
 pub(crate) use request::{Operands, Request};
 

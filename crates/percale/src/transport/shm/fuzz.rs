@@ -34,7 +34,7 @@ impl Sink for Answers {
         assert_eq!(bytes.len(), head.len as usize);
         match head.kind {
             Kind::Pull => self.requests.push((head.id, head.tag, bytes)),
-            Kind::MessageOffer | Kind::TaggedOffer => {
+            Kind::MessageOffer | Kind::TaggedOffer | Kind::CollectiveOffer => {
                 if let Some(offer) = payload.read::<Offer>(0) {
                     self.offers.push((head.id, offer));
                 }

@@ -242,8 +242,11 @@ impl State {
         if !wire.lost && way.random.chance(self.options.loss) {
             self.lose(connection, side);
         }
-        let pieces_chance =
-            if matches!(head.kind, Kind::Message | Kind::Tagged | Kind::Write) { self.options.pieces } else { 0 };
+        let pieces_chance = if matches!(head.kind, Kind::Message | Kind::Tagged | Kind::Collective | Kind::Write) {
+            self.options.pieces
+        } else {
+            0
+        };
         self.note(connection, side, What::Sent(head));
         let wire = &mut self.wires[connection];
         if wire.lost {

@@ -286,7 +286,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
         return Err(Broken::Protocol("the stream lost its place: no frame's head where one must be".into()));
     };
     let limit = match head.kind {
-        Kind::Message | Kind::Tagged | Kind::Write => TcpLink::EAGER_LIMIT,
+        Kind::Message | Kind::Tagged | Kind::Collective | Kind::Write => TcpLink::EAGER_LIMIT,
         Kind::Data => DATA_LIMIT,
         Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
         Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {

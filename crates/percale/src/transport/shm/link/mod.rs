@@ -360,7 +360,8 @@ impl Link for ShmLink {
     // The commonest frames go by `send_plain`, inlined.
     #[inline(never)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
-        if matches!(head.kind, Kind::MessageOffer | Kind::TaggedOffer | Kind::WriteOffer | Kind::ReadOffer) {
+        use Kind::{CollectiveOffer, MessageOffer, ReadOffer, TaggedOffer, WriteOffer};
+        if matches!(head.kind, MessageOffer | TaggedOffer | WriteOffer | ReadOffer | CollectiveOffer) {
             return self.send_offer(head, payload, more);
         }
         if self.broken.is_some() {

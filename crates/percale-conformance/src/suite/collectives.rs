@@ -1,0 +1,414 @@
+//! Groups, and what they do.
+
+#![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+
+use std::time::Duration;
+
+use percale::endpoint::Owned;
+use percale::endpoint::safe::{Cause, CollectiveOperation, Group, Joining, OperationError};
+use percale::{
+    AddressSet, AtomicOp, Buffer, Collective, CollectiveWork, Counter, Datatype, ErrorCode, GroupId, OpFlags,
+    PeerAddress, SharedEndpoint,
+};
+
+use crate::fabric::Fabric;
+use crate::memory::Memory;
+use crate::mesh::Mesh;
+use crate::random::Random;
+use crate::watchdog::Watchdog;
+
+type Ours<'m> = Group<'m, Owned>;
+type Started<'m> = CollectiveOperation<'m, Owned>;
+
+const TYPES: [Datatype; 6] = [Datatype::U8, Datatype::I16, Datatype::I32, Datatype::U64, Datatype::F32, Datatype::F64];
+const OPS: [AtomicOp; 10] = [
+    AtomicOp::Min,
+    AtomicOp::Max,
+    AtomicOp::Sum,
+    AtomicOp::Prod,
+    AtomicOp::Lor,
+    AtomicOp::Land,
+    AtomicOp::Lxor,
+    AtomicOp::Bor,
+    AtomicOp::Band,
+    AtomicOp::Bxor,
+];
+
+/// What all members' elements come to, by the plainest of loops.
+fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> Vec<u8> {
+    macro_rules! each {
+        ($type:ty, $add:expr, $multiply:expr, $bits:expr) => {{
+            let number = |bytes: &[u8]| <$type>::from_ne_bytes(bytes.try_into().expect("a whole element"));
+            let truth = |of: bool| if of { 1 as $type } else { 0 as $type };
+            let (add, multiply, bits) = ($add, $multiply, $bits);
+            let one = |a: $type, b: $type| -> $type {
+                let (first, second) = (a != 0 as $type, b != 0 as $type);
+                match op {
+                    AtomicOp::Min => {
+                        if b < a {
+                            b
+                        } else {
+                            a
+                        }
+                    }
+                    AtomicOp::Max => {
+                        if b > a {
+                            b
+                        } else {
+                            a
+                        }
+                    }
+                    AtomicOp::Sum => add(a, b),
+                    AtomicOp::Prod => multiply(a, b),
+                    AtomicOp::Lor => truth(first || second),
+                    AtomicOp::Land => truth(first && second),
+                    AtomicOp::Lxor => truth(first != second),
+                    other => bits(other, a, b),
+                }
+            };
+            let size = size_of::<$type>();
+            let mut all: Vec<$type> = inputs[0].chunks(size).map(number).collect();
+            for input in &inputs[1..] {
+                all.iter_mut().zip(input.chunks(size)).for_each(|(sum, next)| *sum = one(*sum, number(next)));
+            }
+            all.iter().flat_map(|number| number.to_ne_bytes()).collect()
+        }};
+    }
+    macro_rules! integer {
+        ($type:ty) => {
+            each!($type, <$type>::wrapping_add, <$type>::wrapping_mul, |op, a: $type, b: $type| match op {
+                AtomicOp::Bor => a | b,
+                AtomicOp::Band => a & b,
+                AtomicOp::Bxor => a ^ b,
+                other => panic!("{other} combines nothing"),
+            })
+        };
+    }
+    macro_rules! float {
+        ($type:ty) => {
+            each!($type, |a, b| a + b, |a, b| a * b, |op, _, _| panic!("{op} of a float"))
+        };
+    }
+    match datatype {
+        Datatype::U8 => integer!(u8),
+        Datatype::I16 => integer!(i16),
+        Datatype::I32 => integer!(i32),
+        Datatype::U64 => integer!(u64),
+        Datatype::F32 => float!(f32),
+        Datatype::F64 => float!(f64),
+        other => panic!("the model has no {other}"),
+    }
+}
+
+/// Elements; floats are small whole numbers, which come to the same in any order.
+fn elements(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count * datatype.size()];
+    random.fill(&mut bytes);
+    match datatype {
+        Datatype::F32 => (0..count).flat_map(|_| (random.below(4) as f32).to_ne_bytes()).collect(),
+        Datatype::F64 => (0..count).flat_map(|_| (random.below(4) as f64 - 1.0).to_ne_bytes()).collect(),
+        _ => bytes,
+    }
+}
+
+fn set(members: impl IntoIterator<Item = usize>) -> AddressSet {
+    members.into_iter().map(|member| PeerAddress(member as u64)).collect()
+}
+
+/// All stations of a mesh in one group.
+fn group_of<F: Fabric>(mesh: &Mesh<F>, members: usize) -> Vec<Ours<'_>> {
+    joined(mesh, &(0..members).collect::<Vec<_>>())
+}
+
+/// These stations in one group, in this order.
+fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> {
+    let set = set(members.iter().copied());
+    let joining: Vec<_> = members.iter().map(|member| mesh.endpoint(*member).join(&set).expect("a group")).collect();
+    mesh.until(|| joining.iter().all(|joining| joining.is_ready()).then_some(()));
+    joining.into_iter().map(|joining| joining.wait().expect("everybody joins")).collect()
+}
+
+/// Drives everybody until these have ended.
+fn ends<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Result<Buffer, OperationError>> {
+    mesh.until(|| started.iter().all(CollectiveOperation::is_ready).then_some(()));
+    started.into_iter().map(CollectiveOperation::wait).collect()
+}
+
+fn all_good<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Vec<u8>> {
+    ends(mesh, started).into_iter().map(|end| end.expect("it succeeds").into_vec()).collect()
+}
+
+fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
+    match end.expect_err("it fails").cause {
+        Cause::Completion(error) => error.error,
+        other => panic!("not posted: {other}"),
+    }
+}
+
+/// Random operations of groups of random size, several at a time.
+pub fn random_collectives_do_what_a_plain_model_does<F: Fabric>() {
+    for round in 0..if crate::long() { 60 } else { 6 } {
+        let mesh = Mesh::<F>::new(1 + (round * 4) % 9);
+        let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
+        let mut random = Random::new(crate::random::seed() ^ round as u64);
+        let groups = group_of(&mesh, members);
+        assert!(groups.iter().enumerate().all(|(rank, group)| (group.rank(), group.size()) == (rank, members)));
+        for _ in 0..12 {
+            // What was posted, by operation: by member.
+            let mut batch = Vec::new();
+            for _ in 0..1 + random.below(4) {
+                let (op, datatype) = (OPS[random.below(10)], TYPES[random.below(6)]);
+                let op = if datatype.is_float() && op.is_bitwise() { AtomicOp::Sum } else { op };
+                let count = match random.below(8) {
+                    0 => 0,
+                    7 => F::BULK / datatype.size() / 4 + random.below(100),
+                    6 => random.below(5000),
+                    _ => random.below(60),
+                };
+                let (what, root) = (random.below(5), random.below(members));
+                let mut inputs: Vec<_> = (0..members).map(|_| elements(&mut random, datatype, count)).collect();
+                if what == 0 {
+                    inputs.iter_mut().for_each(Vec::clear);
+                }
+                let started: Vec<_> = groups
+                    .iter()
+                    .zip(&inputs)
+                    .map(|(group, input)| match what {
+                        0 => group.barrier(),
+                        1 => group.broadcast(root, input.clone()),
+                        2 => group.reduce(root, op, datatype, input.clone()),
+                        _ => group.allreduce(op, datatype, input.clone()),
+                    })
+                    .map(|request| request.start().expect("it is posted"))
+                    .collect();
+                batch.push(((what, root, op, datatype, inputs), started));
+                mesh.turns(random.below(3));
+            }
+            for ((what, root, op, datatype, inputs), started) in batch {
+                let expected = match what {
+                    0 => Vec::new(),
+                    1 => inputs[root].clone(),
+                    _ => combined(op, datatype, &inputs),
+                };
+                let results = all_good(&mesh, started);
+                for (rank, result) in results.iter().enumerate().filter(|(rank, _)| what != 2 || *rank == root) {
+                    let length = inputs[0].len();
+                    assert!(*result == expected, "{what}: {op} of {datatype}, {length} bytes, {rank} of {members}");
+                }
+            }
+        }
+    }
+}
+
+/// Every member gets the same bits, whatever the order means to floating-point numbers.
+pub fn floats_come_to_the_same_bits_everywhere<F: Fabric>() {
+    let mesh = Mesh::<F>::new(7);
+    let groups = group_of(&mesh, if F::ALONE { 1 } else { 7 });
+    let mut random = Random::new(crate::random::seed());
+    for count in [1, 33, 5000] {
+        let started = groups.iter().map(|group| {
+            let numbers =
+                (0..count).flat_map(|_| f64::from_bits(random.next() >> 2).to_ne_bytes()).collect::<Vec<u8>>();
+            group.allreduce(AtomicOp::Sum, Datatype::F64, numbers).start().expect("it is posted")
+        });
+        let started = started.collect();
+        let results = all_good(&mesh, started);
+        assert!(results.iter().all(|result| *result == results[0]), "{count} numbers");
+    }
+}
+
+/// A receive for anything takes nothing of a group's, and groups of the same members do not mix.
+pub fn groups_keep_to_themselves<F: Fabric>() {
+    let mesh = Mesh::<F>::new(3);
+    let receives: Vec<_> = (0..3)
+        .flat_map(|number| {
+            let endpoint = mesh.endpoint(number);
+            let untagged = endpoint.recv(vec![0; 64]).start().expect("posted");
+            [untagged, endpoint.tagged_recv(0, u64::MAX, vec![0; 64]).start().expect("posted")]
+        })
+        .collect();
+    let members = if F::ALONE { 1 } else { 3 };
+    let (first, second) = (group_of(&mesh, members), group_of(&mesh, members));
+    let turned = joined(&mesh, &(0..members).rev().collect::<Vec<_>>());
+    let mut started = Vec::new();
+    for number in 0..members {
+        // Each member in another order.
+        let all = [(&first, 1_u64), (&second, 10), (&turned, 100)];
+        for turn in 0..3 {
+            let (groups, value) = all[(turn + number) % 3];
+            let rank = if value == 100 { members - 1 - number } else { number };
+            let bytes = value.to_ne_bytes().to_vec();
+            let request = groups[rank].allreduce(AtomicOp::Sum, Datatype::U64, bytes);
+            started.push((value, request.start().expect("it is posted")));
+        }
+    }
+    let (values, started): (Vec<u64>, Vec<_>) = started.into_iter().unzip();
+    for (value, result) in values.iter().zip(all_good(&mesh, started)) {
+        assert_eq!(result, (value * members as u64).to_ne_bytes());
+    }
+    for receive in receives {
+        assert!(!receive.is_ready() && receive.cancel(), "a group's message was received");
+        drop(receive.wait().expect_err("it was cancelled"));
+    }
+}
+
+/// What makes no sense is refused, and the buffer comes back.
+pub fn what_is_no_collective_is_refused<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let endpoint = mesh.endpoint(0);
+    let none: AddressSet = AddressSet::new();
+    assert_eq!(endpoint.join(&none).expect_err("nobody").errno(), libc_einval());
+    let unknown: AddressSet = [PeerAddress(0), PeerAddress(77)].into_iter().collect();
+    drop(endpoint.join(&unknown).expect_err("a member that is not in the vector"));
+    let groups = group_of(&mesh, if F::ALONE { 1 } else { 2 });
+    let group = &groups[0];
+    let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
+        let error = result.expect_err("it is refused");
+        assert!(matches!(error.cause, Cause::Post(_)), "{error}");
+        assert_eq!(error.buffer.expect("the buffer comes back").len(), length);
+    };
+    refused(group.broadcast(9, vec![1; 8]).start(), 8);
+    refused(group.allreduce(AtomicOp::Sum, Datatype::U64, vec![1; 9]).start(), 9);
+    refused(group.allreduce(AtomicOp::Bor, Datatype::F64, vec![1; 8]).start(), 8);
+    refused(group.allreduce(AtomicOp::Cswap, Datatype::U64, vec![1; 8]).start(), 8);
+    refused(group.allreduce(AtomicOp::Write, Datatype::U64, vec![1; 8]).start(), 8);
+    refused(group.allreduce(AtomicOp::Sum, Datatype::U8, "text").start(), 4);
+    let again = group.barrier();
+    drop(groups);
+    refused(again.start(), 0);
+}
+
+const fn libc_einval() -> i32 {
+    22
+}
+
+/// A member that does something else is found out, and the group is broken for all.
+pub fn members_that_disagree_are_told<F: Fabric>() {
+    let mesh = Mesh::<F>::new(4);
+    let groups = group_of(&mesh, 4);
+    let sums = groups.iter().enumerate().map(|(rank, group)| {
+        let bytes = vec![1; if rank == 2 { 16 } else { 8 }];
+        group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).start().expect("it is posted")
+    });
+    let sums = sums.collect();
+    for end in ends(&mesh, sums) {
+        let code = why(end);
+        assert!(matches!(code, ErrorCode::Protocol | ErrorCode::Truncated), "{code:?}");
+    }
+    let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+    for end in ends(&mesh, later) {
+        why(end);
+    }
+    // A new group of the same members is none the worse.
+    let groups = group_of(&mesh, 4);
+    let barriers = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+    all_good(&mesh, barriers);
+}
+
+/// A member closes in the middle: the operations of all others end, in error, and nobody joins with it any more.
+pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Fabric>() {
+    for members in [2, 3, 5, 8] {
+        for length in [8, F::BULK] {
+            for leaver in [0, members - 1] {
+                let mut mesh = Mesh::<F>::new(members);
+                let rest: Vec<usize> = (0..members).filter(|member| *member != leaver).collect();
+                let posted: Vec<_> = {
+                    let groups = group_of(&mesh, members);
+                    let posted = rest.iter().map(|rank| post(&mesh, *rank, groups[*rank].id(), length));
+                    let posted = posted.collect();
+                    mesh.turns(3);
+                    // They are left only when what was posted has ended.
+                    posted
+                };
+                mesh.close(leaver);
+                for context in posted {
+                    mesh.failed(context);
+                }
+                let all = set(0..members);
+                let joining: Vec<_> =
+                    rest.iter().map(|member| mesh.endpoint(*member).join(&all).expect("a group")).collect();
+                mesh.until(|| joining.iter().all(Joining::is_ready).then_some(()));
+                for joining in joining {
+                    drop(joining.wait().expect_err("a member is gone"));
+                }
+            }
+        }
+    }
+}
+
+/// Posts a sum of so many bytes by the raw face.
+fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize) -> u64 {
+    let context = mesh.context();
+    let (source, result) = (Memory::content(1, length), Memory::blank(length));
+    let work = CollectiveWork {
+        group,
+        what: Collective::Allreduce,
+        op: AtomicOp::Sum,
+        datatype: Datatype::U64,
+        count: length / 8,
+        source: source.segment(),
+        result: result.segment(),
+        context,
+        flags: OpFlags::COMPLETION,
+    };
+    // SAFETY: `Memory` is never freed.
+    unsafe { mesh.endpoint(member).post_collective(&work) }.expect("it is posted");
+    context
+}
+
+/// Endpoints that make progress by themselves.
+struct Alive {
+    endpoints: Vec<SharedEndpoint>,
+    _keep: (percale::AddressVector, percale::Domain),
+    _watchdog: Watchdog,
+}
+
+impl Alive {
+    fn new<F: Fabric>(count: usize, what: &str) -> Self {
+        let watchdog = Watchdog::new(what);
+        let domain = F::new(crate::random::seed()).domain(|domain| domain);
+        let vector = domain.address_vector().build().expect("a vector");
+        let endpoints = (0..if F::ALONE { 1 } else { count }).map(|_| {
+            let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0").expect("an endpoint");
+            vector.insert(endpoint.address()).expect("an address");
+            endpoint
+        });
+        let endpoints = endpoints.collect();
+        Self { endpoints, _keep: (vector, domain), _watchdog: watchdog }
+    }
+}
+
+/// Deferred work: counters start collectives and tell of their end; nobody calls anything meanwhile.
+pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Fabric>() {
+    const ROUNDS: u64 = 20;
+    let alive = Alive::new::<F>(3, "counters start collectives");
+    let members = alive.endpoints.len();
+    let set = set(0..members);
+    let joining: Vec<_> = alive.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
+    let groups: Vec<_> = std::thread::scope(|scope| {
+        let waiting: Vec<_> = joining.into_iter().map(|joining| scope.spawn(|| joining.wait())).collect();
+        waiting.into_iter().map(|thread| thread.join().expect("no panic").expect("everybody joins")).collect()
+    });
+    let start = Counter::new();
+    let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
+    // All of them, before anything begins: each waits for the one before.
+    let mut started = Vec::new();
+    for round in 0..ROUNDS {
+        for (group, end) in groups.iter().zip(&ends) {
+            let (counter, threshold) = if round == 0 { (&start, 1) } else { (end, round) };
+            let bytes = (round + group.rank() as u64).to_ne_bytes().to_vec();
+            let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, bytes).when(counter, threshold).counting(end);
+            started.push((round, sum.start().expect("it waits")));
+        }
+    }
+    assert!(ends.iter().all(|end| end.value() == 0));
+    start.add(1);
+    for end in &ends {
+        end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("they go on by themselves");
+    }
+    for (round, sum) in started {
+        let ranks: u64 = (0..members as u64).sum();
+        let result = sum.wait().expect("it has ended").into_vec();
+        assert_eq!(result, (round * members as u64 + ranks).to_ne_bytes());
+    }
+}

@@ -1,0 +1,239 @@
+//! Collectives (fi_collective(3)): barriers, broadcasts, reductions.
+//!
+//! With FI_MR_COLLECTIVE, and with FI_MR_LOCAL, their memory is described, as [`described`](super::described) says: with the
+//! first, by regions that were registered with FI_COLLECTIVE too (MR-044, MR-045).
+
+use std::ffi::{c_int, c_void};
+
+use percale::collective::{MEMBER_LIMIT, combines};
+use percale::trigger::Operation;
+use percale::{AtomicOp, Collective, CollectiveWork, Datatype, GroupId, OpFlags, Segment};
+
+use super::atomic::What;
+use super::trigger::Begins;
+use super::{Endpoint, answer, described, local};
+use crate::abi::{
+    FI_ALLREDUCE, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_REDUCE, fi_addr_t, fi_atomic_attr,
+    fi_collective_attr, fi_ops_collective, fid_domain, fid_ep,
+};
+use crate::log;
+use crate::object::Object;
+
+pub(super) static OPS: fi_ops_collective = fi_ops_collective {
+    size: size_of::<fi_ops_collective>(),
+    barrier: Some(barrier),
+    broadcast: Some(broadcast),
+    allreduce: Some(allreduce),
+    reduce: Some(reduce),
+    barrier2: Some(barrier2),
+    ..fi_ops_collective::REFUSING
+};
+
+const INVALID: isize = -(libc::EINVAL as isize);
+
+/// A client's elements, and their description.
+#[derive(Clone, Copy)]
+struct Elements {
+    buf: *const c_void,
+    desc: *mut c_void,
+}
+
+impl Elements {
+    const NONE: Self = Self { buf: std::ptr::null(), desc: std::ptr::null_mut() };
+}
+
+/// What is done by whom.
+#[derive(Clone, Copy)]
+struct Call {
+    group: fi_addr_t,
+    what: Collective,
+    elements: What,
+    count: usize,
+    source: Elements,
+    result: Elements,
+    flags: u64,
+    context: *mut c_void,
+}
+
+impl Endpoint {
+    /// Whether it was opened for collectives.
+    pub(crate) const fn has_groups(&self) -> bool {
+        self.groups
+    }
+
+    /// # Safety
+    /// The memory is as fi_collective(3) has it until the collective has completed.
+    unsafe fn collective(&self, call: Call) -> Result<isize, isize> {
+        let Call { group, what, elements, count, source, result, flags, context } = call;
+        let begins = Begins::of(flags);
+        let flags = self.flags_for(&self.transmit, begins, flags)? & OpFlags::COMPLETION;
+        let bytes = count.checked_mul(elements.datatype.size()).ok_or(INVALID)?;
+        let check = |elements: Elements, rights| {
+            self.setup().domain().covers_collective(elements.desc, elements.buf.addr(), bytes, rights)
+        };
+        let takes = !result.buf.is_null() && bytes > 0;
+        let sends = !source.buf.is_null() && bytes > 0;
+        if sends && !check(source, described::FROM) || takes && !check(result, described::INTO) {
+            log::warning!(
+                FI_LOG_EP_DATA,
+                "a collective was not posted: its memory is described by its own region's fi_mr_desc, which has the rights for that"
+            );
+            return Err(INVALID);
+        }
+        // SAFETY: promised by the caller.
+        let segment = |elements: Elements, there: bool| unsafe {
+            if there { local::piece(elements.buf, bytes) } else { Segment::EMPTY }
+        };
+        let work = CollectiveWork {
+            group: GroupId::from_u64(group),
+            what,
+            op: elements.op,
+            datatype: elements.datatype,
+            count,
+            source: segment(source, sends),
+            // What is broadcast lies where the others get it.
+            result: segment(if takes { result } else { source }, takes || sends && !what.combines()),
+            context: local::context(context),
+            flags,
+        };
+        if begins == Begins::Triggered {
+            // SAFETY: promised by the caller.
+            return Ok(unsafe { self.post_triggered(Ok(Operation::Collective(work)), context) });
+        }
+        // SAFETY: promised by the caller.
+        Ok(answer(unsafe { self.port()?.collective(&work) }))
+    }
+
+    /// The rank of a member, by its address.
+    fn rank(&self, group: fi_addr_t, member: fi_addr_t) -> Result<(usize, bool), isize> {
+        let port = self.port()?;
+        let id = GroupId::from_u64(group);
+        let (own, _) = port.rank_in(id).ok_or(INVALID)?;
+        let root = port.rank_of(id, self.peer(member)).ok_or(INVALID)?;
+        Ok((root, own == root))
+    }
+}
+
+/// What combines elements.
+fn reduction(datatype: u32, op: u32) -> Result<What, isize> {
+    let what = What::of(datatype, op)?;
+    if combines(what.op, what.datatype) { Ok(what) } else { Err(-(libc::EOPNOTSUPP as isize)) }
+}
+
+fn either(result: Result<isize, isize>) -> isize {
+    result.unwrap_or_else(|refused| refused)
+}
+
+unsafe extern "C" fn barrier(ep: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> isize {
+    // SAFETY: passed on.
+    unsafe { barrier2(ep, group, Endpoint::of(ep).transmit.defaults(), context) }
+}
+
+unsafe extern "C" fn barrier2(ep: *mut fid_ep, group: fi_addr_t, flags: u64, context: *mut c_void) -> isize {
+    let elements = What { op: AtomicOp::Sum, datatype: Datatype::U8 };
+    let (source, result) = (Elements::NONE, Elements::NONE);
+    let call = Call { group, what: Collective::Barrier, elements, count: 0, source, result, flags, context };
+    // SAFETY: an endpoint of ours; there is no memory.
+    either(unsafe { Endpoint::of(ep).collective(call) })
+}
+
+unsafe extern "C" fn broadcast(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    count: usize,
+    desc: *mut c_void,
+    group: fi_addr_t,
+    root: fi_addr_t,
+    datatype: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(endpoint.rank(group, root).and_then(|(root, ours)| {
+        let elements = What::of(datatype, 0)?;
+        let given = Elements { buf, desc };
+        let (source, result) = if ours { (given, Elements::NONE) } else { (Elements::NONE, given) };
+        let what = Collective::Broadcast { root };
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+unsafe extern "C" fn allreduce(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    datatype: u32,
+    op: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(reduction(datatype, op).and_then(|elements| {
+        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+        let what = Collective::Allreduce;
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+unsafe extern "C" fn reduce(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    root: fi_addr_t,
+    datatype: u32,
+    op: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(endpoint.rank(group, root).and_then(|(root, ours)| {
+        let elements = reduction(datatype, op)?;
+        let result = if ours { Elements { buf: result, desc: result_desc } } else { Elements::NONE };
+        let (source, what) = (Elements { buf, desc }, Collective::Reduce { root });
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+/// fi_query_collective(3).
+pub(crate) unsafe extern "C" fn query(
+    _domain: *mut fid_domain,
+    coll: u32,
+    attr: *mut fi_collective_attr,
+    flags: u64,
+) -> c_int {
+    // SAFETY: null, or the client's attributes.
+    let Some(attr) = (unsafe { attr.as_mut() }) else { return -libc::EINVAL };
+    if flags != 0 {
+        return -FI_EBADFLAGS;
+    }
+    let datatype = match coll {
+        FI_BARRIER => Ok(None),
+        FI_BROADCAST => What::of(attr.datatype, 0).map(Some),
+        FI_ALLREDUCE | FI_REDUCE => reduction(attr.datatype, attr.op).map(Some),
+        _ => Err(-(libc::ENOSYS as isize)),
+    };
+    match datatype {
+        Ok(what) => {
+            let size = what.map_or(0, |what| what.datatype.size());
+            let count = isize::MAX as usize / size.max(1);
+            attr.datatype_attr = fi_atomic_attr { count: if size == 0 { 0 } else { count }, size };
+            attr.max_members = MEMBER_LIMIT;
+            0
+        }
+        Err(code) => code as c_int,
+    }
+}

@@ -1,0 +1,119 @@
+//! `fid_mc`: a group that an endpoint has joined (fi_collective(3), fi_join_collective).
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use percale::GroupId;
+
+use crate::abi::{
+    FI_CLASS_MC, FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOEQ, FI_EOPBADSTATE, FI_LOG_EP_CTRL, fi_collective_addr, fi_ops,
+    fid, fid_ep, fid_mc,
+};
+use crate::endpoint::Endpoint;
+use crate::endpoint::port::Port;
+use crate::events;
+use crate::log;
+use crate::object::{self, Object, code};
+use crate::vector::Set;
+
+#[repr(C)]
+pub(crate) struct Group {
+    fid: fid_mc,
+    group: GroupId,
+    /// How events name it.
+    number: u64,
+    port: Weak<Port>,
+    events: Arc<events::Shared>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Group {
+    const CLASS: usize = FI_CLASS_MC;
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
+
+/// Joins a group. Only those of collectives are there: no multicast.
+pub(crate) unsafe extern "C" fn join(
+    ep: *mut fid_ep,
+    address: *const c_void,
+    flags: u64,
+    mc: *mut *mut fid_mc,
+    context: *mut c_void,
+) -> c_int {
+    if flags & FI_COLLECTIVE == 0 {
+        log::warning!(FI_LOG_EP_CTRL, "fi_join: there is no multicast; groups are joined by fi_join_collective");
+        return -libc::ENOSYS;
+    }
+    if flags != FI_COLLECTIVE {
+        return -FI_EBADFLAGS;
+    }
+    // SAFETY: an endpoint of ours; with the flag, the client's address of a group.
+    let (endpoint, address) = unsafe { (Endpoint::of(ep), address.cast::<fi_collective_addr>().as_ref()) };
+    // SAFETY: the client's set.
+    let set = address.and_then(|address| unsafe { Set::of_class(address.set.cast_mut().cast()) });
+    let Some(set) = set.filter(|_| !mc.is_null()) else {
+        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the members are given as an address set (fi_av_set)");
+        return -libc::EINVAL;
+    };
+    // SAFETY: the client wants the group there.
+    code(unsafe { joined(endpoint, set, mc, context) })
+}
+
+/// # Safety
+/// `mc` is writable.
+unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: *mut c_void) -> Result<(), i32> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    if !endpoint.has_groups() {
+        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the endpoint was opened without FI_COLLECTIVE");
+        return Err(libc::EOPNOTSUPP);
+    }
+    let Some(events) = endpoint.setup().events() else {
+        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the endpoint needs an event queue; bind one");
+        return Err(FI_ENOEQ);
+    };
+    let Some(port) = endpoint.setup().port() else { return Err(FI_EOPBADSTATE) };
+    if !endpoint.setup().uses(|vector| set.is_of(vector)) {
+        log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the set is of another vector than the endpoint's");
+        return Err(libc::EINVAL);
+    }
+    let members = set.members().clone();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let fid = fid_mc { fid: object::head(FI_CLASS_MC, context, &FI), fi_addr: 0 };
+    let (port, none) = (Arc::clone(port), GroupId::from_u64(u64::MAX));
+    let group = Group { fid, group: none, number, port: Arc::downgrade(&port), events: Arc::clone(&events) };
+    let group = Box::into_raw(Box::new(group));
+    // Before anybody can read the event.
+    // SAFETY: promised by the caller.
+    unsafe { mc.write(group.cast()) };
+    events.name_group(number, group.cast(), context);
+    match port.join_group(&members, number) {
+        Ok(id) => {
+            // The client does not look at it before it has read the event, which needs this call's lock in no way: both writes
+            // are of words that are read after the event alone.
+            // SAFETY: ours until the client closes it, which it does not before this call returns.
+            unsafe { (&raw mut (*group).group).write(id) };
+            // SAFETY: as above.
+            unsafe { (&raw mut (*group).fid.fi_addr).write(id.to_u64()) };
+            Ok(())
+        }
+        Err(error) => {
+            log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: {error}");
+            events.forget_group(number);
+            // SAFETY: made above, and the client was not given it after all.
+            drop(unsafe { Box::from_raw(group) });
+            Err(error.errno())
+        }
+    }
+}
+
+unsafe extern "C" fn close(mc: *mut fid) -> c_int {
+    // SAFETY: `joined` made it of a box, and the client gives it up.
+    let group = unsafe { Box::from_raw(mc.cast::<Group>()) };
+    group.events.forget_group(group.number);
+    if let Some(port) = group.port.upgrade() {
+        port.leave_group(group.group);
+    }
+    0
+}

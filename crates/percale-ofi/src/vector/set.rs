@@ -1,0 +1,192 @@
+//! `fid_av_set`: an ordered set of a vector's addresses (fi_av_set(3)).
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use percale::address::vector::VectorType;
+use percale::{AddressSet, PeerAddress};
+
+use super::{Shared, Vector};
+use crate::abi::{
+    FI_ADDR_NOTAVAIL, FI_ALLGATHER_SET, FI_ALLREDUCE_SET, FI_ALLTOALL_SET, FI_BARRIER_SET, FI_BROADCAST_SET,
+    FI_CLASS_AV_SET, FI_GATHER_SET, FI_LOG_AV, FI_REDUCE_SCATTER_SET, FI_REDUCE_SET, FI_SCATTER_SET, FI_UNIVERSE,
+    fi_addr_t, fi_av_set_attr, fi_ops, fi_ops_av_set, fid, fid_av, fid_av_set,
+};
+use crate::log;
+use crate::object::{self, Object};
+
+/// The collectives that groups have.
+const HERE: u64 = FI_BARRIER_SET | FI_BROADCAST_SET | FI_ALLREDUCE_SET | FI_REDUCE_SET;
+/// Those that they have not.
+const MISSING: u64 = FI_ALLTOALL_SET | FI_ALLGATHER_SET | FI_REDUCE_SCATTER_SET | FI_SCATTER_SET | FI_GATHER_SET;
+
+/// Numbers that are looked at for a range.
+const RANGE: u64 = 1 << 24;
+
+#[repr(C)]
+pub(crate) struct Set {
+    fid: fid_av_set,
+    part: Arc<Part>,
+}
+
+struct Part {
+    vector: Arc<Shared>,
+    members: Mutex<AddressSet>,
+}
+
+// SAFETY: `repr(C)`, and `fid` is first.
+unsafe impl Object for Set {
+    const CLASS: usize = FI_CLASS_AV_SET;
+}
+
+static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
+static OPS: fi_ops_av_set = fi_ops_av_set {
+    size: size_of::<fi_ops_av_set>(),
+    set_union: Some(union),
+    intersect: Some(intersect),
+    diff: Some(diff),
+    insert: Some(insert),
+    remove: Some(remove),
+    addr: Some(address),
+};
+
+impl Set {
+    /// The members.
+    pub(crate) fn members(&self) -> MutexGuard<'_, AddressSet> {
+        self.part.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is of this vector.
+    pub(crate) fn is_of(&self, vector: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.part.vector, vector)
+    }
+}
+
+/// Makes a set.
+pub(super) unsafe extern "C" fn open(
+    av: *mut fid_av,
+    attr: *mut fi_av_set_attr,
+    set: *mut *mut fid_av_set,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a vector of ours.
+    let vector = unsafe { Vector::of(av) }.shared();
+    // SAFETY: null, or the client's attributes.
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return -libc::EINVAL };
+    let members = match members(vector, attr) {
+        Ok(members) => members,
+        Err(code) => return -code,
+    };
+    let fid = fid_av_set { fid: object::head(FI_CLASS_AV_SET, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
+    let part = Arc::new(Part { vector: Arc::clone(vector), members: Mutex::new(members) });
+    // SAFETY: the client wants the set there.
+    unsafe { Set { fid, part }.give(set) };
+    0
+}
+
+/// What a set has to begin with; the positive code of what is wrong with its attributes.
+fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
+    let refuse = |why: &str| {
+        log::warning!(FI_LOG_AV, "fi_av_set: {why}");
+        Err(libc::EINVAL)
+    };
+    if attr.flags & MISSING != 0 || attr.comm_key_size != 0 {
+        log::warning!(FI_LOG_AV, "fi_av_set: there are barriers, broadcasts and reductions, and no communication keys");
+        return Err(libc::ENOSYS);
+    }
+    if attr.flags & !(HERE | FI_UNIVERSE) != 0 {
+        return refuse("its flags are not all known");
+    }
+    let percale = &vector.percale;
+    let ranged = (attr.start_addr, attr.end_addr) != (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+    if attr.flags & FI_UNIVERSE != 0 || ranged {
+        if percale.options().kind != VectorType::Table {
+            return refuse("a range of addresses is one of an FI_AV_TABLE; insert those of an FI_AV_MAP");
+        }
+        let (start, end, stride) = match ranged {
+            true => (attr.start_addr, attr.end_addr, attr.stride),
+            // Numbers are given anew when addresses were removed: as many as there are may be spread further.
+            false => (0, u64::MAX, 1),
+        };
+        if stride == 0 || start > end {
+            return refuse("a range goes from start_addr to end_addr, in steps of stride");
+        }
+        let (mut set, mut found, mut at) = (AddressSet::new(), 0, start);
+        let all = percale.len();
+        while at <= end && at - start < RANGE && found < all {
+            if percale.lookup(PeerAddress(at)).is_some() {
+                set.insert(PeerAddress(at));
+                found += 1;
+            }
+            let Some(next) = at.checked_add(stride) else { break };
+            at = next;
+        }
+        if attr.count != 0 && set.len() > attr.count {
+            return refuse("the range has more addresses than count says");
+        }
+        return Ok(set);
+    }
+    Ok(AddressSet::new())
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: a set of ours that the client gives up.
+    unsafe { Set::close(fid, |set| &set.part) }
+}
+
+/// Changes a set by another one.
+///
+/// # Safety
+/// Both are open sets.
+unsafe fn by(dst: *mut fid_av_set, src: *const fid_av_set, change: impl FnOnce(&mut AddressSet, &AddressSet)) -> c_int {
+    if src.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: promised by the caller.
+    let (dst, src) = unsafe { (Set::of(dst), Set::of(src.cast_mut())) };
+    if !src.is_of(&dst.part.vector) {
+        log::warning!(FI_LOG_AV, "fi_av_set: the sets are of different vectors");
+        return -libc::EINVAL;
+    }
+    // They may be the same.
+    let other = src.members().clone();
+    change(&mut dst.members(), &other);
+    0
+}
+
+unsafe extern "C" fn union(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
+    // SAFETY: the client's sets.
+    unsafe { by(dst, src, AddressSet::union) }
+}
+
+unsafe extern "C" fn intersect(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
+    // SAFETY: the client's sets.
+    unsafe { by(dst, src, AddressSet::intersect) }
+}
+
+unsafe extern "C" fn diff(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
+    // SAFETY: the client's sets.
+    unsafe { by(dst, src, AddressSet::diff) }
+}
+
+unsafe extern "C" fn insert(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
+    // SAFETY: a set of ours.
+    let set = unsafe { Set::of(set) };
+    let known = set.part.vector.percale.lookup(PeerAddress(address)).is_some();
+    if known && set.members().insert(PeerAddress(address)) { 0 } else { -libc::EINVAL }
+}
+
+unsafe extern "C" fn remove(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
+    // SAFETY: a set of ours.
+    if unsafe { Set::of(set) }.members().remove(PeerAddress(address)) { 0 } else { -libc::EINVAL }
+}
+
+/// A set's own address: its place in memory, which is nobody else's. Joining takes the set itself.
+unsafe extern "C" fn address(set: *mut fid_av_set, address: *mut fi_addr_t) -> c_int {
+    if address.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the client wants it there.
+    unsafe { address.write(set.addr() as fi_addr_t) };
+    0
+}

@@ -1,0 +1,255 @@
+//! The groups of an endpoint, and what they are doing.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+
+use slab::Slab;
+
+use super::{Collective, CollectiveWork, GroupId, Program};
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::engine::types::{Notify, Receive, Unexpected};
+use crate::endpoint::matching::Matching;
+use crate::memory::atomic::{AtomicOp, Datatype, fold as combine};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::{Segment, Segments, View};
+use crate::transport::Connection;
+
+/// Broken groups that are remembered when they are gone, or were not joined yet.
+const REMEMBERED: usize = 1024;
+
+/// An operation of a group.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) program: Program,
+    /// The next step.
+    pub(crate) at: usize,
+    /// Transfers that have yet to end.
+    pub(crate) outstanding: u32,
+    /// It can go on when they have.
+    pub(crate) waiting: bool,
+    /// This member's elements.
+    pub(crate) source: Segment,
+    /// Where the result is made.
+    pub(crate) result: Segment,
+    /// The memory of that, if it is the operation's own.
+    pub(crate) own: Option<Buffer>,
+    pub(crate) op: AtomicOp,
+    pub(crate) datatype: Datatype,
+    /// Its number in the group.
+    pub(crate) sequence: u32,
+    /// What its messages carry: number and digest of what it is.
+    pub(crate) data: u64,
+    pub(crate) bytes: usize,
+    pub(crate) context: u64,
+    pub(crate) notify: Notify,
+    /// It is the group's making.
+    pub(crate) joins: bool,
+}
+
+/// A group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) id: GroupId,
+    /// The tag of its messages.
+    pub(crate) tag: u64,
+    /// Its members' slots, by rank.
+    pub(crate) members: Box<[Connection]>,
+    pub(crate) rank: usize,
+    /// Operations so far.
+    pub(crate) sequence: u32,
+    /// The first is running.
+    pub(crate) queue: VecDeque<Running>,
+    /// Why nothing of it will succeed any more.
+    pub(crate) broken: Option<(ErrorCode, String)>,
+    /// The members were told so.
+    pub(crate) told: bool,
+    /// Members that have closed their endpoints.
+    pub(crate) gone: Vec<Connection>,
+    /// The application has left it: it goes when its operations have ended.
+    pub(crate) left: bool,
+    /// Where what came waits for being combined.
+    pub(crate) scratch: Buffer,
+    /// The program of the operation that ended last: the next one mostly does the same.
+    pub(crate) spare: Program,
+}
+
+impl Group {
+    /// A digest of what an operation does, in the upper half, so that members that disagree find out.
+    pub(crate) fn shape(work: &CollectiveWork) -> u64 {
+        let (kind, root) = match work.what {
+            Collective::Barrier => (0, 0),
+            Collective::Broadcast { root } => (1, root),
+            Collective::Allreduce => (3, 0),
+            Collective::Reduce { root } => (6, root),
+        };
+        let op = if work.what.combines() { work.op.to_u8() } else { 0 };
+        let what = kind << 60 | (root as u64) << 16 | u64::from(op) << 8 | u64::from(work.datatype.to_u8());
+        let digest = mixed(mixed(what) ^ work.count as u64);
+        // Never all ones, which are an abort's.
+        (digest >> 33) << 32
+    }
+
+    /// Nothing will succeed any more.
+    pub(crate) fn breaks(&mut self, code: ErrorCode, why: &str) {
+        self.broken.get_or_insert_with(|| (code, why.to_owned()));
+    }
+}
+
+/// A 64-bit digest (FNV-1a, with its bits mixed): the same in every process.
+#[derive(Debug)]
+pub(crate) struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    pub(crate) const fn end(self) -> u64 {
+        mixed(self.0)
+    }
+}
+
+/// Every bit of the result depends on every bit of the word.
+const fn mixed(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    bits ^ bits >> 33
+}
+
+/// Bytes that are combined at a time.
+pub(crate) const CHUNK: usize = 4096;
+
+/// All groups of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Collectives {
+    pub(crate) groups: Slab<Group>,
+    pub(crate) by_tag: HashMap<u64, usize>,
+    /// Receives and messages of groups.
+    pub(crate) messages: Matching<Receive, Unexpected>,
+    /// Groups that can go on.
+    pub(crate) ready: VecDeque<usize>,
+    /// Somebody further up makes them go on.
+    pub(crate) running: bool,
+    /// What is being combined.
+    pub(crate) chunks: Box<[[u8; CHUNK]; 2]>,
+    /// How often lists of members were joined.
+    joined: HashMap<u64, u64>,
+    /// Tags of groups that are broken.
+    broken: HashSet<u64>,
+    /// The same, the oldest first.
+    remembered: VecDeque<u64>,
+    stamp: u32,
+}
+
+impl Default for Collectives {
+    fn default() -> Self {
+        Self {
+            groups: Slab::new(),
+            by_tag: HashMap::new(),
+            messages: Matching::new(),
+            ready: VecDeque::new(),
+            running: false,
+            chunks: Box::new([[0; CHUNK]; 2]),
+            joined: HashMap::new(),
+            broken: HashSet::new(),
+            remembered: VecDeque::new(),
+            stamp: 0,
+        }
+    }
+}
+
+impl Collectives {
+    /// The group with this name.
+    pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id.index as usize).filter(|group| group.id == id && !group.left)
+    }
+
+    /// A new group of these members.
+    pub(crate) fn open(&mut self, addresses: &[SocketAddr], members: Box<[Connection]>, rank: usize) -> usize {
+        let mut digest = Digest::default();
+        for address in addresses {
+            digest.add(address.to_string().as_bytes());
+            digest.add(b" ");
+        }
+        let list = digest.end();
+        let times = self.joined.entry(list).or_default();
+        *times += 1;
+        let mut digest = Digest::default();
+        [list, *times].into_iter().for_each(|word| digest.add(&word.to_le_bytes()));
+        let tag = digest.end();
+        self.stamp = self.stamp.wrapping_add(1);
+        let entry = self.groups.vacant_entry();
+        let index = entry.key();
+        let broken = self.broken.contains(&tag);
+        let broken = broken.then(|| (ErrorCode::PeerDied, "a member had given the group up already".to_owned()));
+        entry.insert(Group {
+            id: GroupId { index: index as u32, stamp: self.stamp },
+            tag,
+            members,
+            rank,
+            sequence: 0,
+            queue: VecDeque::new(),
+            broken,
+            told: false,
+            gone: Vec::new(),
+            left: false,
+            scratch: Buffer::from(Vec::new()),
+            spare: Program::default(),
+        });
+        self.by_tag.insert(tag, index);
+        index
+    }
+
+    /// A group is over.
+    pub(crate) fn close(&mut self, index: usize) {
+        let group = self.groups.remove(index);
+        self.by_tag.remove(&group.tag);
+    }
+
+    /// Messages with this tag are for nobody any more.
+    pub(crate) fn remember_broken(&mut self, tag: u64) {
+        if self.broken.insert(tag) {
+            self.remembered.push_back(tag);
+        }
+        if self.remembered.len() > REMEMBERED
+            && let Some(oldest) = self.remembered.pop_front()
+        {
+            self.broken.remove(&oldest);
+        }
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_broken(&self, tag: u64) -> bool {
+        self.broken.contains(&tag)
+    }
+}
+
+/// Combines `ours` with `theirs`, in pieces that fit the fastest cache.
+pub(crate) fn fold(
+    result: Segment,
+    ours: Segment,
+    theirs: Segment,
+    theirs_first: bool,
+    op: AtomicOp,
+    datatype: Datatype,
+    [left, right]: &mut [[u8; CHUNK]; 2],
+) {
+    let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
+    let mut at = 0;
+    while at < ours.len() {
+        let len = CHUNK.min(ours.len() - at);
+        Segments::one(first.slice(at, len)).copy_to(0, &mut left[..len]);
+        Segments::one(second.slice(at, len)).copy_to(0, &mut right[..len]);
+        combine(op, datatype, &mut left[..len], &right[..len]);
+        View::of(&left[..len]).copy_to_one(result.slice(at, len));
+        at += len;
+    }
+}

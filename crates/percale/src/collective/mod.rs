@@ -1,0 +1,132 @@
+//! Collective operations: what the members of a group do together (fi_collective(3)).
+//!
+//! * [`AddressSet`] names the members, in an order that is the same everywhere; a member's place in it is its *rank*.
+//! * [`Endpoint::join`](crate::Endpoint::join) makes a group of them, when all have joined: [`Group`](crate::endpoint::safe::Group) for
+//!   safe operations, a [`GroupId`] for posted ones ([`CollectiveWork`]).
+//! * A barrier, a broadcast, a reduction to one or to all is posted by every member, in the same order. It may wait for a counter, as
+//!   any operation ([`trigger`](crate::trigger)), and once it has begun it goes on by itself: what arrives sets off the next step.
+//!
+//! # How
+//! A collective is a short program of steps (`schedule`): sends and receives, waiting for those to end, combining what came. The end of the
+//! last transfer that a step waits for begins the next one. Messages are of a kind of their own, so no receive of the application's
+//! matches them; their tag is a digest of the group. A group's operations run one after another, so that between any two members all
+//! is sent and expected in one order; with each message comes what operation it belongs to, and members that disagree are found out.
+//!
+//! # Results
+//! Every member gets the same bits, of floating-point types too: wherever two values are combined that is done on one member, or on both
+//! with the operands in the same order.
+//!
+//! # Failure
+//! Whoever finds that a transfer failed tells all members, and every operation of the group ends in error, there and everywhere, also later
+//! ones. The peers of a member that died find that out; nobody waits for ever.
+
+mod group;
+mod schedule;
+mod set;
+
+pub(crate) use group::{Collectives, Group, Running, fold};
+pub use set::AddressSet;
+
+pub(crate) use schedule::{Place, Program, Step};
+
+use crate::endpoint::work::OpFlags;
+use crate::memory::atomic::{AtomicOp, Datatype, Kind, is_valid};
+use crate::memory::volatile::Segment;
+
+/// The most members that a group may have.
+pub const MEMBER_LIMIT: usize = 1 << 16;
+
+/// A group that an endpoint has joined, or is joining. Of another endpoint it names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId {
+    pub(crate) index: u32,
+    pub(crate) stamp: u32,
+}
+
+impl GroupId {
+    /// As a number.
+    #[must_use]
+    pub const fn to_u64(self) -> u64 {
+        (self.stamp as u64) << 32 | self.index as u64
+    }
+
+    /// Of what [`to_u64`](Self::to_u64) gave; any other number names no group, or another one.
+    #[must_use]
+    pub const fn from_u64(number: u64) -> Self {
+        Self { index: number as u32, stamp: (number >> 32) as u32 }
+    }
+}
+
+/// What a group does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// Ends once every member has begun it (FI_BARRIER).
+    Barrier,
+    /// Everybody gets the elements of the member with this rank (FI_BROADCAST).
+    Broadcast {
+        /// Whose.
+        root: usize,
+    },
+    /// All members' elements, combined, for everybody (FI_ALLREDUCE).
+    Allreduce,
+    /// The same for the member with this rank alone (FI_REDUCE).
+    Reduce {
+        /// Who gets them.
+        root: usize,
+    },
+}
+
+impl Collective {
+    pub(crate) const fn root(self) -> Option<usize> {
+        match self {
+            Self::Broadcast { root } | Self::Reduce { root } => Some(root),
+            Self::Barrier | Self::Allreduce => None,
+        }
+    }
+
+    /// Whether it combines elements.
+    #[must_use]
+    pub const fn combines(self) -> bool {
+        matches!(self, Self::Allreduce | Self::Reduce { .. })
+    }
+}
+
+/// Whether elements of this type can be combined so, in any order: MIN, MAX, SUM, PROD and the logical and bitwise operations, as
+/// fi_query_collective(3) says.
+#[must_use]
+pub const fn combines(op: AtomicOp, datatype: Datatype) -> bool {
+    is_valid(Kind::Plain, op, datatype) && !matches!(op, AtomicOp::Write)
+}
+
+/// A collective operation, as it is posted.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveWork {
+    /// Whose.
+    pub group: GroupId,
+    /// What is done.
+    pub what: Collective,
+    /// How elements are combined; means nothing to others than reductions.
+    pub op: AtomicOp,
+    /// The elements' type.
+    pub datatype: Datatype,
+    /// How many there are; 0 for a barrier.
+    pub count: usize,
+    /// This member's elements. May be the same as `result`. Of a broadcast: nothing.
+    pub source: Segment,
+    /// Where the result is put; also what is broadcast. Of a reduction for somebody else: nothing.
+    pub result: Segment,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// How: COMPLETION, or nothing.
+    pub flags: OpFlags,
+}
+
+impl CollectiveWork {
+    /// Bytes of each member's elements; `None` if nobody has so many.
+    pub(crate) const fn bytes(&self) -> Option<usize> {
+        self.count.checked_mul(self.datatype.size())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

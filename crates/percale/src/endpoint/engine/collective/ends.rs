@@ -1,0 +1,208 @@
+//! What ends: transfers of groups, their operations, groups themselves.
+
+use super::context_of;
+use crate::collective::{CollectiveWork, Place, Running, Step};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::completion::event::Event;
+use crate::endpoint::engine::core::Core;
+use crate::endpoint::engine::types::{Action, Notify, Receive, Side};
+use crate::endpoint::matching::Source;
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segment;
+use crate::transport::Connection;
+use crate::wire::head::{ABORT, Head, Kind};
+
+/// The completion of a collective.
+pub(in crate::endpoint::engine) fn collective_entry(work: &CollectiveWork) -> Entry {
+    let len = work.bytes().unwrap_or(0) as u64;
+    Entry { context: work.context, flags: CompletionFlags::COLLECTIVE, len, ..Entry::default() }
+}
+
+impl Core {
+    /// A group can go on: soon.
+    fn collective_ready(&mut self, index: usize) {
+        self.collectives.ready.push_back(index);
+        self.outbox.push_back((0, Action::Advance));
+    }
+
+    /// A transfer of a group's operation has ended.
+    #[inline(never)]
+    pub(in crate::endpoint::engine) fn collective_over(&mut self, side: Side, result: Result<Entry, ErrorEntry>) {
+        let context = match &result {
+            Ok(entry) => entry.context,
+            Err(error) => error.entry.context,
+        };
+        let (index, sequence) = ((context >> 32) as usize, context as u32);
+        let Some(group) = self.collectives.groups.get_mut(index) else { return };
+        let Some(running) = group.queue.front_mut().filter(|running| running.sequence == sequence) else { return };
+        running.outstanding -= 1;
+        let mut goes_on = running.waiting && running.outstanding == 0;
+        match result {
+            Ok(entry) if side == Side::Receive && entry.data != running.data => {
+                group.breaks(ErrorCode::Protocol, "the members of the group do not do the same, in the same order");
+                goes_on = true;
+            }
+            Ok(_) => goes_on |= group.broken.is_some(),
+            Err(error) => {
+                group.breaks(error.error, "a message between members of the group failed: a member is gone");
+                goes_on = true;
+            }
+        }
+        if goes_on && !self.goes_on_here(index) {
+            self.collective_ready(index);
+        }
+    }
+
+    /// Does what a group's operation has to do next, if that takes no link; says whether that was all.
+    fn goes_on_here(&mut self, index: usize) -> bool {
+        loop {
+            let group = &mut self.collectives.groups[index];
+            let Some(running) = group.queue.front_mut().filter(|_| group.broken.is_none()) else { return false };
+            match running.program.steps.get(running.at).copied() {
+                Some(Step::Settle) if running.outstanding == 0 => {}
+                Some(Step::Fold { place, at, from, len, theirs_first }) => {
+                    self.fold(index, place, (at, from, len), theirs_first);
+                }
+                Some(_) => return false,
+                None => {
+                    self.collective_done(index);
+                    let group = &self.collectives.groups[index];
+                    return group.queue.is_empty() && !group.left;
+                }
+            }
+            if let Some(running) = self.collectives.groups[index].queue.front_mut() {
+                (running.at, running.waiting) = (running.at + 1, false);
+            }
+        }
+    }
+
+    /// The group's first operation has ended.
+    pub(super) fn collective_done(&mut self, index: usize) {
+        let group = &mut self.collectives.groups[index];
+        let Some(running) = group.queue.pop_front() else { return };
+        let Running { program, context, notify, bytes, joins, .. } = running;
+        group.spare = program;
+        let id = group.id;
+        let flags = CompletionFlags::COLLECTIVE;
+        if joins && notify != Notify::Operation {
+            return self.event(|| Event::Joined { group: id, context });
+        }
+        self.complete(Side::Transmit, notify, Entry { context, flags, len: bytes as u64, ..Entry::default() });
+    }
+
+    pub(super) fn collective_failed(&mut self, index: usize, running: &Running, code: ErrorCode, why: &str) {
+        let (context, notify) = (running.context, running.notify);
+        if running.joins && notify != Notify::Operation {
+            let id = self.collectives.groups[index].id;
+            let reason = why.to_owned();
+            return self.event(|| Event::JoinFailed { group: id, context, error: code, reason });
+        }
+        let entry = Entry { context, flags: CompletionFlags::COLLECTIVE, ..Entry::default() };
+        self.fail(Side::Transmit, notify, ErrorEntry::new(entry, code).with_text(why.to_owned()));
+    }
+
+    /// Combines what came with what was there.
+    pub(super) fn fold(
+        &mut self,
+        index: usize,
+        place: Place,
+        (at, from, len): (usize, usize, usize),
+        theirs_first: bool,
+    ) {
+        let group = &mut self.collectives.groups[index];
+        let Some(running) = group.queue.front() else { return };
+        let (result, op, datatype) = (running.result.slice(at, len), running.op, running.datatype);
+        let theirs = group.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(from, len));
+        let ours = if place == Place::Source { running.source.slice(at, len) } else { result };
+        crate::collective::fold(result, ours, theirs, theirs_first, op, datatype, &mut self.collectives.chunks);
+    }
+
+    /// A broken group takes back its receives, and throws away what came for it.
+    pub(super) fn withdraw(&mut self, index: usize) {
+        let group = &mut self.collectives.groups[index];
+        let tag = group.tag;
+        if let Some(running) = group.queue.front_mut() {
+            let context = context_of(index, running.sequence);
+            while self.collectives.messages.cancel_where(|receive| receive.context == context).is_some() {
+                running.outstanding -= 1;
+            }
+        }
+        self.throw_away_group(tag);
+    }
+
+    fn throw_away_group(&mut self, tag: u64) {
+        let held: Vec<_> = self.collectives.messages.extract_held(|envelope, _, _| envelope.tag == tag).collect();
+        held.into_iter().for_each(|(_, message)| self.throw_away(message));
+    }
+
+    /// Whether a message is for a group that may yet want it. An abort is heeded here.
+    pub(in crate::endpoint::engine) fn is_wanted(&mut self, from: Connection, head: &Head) -> bool {
+        if head.kind == Kind::Collective && head.len == 0 && head.data >= ABORT {
+            self.aborted(from, head.tag, head.data as u32);
+            return false;
+        }
+        if !self.collectives.is_broken(head.tag) {
+            return true;
+        }
+        if head.kind == Kind::CollectiveOffer {
+            self.reply(from, Kind::Pulled, head.id, 0);
+        }
+        false
+    }
+
+    /// A member says that the group is broken.
+    fn aborted(&mut self, from: Connection, tag: u64, code: u32) {
+        self.collectives.remember_broken(tag);
+        let Some(&index) = self.collectives.by_tag.get(&tag) else {
+            return self.throw_away_group(tag);
+        };
+        let group = &mut self.collectives.groups[index];
+        if !group.members.contains(&from) {
+            return self.peers.accuse(from, "it breaks a group that it is no member of");
+        }
+        group.breaks(heard_code(code), "a member gave the group up");
+        self.collective_ready(index);
+    }
+
+    /// A connection is over. One that did not end in good order breaks the peer's groups.
+    pub(in crate::endpoint::engine) fn collectives_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        let receives: Vec<Receive> = self.collectives.messages.drain_posted(Source::From(from.into())).collect();
+        for receive in receives {
+            let head = Head { kind: Kind::Collective, ..Head::default() };
+            self.receive_failed(from, &head, &receive, error, why);
+        }
+        let of: Vec<usize> = self
+            .collectives
+            .groups
+            .iter()
+            .filter(|(_, group)| group.members.contains(&from))
+            .map(|(at, _)| at)
+            .collect();
+        for index in of {
+            let group = &mut self.collectives.groups[index];
+            if error == ErrorCode::Closed {
+                group.gone.push(from);
+            } else {
+                group.breaks(error, &format!("a member of the group is gone: {why}"));
+                self.collective_ready(index);
+            }
+        }
+    }
+
+    /// Gives up the memory of a group's operation: somebody may use it for ever.
+    pub(in crate::endpoint::engine) fn leak_collective(&mut self, context: u64) {
+        let Some(group) = self.collectives.groups.get_mut((context >> 32) as usize) else { return };
+        std::mem::forget(std::mem::replace(&mut group.scratch, Buffer::from(Vec::new())));
+        let Some(running) = group.queue.front_mut() else { return };
+        std::mem::forget(running.own.take());
+        let (notify, context) = (running.notify, running.context);
+        self.leak(notify, context);
+    }
+}
+
+/// The error that a member told.
+fn heard_code(number: u32) -> ErrorCode {
+    use ErrorCode::{Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable};
+    let codes = [Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable];
+    codes.into_iter().find(|code| code.errno() as u32 == number).unwrap_or(PeerDied)
+}

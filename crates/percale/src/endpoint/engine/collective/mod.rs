@@ -1,0 +1,334 @@
+//! Groups: posting their operations, and the steps of those (see [`collective`](crate::collective)).
+//!
+//! Only the first operation of a group runs. Its transfers end here ([`Core::collective_over`]); when the last that it waits for has, the group
+//! is put in the list of those that can go on, and the outbox is asked to see to it when the links are done with. Nothing here is on the path
+//! of any other message.
+//!
+//! * `ends`: what ends
+
+mod ends;
+
+pub(super) use self::ends::collective_entry;
+use super::Engine;
+use super::peers::State;
+use super::send::transmit_collective;
+use super::types::{Notify, Pending, Place as Into, Receive, Side, Work};
+use crate::address::PeerAddress;
+use crate::collective::{Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Place, Running, Step, combines};
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::matching::{Pattern, Source};
+use crate::endpoint::work::{OpFlags, PostError, SendWork};
+use crate::memory::atomic::{AtomicOp, Datatype};
+use crate::memory::buffer::Buffer;
+use crate::memory::sealed;
+use crate::memory::volatile::{Segment, Segments};
+use crate::transport::Connection;
+use crate::wire::head::ABORT;
+
+/// Scratch from this size on is memory that peers can map.
+const SEALED: usize = 16 << 10;
+
+/// The context of messages that nobody waits for.
+const NOBODY: u64 = u64::MAX;
+
+impl Engine {
+    /// Joins a group of these members, of which this endpoint is one. That has ended when all have joined.
+    pub(crate) fn join_group(
+        &mut self,
+        members: &[PeerAddress],
+        context: u64,
+        notify: Notify,
+    ) -> Result<GroupId, PostError> {
+        if !self.process.is_here() {
+            return Err(PostError::Forked);
+        }
+        if self.role.is_some() || self.core.peers.single {
+            return Err(PostError::Collective("groups are of endpoints that exchange messages with anybody"));
+        }
+        if members.len() > MEMBER_LIMIT {
+            return Err(PostError::Collective("a group of more members than groups have"));
+        }
+        let slots = members
+            .iter()
+            .map(|member| self.core.peers.resolve(*member).map_err(|error| super::receive::unresolved(error, *member)));
+        let slots = slots.collect::<Result<Box<[Connection]>, _>>()?;
+        let addresses: Vec<_> = slots.iter().map(|slot| self.core.peers.get(*slot).address).collect();
+        let own = self.address;
+        let rank = addresses.iter().position(|address| *address == own);
+        let rank = rank.ok_or(PostError::Collective("the endpoint is no member of the group that it is to join"))?;
+        if (1..slots.len()).any(|at| slots[..at].contains(&slots[at])) {
+            return Err(PostError::Collective("a member is in the group twice"));
+        }
+        // From now on what ends may be a group's; other endpoints do not look.
+        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
+        let index = self.core.collectives.open(&addresses, slots, rank);
+        let id = self.core.collectives.groups[index].id;
+        let work = CollectiveWork {
+            group: id,
+            what: Collective::Barrier,
+            op: AtomicOp::Sum,
+            datatype: Datatype::U8,
+            count: 0,
+            source: Segment::EMPTY,
+            result: Segment::EMPTY,
+            context,
+            flags: OpFlags::empty(),
+        };
+        self.start_collective(index, &work, notify, true);
+        Ok(id)
+    }
+
+    /// The application is done with a group. What it has posted still ends.
+    pub(crate) fn leave_group(&mut self, id: GroupId) {
+        if self.core.collectives.get(id).is_none() {
+            return;
+        }
+        let group = &mut self.core.collectives.groups[id.index as usize];
+        group.left = true;
+        if group.queue.is_empty() {
+            self.core.collectives.close(id.index as usize);
+        }
+    }
+
+    /// Posts an operation of a group.
+    pub(crate) fn post_collective(&mut self, work: &CollectiveWork, notify: Notify) -> Result<(), PostError> {
+        if !self.process.is_here() {
+            return Err(PostError::Forked);
+        }
+        let group = self.core.collectives.get(work.group).ok_or(PostError::NoGroup)?;
+        check(work, group.members.len(), group.rank)?;
+        self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
+        self.start_collective(work.group.index as usize, work, notify, false);
+        Ok(())
+    }
+
+    fn start_collective(&mut self, index: usize, work: &CollectiveWork, notify: Notify, joins: bool) {
+        let group = &mut self.core.collectives.groups[index];
+        let bytes = work.bytes().unwrap_or(0);
+        let mut program = std::mem::take(&mut group.spare);
+        let kind = (work.what, work.count, work.datatype, work.op);
+        if program.made_for.is_none_or(|(known, _)| known != kind) {
+            program.write(work.what, group.members.len(), group.rank, work.count, work.datatype);
+            program.made_for = Some((kind, Group::shape(work)));
+        }
+        let (mut result, mut own) = (work.result.slice(0, bytes), None);
+        if work.what.combines() {
+            // Who gets no result still combines what others send, unless nobody does.
+            let combines = program.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
+            if result.len() < bytes && combines {
+                let mut buffer = scratch(bytes);
+                result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
+                own = Some(buffer);
+            }
+        }
+        group.sequence = group.sequence.wrapping_add(1);
+        let sequence = group.sequence;
+        let data = program.made_for.map_or(0, |(_, shape)| shape) | u64::from(sequence);
+        let CollectiveWork { op, datatype, context, .. } = *work;
+        let running = Running {
+            program,
+            at: 0,
+            outstanding: 0,
+            waiting: false,
+            source: work.source.slice(0, bytes),
+            result,
+            own,
+            op,
+            datatype,
+            sequence,
+            data,
+            bytes,
+            context,
+            notify,
+            joins,
+        };
+        group.queue.push_back(running);
+        if group.queue.len() == 1 {
+            self.core.collectives.ready.push_back(index);
+            self.advance_groups();
+        }
+    }
+
+    /// Lets groups go on that can.
+    #[cold]
+    pub(super) fn advance_groups(&mut self) {
+        if std::mem::replace(&mut self.core.collectives.running, true) {
+            return; // Somebody further up does.
+        }
+        while let Some(index) = self.core.collectives.ready.pop_front() {
+            self.advance(index);
+        }
+        self.core.collectives.running = false;
+    }
+
+    fn advance(&mut self, index: usize) {
+        loop {
+            let Some(group) = self.core.collectives.groups.get_mut(index) else { return };
+            if group.broken.is_some() {
+                return self.wind_up(index);
+            }
+            let Some(running) = group.queue.front_mut() else {
+                if group.left {
+                    self.core.collectives.close(index);
+                }
+                return;
+            };
+            let Some(step) = running.program.steps.get(running.at).copied() else {
+                self.core.collective_done(index);
+                continue;
+            };
+            if step == Step::Settle && running.outstanding > 0 {
+                running.waiting = true;
+                return;
+            }
+            running.waiting = false;
+            running.at += 1;
+            match step {
+                Step::Settle => {}
+                Step::Send { to, place, at, len } => {
+                    running.outstanding += 1;
+                    let from = if place == Place::Source { running.source } else { running.result };
+                    let segments = Segments::one(from.slice(at, len));
+                    let context = context_of(index, running.sequence);
+                    let (tag, data, slot) = (group.tag, running.data, group.members[to]);
+                    self.send_to_member(slot, segments, (tag, data), context);
+                }
+                Step::Receive { from, place, at, len } => {
+                    running.outstanding += 1;
+                    let wanted = running.program.scratch;
+                    let segment = match place {
+                        Place::Result | Place::Source => running.result.slice(at, len),
+                        Place::Scratch => {
+                            if group.scratch.len() < wanted {
+                                group.scratch = scratch(wanted);
+                            }
+                            group.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(at, len))
+                        }
+                    };
+                    let context = context_of(index, running.sequence);
+                    let (tag, slot) = (group.tag, group.members[from]);
+                    self.receive_from_member(index, slot, segment, tag, context);
+                }
+                Step::Fold { place, at, from, len, theirs_first } => {
+                    self.core.fold(index, place, (at, from, len), theirs_first);
+                }
+                Step::Copy { len } => {
+                    let (from, to) = (running.source.slice(0, len), running.result.slice(0, len));
+                    Segments::one(to).copy_from(&Segments::one(from));
+                }
+            }
+        }
+    }
+
+    fn send_to_member(&mut self, slot: Connection, segments: Segments, (tag, data): (u64, u64), context: u64) {
+        let (tag, data, flags) = (Some(tag), Some(data), OpFlags::empty());
+        let work = SendWork { peer: PeerAddress::UNSPECIFIED, segments, tag, data, context, flags };
+        let peer = self.core.peers.get(slot);
+        if peer.state == State::Up
+            && peer.pending.is_empty()
+            && let Some(Some(link)) = self.links.get_mut(slot as usize)
+            && transmit_collective(link, &mut self.core, slot, &work, Notify::Collective).is_ok()
+        {
+            return self.poller.sent(slot, link);
+        }
+        let pending = Pending { work: Work::Collective(work), notify: Notify::Collective, _copy: None };
+        self.core.peers.get_mut(slot).pending.push_back(pending);
+        if self.core.peers.get(slot).state == State::Idle {
+            self.start_connecting(slot);
+        }
+        self.drain(slot);
+    }
+
+    fn receive_from_member(&mut self, index: usize, slot: Connection, segment: Segment, tag: u64, context: u64) {
+        let pattern = Pattern { tag, ignore: 0, source: Source::From(slot.into()) };
+        let receive = Receive { place: Into::One(segment), context, notify: Notify::Collective, multi: None };
+        let messages = &mut self.core.collectives.messages;
+        if let Some(message) = messages.find(&pattern).and_then(|held| messages.take(held)) {
+            self.core.fill(message, receive);
+            if !self.core.outbox.is_empty() {
+                self.act();
+            }
+            return;
+        }
+        let group = &mut self.core.collectives.groups[index];
+        if group.gone.contains(&slot) {
+            group.queue.front_mut().into_iter().for_each(|running| running.outstanding -= 1);
+            return group.breaks(ErrorCode::Closed, "a member of the group has closed its endpoint");
+        }
+        self.core.collectives.messages.post(pattern, receive);
+        // Whoever waits for a member hears of its death, and that takes a connection.
+        if self.core.peers.get(slot).state == State::Idle {
+            self.start_connecting(slot);
+        }
+    }
+
+    /// A broken group: tells the members, takes back what it can, and ends its operations when nothing uses their memory any more.
+    #[cold]
+    fn wind_up(&mut self, index: usize) {
+        let group = &mut self.core.collectives.groups[index];
+        let Some((code, why)) = group.broken.clone() else { return };
+        let (tag, rank) = (group.tag, group.rank);
+        if !std::mem::replace(&mut group.told, true) {
+            let members = group.members.clone();
+            self.core.collectives.remember_broken(tag);
+            for (_, slot) in members.iter().enumerate().filter(|(member, _)| *member != rank) {
+                let peer = self.core.peers.get(*slot);
+                if peer.state == State::Idle && peer.lost {
+                    continue; // It is the one that died, or has heard of that before.
+                }
+                self.send_to_member(*slot, Segments::EMPTY, (tag, ABORT | code.errno() as u64), NOBODY);
+            }
+        }
+        self.core.withdraw(index);
+        if !self.core.outbox.is_empty() {
+            self.act();
+        }
+        let group = &mut self.core.collectives.groups[index];
+        if group.queue.front().is_some_and(|running| running.outstanding > 0) {
+            return;
+        }
+        let ended = std::mem::take(&mut group.queue);
+        let left = group.left;
+        for running in ended {
+            self.core.collective_failed(index, &running, code, &why);
+        }
+        if left && self.core.collectives.groups[index].queue.is_empty() {
+            self.core.collectives.close(index);
+        }
+    }
+}
+
+/// Whether an operation is one that the group can do.
+fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<(), PostError> {
+    let bytes = work.bytes().ok_or(PostError::TooLong(usize::MAX))?;
+    let root = work.what.root();
+    if root.is_some_and(|root| root >= members) {
+        return Err(PostError::Collective("the root is a member's rank"));
+    }
+    let (source, result) = (work.source.len() >= bytes, work.result.len() >= bytes);
+    let fits = match work.what {
+        Collective::Barrier => work.count == 0,
+        Collective::Broadcast { .. } => result,
+        Collective::Allreduce => source && result,
+        Collective::Reduce { root } => source && (result || root != rank),
+    };
+    if work.what.combines() && !combines(work.op, work.datatype) {
+        return Err(PostError::NoSuchAtomic(work.op, work.datatype));
+    }
+    if fits { Ok(()) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
+}
+
+/// Memory of the operation's own.
+fn scratch(len: usize) -> Buffer {
+    if len >= SEALED
+        && let Ok(allocation) = sealed::allocate(len)
+    {
+        return Buffer::from(allocation);
+    }
+    Buffer::zeroed(len)
+}
+
+/// What the transfers of a group's operation carry.
+const fn context_of(index: usize, sequence: u32) -> u64 {
+    (index as u64) << 32 | sequence as u64
+}

@@ -1,0 +1,43 @@
+//! Messages by the kind of their frames.
+
+use super::core::Core;
+use super::types::{Receive, Unexpected};
+use crate::endpoint::matching::{Envelope, Matching};
+use crate::transport::Connection;
+use crate::wire::head::{Head, Kind};
+
+impl Core {
+    /// The table of messages of this kind.
+    #[inline]
+    pub(crate) fn table_of(&mut self, kind: Kind) -> &mut Matching<Receive, Unexpected> {
+        match kind {
+            Kind::Collective | Kind::CollectiveOffer => &mut self.collectives.messages,
+            kind => self.table(is_tagged(kind)),
+        }
+    }
+}
+
+/// Whether a frame of this kind belongs to the tagged messages.
+#[inline]
+pub(crate) fn is_tagged(kind: Kind) -> bool {
+    matches!(kind, Kind::Tagged | Kind::TaggedOffer)
+}
+
+/// Whether a frame of this kind is a message of a collective operation.
+#[inline]
+pub(crate) fn is_collective(kind: Kind) -> bool {
+    matches!(kind, Kind::Collective | Kind::CollectiveOffer)
+}
+
+/// Whether a frame of this kind is a message with its payload.
+#[inline]
+pub(crate) fn is_eager(kind: Kind) -> bool {
+    matches!(kind, Kind::Message | Kind::Tagged | Kind::Collective)
+}
+
+/// What a message says about itself.
+#[inline]
+pub(crate) fn envelope(from: Connection, head: &Head) -> Envelope {
+    let untagged = matches!(head.kind, Kind::Message | Kind::MessageOffer);
+    Envelope { tag: if untagged { 0 } else { head.tag }, source: u64::from(from) }
+}

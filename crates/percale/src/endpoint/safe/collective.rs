@@ -1,0 +1,292 @@
+//! Collectives that own their buffers.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::{AddressSet, AtomicOp, Datatype};
+//! # let domain = percale::Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let (me, peer) = (vector.insert(endpoint.address())?, vector.insert("127.0.0.1:7471")?);
+//! let members: AddressSet = [me, peer].into_iter().collect();           // in the same order everywhere
+//! let group = endpoint.join(&members)?.wait()?;
+//! group.barrier().wait()?;
+//! let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, 7_u64.to_ne_bytes().to_vec()).wait()?;
+//! assert_eq!(sum.into_vec(), 14_u64.to_ne_bytes());
+//! # Ok(()) }
+//! ```
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::OperationError;
+use super::future::Started;
+use super::request::posted;
+use super::under_way::UnderWay;
+use super::when::When;
+use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
+use crate::completion::counter::Counter;
+use crate::endpoint::Endpoint;
+use crate::endpoint::access::Access;
+use crate::endpoint::engine::types::Notify;
+use crate::endpoint::work::{OpFlags, PostError};
+use crate::memory::atomic::{AtomicOp, Datatype};
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segment;
+use crate::trigger::Operation;
+
+/// Several endpoints that do something together. Dropping it leaves the group, once what was posted has ended.
+#[derive(Debug)]
+pub struct Group<'e, A: Access> {
+    endpoint: &'e Endpoint<A>,
+    id: GroupId,
+    rank: usize,
+    size: usize,
+}
+
+/// A group that is being joined: wait for it or await it.
+#[must_use = "dropping it leaves the group"]
+#[derive(Debug)]
+pub struct Joining<'e, A: Access> {
+    under_way: UnderWay<'e, A>,
+    group: Option<Group<'e, A>>,
+}
+
+/// A collective that is not posted yet.
+#[must_use = "nothing is done before start, wait or await"]
+#[derive(Debug)]
+pub struct CollectiveRequest<'e, A: Access> {
+    endpoint: &'e Endpoint<A>,
+    group: GroupId,
+    what: Collective,
+    elements: (AtomicOp, Datatype),
+    buffer: Buffer,
+    when: Option<When>,
+}
+
+/// A collective under way: wait for it or await it. Dropping it leaves it to itself: the other members count on it.
+#[must_use = "a collective's result comes by waiting for it"]
+#[derive(Debug)]
+pub struct CollectiveOperation<'e, A: Access> {
+    under_way: UnderWay<'e, A>,
+}
+
+impl<A: Access> Endpoint<A> {
+    /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses in the same
+    /// order; who joins the same list several times does so as often everywhere.
+    ///
+    /// # Errors
+    /// If there can be no such group.
+    pub fn join(&self, members: &AddressSet) -> Result<Joining<'_, A>, OperationError> {
+        let (mut group, mut rank) = (GroupId { index: 0, stamp: 0 }, 0);
+        let id = self.access.with(|engine| {
+            let id = engine.core.operations.start(Buffer::from(Vec::new()));
+            posted(engine, id, |engine| {
+                group = engine.join_group(members.members(), id as u64, Notify::Operation)?;
+                rank = engine.core.collectives.get(group).map_or(0, |group| group.rank);
+                Ok(())
+            })
+        })?;
+        let group = Group { endpoint: self, id: group, rank, size: members.len() };
+        Ok(Joining { under_way: UnderWay::new(self, id), group: Some(group) })
+    }
+}
+
+impl<'e, A: Access> Group<'e, A> {
+    /// How the raw face names it.
+    #[must_use]
+    pub const fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// This member's place in the group's set.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many members there are.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Ends once every member has begun it.
+    pub fn barrier(&self) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Barrier, (AtomicOp::Sum, Datatype::U8), Buffer::from(Vec::new()))
+    }
+
+    /// Gives everybody the bytes of the member with the rank `root`. All members' buffers are equally long.
+    pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Broadcast { root }, (AtomicOp::Sum, Datatype::U8), buffer.into())
+    }
+
+    /// Combines all members' elements, for everybody. They are in the buffer, and then the result is.
+    pub fn allreduce(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Allreduce, (op, datatype), buffer.into())
+    }
+
+    /// The same for the member with the rank `root` alone. What the others' buffers hold then is of no use.
+    pub fn reduce(
+        &self,
+        root: usize,
+        op: AtomicOp,
+        datatype: Datatype,
+        buffer: impl Into<Buffer>,
+    ) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Reduce { root }, (op, datatype), buffer.into())
+    }
+
+    fn request(&self, what: Collective, elements: (AtomicOp, Datatype), buffer: Buffer) -> CollectiveRequest<'e, A> {
+        CollectiveRequest { endpoint: self.endpoint, group: self.id, what, elements, buffer, when: None }
+    }
+}
+
+impl<A: Access> Drop for Group<'_, A> {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.endpoint.access.with(|engine| engine.leave_group(id));
+    }
+}
+
+impl<'e, A: Access> Joining<'e, A> {
+    /// Waits until all members have joined.
+    ///
+    /// # Errors
+    /// If the group does not come about.
+    pub fn wait(mut self) -> Result<Group<'e, A>, OperationError> {
+        self.under_way.wait(None)?;
+        self.joined()
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`; then the group is left.
+    ///
+    /// # Errors
+    /// If the group does not come about, or time passes.
+    pub fn wait_for(mut self, timeout: Duration) -> Result<Group<'e, A>, OperationError> {
+        self.under_way.wait(Some(timeout))?;
+        self.joined()
+    }
+
+    /// Whether all members have joined, without waiting (but making progress).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.under_way.is_ready()
+    }
+
+    fn joined(&mut self) -> Result<Group<'e, A>, OperationError> {
+        self.group.take().ok_or(OperationError { cause: PostError::NoGroup.into(), buffer: None })
+    }
+}
+
+impl<'e, A: Access> Future for Joining<'e, A> {
+    type Output = Result<Group<'e, A>, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.under_way.id;
+        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
+            self.under_way.end(taken)?;
+            self.joined()
+        })
+    }
+}
+
+impl<'e, A: Access> CollectiveRequest<'e, A> {
+    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Its place
+    /// among the group's operations is that of its beginning.
+    pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
+        self.when = Some(When::once(self.when.take(), counter, threshold));
+        self
+    }
+
+    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
+    /// and a shared endpoint makes progress by itself from now on.
+    pub fn counting(mut self, counter: &Counter) -> Self {
+        self.when = Some(When::counting(self.when.take(), counter));
+        self
+    }
+
+    /// Posts the collective.
+    ///
+    /// # Errors
+    /// If it cannot be posted.
+    pub fn start(self) -> Result<CollectiveOperation<'e, A>, OperationError> {
+        let Self { endpoint, group, what, elements: (op, datatype), mut buffer, when } = self;
+        let refused = |cause: PostError, buffer| OperationError { cause: cause.into(), buffer: Some(buffer) };
+        let Some(segment) = buffer.segment_for_receive() else {
+            return Err(refused(PostError::ReadOnly, buffer));
+        };
+        let count = segment.len() / datatype.size();
+        if count * datatype.size() != segment.len() {
+            return Err(refused(PostError::Collective("the buffer holds a number of whole elements"), buffer));
+        }
+        let source = if what.combines() { segment } else { Segment::EMPTY };
+        let flags = OpFlags::COMPLETION;
+        let work = CollectiveWork { group, what, op, datatype, count, source, result: segment, context: 0, flags };
+        let id = match when {
+            Some(when) => {
+                when.start(endpoint, buffer, |context, _| Operation::Collective(CollectiveWork { context, ..work }))?
+            }
+            None => endpoint.access.with(|engine| {
+                let id = engine.core.operations.start(buffer);
+                let work = CollectiveWork { context: id as u64, ..work };
+                posted(engine, id, |engine| engine.post_collective(&work, Notify::Operation))
+            })?,
+        };
+        Ok(CollectiveOperation { under_way: UnderWay::new(endpoint, id) })
+    }
+
+    /// Posts the collective and waits for it. The buffer comes back.
+    ///
+    /// # Errors
+    /// If it cannot be posted, or fails.
+    pub fn wait(self) -> Result<Buffer, OperationError> {
+        self.start()?.wait()
+    }
+}
+
+impl<A: Access> CollectiveOperation<'_, A> {
+    /// Waits until the collective has completed. The buffer comes back.
+    ///
+    /// # Errors
+    /// If it fails: a member died, or did something else.
+    pub fn wait(mut self) -> Result<Buffer, OperationError> {
+        self.under_way.wait(None).map(|(_, buffer)| buffer)
+    }
+
+    /// As [`wait`](Self::wait), for at most `timeout`; after that it goes on without its handle.
+    ///
+    /// # Errors
+    /// If it fails, or time passes.
+    pub fn wait_for(mut self, timeout: Duration) -> Result<Buffer, OperationError> {
+        self.under_way.wait(Some(timeout)).map(|(_, buffer)| buffer)
+    }
+
+    /// Whether it has completed, without waiting (but making progress).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.under_way.is_ready()
+    }
+}
+
+impl<A: Access> Future for CollectiveOperation<'_, A> {
+    type Output = Result<Buffer, OperationError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.under_way.id;
+        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
+            let (_, buffer) = self.under_way.end(taken)?;
+            Ok(buffer)
+        })
+    }
+}
+
+impl<'e, A: Access> IntoFuture for CollectiveRequest<'e, A> {
+    type Output = Result<Buffer, OperationError>;
+    type IntoFuture = Started<CollectiveOperation<'e, A>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Started::new(self.start())
+    }
+}
