@@ -359,11 +359,12 @@ impl Setup {
         let whole = self.seat.as_ref().map(|seat| seat.whole.percale().map(|whole| (whole, seat.index))).transpose()?;
         let slept_on =
             [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
+        let by_others = slept_on || self.triggers || self.groups && bound.events.is_some();
         // Reading an event queue drives connected endpoints, in whichever thread: queues belong to fabrics, not to domains, whose
         // use the client serializes.
         let port = if single {
             builder.bind_single_shared(source.to_string()).map(Port::Shared)
-        } else if self.domain.serialized && !slept_on && !self.triggers && !(self.groups && bound.events.is_some()) {
+        } else if self.domain.serialized && !by_others {
             let opened = match &whole {
                 Some((whole, index)) => whole.open(*index, builder),
                 None => builder.bind(source.to_string()),

@@ -170,7 +170,7 @@ impl Program {
         let parts = (members + 1).next_power_of_two() / 2;
         let surplus = members - parts;
         let paired = rank < 2 * surplus;
-        if paired && rank % 2 == 0 {
+        if paired && rank.is_multiple_of(2) {
             self.send(rank + 1, 0, bytes);
             self.receive(rank + 1, Place::Result, 0, bytes);
             self.settle();
