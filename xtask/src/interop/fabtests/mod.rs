@@ -1,7 +1,7 @@
 //! libfabric's own test programs (fabtests), which somebody built, run over the provider beside libfabric's shm and tcp providers.
 //!
 //! * [`cases`]: which cases there are
-//! * [`run`]: running one over one provider, and judging how it ended
+//! * `run`: running one over one provider, and judging how it ended
 //!
 //! Their stock runner ends every process on the machine whose name begins like theirs; here each case is run by itself, and ended
 //! by its own ids.
