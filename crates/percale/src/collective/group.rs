@@ -127,6 +127,16 @@ const fn mixed(mut bits: u64) -> u64 {
 /// Bytes that are combined at a time.
 pub(crate) const CHUNK: usize = 4096;
 
+/// What is combined, two at a time.
+#[derive(Debug)]
+pub(crate) struct Chunks([[u8; CHUNK]; 2]);
+
+impl Default for Chunks {
+    fn default() -> Self {
+        Self([[0; CHUNK]; 2])
+    }
+}
+
 /// All groups of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Collectives {
@@ -138,8 +148,8 @@ pub(crate) struct Collectives {
     pub(crate) ready: VecDeque<usize>,
     /// Somebody further up makes them go on.
     pub(crate) running: bool,
-    /// What is being combined.
-    pub(crate) chunks: Box<[[u8; CHUNK]; 2]>,
+    /// What is being combined; made when something first is.
+    pub(crate) chunks: Option<Box<Chunks>>,
     /// How often lists of members were joined.
     joined: HashMap<u64, u64>,
     /// Tags of groups that are broken.
@@ -157,7 +167,7 @@ impl Default for Collectives {
             messages: Matching::new(),
             ready: VecDeque::new(),
             running: false,
-            chunks: Box::new([[0; CHUNK]; 2]),
+            chunks: None,
             joined: HashMap::new(),
             broken: HashSet::new(),
             remembered: VecDeque::new(),
@@ -240,7 +250,7 @@ pub(crate) fn fold(
     theirs_first: bool,
     op: AtomicOp,
     datatype: Datatype,
-    [left, right]: &mut [[u8; CHUNK]; 2],
+    Chunks([left, right]): &mut Chunks,
 ) {
     let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
     let mut at = 0;

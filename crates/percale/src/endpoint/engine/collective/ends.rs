@@ -114,7 +114,8 @@ impl Core {
         let (result, op, datatype) = (running.result.slice(at, len), running.op, running.datatype);
         let theirs = group.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(from, len));
         let ours = if place == Place::Source { running.source.slice(at, len) } else { result };
-        crate::collective::fold(result, ours, theirs, theirs_first, op, datatype, &mut self.collectives.chunks);
+        let chunks = self.collectives.chunks.get_or_insert_default();
+        crate::collective::fold(result, ours, theirs, theirs_first, op, datatype, chunks);
     }
 
     /// A broken group takes back its receives, and throws away what came for it.
