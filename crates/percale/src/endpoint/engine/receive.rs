@@ -259,15 +259,17 @@ impl Core {
 
     /// Cancels the first posted receive or unsent send with this context and notification; says whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
-        if self.cancel_waiting(context, notify_operation) {
-            return true;
+        let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
+        let (mut wanted, mut class) = (context, notify.class());
+        if self.has_waited {
+            if self.cancel_waiting(context, notify_operation) {
+                return true;
+            }
+            // An operation that a counter began goes by its number.
+            if let Some(id) = self.triggered_id(context, notify_operation) {
+                (wanted, class) = (id, Notify::Triggered.class());
+            }
         }
-        // An operation that a counter began goes by its number.
-        let (wanted, class) = match self.triggered_id(context, notify_operation) {
-            Some(id) => (id, Notify::Triggered.class()),
-            None if notify_operation => (context, Notify::Operation.class()),
-            None => (context, Notify::Queue.class()),
-        };
         let ours = |posted: u64, notify: Notify| posted == wanted && notify.class() == class;
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);

@@ -244,22 +244,18 @@ impl Core {
     }
 
     /// The number of a triggered operation that has begun.
-    #[inline]
+    #[cold]
     pub(super) fn triggered_id(&self, context: u64, operation: bool) -> Option<u64> {
-        if self.triggered.is_empty() {
-            return None;
-        }
         let meant = |(_, begun): &(usize, &Triggered)| Self::is_meant(begun.notify, begun.context, context, operation);
         self.triggered.iter().find(meant).map(|(id, _)| id as u64)
     }
 
     /// Cancels an operation that waits for a counter; says whether there was one.
-    #[inline]
+    #[cold]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
-        self.has_waited && (self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation))
+        self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation)
     }
 
-    #[cold]
     fn cancel_watched(&mut self, context: u64, operation: bool) -> bool {
         let meant = |transfer: &Transfer| Self::is_meant(transfer.notify, transfer.context(), context, operation);
         let Some(transfer) = self.watched.cancel(meant) else { return false };
@@ -278,7 +274,6 @@ impl Core {
         }
     }
 
-    #[cold]
     fn cancel_in_lines(&mut self, context: u64, operation: bool) -> bool {
         let ours = Arc::clone(&self.submissions);
         let meant = |due: &Due| match due {
