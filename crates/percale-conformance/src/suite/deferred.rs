@@ -284,3 +284,22 @@ pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Fabric>() {
         receives.into_iter().for_each(|receive| drop(receive.wait().expect("a message")));
     }
 }
+
+/// Whoever counts may hold the endpoint's last handle for a moment, with the counter's line locked.
+pub fn trig_019_an_endpoint_is_dropped_while_its_operations_begin<F: Fabric>() {
+    let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
+    let counter = Counter::new();
+    for round in 0..100 {
+        let endpoint = ring.domain.endpoint().vector(&ring._vector).bind_shared("127.0.0.1:0").expect("an endpoint");
+        for tag in 0..20 {
+            let send = ring.send(0, Memory::content(1, 8), tag);
+            // SAFETY: `Memory` is never freed.
+            unsafe { endpoint.post_when(&send, &counter, round + 1) }.expect("it waits");
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| counter.add(1));
+            scope.spawn(|| drop(endpoint));
+        });
+        assert!(!counter.has_work(), "what was not begun is forgotten");
+    }
+}

@@ -328,7 +328,8 @@ macro_rules! conformance {
                 dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
                 dwq_015_dwq_022_what_never_begins_keeps_nobody,
                 dwq_020_dwq_023_a_token_goes_round_by_itself,
-                trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off;
+                trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off,
+                trig_019_an_endpoint_is_dropped_while_its_operations_begin;
             sleeping:
                 res_007_nothing_wakes_an_endpoint_whose_peers_left,
                 cmp_015_a_sleeper_is_woken_and_no_message_is_missed,

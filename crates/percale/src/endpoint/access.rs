@@ -181,6 +181,11 @@ impl Shared {
         Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), driver: OnceLock::new() }) }
     }
 
+    /// Whether both are handles to one endpoint.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(crate) fn downgrade(&self) -> WeakShared {
         WeakShared(Arc::downgrade(&self.inner))
     }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::submissions::Submissions;
 use super::waiting::Due;
 use crate::completion::counter::Counter;
+use crate::endpoint::Shared;
 use crate::endpoint::engine::types::Notify;
 
 enum Job<'a> {
@@ -131,15 +132,35 @@ fn run(job: Job<'_>) {
     }
 }
 
+/// Endpoints that operations began in while a counter's line was locked. Whoever lets go of the last handle closes the endpoint, and that
+/// looks at the lines in which its operations wait; so they are let go of when none is locked.
+#[derive(Default)]
+struct Entered {
+    first: Option<Shared>,
+    others: Vec<Shared>,
+}
+
+impl Entered {
+    fn keep(&mut self, endpoint: Shared) {
+        let known = |other: &Shared| other.is_same(&endpoint);
+        match &self.first {
+            None => self.first = Some(endpoint),
+            Some(first) if known(first) || self.others.last().is_some_and(known) => {}
+            Some(_) => self.others.push(endpoint),
+        }
+    }
+}
+
 /// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: an operation begins at once only if
 /// nobody need be waited for, and no task is woken here.
 fn begin_due(counter: &Counter) {
+    let mut entered = Entered::default();
     let mut last: Option<Arc<Submissions>> = None;
     counter.each_due(|due| match due {
         // Their own thresholds are looked at when this counter's line is done with.
         Due::Add(other, count) => other.add(count),
         Due::Set(other, value) => other.set(value),
-        Due::Transfer(endpoint, transfer) => match endpoint.try_begin(transfer) {
+        Due::Transfer(endpoint, transfer) => match endpoint.try_begin(transfer, |handle| entered.keep(handle)) {
             Ok(false) => {}
             Ok(true) => run(Job::Wake(endpoint)),
             Err(transfer) => {

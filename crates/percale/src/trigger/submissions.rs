@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
-use crate::endpoint::WeakShared;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{ReceiveWork, SendWork};
+use crate::endpoint::{Shared, WeakShared};
 use crate::memory::buffer::Buffer;
 use crate::transport::shm::Bell;
 
@@ -144,12 +144,12 @@ impl Submissions {
     }
 
     /// Begins an operation, behind those that are due, if threads share the endpoint and nobody is in it; else gives it back. Wakes no
-    /// task, but says whether some are to be [woken](Self::wake).
-    pub(super) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
-        match self.endpoint.get().and_then(WeakShared::upgrade) {
-            Some(endpoint) => endpoint.try_begin(transfer),
-            None => Err(transfer),
-        }
+    /// task, but says whether some are to be [woken](Self::wake). `keep` gets the handle that was used.
+    pub(super) fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Shared)) -> Result<bool, Box<Transfer>> {
+        let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) else { return Err(transfer) };
+        let begun = endpoint.try_begin(transfer);
+        keep(endpoint);
+        begun
     }
 
     /// Wakes the tasks whose operations have ended, unless somebody is in the endpoint, who does.

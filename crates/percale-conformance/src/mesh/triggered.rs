@@ -1,0 +1,70 @@
+//! Operations that wait for a counter or a variable.
+
+#![expect(unsafe_code, reason = "posts through the raw face; it says why its calls are sound")]
+
+use percale::trigger::{Operation, Variable};
+use percale::{AtomicWork, CollectiveWork, Counter, PostError, ReceiveWork, RmaWork, SendWork};
+
+use super::{Mesh, Receive, Send};
+use crate::fabric::Fabric;
+
+impl<F: Fabric> Mesh<F> {
+    /// Posts an operation that begins when the counter says so. Its description's context is replaced by a new one.
+    #[track_caller]
+    pub fn when(&self, from: usize, operation: Operation, counter: &Counter, threshold: u64) -> u64 {
+        let (operation, context) = self.numbered(operation);
+        // SAFETY: as in `try_send` and `try_receive`.
+        unsafe { self.endpoint(from).post_when(&operation, counter, threshold) }.expect("it may wait");
+        context
+    }
+
+    /// Posts an operation that waits for a variable to be written.
+    pub fn when_written(&self, from: usize, operation: Operation, variable: &Variable) -> u64 {
+        let (operation, context) = self.numbered(operation);
+        // SAFETY: as in `try_send` and `try_receive`.
+        unsafe { self.endpoint(from).post_when_written(&operation, variable) }.expect("it may wait");
+        context
+    }
+
+    /// The operation with a context of its own.
+    fn numbered(&self, operation: Operation) -> (Operation, u64) {
+        let context = self.context();
+        let operation = match operation {
+            Operation::Send(work) => Operation::Send(SendWork { context, ..work }),
+            Operation::Receive(work) => Operation::Receive(ReceiveWork { context, ..work }),
+            Operation::Read(work) => Operation::Read(RmaWork { context, ..work }),
+            Operation::Write(work) => Operation::Write(RmaWork { context, ..work }),
+            Operation::Atomic(work) => Operation::Atomic(AtomicWork { context, ..work }),
+            Operation::Collective(work) => Operation::Collective(CollectiveWork { context, ..work }),
+        };
+        (operation, context)
+    }
+
+    /// A send, to be posted in another way.
+    #[must_use]
+    pub fn sending(&self, to: usize, send: Send) -> Operation {
+        let Send { segments, tag, data, flags } = send;
+        Operation::Send(SendWork { peer: self.peer(to), segments, tag, data, context: 0, flags })
+    }
+
+    /// A receive, to be posted in another way.
+    #[must_use]
+    pub fn receiving(&self, receive: Receive) -> Operation {
+        let Receive { segments, tag, from, flags, .. } = receive;
+        Operation::Receive(ReceiveWork { from, segments, tag, context: 0, flags })
+    }
+}
+
+/// As [`Mesh::when`], which may be refused.
+///
+/// # Errors
+/// As the endpoint says.
+pub fn try_when<F: Fabric>(
+    mesh: &Mesh<F>,
+    from: usize,
+    operation: &Operation,
+    counter: &Counter,
+) -> Result<(), PostError> {
+    // SAFETY: as in `Mesh::try_send` and `Mesh::try_receive`.
+    unsafe { mesh.endpoint(from).post_when(operation, counter, 1) }
+}
