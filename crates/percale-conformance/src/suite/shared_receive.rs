@@ -80,6 +80,17 @@ impl<F: Fabric> World<F> {
         from
     }
 
+    /// Waits until what was sent there before has come: behind it comes a message for a receive of the endpoint's own.
+    fn arrived(&self, from: usize, to: usize) {
+        const BEHIND: u64 = 1 << 40;
+        let [sender, receiver] = [from, to].map(|number| self.endpoints[number].as_ref().expect("it is open"));
+        let receiving = receiver.tagged_recv(BEHIND, 0, Vec::new()).start().expect("a receive");
+        while sender.tagged_inject(self.peers[to], BEHIND, &[]).is_err() {
+            self.turn();
+        }
+        self.until(|| receiving.is_ready());
+    }
+
     fn end(&self, receiving: SharedReceiving) -> Result<Received, OperationError> {
         self.until(|| receiving.is_ready());
         receiving.take().expect("it is ready")
@@ -119,8 +130,9 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Fabric>() {
     let world = World::<F>::new("messages that came before are taken in order");
     for round in 0..3 {
         for number in 0..12 {
-            world.send(number, (number * 7 + round) % SHARERS, Some(number as u64), &content(number as u64, 60));
-            world.turns(); // It is there before the next one.
+            let to = (number * 7 + round) % SHARERS;
+            let from = world.send(number, to, Some(number as u64), &content(number as u64, 60));
+            world.arrived(from, to);
         }
         // One that looks for a tag, past those before it; then the rest in order.
         let sixth = world.shared.tagged_recv(6, 0, vec![0; 60]).expect("a receive");
@@ -214,16 +226,16 @@ pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Fabric>() {
         let target = Memory::blank(1000);
         let early = if round % 2 == 0 { 0 } else { 4 }; // So many are here before.
         for number in 0..early {
-            world.send(number, number % SHARERS, None, &content(number as u64, 100));
-            world.turns();
+            let from = world.send(number, number % SHARERS, None, &content(number as u64, 100));
+            world.arrived(from, number % SHARERS);
         }
         let flags = OpFlags::COMPLETION | OpFlags::MULTI_RECEIVE;
         let (from, segments) = (PeerAddress::UNSPECIFIED, Segments::one(target.segment()));
         post_shared(&world.shared, &ReceiveWork { from, segments, tag: None, context: round, flags })
             .expect("a buffer");
         for number in early..10 {
-            world.send(number, number % SHARERS, None, &content(number as u64, 100));
-            world.turns();
+            let from = world.send(number, number % SHARERS, None, &content(number as u64, 100));
+            world.arrived(from, number % SHARERS);
         }
         let (mut parts, mut released) = (BTreeSet::new(), 0);
         world.until(|| {

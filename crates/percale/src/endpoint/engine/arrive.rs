@@ -169,8 +169,9 @@ impl Core {
         } else {
             let short = payload.len() <= Short::MAX;
             let body = if short { Body::Short(Short::of(payload)) } else { Body::Whole(payload.to_vec()) };
-            self.hold(Unexpected { from, head: *head, len, body });
+            // First: a shared receive that has come meanwhile takes it at once.
             self.account(payload.len(), 0);
+            self.hold(Unexpected { from, head: *head, len, body });
         }
     }
 
