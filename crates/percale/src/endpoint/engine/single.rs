@@ -197,7 +197,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         (single.stage, single.deadline) = (Stage::Connected(slot), None);
         let data = single.data.clone();
-        self.attentive = self.triggers;
+        self.attentive = self.triggers || self.core.pool.is_some();
         self.core.open_gate();
         self.core.reported += 1; // For those who sleep until it stands.
         let (peer, address) = self.core.peers.identify(slot);
@@ -245,7 +245,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
         single.deadline = None;
-        self.attentive = self.triggers;
+        self.attentive = self.triggers || self.core.pool.is_some();
         self.attempts.clear();
         for slot in 1..self.links.len() {
             if self.links[slot].is_some() {
