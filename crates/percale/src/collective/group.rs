@@ -16,6 +16,8 @@ use crate::transport::Connection;
 
 /// Broken groups that are remembered when they are gone, or were not joined yet.
 const REMEMBERED: usize = 1024;
+/// How many groups that are not here yet one peer may have given up.
+const HEARD: usize = 64;
 
 /// An operation of a group.
 #[derive(Debug)]
@@ -156,6 +158,8 @@ pub(crate) struct Collectives {
     broken: HashSet<u64>,
     /// The same, the oldest first.
     remembered: VecDeque<u64>,
+    /// Groups that are not here yet, and who gave them up, the oldest first. Anybody may say so; it counts if he is a member.
+    heard: VecDeque<(u64, Connection)>,
     stamp: u32,
 }
 
@@ -171,6 +175,7 @@ impl Default for Collectives {
             joined: HashMap::new(),
             broken: HashSet::new(),
             remembered: VecDeque::new(),
+            heard: VecDeque::new(),
             stamp: 0,
         }
     }
@@ -198,7 +203,9 @@ impl Collectives {
         self.stamp = self.stamp.wrapping_add(1);
         let entry = self.groups.vacant_entry();
         let index = entry.key();
-        let broken = self.broken.contains(&tag);
+        let gave_up = |(of, who): &(u64, Connection)| *of == tag && members.contains(who);
+        let broken = self.broken.contains(&tag) || self.heard.iter().any(gave_up);
+        self.heard.retain(|(of, _)| *of != tag);
         let broken = broken.then(|| (ErrorCode::PeerDied, "a member had given the group up already".to_owned()));
         entry.insert(Group {
             id: GroupId { index: index as u32, stamp: self.stamp },
@@ -234,6 +241,25 @@ impl Collectives {
         {
             self.broken.remove(&oldest);
         }
+    }
+
+    /// Somebody gives up a group that is not here yet. He makes us forget nothing but what he said himself.
+    pub(crate) fn hear(&mut self, tag: u64, from: Connection) {
+        let said = |(_, who): &&(u64, Connection)| *who == from;
+        if self.heard.contains(&(tag, from)) {
+            return;
+        }
+        if self.heard.iter().filter(said).count() >= HEARD
+            && let Some(oldest) = self.heard.iter().position(|(_, who)| *who == from)
+        {
+            self.heard.remove(oldest);
+        }
+        self.heard.push_back((tag, from));
+    }
+
+    /// A connection is over, and its number may be another's next.
+    pub(crate) fn forget_heard(&mut self, from: Connection) {
+        self.heard.retain(|(_, who)| *who != from);
     }
 
     /// Whether they are.

@@ -1,7 +1,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::schedule::{Place, Program, Step};
-use super::{AddressSet, Collective, combines};
+use super::{AddressSet, Collective, Collectives, combines};
 use crate::address::PeerAddress;
 use crate::memory::atomic::{AtomicOp, Datatype, fold};
 
@@ -191,4 +191,27 @@ fn a_barrier_is_passed_by_nobody_before_all_have_come() {
             assert_eq!(waiting, members, "{members} members, {late} is late");
         }
     }
+}
+
+/// Whoever may connect can say that a group was given up, before it is here; only a member's word counts.
+#[test]
+fn flt_003_who_is_no_member_breaks_no_group_to_come() {
+    let addresses: Vec<std::net::SocketAddr> = [1, 2].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
+    let open = |all: &mut Collectives| {
+        let index = all.open(&addresses, Box::new([0, 1]), 0);
+        (all.groups[index].tag, all.groups[index].broken.is_some())
+    };
+    let (tag, broken) = open(&mut Collectives::default());
+    assert!(!broken);
+    for (said_by, breaks) in [(7, false), (1, true)] {
+        let mut all = Collectives::default();
+        all.hear(tag, said_by);
+        (0..10_000).for_each(|other| all.hear(other, 7)); // He makes nobody else's word forgotten.
+        assert_eq!(open(&mut all), (tag, breaks));
+        assert!(!all.is_broken(tag), "the messages of members count");
+    }
+    let mut all = Collectives::default();
+    all.hear(tag, 1);
+    all.forget_heard(1);
+    assert_eq!(open(&mut all), (tag, false), "the number may be another peer's now");
 }

@@ -6,7 +6,7 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::types::{Action, Notify, Receive, Side};
-use crate::endpoint::matching::Source;
+use crate::endpoint::matching::{Envelope, Source};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segment;
 use crate::transport::Connection;
@@ -128,11 +128,11 @@ impl Core {
                 running.outstanding -= 1;
             }
         }
-        self.throw_away_group(tag);
+        self.throw_away_held(|envelope| envelope.tag == tag);
     }
 
-    fn throw_away_group(&mut self, tag: u64) {
-        let held: Vec<_> = self.collectives.messages.extract_held(|envelope, _, _| envelope.tag == tag).collect();
+    fn throw_away_held(&mut self, unwanted: impl Fn(Envelope) -> bool) {
+        let held: Vec<_> = self.collectives.messages.extract_held(|envelope, _, _| unwanted(envelope)).collect();
         held.into_iter().for_each(|(_, message)| self.throw_away(message));
     }
 
@@ -153,20 +153,22 @@ impl Core {
 
     /// A member says that the group is broken.
     fn aborted(&mut self, from: Connection, tag: u64, code: u32) {
-        self.collectives.remember_broken(tag);
         let Some(&index) = self.collectives.by_tag.get(&tag) else {
-            return self.throw_away_group(tag);
+            self.collectives.hear(tag, from);
+            return self.throw_away_held(|envelope| envelope.tag == tag && envelope.source == u64::from(from));
         };
-        let group = &mut self.collectives.groups[index];
-        if !group.members.contains(&from) {
+        if !self.collectives.groups[index].members.contains(&from) {
             return self.peers.accuse(from, "it breaks a group that it is no member of");
         }
-        group.breaks(heard_code(code), "a member gave the group up");
+        // Nothing is remembered of who is no member: its messages would be thrown away, and the group wait for ever.
+        self.collectives.remember_broken(tag);
+        self.collectives.groups[index].breaks(heard_code(code), "a member gave the group up");
         self.collective_ready(index);
     }
 
     /// A connection is over. One that did not end in good order breaks the peer's groups.
     pub(in crate::endpoint::engine) fn collectives_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        self.collectives.forget_heard(from);
         let receives: Vec<Receive> = self.collectives.messages.drain_posted(Source::From(from.into())).collect();
         for receive in receives {
             let head = Head { kind: Kind::Collective, ..Head::default() };
