@@ -234,6 +234,42 @@ macro_rules! vectors {
     };
 }
 
+/// Contexts, triggers, groups: what needs two endpoints of one process. The groups' names say the requirements.
+macro_rules! others {
+    ($way:expr) => {
+        #[test]
+        fn av_008_av_051_av_052_ctx_007_ctx_008_ctx_011_from_c() {
+            crate::run_part("contexts", Some("contexts"), 4, $way, &[]);
+        }
+
+        #[test]
+        fn av_053_from_c() {
+            crate::run_part("connections", Some("connections"), 4, $way, &[]);
+        }
+
+        #[test]
+        fn trig_001_from_c() {
+            crate::run_part("what is refused", Some("refused"), 1, $way, &[]);
+        }
+
+        #[test]
+        fn trig_002_trig_003_trig_006_trig_009_trig_010_trig_011_trig_012_trig_014_trig_016_trig_017_trig_018_from_c() {
+            crate::run_part("triggers", Some("triggers"), 7, $way, &[]);
+        }
+
+        #[test]
+        fn dwq_001_dwq_002_dwq_003_dwq_004_dwq_005_dwq_006_dwq_007_dwq_008_dwq_009_dwq_011_dwq_012_dwq_013_dwq_014_dwq_016_dwq_017_dwq_018_dwq_022_from_c()
+         {
+            crate::run_part("deferred work", Some("triggers"), 7, $way, &[]);
+        }
+
+        #[test]
+        fn mr_035_mr_044_mr_045_from_c() {
+            crate::run_part("collectives", Some("collectives"), 5, $way, &[]);
+        }
+    };
+}
+
 mod shm {
     #[test]
     fn ofi_001_every_entry_of_every_table() {
@@ -243,6 +279,7 @@ mod shm {
     mod c {
         registration!(crate::Way::default());
         vectors!(crate::Way::default());
+        others!(crate::Way::default());
 
         /// Where the kernel copies nothing between processes, and where targets execute all accesses.
         mod executed {
@@ -260,6 +297,7 @@ mod tcp {
     mod c {
         registration!(crate::TCP);
         vectors!(crate::TCP);
+        others!(crate::TCP);
     }
 }
 
