@@ -23,6 +23,14 @@ pub(crate) enum What {
 }
 
 impl What {
+    /// How.
+    pub(crate) const fn flags(&self) -> OpFlags {
+        match self {
+            Self::Write(work) | Self::Read(work) => work.flags,
+            Self::Atomic(work) => work.flags,
+        }
+    }
+
     /// What the completion says.
     #[inline]
     pub(in super::super) fn entry(&self) -> Entry {
@@ -155,10 +163,7 @@ impl Waiting {
     }
 
     pub(crate) fn flags(&self) -> OpFlags {
-        match &self.what {
-            What::Write(work) | What::Read(work) => work.flags,
-            What::Atomic(work) => work.flags,
-        }
+        self.what.flags()
     }
 
     /// Nothing of it has left.
