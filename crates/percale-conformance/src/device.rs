@@ -18,7 +18,7 @@ use crate::fabric::Fabric;
 use crate::mesh::Mesh;
 
 /// The variable that names the driver's library.
-const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
+pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 /// Set in the process that runs a test.
 const WITHIN: &str = "PERCALE_DEVICE_TEST";
 
@@ -37,6 +37,17 @@ fn double(directory: &Path) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
+/// What a process with a driver has in its environment: nothing where there is a device, or one was named; else the double, in this directory.
+///
+/// # Panics
+/// If that cannot be made.
+#[must_use]
+pub fn driver_for(directory: &str) -> Option<(&'static str, PathBuf)> {
+    // The machine's own driver is loaded into this process, which has no other use of it, to see whether there is a device.
+    let missing = std::env::var_os(LIBRARY).is_none() && Interface::Cuda.driver().is_err();
+    missing.then(|| (LIBRARY, double(Path::new(directory))))
+}
+
 /// Runs the calling test, which is named as its thread is, in a process of its own with a driver; `directory` takes the double.
 ///
 /// # Panics
@@ -50,11 +61,7 @@ pub fn run(directory: &str, test: fn()) {
     let name = std::thread::current().name().expect("tests' threads have names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
     command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
-    // The machine's own driver is not loaded into this process, where nothing needs it, unless it has a device.
-    if std::env::var_os(LIBRARY).is_none() && Interface::Cuda.driver().is_err() {
-        command.env(LIBRARY, double(Path::new(directory)));
-    }
-    let output = command.output().expect("a process for the test");
+    let output = command.envs(driver_for(directory)).output().expect("a process for the test");
     let said = String::from_utf8_lossy(&output.stdout);
     let on = said.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
     println!("{name}: {on}");

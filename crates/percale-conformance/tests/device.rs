@@ -33,6 +33,9 @@ macro_rules! everywhere {
             hmem_004_hmem_015_hmem_018_managed_and_pinned_memory,
             hmem_005_hmem_006_hmem_014_what_is_no_devices_memory,
             rcache_019_memory_that_came_again,
+            hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins,
+            xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send,
+            hmem_003_mw_015_a_window_on_a_devices_region,
         })+
     };
 }

@@ -2,7 +2,10 @@
 
 use percale::device::{Device, DeviceError, Interface, Kind};
 use percale::memory::region::RegisterError;
-use percale::{Access, AtomicOp, AtomicWork, Datatype, ErrorCode, OpFlags, PostError, RawRegion, Segments};
+use percale::{
+    Access, AtomicOp, AtomicWork, Counter, Datatype, ErrorCode, OpFlags, PostError, RawRegion, RemoteMemory, Segments,
+    WindowAccess, WindowType,
+};
 
 use crate::device::{DeviceMemory, device, driver};
 use crate::fabric::Fabric;
@@ -172,7 +175,7 @@ pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Fabric>() {
         got.free();
     }
     // Outside of it, and without the right, as ever.
-    let beyond = percale::RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
+    let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
     let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
     assert_eq!(error.error, ErrorCode::Denied);
     region.close().expect("nobody is at it");
@@ -244,7 +247,7 @@ pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Fabric>() {
     mesh.done(mesh.atomic_device(0, work));
     assert_eq!(result.read(), words(&[15, 7, 9, 100]));
     // Not aligned.
-    let remote = percale::RemoteMemory { len: 8, address: 4, ..region.remote() };
+    let remote = RemoteMemory { len: 8, address: 4, ..region.remote() };
     let context = mesh.add(0, 1, Memory::of(&words(&[10])), remote);
     assert_eq!(mesh.failed(context).error, ErrorCode::Misaligned);
     assert_eq!(memory.read(), words(&[15, 7, 9, 100]));
@@ -322,4 +325,68 @@ pub fn rcache_019_memory_that_came_again<F: Fabric>() {
         target.free();
     }
     assert!(places.len() < 20, "addresses serve again");
+}
+
+/// What waits for a counter reads a device's memory when it begins, not before; deferred work, too.
+pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [40, 5_000, F::BULK] {
+        let counter = Counter::new();
+        let (source, target) = (DeviceMemory::blank(len), DeviceMemory::blank(len));
+        let received = mesh.when(1, mesh.receiving(receiving(target)), &counter, 1);
+        let sent = mesh.when(0, mesh.sending(1, sending(source)), &counter, 2);
+        mesh.nothing(sent);
+        source.write(&content(4, len));
+        counter.add(2);
+        mesh.all_done([sent, received]);
+        same(&target.read(), &content(4, len), "what was received");
+        // Cancelled, it copies nothing.
+        let sent = mesh.when(0, mesh.sending(1, sending(source)), &counter, 9);
+        assert!(mesh.endpoint(0).cancel(sent));
+        assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
+    }
+    let short = DeviceMemory::blank(8);
+    let operation = mesh.sending(1, sending(short).with(OpFlags::INJECT));
+    let injected = crate::mesh::try_when(&mesh, 0, &operation, &Counter::new());
+    assert!(matches!(injected, Err(PostError::Device(_, errno)) if errno == 95), "{injected:?}");
+}
+
+/// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send begins; one that is never written is cancelled.
+pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let domain = &mesh.station(0).domain;
+    for (number, len) in (0..).zip([8, 3_000, F::BULK]) {
+        let variable = domain.device_variable(device(0)).expect("a variable");
+        let (source, target) = (DeviceMemory::blank(len), DeviceMemory::blank(len));
+        let received = mesh.receive(1, receiving(target));
+        let sent = mesh.when_written(0, mesh.sending(1, sending(source)), &variable);
+        mesh.nothing(received);
+        source.write(&content(number, len));
+        device(0).write_variable(&variable).expect("a stream's write");
+        mesh.all_done([sent, received]);
+        same(&target.read(), &content(number, len), "what was received");
+    }
+    let variable = domain.device_variable(device(0)).expect("a variable");
+    let sent = mesh.when_written(0, mesh.sending(1, sending(DeviceMemory::blank(8))), &variable);
+    assert!(mesh.endpoint(0).cancel(sent));
+    assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
+    // One of threads is not for devices.
+    assert_eq!(device(0).write_variable(&domain.variable()), Err(DeviceError::Mixed));
+}
+
+/// A window on a part of a device's region.
+pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let memory = DeviceMemory::on_device(&[7; 10_000]);
+    let region = region(&mesh, memory);
+    let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+    let name = window.bind(&region, 100..9_000, WindowAccess::READ | WindowAccess::WRITE).expect("a bind");
+    let part = RemoteMemory { len: 8_000, ..name };
+    mesh.done(mesh.write(0, 1, Memory::of(&content(1, 8_000)).segments(), &[part]));
+    let got = Memory::blank(8_000);
+    mesh.done(mesh.read(0, 1, got.segments(), &[part]));
+    same(&got.read(), &content(1, 8_000), "what was read");
+    let there = memory.read();
+    same(&there[100..8_100], &content(1, 8_000), "the region");
+    assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "nothing beside it");
 }

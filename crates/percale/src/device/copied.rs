@@ -39,9 +39,14 @@ impl Pieces {
         Self([Some(device); IOV_LIMIT])
     }
 
+    /// The devices that there are.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = Device> {
+        self.0.iter().flatten().copied()
+    }
+
     /// The first device there is.
     fn first(&self) -> Option<Device> {
-        self.0.iter().flatten().copied().next()
+        self.devices().next()
     }
 
     /// A copy of the memory on the host. For `offset` see [`aligned`].

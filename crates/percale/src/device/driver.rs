@@ -198,12 +198,12 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// What the driver says; [`DeviceError::Lacks`] of older ones.
     fn dma_buf(&self, ordinal: u32, memory: Segment) -> Result<OwnedFd, DeviceError>;
 
-    /// A stream of the device writes 64 bits, after what it has been given before.
+    /// A stream of the device writes 64 bits; returns when that is done.
     ///
     /// # Errors
     /// What the driver says.
     ///
     /// # Safety
-    /// `address` is 8 bytes, aligned, that the device may write ([`register_host`](Self::register_host) says where), until that is done.
+    /// `address` is 8 bytes, aligned, that the device may write ([`register_host`](Self::register_host) says where), as an atomic of the host's.
     unsafe fn write_value(&self, ordinal: u32, address: u64, value: u64) -> Result<(), DeviceError>;
 }

@@ -8,7 +8,7 @@
 //! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
 //!
 //! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation
-//! * `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it
+//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it
 //! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 
@@ -18,6 +18,7 @@ mod driver;
 #[cfg(not(loom))]
 mod fixed;
 mod kind;
+mod mapped;
 mod pinned;
 #[cfg(not(loom))]
 mod ring;
@@ -30,6 +31,7 @@ pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
 pub use fixed::{FixedBuffers, FixedError, FixedLane};
 pub(crate) use kind::whole;
 pub use kind::{Device, Interface, Kind, Place};
+pub(crate) use mapped::Mapped;
 pub use pinned::{Pinned, pinned};
 #[cfg(not(loom))]
 pub use table::{BufferTable, Way};

@@ -32,8 +32,6 @@ struct Lanes {
 pub(super) struct Context {
     context: Opaque,
     lanes: Mutex<Lanes>,
-    /// One lane for all writes of values, which keep their order.
-    values: Mutex<Option<Lane>>,
 }
 
 // SAFETY: contexts may be used from any thread; the rest is under locks.
@@ -47,7 +45,7 @@ impl Context {
         // SAFETY: room for a context; a device that the driver named.
         let code = unsafe { (cuda.functions.retain_context)(&raw mut context, device) };
         cuda.check("cuDevicePrimaryCtxRetain", code)?;
-        Ok(Self { context, lanes: Mutex::default(), values: Mutex::default() })
+        Ok(Self { context, lanes: Mutex::default() })
     }
 
     /// Calls `then` while the context is current.
@@ -85,16 +83,6 @@ impl Context {
     /// Its copies are over.
     pub(super) fn give_back(&self, number: usize) {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.push(number);
-    }
-
-    /// The stream that writes values. The context is current.
-    pub(super) fn values(&self, cuda: &Cuda) -> Result<Opaque, DeviceError> {
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        let lane = match *values {
-            Some(lane) => lane,
-            None => *values.insert(make_lane(cuda)?),
-        };
-        Ok(lane.stream)
     }
 }
 

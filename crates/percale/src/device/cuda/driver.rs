@@ -162,7 +162,9 @@ unsafe impl Driver for Cuda {
         if kind.is_host() {
             return Ok(Place { kind, ..Place::HOST });
         }
-        Ok(Place { kind, ordinal: ordinal as u32, buffer })
+        // Managed memory may be no device's in particular.
+        let ordinal = if (ordinal as u32) < self.devices() { ordinal as u32 } else { 0 };
+        Ok(Place { kind, ordinal, buffer })
     }
 
     unsafe fn begin(&self, ordinal: u32, copies: &[Copy]) -> Result<Copies, DeviceError> {
@@ -357,10 +359,17 @@ unsafe impl Driver for Cuda {
         let write = functions.write_value.or(functions.write_value_v1).ok_or(DeviceError::Lacks(NAME))?;
         let context = self.context(ordinal)?;
         context.within(self, || {
-            let stream = context.values(self)?;
+            let (number, lane) = context.take(self)?;
             // SAFETY: the caller's address; a stream of ours.
-            let code = unsafe { write(stream, address, value, 0) };
-            self.check(NAME, code)
+            let code = unsafe { write(lane.stream, address, value, 0) };
+            // SAFETY: the lane's own.
+            let recorded = unsafe { (functions.record_event)(lane.event, lane.stream) };
+            // SAFETY: the lane's own.
+            let finished = unsafe { (functions.finish_event)(lane.event) };
+            context.give_back(number);
+            self.check(NAME, code)?;
+            self.check("cuEventRecord", recorded)?;
+            self.check("cuEventSynchronize", finished)
         })
     }
 }

@@ -9,7 +9,7 @@ use super::core::Core;
 use super::triggered::Triggered;
 use super::types::{Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
-use crate::device::{CopyWay, DeviceError, Pieces, Pinned};
+use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
 use crate::memory::volatile::Segments;
@@ -62,6 +62,23 @@ const fn flags(operation: &mut Operation) -> &mut OpFlags {
         Operation::Read(work) | Operation::Write(work) => &mut work.flags,
         Operation::Atomic(work) => &mut work.flags,
         Operation::Collective(work) => &mut work.flags,
+    }
+}
+
+impl Operation {
+    /// The devices that have some of its memory, if its flags ask for that ([`OpFlags::DEVICE`]).
+    ///
+    /// # Errors
+    /// What their drivers say.
+    pub fn devices(&self) -> Result<Vec<Device>, DeviceError> {
+        let mut operation = *self;
+        let mut all = Vec::new();
+        if flags(&mut operation).contains(OpFlags::DEVICE) {
+            for memory in memory(&mut operation).into_iter().flatten() {
+                all.extend(Pieces::find(memory)?.iter().flat_map(Pieces::devices));
+            }
+        }
+        Ok(all)
     }
 }
 
