@@ -317,6 +317,23 @@ CUresult cuEventSynchronize(struct event *event) {
     return code;
 }
 
+/* The one program there is: it writes 64 bits. */
+CUresult cuModuleLoadData(void **module, const void *image) {
+    if (!current() || !strstr(image, ".entry store64(")) return INVALID_VALUE;
+    *module = contexts;
+    return OK;
+}
+CUresult cuModuleGetFunction(void **function, void *module, const char *name) {
+    if (module != contexts || strcmp(name, "store64")) return INVALID_VALUE;
+    *function = &contexts[1];
+    return OK;
+}
+CUresult cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                        struct stream *stream, void **parameters, void **extra) {
+    if (function != &contexts[1] || x * y * z * bx * by * bz != 1 || shared || extra) return INVALID_VALUE;
+    return give(stream, (struct operation){.to = *(uint64_t *)parameters[0], .len = 8, .is_value = 1, .value = *(uint64_t *)parameters[1]}, 1, 0);
+}
+
 struct name { uint32_t magic; int pid, fd, device; uint64_t id, len; };
 struct handle { char bytes[64]; };
 

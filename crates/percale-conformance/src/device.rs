@@ -53,20 +53,45 @@ pub fn driver_for(directory: &str) -> Option<(&'static str, PathBuf)> {
 /// # Panics
 /// If it fails there.
 pub fn run(directory: &str, test: fn()) {
-    if std::env::var_os(WITHIN).is_some() {
+    if is_within() {
         let driver = Interface::Cuda.driver().expect("a driver");
         println!("on {} (1 of {})", driver.describe(0).expect("a device"), driver.devices());
         return test();
     }
-    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
-    let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
-    command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
+    let (name, mut command) = within();
     let output = command.envs(driver_for(directory)).output().expect("a process for the test");
     let said = String::from_utf8_lossy(&output.stdout);
     let on = said.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
     println!("{name}: {on}");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}, {on}: {}\n{said}\n{errors}", output.status);
+}
+
+/// Runs the calling test in a process of its own with these variables in its environment.
+///
+/// # Panics
+/// If it fails there.
+pub fn run_with(variables: &[(&str, &str)], test: fn()) {
+    if is_within() {
+        return test();
+    }
+    let (name, mut command) = within();
+    let output = command.envs(variables.iter().copied()).output().expect("a process for the test");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{errors}", output.status);
+}
+
+/// Whether this is the process that a test has for itself.
+fn is_within() -> bool {
+    std::env::var_os(WITHIN).is_some()
+}
+
+/// The calling test's name, and this program again, to run it alone.
+fn within() -> (String, Command) {
+    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
+    command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
+    (name, command)
 }
 
 /// The driver that the test runs on.

@@ -5,6 +5,7 @@
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
 //! * [`device`]: memory of devices, and the driver that tests run on
+//! * [`kernel`]: a program that devices run
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
@@ -17,6 +18,7 @@
 
 pub mod device;
 pub mod fabric;
+pub mod kernel;
 pub mod measure;
 pub mod memory;
 pub mod mesh;

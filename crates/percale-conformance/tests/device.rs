@@ -35,6 +35,7 @@ macro_rules! everywhere {
             rcache_019_memory_that_came_again,
             hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins,
             xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send,
+            xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends,
             hmem_003_mw_015_a_window_on_a_devices_region,
         })+
     };
@@ -44,4 +45,43 @@ everywhere! {
     loopback: percale_conformance::fabric::Loopback,
     shm: percale_conformance::fabric::Shm,
     tcp: percale_conformance::fabric::Tcp,
+}
+
+/// The driver itself.
+mod driver {
+    mod rust {
+        use percale_conformance::device::{LIBRARY, run, run_with};
+        use percale_conformance::suite::device_driver;
+
+        #[test]
+        fn hmem_006_a_missing_library_is_named() {
+            run_with(&[(LIBRARY, "/nonexistent/libcuda.so.1")], device_driver::hmem_006_a_missing_library_is_named);
+        }
+
+        #[test]
+        fn hmem_006_a_library_that_is_no_driver_is_refused() {
+            run_with(&[(LIBRARY, "libc.so.6")], device_driver::hmem_006_a_library_that_is_no_driver_is_refused);
+        }
+
+        #[test]
+        fn hmem_003_another_process_opens_what_was_exported() {
+            run(env!("CARGO_TARGET_TMPDIR"), device_driver::hmem_003_another_process_opens_what_was_exported);
+        }
+
+        #[test]
+        fn rcache_019_an_allocation_has_a_number_of_its_own() {
+            run(env!("CARGO_TARGET_TMPDIR"), device_driver::rcache_019_an_allocation_has_a_number_of_its_own);
+        }
+
+        #[test]
+        fn hmem_003_copies_are_begun_and_waited_for() {
+            run(env!("CARGO_TARGET_TMPDIR"), device_driver::hmem_003_copies_are_begun_and_waited_for);
+        }
+    }
+}
+
+/// The other role of this program.
+#[test]
+fn helper() {
+    percale_conformance::process::play(&[("opener", percale_conformance::suite::device_driver::opener)]);
 }

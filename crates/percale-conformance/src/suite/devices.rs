@@ -390,3 +390,28 @@ pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Fabric>() {
     same(&there[100..8_100], &content(1, 8_000), "the region");
     assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "nothing beside it");
 }
+
+/// XPU-015, XPU-018, XPU-020: a program on the device sets off sends, in the order of the queue.
+pub fn xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let program = crate::kernel::Store::new();
+    let domain = &mesh.station(0).domain;
+    let variables = [(); 3].map(|()| domain.device_variable(device(0)).expect("a variable"));
+    let write = |at: usize| program.write(variables[at].device_address().expect("for devices"), variables[at].value());
+    let targets = [(); 3].map(|()| DeviceMemory::blank(500));
+    let received = targets.map(|target| mesh.receive(1, receiving(target)));
+    let sent: Vec<_> = (0..3)
+        .map(|number| {
+            let source = DeviceMemory::on_device(&content(number as u64, 500));
+            mesh.when_written(0, mesh.sending(1, sending(source)), &variables[number])
+        })
+        .collect();
+    write(2);
+    write(1);
+    mesh.nothing(received[0]);
+    write(0);
+    mesh.all_done(sent.into_iter().chain(received));
+    for (number, target) in (0..).zip(targets) {
+        same(&target.read(), &content(number, 500), "in the order of the queue");
+    }
+}

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{DeviceError, Way};
+use super::driver::{Copies, DeviceError, Way};
 use super::kind::{Device, Interface};
 use super::pinned::{Pinned, pinned};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
@@ -39,13 +39,18 @@ impl Pieces {
         Self([Some(device); IOV_LIMIT])
     }
 
+    /// Whose each piece is.
+    pub(crate) const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
+        self.0
+    }
+
     /// The devices that there are.
     pub(crate) fn devices(&self) -> impl Iterator<Item = Device> {
         self.0.iter().flatten().copied()
     }
 
     /// The first device there is.
-    fn first(&self) -> Option<Device> {
+    pub(crate) fn first(&self) -> Option<Device> {
         self.devices().next()
     }
 
@@ -89,9 +94,7 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
     let mut result = Ok(());
     for offset in (0..here.len()).step_by(STEP) {
         let (there, here) = (there.slice(offset, STEP), here.slice(offset, STEP));
-        let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
-        // SAFETY: both were lent to the operation that copies, and are not used otherwise before the copy is over, below.
-        match unsafe { driver.begin(device.ordinal(), &[(way, to, from)]) } {
+        match begin_one(device, there, here, way) {
             Ok(copies) => {
                 if let Some(before) = before.replace(copies) {
                     result = result.and(driver.finish(before));
@@ -104,6 +107,14 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
         Some(last) => result.and(driver.finish(last)),
         None => result,
     }
+}
+
+/// Begins one copy between a device's memory and the host's. Both are lent to the operation that copies, and are not used otherwise before the
+/// copy is over: whoever begins it waits for that.
+pub(super) fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
+    let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
+    // SAFETY: as said.
+    unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
 }
 
 /// Where bytes of this address may stand in a copy so that what is aligned there is aligned here.

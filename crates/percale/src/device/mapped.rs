@@ -20,7 +20,7 @@ impl<T: Sync> Mapped<T> {
     /// Lets the driver map it.
     pub(crate) fn new(driver: &'static dyn Driver, value: Box<T>) -> Result<Self, DeviceError> {
         // SAFETY: the box stays where it is until this is dropped, which ends the mapping first.
-        let address = unsafe { driver.register_host(memory(&value)) }?;
+        let address = unsafe { driver.register_host(memory::<T>(&value)) }?;
         Ok(Self { value, driver, address })
     }
 

@@ -8,10 +8,11 @@
 //! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
 //!
 //! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation
-//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it
+//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it · `arriving`: long ones
 //! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 
+mod arriving;
 mod copied;
 mod cuda;
 mod driver;
@@ -25,6 +26,7 @@ mod ring;
 #[cfg(not(loom))]
 mod table;
 
+pub(crate) use arriving::{Arriving, LONG};
 pub(crate) use copied::{Pieces, aligned, changing};
 pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
 #[cfg(not(loom))]

@@ -24,7 +24,6 @@ use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup, ShmLink};
-use crate::trigger::Operation;
 use crate::wire::head::Counts;
 
 /// How an access can be made now.
@@ -157,12 +156,7 @@ impl Engine {
             };
         }
         if what.flags().contains(OpFlags::DEVICE) {
-            let operation = match what {
-                What::Write(work) => Operation::Write(work),
-                What::Read(work) => Operation::Read(work),
-                What::Atomic(work) => Operation::Atomic(work),
-            };
-            return self.post_located(operation, notify);
+            return self.post_located(what.into(), notify);
         }
         let mut waiting = Waiting::new(what);
         let flags = waiting.flags();

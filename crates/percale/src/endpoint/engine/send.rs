@@ -299,7 +299,11 @@ fn transmit_tracked(
             link.send(&head, &work.segments, more)
         }
         Err(offered) => {
-            let offer = offer_of(&work.segments);
+            let offer = match core.arriving(notify, work.context) {
+                None => offer_of(&work.segments),
+                // Only we may copy: not all of it is there.
+                Some(_) => Offer { len: (len as u64).into(), ..Offer::default() },
+            };
             (head.kind, head.len) = (offered, size_of::<Offer>() as u32);
             Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, more))
         }

@@ -4,12 +4,14 @@
 //! when it has ended, and then its end is told. In between it is one that has begun ([`Triggered`](super::triggered::Triggered)), so that nothing
 //! on the way of other operations knows of it. Where the memory is was asked when it was posted ([`OpFlags::DEVICE`]).
 
+use std::sync::Arc;
+
 use super::Engine;
 use super::core::Core;
 use super::triggered::Triggered;
 use super::types::{Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
-use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned};
+use crate::device::{Arriving, CopyWay, Device, DeviceError, LONG, Pieces, Pinned};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
 use crate::memory::volatile::Segments;
@@ -31,6 +33,8 @@ pub(crate) struct Located {
 pub(crate) struct Staged {
     /// What it reads.
     _source: Option<Pinned>,
+    /// The same, of a long message, which leaves as it gets here.
+    arriving: Option<Arc<Arriving>>,
     _compare: Option<Pinned>,
     /// What it writes, and where that goes.
     result: Option<(Pinned, Segments, Pieces)>,
@@ -117,6 +121,14 @@ impl Located {
     /// Puts pinned memory in the place of the operation's, and copies there what it reads.
     pub(super) fn stage(&self, operation: &mut Operation) -> Result<Staged, DeviceError> {
         let mut staged = Staged::default();
+        if let (Operation::Send(work), Some(pieces)) = (&mut *operation, &self.source)
+            && work.segments.len() > LONG
+            && let Some(arriving) = Arriving::start(pieces, &work.segments)?
+        {
+            work.segments = Segments::one(arriving.segment());
+            staged.arriving = Some(Arc::new(arriving));
+            return Ok(staged);
+        }
         let [source, compare, result] = memory(operation);
         let load = |pieces: Option<Pieces>, memory: Option<&mut Segments>| {
             let (Some(pieces), Some(memory)) = (pieces, memory) else { return Ok(None) };
@@ -139,6 +151,11 @@ impl Located {
 }
 
 impl Staged {
+    /// What the payload of a long message is on its way to.
+    pub(super) const fn arriving(&self) -> Option<&Arc<Arriving>> {
+        self.arriving.as_ref()
+    }
+
     /// Copies what the operation brought to where it goes; its result, or that it did not get there.
     pub(super) fn land(&self, side: Side, result: Result<Entry, ErrorEntry>) -> Result<Entry, ErrorEntry> {
         let Some((room, to, pieces)) = &self.result else { return result };

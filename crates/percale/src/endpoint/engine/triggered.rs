@@ -15,6 +15,7 @@ use super::types::{Notify, Side};
 use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::device::Arriving;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
@@ -268,6 +269,15 @@ impl Core {
             self.submissions.counting(|| if success { counter.add(1) } else { counter.add_error(1) });
         }
         drop(copy);
+    }
+
+    /// What the payload of an operation that has begun is still on its way to.
+    #[inline]
+    pub(super) fn arriving(&self, notify: Notify, context: u64) -> Option<&Arc<Arriving>> {
+        if notify != Notify::Triggered {
+            return None;
+        }
+        self.triggered.get(context as usize)?.staged.as_ref()?.arriving()
     }
 
     /// Whether a triggered operation with this context, of a safe handle or not, is meant.

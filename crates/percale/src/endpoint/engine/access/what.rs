@@ -9,6 +9,7 @@ use crate::memory::atomic::AtomicOp;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
 use crate::memory::volatile::Segments;
+use crate::trigger::Operation;
 use crate::wire::head::Counts;
 
 /// What to do.
@@ -20,6 +21,16 @@ pub(crate) enum What {
     Read(RmaWork),
     /// Change it atomically.
     Atomic(AtomicWork),
+}
+
+impl From<What> for Operation {
+    fn from(what: What) -> Self {
+        match what {
+            What::Write(work) => Self::Write(work),
+            What::Read(work) => Self::Read(work),
+            What::Atomic(work) => Self::Atomic(work),
+        }
+    }
 }
 
 impl What {
