@@ -110,12 +110,20 @@ impl Arriving {
     }
 }
 
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        let steps = std::mem::take(&mut self.lock().queue);
-        for step in steps {
-            // Nobody asks any more.
+impl Arriving {
+    /// Waits until nothing is under way: whoever is told of the operation's end may free the device's memory.
+    pub(crate) fn end(&self) {
+        let mut steps = self.lock();
+        // What has not come by now, nobody asks for any more.
+        steps.failed |= !steps.queue.is_empty();
+        for step in std::mem::take(&mut steps.queue) {
             self.driver.finish(step.copies).ok();
         }
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -158,6 +158,9 @@ impl Staged {
 
     /// Copies what the operation brought to where it goes; its result, or that it did not get there.
     pub(super) fn land(&self, side: Side, result: Result<Entry, ErrorEntry>) -> Result<Entry, ErrorEntry> {
+        if let Some(arriving) = &self.arriving {
+            arriving.end();
+        }
         let Some((room, to, pieces)) = &self.result else { return result };
         let (entry, failed) = match &result {
             Ok(entry) => (*entry, false),
