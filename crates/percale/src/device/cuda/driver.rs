@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
+use std::error::Error;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -47,7 +48,10 @@ impl Cuda {
         // SAFETY: the driver's library may be loaded by anybody, and its initializers touch nothing of ours. Another one was named by who
         // runs this program, who vouches for it.
         let library = unsafe { Library::new(&name) };
-        let library = library.map_err(|error| missing(format!("the driver's library cannot be loaded: {error}")))?;
+        let library = library.map_err(|error| {
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            missing(format!("the driver's library {} cannot be loaded: {why}", name.to_string_lossy()))
+        })?;
         // Never unloaded: its threads and the functions below stay good.
         let library: &'static Library = Box::leak(Box::new(library));
         let functions = Functions::of(library)
