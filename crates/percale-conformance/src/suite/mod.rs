@@ -11,6 +11,8 @@ pub mod connections;
 pub mod connections_shared;
 pub mod counting;
 pub mod deferred;
+pub mod device_driver;
+pub mod devices;
 pub mod flow;
 pub mod local_keys;
 pub mod messages;
