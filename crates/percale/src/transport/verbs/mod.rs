@@ -5,23 +5,30 @@
 //!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`Adapter`] chooses device, port and address, or says what is missing.
+//! * [`Wire`] is a byte stream over a queue pair, with credits; [`VerbsLink`] the link of it, which carries the frames that
+//!   TCP carries.
 
 mod abi;
 mod adapter;
 mod completion;
 mod context;
 mod error;
+mod link;
 mod pair;
 mod region;
 #[cfg(test)]
 mod tests;
 mod window;
+mod wire;
 
-pub use abi::Gid;
+pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;
 pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
 pub use error::VerbsError;
-pub use pair::{End, PairSize, Path, QueuePair};
+pub(crate) use error::errno_of;
+pub use link::VerbsLink;
+pub use pair::{PairSize, Path, QueuePair};
 pub use region::{MemoryRegion, Rights};
 pub use window::{Binding, Window, WindowKind};
+pub use wire::Wire;
