@@ -9,6 +9,7 @@ mod client;
 mod coverage;
 mod failure;
 mod fuzz;
+mod guest;
 mod interop;
 mod libtest;
 mod machine;
@@ -58,6 +59,8 @@ enum Chore {
     Pindown(pindown::Arguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
+    /// Programs on a kernel with soft-RoCE, in a virtual machine
+    Guest(guest::Arguments),
     /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
     Report(report::Arguments),
 }
@@ -86,6 +89,7 @@ fn run(chore: &Chore) -> Outcome<bool> {
         Chore::Provider(arguments) => provider::run(&place, arguments),
         Chore::Pindown(arguments) => pindown::run(&place, arguments),
         Chore::Interop(arguments) => interop::run(&place, arguments),
+        Chore::Guest(arguments) => guest::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),
     }
 }

@@ -282,7 +282,8 @@ fn ofi_002_valgrind_finds_nothing_and_nothing_is_lost() {
     }
     // Valgrind runs one thread at a time. Without a fair turn the program's polling keeps the thread that connects waiting for
     // seconds, which is no finding.
-    let valgrind = ["valgrind", "-q", "--fair-sched=try", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"];
+    let valgrind =
+        ["valgrind", "-q", "--fair-sched=try", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"];
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
     let patient = Way { set: &[("FI_PERCALE_CONNECT_TIMEOUT", "60000")], alone: false };
     run(what, patient, &[&valgrind[..], &lost[..]].concat());
