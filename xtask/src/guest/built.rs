@@ -38,6 +38,14 @@ pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)
     Ok((program, programs.into_iter().map(|(_, _, path)| path).collect()))
 }
 
+/// The command `percale`, in the profile of the tests.
+pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
+    let output = place.cargo().args(["build", "--quiet", "--message-format=json", "-p", "percale-cli"]).output()?;
+    let programs = programs_in(output.success()?);
+    let found = programs.into_iter().find(|(kind, name, _)| kind == "bin" && name == "percale");
+    found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no command"))
+}
+
 /// Package and integration test, in a name with or without a colon.
 fn split(name: &str) -> (&str, Option<&str>) {
     name.split_once(':').map_or((name, None), |(package, target)| (package, Some(target)))
