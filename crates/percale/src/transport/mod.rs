@@ -20,6 +20,8 @@ pub mod shm;
 pub mod sim;
 pub(crate) mod stream;
 pub mod tcp;
+#[cfg(not(loom))]
+pub mod verbs;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
 
