@@ -4,6 +4,7 @@
 //! * Safe, small wrappers, each of which keeps alive what it needs: [`Context`], [`ProtectionDomain`], [`MemoryRegion`],
 //!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
 //!   request. In a forked child they end nothing: what they name is the parent's.
+//! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
 //! * [`Adapter`] chooses device, port and address, or says what is missing.
 
 mod abi;
@@ -12,7 +13,11 @@ mod completion;
 mod context;
 mod error;
 mod pair;
+mod reach;
 mod region;
+mod registrar;
+#[cfg(test)]
+mod registrar_tests;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -23,5 +28,7 @@ pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
 pub use error::VerbsError;
 pub use pair::{End, PairSize, Path, QueuePair};
+pub use reach::Reach;
 pub use region::{MemoryRegion, Rights};
+pub use registrar::{Registration, VerbsRegistrar};
 pub use window::{Binding, Window, WindowKind};
