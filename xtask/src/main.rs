@@ -9,6 +9,7 @@ mod client;
 mod coverage;
 mod failure;
 mod fuzz;
+mod guest;
 mod interop;
 mod libtest;
 mod machine;
@@ -58,26 +59,24 @@ enum Chore {
     Pindown(pindown::Arguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
+    /// Programs on a kernel with soft-RoCE, in a virtual machine
+    Guest(guest::Arguments),
     /// Writes docs/benchmarks.md from runs of `percale perf` and `peers`
     Report(report::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match run(&arguments.chore) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(failure) => {
-            eprintln!("xtask: {failure}");
-            ExitCode::FAILURE
-        }
-    }
+    run(&arguments.chore).unwrap_or_else(|failure| {
+        eprintln!("xtask: {failure}");
+        ExitCode::FAILURE
+    })
 }
 
-/// Runs a chore. `Ok(false)`: it ran, printed its findings, and they are not good.
-fn run(chore: &Chore) -> Outcome<bool> {
+/// Runs a chore. A failure's exit code without an error: it ran, printed its findings, and they are not good.
+fn run(chore: &Chore) -> Outcome<ExitCode> {
     let place = Place::find()?;
-    match chore {
+    let is_good = match chore {
         Chore::Test(arguments) => test::run(&place, arguments),
         Chore::Coverage(arguments) => coverage::run(&place, arguments),
         Chore::Budget(arguments) => budget::run(&place, arguments),
@@ -86,6 +85,9 @@ fn run(chore: &Chore) -> Outcome<bool> {
         Chore::Provider(arguments) => provider::run(&place, arguments),
         Chore::Pindown(arguments) => pindown::run(&place, arguments),
         Chore::Interop(arguments) => interop::run(&place, arguments),
+        // Another program's exit code.
+        Chore::Guest(arguments) => return guest::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),
-    }
+    }?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -22,6 +22,7 @@ pub(crate) mod stream;
 pub mod tcp;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
+pub mod verbs;
 
 use crate::memory::lease::Lease;
 use crate::memory::region::Refusal;

@@ -76,8 +76,10 @@ pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, calle
         return Reply::Aliased;
     }
     match verdict.ruling {
-        Ruling::Tcp | Ruling::Shm if knows.claimed || (knows.accepted && peer < knows.own) => Reply::Wait,
-        Ruling::Tcp | Ruling::Shm => Reply::Claim,
+        Ruling::Tcp | Ruling::Shm | Ruling::Verbs if knows.claimed || (knows.accepted && peer < knows.own) => {
+            Reply::Wait
+        }
+        Ruling::Tcp | Ruling::Shm | Ruling::Verbs => Reply::Claim,
         Ruling::Busy => Reply::Wait,
         Ruling::Duplicate if knows.claimed || knows.accepted => Reply::Wait,
         Ruling::Duplicate => Reply::Reset(verdict.token),
@@ -108,6 +110,9 @@ pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
     } else {
         return Ok((Ruling::Shm, Why::SameHost));
     };
+    if both.contains(HelloFlags::VERBS) {
+        return Ok((Ruling::Verbs, why));
+    }
     if both.contains(HelloFlags::TCP) {
         return Ok((Ruling::Tcp, why));
     }
@@ -137,6 +142,14 @@ mod tests {
         b.place.boot = [2; 16];
         b.flags = HelloFlags::TCP;
         assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, Why::AnotherHost)));
+        let verbs = |hello: &Hello, flags| Hello { flags: flags | HelloFlags::VERBS, ..hello.clone() };
+        let far = verbs(&b, HelloFlags::TCP);
+        assert_eq!(transport(&a, &far), Ok((Ruling::Tcp, Why::AnotherHost)), "both have to have it");
+        assert_eq!(transport(&verbs(&a, HelloFlags::TCP), &far), Ok((Ruling::Verbs, Why::AnotherHost)));
+        let near = verbs(&a, HelloFlags::SHM);
+        assert_eq!(transport(&near, &near), Ok((Ruling::Shm, Why::SameHost)), "shared memory first");
+        let alone = verbs(&a, HelloFlags::empty());
+        assert_eq!(transport(&alone, &alone), Ok((Ruling::Verbs, Why::ShmNotAllowed)));
     }
 
     /// One call from its initiator's side.

@@ -1,0 +1,114 @@
+//! The functions of libibverbs, found by dlopen.
+
+#![expect(unsafe_code, reason = "dlopen and dlsym; each block states its own reason")]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use super::types::{
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+};
+use crate::wire::queue_pair::Gid;
+
+/// The library's name, with the version of its interface: no other interface has this name.
+const NAME: &str = "libibverbs.so.1";
+
+/// Declares the table of functions, and the function that fills it: each field is the symbol of its name.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
+        /// libibverbs, loaded for as long as the process lives.
+        #[derive(Debug)]
+        #[allow(non_snake_case, reason = "no symbol has capitals")]
+        pub(crate) struct Library {
+            $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
+        }
+
+        impl Library {
+            fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the symbols are functions of these types: the library's name names the interface's version, whose
+                // header declares them so.
+                $(let $name = unsafe {
+                    library.get::<unsafe extern "C" fn($($arg),*) $(-> $result)?>(
+                        concat!(stringify!($name), "\0").as_bytes(),
+                    )
+                }?;)*
+                Ok(Self { $($name: *$name),* })
+            }
+        }
+    };
+}
+
+functions! {
+    /// The devices that are here, and how many; null and errno if that cannot be told.
+    ibv_get_device_list: fn(*mut c_int) -> *mut *mut Device;
+    /// Frees such a list, and the devices in it that were not opened.
+    ibv_free_device_list: fn(*mut *mut Device);
+    /// Opens a device; null and errno if that fails.
+    ibv_open_device: fn(*mut Device) -> *mut Context;
+    /// Closes it: nothing made of it may be left.
+    ibv_close_device: fn(*mut Context) -> c_int;
+    /// What a device can do; the result is an errno.
+    ibv_query_device: fn(*mut Context, *mut DeviceAttr) -> c_int;
+    /// What a port is; the result is an errno. Leaves the last fields as they are.
+    ibv_query_port: fn(*mut Context, u8, *mut PortAttr) -> c_int;
+    /// An entry of a port's table of addresses; 0 or an error.
+    ibv_query_gid: fn(*mut Context, u8, c_int, *mut Gid) -> c_int;
+    /// Makes a protection domain; null and errno if that fails.
+    ibv_alloc_pd: fn(*mut Context) -> *mut Pd;
+    /// Ends it; the result is an errno.
+    ibv_dealloc_pd: fn(*mut Pd) -> c_int;
+    /// Registers memory; null and errno if that fails.
+    ibv_reg_mr: fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+    /// Ends it; the result is an errno.
+    ibv_dereg_mr: fn(*mut Mr) -> c_int;
+    /// Makes a completion channel; null and errno if that fails.
+    ibv_create_comp_channel: fn(*mut Context) -> *mut CompChannel;
+    /// Ends it; the result is an errno.
+    ibv_destroy_comp_channel: fn(*mut CompChannel) -> c_int;
+    /// Makes a completion queue; null and errno if that fails.
+    ibv_create_cq: fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+    /// Ends it, once all its events are acknowledged; the result is an errno.
+    ibv_destroy_cq: fn(*mut Cq) -> c_int;
+    /// Reads an event of a channel; 0, or -1 and errno.
+    ibv_get_cq_event: fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
+    /// Acknowledges events of a queue.
+    ibv_ack_cq_events: fn(*mut Cq, c_uint);
+    /// Makes a queue pair; null and errno if that fails.
+    ibv_create_qp: fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
+    /// Changes it; the result is an errno.
+    ibv_modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
+    /// Ends it; the result is an errno.
+    ibv_destroy_qp: fn(*mut Qp) -> c_int;
+    /// Reads what the device tells unasked; 0, or -1 and errno.
+    ibv_get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int;
+    /// Acknowledges that.
+    ibv_ack_async_event: fn(*mut AsyncEvent);
+    /// The words for a completion's status.
+    ibv_wc_status_str: fn(c_int) -> *const c_char;
+    /// Makes the library's memory safe against fork; the result is an errno. To be called before everything else.
+    ibv_fork_init: fn() -> c_int;
+}
+
+impl Library {
+    /// The library, if it is here; else why not. Looked for once.
+    pub(crate) fn get() -> Result<&'static Self, &'static str> {
+        static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
+        LOADED.get_or_init(Self::load).as_ref().map_err(String::as_str)
+    }
+
+    fn load() -> Result<Self, String> {
+        // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well.
+        let library =
+            unsafe { libloading::Library::new(NAME) }.map_err(|error| format!("{NAME} is not here: {error}"))?;
+        let found = Self::find(&library).map_err(|error| format!("{NAME} lacks what percale needs: {error}"))?;
+        // It stays: pointers into it are everywhere.
+        std::mem::forget(library);
+        // SAFETY: no verbs object exists yet in this library's name, and the call takes nothing.
+        let errno = unsafe { (found.ibv_fork_init)() };
+        if errno != 0 {
+            // A kernel that copies pinned pages at fork needs none of it; and percale's own memory is not inherited.
+            tracing::debug!(errno, "ibv_fork_init refuses");
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,115 @@
+//! Which port of which device is used, and why none is.
+
+use std::fs;
+use std::sync::Arc;
+
+use super::context::{Context, Port, ProtectionDomain};
+use super::pair::Path;
+use super::region::{MemoryRegion, Rights};
+use crate::wire::hello::random;
+use crate::wire::queue_pair::{End, Gid};
+
+/// What a domain needs of a device: a port that carries traffic, an address of it, and a protection domain.
+#[derive(Debug)]
+pub struct Adapter {
+    domain: Arc<ProtectionDomain>,
+    path: Path,
+    port: Port,
+    gid: Gid,
+}
+
+impl Adapter {
+    /// The first port that carries traffic, of the first device that has one.
+    ///
+    /// # Errors
+    /// A text for people: what is missing.
+    pub fn open() -> Result<Arc<Self>, String> {
+        let contexts = Context::open_all()?;
+        let mut why = Vec::new();
+        for context in contexts {
+            match Self::of(&context) {
+                Ok(adapter) => return Ok(Arc::new(adapter)),
+                Err(error) => why.push(format!("{}: {error}", context.name())),
+            }
+        }
+        Err(why.join("; "))
+    }
+
+    fn of(context: &Arc<Context>) -> Result<Self, String> {
+        let limits = context.limits().map_err(|error| error.to_string())?;
+        for number in 1..=limits.ports {
+            let port = context.port(number).map_err(|error| error.to_string())?;
+            if !port.active {
+                continue;
+            }
+            let (gid_index, gid) = address(context, number, &port)
+                .ok_or_else(|| format!("port {number} is active but has no address; does its interface have one?"))?;
+            let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
+            MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
+            let path = Path { port: number, gid_index, ethernet: port.ethernet };
+            return Ok(Self { domain, path, port, gid });
+        }
+        Err("no port is active".into())
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub const fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.domain
+    }
+
+    /// The port and its address, as queue pairs need them.
+    #[must_use]
+    pub const fn path(&self) -> Path {
+        self.path
+    }
+
+    /// What a peer must know of a queue pair here.
+    ///
+    /// # Errors
+    /// If the kernel has no random bytes to give.
+    pub fn end(&self, pair: u32) -> std::io::Result<End> {
+        let sequence = u32::from_le_bytes(random()?) & 0xff_ffff;
+        Ok(End { pair, sequence, lid: self.port.lid, gid: self.gid, mtu: self.port.mtu })
+    }
+
+    /// Device, port and address, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let kind = if self.path.ethernet { "RoCE" } else { "InfiniBand" };
+        let gid = std::net::Ipv6Addr::from(self.gid);
+        let gid = gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |v4| v4.to_string());
+        let bytes = 128u32 << self.port.mtu;
+        format!("{} port {} ({kind}), address {gid}, MTU {bytes}", self.domain.context().name(), self.path.port)
+    }
+}
+
+/// The address of a port by which peers should find it: with Ethernet one that IP routes (RoCE v2), IPv4 first; else the first.
+fn address(context: &Context, number: u8, port: &Port) -> Option<(u8, Gid)> {
+    let gids = (0..port.gids.min(255)).filter_map(|index| {
+        let gid = context.gid(number, index).ok().filter(|gid| *gid != Gid::default())?;
+        Some((u8::try_from(index).ok()?, gid))
+    });
+    if !port.ethernet {
+        return gids.take(1).next();
+    }
+    gids.min_by_key(|(index, gid)| {
+        let ip = std::net::Ipv6Addr::from(*gid);
+        let local = gid[0] == 0xfe && gid[1] & 0xc0 == 0x80;
+        (!is_v2(context.name(), number, *index), local, ip.to_ipv4_mapped().is_none(), *index)
+    })
+}
+
+/// Whether an address is one of RoCE v2; only sysfs says so in every version of libibverbs.
+fn is_v2(device: &str, port: u8, index: u8) -> bool {
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
+    fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
+}
+
+/// Why no memory can be registered: mostly the limit of locked memory.
+fn unregistered(error: &std::io::Error) -> String {
+    match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+        Some(bytes) => format!("memory cannot be registered ({error}); {bytes} bytes may be locked (ulimit -l)"),
+        None => format!("memory cannot be registered ({error})"),
+    }
+}

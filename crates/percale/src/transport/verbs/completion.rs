@@ -1,0 +1,190 @@
+//! Completion channels and completion queues.
+
+#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use super::abi;
+use super::context::{Context, note};
+use super::error::{Handle, VerbsError};
+use crate::memory::forked::forked;
+
+/// A descriptor that becomes readable when a queue that was armed gets a completion. It does not block.
+#[derive(Debug)]
+pub struct CompletionChannel {
+    ptr: Handle<abi::CompChannel>,
+    context: Arc<Context>,
+}
+
+impl CompletionChannel {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
+        // SAFETY: the context is open.
+        let ptr = unsafe { (context.library().ibv_create_comp_channel)(context.as_ptr()) };
+        let ptr = Handle::given("ibv_create_comp_channel", ptr)?;
+        let channel = Self { ptr, context: Arc::clone(context) };
+        rustix::io::ioctl_fionbio(channel.as_fd(), true)
+            .map_err(|error| VerbsError { call: "a completion channel", errno: error.raw_os_error() })?;
+        Ok(Arc::new(channel))
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as this.
+        let fd = unsafe { (*self.ptr.as_ptr()).fd };
+        // SAFETY: the descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        // SAFETY: its queues hold it, so none is left; it is ended once.
+        let errno = unsafe { (self.context.library().ibv_destroy_comp_channel)(self.ptr.as_ptr()) };
+        note("ibv_destroy_comp_channel", errno);
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// What the request was called.
+    pub id: u64,
+    /// Whether it was a receive. Of a request that failed this means nothing.
+    pub receive: bool,
+    /// 0, or libibverbs' number for why it failed ([`CompletionQueue::explain`]).
+    pub status: i32,
+    /// Of a receive: how many bytes came.
+    pub len: u32,
+    /// Of a receive: the immediate data that came with it.
+    pub immediate: Option<u32>,
+    /// Of a receive: the key that came with it, which is invalid now.
+    pub invalidated: Option<u32>,
+}
+
+/// A queue of completions.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    ptr: Handle<abi::Cq>,
+    channel: Arc<CompletionChannel>,
+}
+
+/// How many completions one poll takes.
+pub const POLLED: usize = 16;
+
+impl CompletionQueue {
+    /// Makes one for `entries` completions, which tells `channel`.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> Result<Arc<Self>, VerbsError> {
+        let context = &channel.context;
+        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+        // SAFETY: context and channel are open; the queue has no context of its own.
+        let ptr = unsafe {
+            (context.library().ibv_create_cq)(context.as_ptr(), entries, null_mut(), channel.ptr.as_ptr(), 0)
+        };
+        Ok(Arc::new(Self { ptr: Handle::given("ibv_create_cq", ptr)?, channel: Arc::clone(channel) }))
+    }
+
+    /// The device that it is of.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.channel.context
+    }
+
+    /// The channel that it tells.
+    #[must_use]
+    pub const fn channel(&self) -> &Arc<CompletionChannel> {
+        &self.channel
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut abi::Cq {
+        self.ptr.as_ptr()
+    }
+
+    /// Takes what is there, at most [`POLLED`] completions, and gives each to `each`; how many there were.
+    ///
+    /// # Errors
+    /// If the device cannot tell.
+    #[inline]
+    pub fn poll(&self, mut each: impl FnMut(Completion)) -> Result<usize, VerbsError> {
+        let Some(poll) = self.context().ops().poll_cq else { return Err(VerbsError::unsupported("ibv_poll_cq")) };
+        let mut taken = [abi::Wc::default(); POLLED];
+        // SAFETY: the queue is alive, and the call writes at most as many entries as there are.
+        let count = unsafe { poll(self.as_ptr(), POLLED as i32, taken.as_mut_ptr()) };
+        let count = usize::try_from(count).map_err(|_| VerbsError { call: "ibv_poll_cq", errno: libc::EIO })?;
+        for one in taken.iter().take(count) {
+            let has = |flag: i32| one.wc_flags & flag.cast_unsigned() != 0;
+            each(Completion {
+                id: one.wr_id,
+                receive: one.opcode & abi::WC_RECV != 0,
+                status: one.status,
+                len: one.byte_len,
+                immediate: has(abi::WC_WITH_IMM).then(|| u32::from_be(one.imm_data)),
+                invalidated: has(abi::WC_WITH_INV).then_some(one.imm_data),
+            });
+        }
+        Ok(count.min(POLLED))
+    }
+
+    /// Has the channel told of the next completion. What was there before is not told: poll after this.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn arm(&self) -> Result<(), VerbsError> {
+        let call = "ibv_req_notify_cq";
+        let Some(arm) = self.context().ops().req_notify_cq else { return Err(VerbsError::unsupported(call)) };
+        // SAFETY: the queue is alive.
+        VerbsError::check(call, unsafe { arm(self.as_ptr(), 0) })
+    }
+
+    /// Takes what the channel told, so that its descriptor is no longer readable. For a channel of this queue alone.
+    pub fn hush(&self) {
+        let library = self.context().library();
+        let (mut queue, mut context) = (null_mut(), null_mut());
+        let mut events = 0;
+        // SAFETY: the channel is alive and does not block; the call writes two pointers.
+        while unsafe { (library.ibv_get_cq_event)(self.channel.ptr.as_ptr(), &raw mut queue, &raw mut context) } == 0 {
+            debug_assert_eq!(queue, self.as_ptr(), "a channel has one queue");
+            events += 1;
+        }
+        if events > 0 {
+            // SAFETY: so many events of this queue were read and not acknowledged.
+            unsafe { (library.ibv_ack_cq_events)(self.as_ptr(), events) };
+        }
+    }
+
+    /// A status in words.
+    #[must_use]
+    pub fn explain(&self, status: i32) -> String {
+        // SAFETY: the call takes any number and gives a constant text.
+        let text = unsafe { (self.context().library().ibv_wc_status_str)(status) };
+        if text.is_null() {
+            return format!("status {status}");
+        }
+        // SAFETY: the text ends with a zero and is never freed.
+        format!("{} ({status})", unsafe { CStr::from_ptr(text) }.to_string_lossy())
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        // SAFETY: its queue pairs hold it, so none is left; every event was acknowledged; it is ended once.
+        let errno = unsafe { (self.context().library().ibv_destroy_cq)(self.as_ptr()) };
+        note("ibv_destroy_cq", errno);
+    }
+}

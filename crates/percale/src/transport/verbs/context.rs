@@ -1,0 +1,268 @@
+//! Devices, opened, and protection domains in them.
+
+#![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
+
+use std::ffi::CStr;
+use std::fmt;
+use std::mem::{MaybeUninit, offset_of};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::abi::{self, Library};
+use super::error::{Handle, VerbsError};
+use crate::memory::forked::forked;
+use crate::wire::queue_pair::Gid;
+
+/// An opened device.
+///
+/// It notes what the device tells unasked ([`look`](Self::look)): once that was the device's end, [`lost`](Self::lost) says so.
+pub struct Context {
+    library: &'static Library,
+    ptr: Handle<abi::Context>,
+    name: String,
+    lost: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("name", &self.name).field("lost", &self.lost()).finish_non_exhaustive()
+    }
+}
+
+/// What a device can do, as far as anybody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// How many ports it has; they are numbered from 1.
+    pub ports: u8,
+    /// Requests that one queue of a pair may hold.
+    pub requests: u32,
+    /// Entries of a completion queue.
+    pub completions: u32,
+    /// Whether it has memory windows of type 1, of type 2A, of type 2B.
+    pub windows: (bool, bool, bool),
+}
+
+/// A port, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Whether it carries traffic.
+    pub active: bool,
+    /// Whether Ethernet is under it (RoCE).
+    pub ethernet: bool,
+    /// Its local identifier; 0 with Ethernet.
+    pub lid: u16,
+    /// Its MTU as libibverbs counts: 1 is 256 bytes, each next one twice as much, 5 is 4,096.
+    pub mtu: u8,
+    /// Entries of its table of addresses.
+    pub gids: i32,
+}
+
+impl Context {
+    /// Opens every device that can be opened.
+    ///
+    /// # Errors
+    /// A text, if libibverbs or every device is missing, or none can be opened.
+    pub fn open_all() -> Result<Vec<Arc<Self>>, String> {
+        let library = Library::get()?;
+        let mut count = 0;
+        // SAFETY: the call writes one integer.
+        let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
+        let list = Handle::given("ibv_get_device_list", list).map_err(|error| match error.errno {
+            libc::ENOSYS => "this kernel has no RDMA (ib_uverbs is not loaded)".to_owned(),
+            _ => error.to_string(),
+        })?;
+        let (mut opened, mut why) = (Vec::new(), "there is no RDMA device here".to_owned());
+        for at in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has `count` entries.
+            let device = unsafe { list.as_ptr().wrapping_add(at).read() };
+            match Self::open(library, device) {
+                Ok(context) => opened.push(Arc::new(context)),
+                Err(error) => why = error,
+            }
+        }
+        // SAFETY: the list is the call's above, and freed once; the opened devices stay.
+        unsafe { (library.ibv_free_device_list)(list.as_ptr()) };
+        if opened.is_empty() { Err(why) } else { Ok(opened) }
+    }
+
+    fn open(library: &'static Library, device: *mut abi::Device) -> Result<Self, String> {
+        let name = device.wrapping_byte_add(offset_of!(abi::Device, name)).cast();
+        // SAFETY: the device is of a list that is not freed yet; its name is a field of it, ended by a zero.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        // SAFETY: as above.
+        let ptr = unsafe { (library.ibv_open_device)(device) };
+        let ptr = Handle::given("ibv_open_device", ptr).map_err(|error| format!("{name}: {error}"))?;
+        let context = Self { library, ptr, name, lost: Mutex::default() };
+        rustix::io::ioctl_fionbio(context.as_fd(), true).map_err(|error| format!("{}: {error}", context.name))?;
+        Ok(context)
+    }
+
+    /// Its name, as `rdma link` shows it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut abi::Context {
+        self.ptr.as_ptr()
+    }
+
+    /// The driver's own functions.
+    pub(super) fn ops(&self) -> &abi::ContextOps {
+        // SAFETY: the context lives as long as this; its table is filled before the device is opened and not changed.
+        unsafe { &(*self.ptr.as_ptr()).ops }
+    }
+
+    /// What it can do.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn limits(&self) -> Result<DeviceLimits, VerbsError> {
+        let mut attr = MaybeUninit::<abi::DeviceAttr>::zeroed();
+        // SAFETY: the call fills the structure, which has its layout.
+        let errno = unsafe { (self.library.ibv_query_device)(self.as_ptr(), attr.as_mut_ptr()) };
+        VerbsError::check("ibv_query_device", errno)?;
+        // SAFETY: it was zeroed, and all its fields are plain integers.
+        let attr = unsafe { attr.assume_init() };
+        let has = |flag| attr.device_cap_flags & flag != 0;
+        let some = |count: i32| u32::try_from(count).unwrap_or(0);
+        Ok(DeviceLimits {
+            ports: attr.phys_port_cnt,
+            requests: some(attr.max_qp_wr),
+            completions: some(attr.max_cqe),
+            windows: (
+                has(abi::DEVICE_MEM_WINDOW),
+                has(abi::DEVICE_MEM_WINDOW_TYPE_2A),
+                has(abi::DEVICE_MEM_WINDOW_TYPE_2B),
+            ),
+        })
+    }
+
+    /// What one of its ports is.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn port(&self, number: u8) -> Result<Port, VerbsError> {
+        let mut attr = MaybeUninit::<abi::PortAttr>::zeroed();
+        // SAFETY: the call fills the first fields of the structure, which has its layout, and leaves the last ones.
+        let errno = unsafe { (self.library.ibv_query_port)(self.as_ptr(), number, attr.as_mut_ptr()) };
+        VerbsError::check("ibv_query_port", errno)?;
+        // SAFETY: it was zeroed, and all its fields are plain integers.
+        let attr = unsafe { attr.assume_init() };
+        Ok(Port {
+            active: attr.state == abi::PORT_ACTIVE,
+            ethernet: attr.link_layer == abi::LINK_LAYER_ETHERNET,
+            lid: attr.lid,
+            mtu: u8::try_from(attr.active_mtu.clamp(1, abi::MTU_4096)).unwrap_or(1),
+            gids: attr.gid_tbl_len,
+        })
+    }
+
+    /// An address of a port; all zero if that entry of its table is free.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn gid(&self, port: u8, index: i32) -> Result<Gid, VerbsError> {
+        let mut gid = abi::AlignedGid::default();
+        // SAFETY: the call writes one address, to an aligned one.
+        let failed = unsafe { (self.library.ibv_query_gid)(self.as_ptr(), port, index, &raw mut gid.raw) };
+        if failed == 0 { Ok(gid.raw) } else { Err(VerbsError::last("ibv_query_gid")) }
+    }
+
+    /// Reads what the device told unasked since the last look. Never blocks.
+    pub fn look(&self) {
+        loop {
+            let mut event = abi::AsyncEvent { element: 0, event_type: 0 };
+            // SAFETY: the call writes one event; its descriptor does not block.
+            if unsafe { (self.library.ibv_get_async_event)(self.as_ptr(), &raw mut event) } != 0 {
+                return;
+            }
+            tracing::debug!(device = self.name, event = event.event_type, "the device tells");
+            if matches!(event.event_type, abi::EVENT_DEVICE_FATAL | abi::EVENT_CQ_ERR) {
+                let why = format!("the RDMA device {} failed or was removed", self.name);
+                self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+            }
+            // SAFETY: the event was just read; what it is about is ended only after it is acknowledged (that call waits).
+            unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
+        }
+    }
+
+    /// Why the device is not there any more, as far as [`look`](Self::look) has seen.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl AsFd for Context {
+    /// Readable when the device has told something.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context lives as long as this.
+        let fd = unsafe { (*self.ptr.as_ptr()).async_fd };
+        // SAFETY: the descriptor is open as long as the context.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if forked() {
+            return; // The device is the parent's.
+        }
+        // SAFETY: whatever was made of the context holds it, so nothing is left; it is closed once.
+        let errno = unsafe { (self.library.ibv_close_device)(self.as_ptr()) };
+        note("ibv_close_device", errno);
+    }
+}
+
+/// Something could not be ended: it leaks, which is worth a line.
+pub(super) fn note(call: &'static str, errno: i32) {
+    if let Err(error) = VerbsError::check(call, errno) {
+        tracing::error!(%error, "a verbs object cannot be ended");
+    }
+}
+
+/// A protection domain: what was made in it works together.
+#[derive(Debug)]
+pub struct ProtectionDomain {
+    ptr: Handle<abi::Pd>,
+    context: Arc<Context>,
+}
+
+impl ProtectionDomain {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, VerbsError> {
+        // SAFETY: the context is open.
+        let ptr = unsafe { (context.library.ibv_alloc_pd)(context.as_ptr()) };
+        let ptr = Handle::given("ibv_alloc_pd", ptr)?;
+        Ok(Arc::new(Self { ptr, context: Arc::clone(context) }))
+    }
+
+    /// The device that it is of.
+    #[must_use]
+    pub const fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut abi::Pd {
+        self.ptr.as_ptr()
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        // SAFETY: whatever was made in the domain holds it, so nothing is left; it is ended once.
+        let errno = unsafe { (self.context.library.ibv_dealloc_pd)(self.as_ptr()) };
+        note("ibv_dealloc_pd", errno);
+    }
+}

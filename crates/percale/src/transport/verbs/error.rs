@@ -1,0 +1,71 @@
+//! What libibverbs says when something fails, and the pointers that it gives.
+
+#![expect(unsafe_code, reason = "a pointer that may go to other threads; the blocks state their own reasons")]
+
+use std::ptr::NonNull;
+use std::{fmt, io};
+
+/// A call of libibverbs failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {}", io::Error::from_raw_os_error(*.errno))]
+pub struct VerbsError {
+    /// Which.
+    pub call: &'static str,
+    /// The errno that it gave.
+    pub errno: i32,
+}
+
+impl VerbsError {
+    /// What a call said that gives its errno.
+    pub(super) const fn check(call: &'static str, errno: i32) -> Result<(), Self> {
+        // Some drivers give the negative of it.
+        if errno == 0 { Ok(()) } else { Err(Self { call, errno: errno.saturating_abs() }) }
+    }
+
+    /// What a call said that leaves its errno behind.
+    pub(super) fn last(call: &'static str) -> Self {
+        Self { call, errno: io::Error::last_os_error().raw_os_error().filter(|errno| *errno != 0).unwrap_or(libc::EIO) }
+    }
+
+    /// It asks for what the device's driver does not have.
+    pub(super) const fn unsupported(call: &'static str) -> Self {
+        Self { call, errno: libc::EOPNOTSUPP }
+    }
+}
+
+/// The errno of an error that may be a [`VerbsError`].
+pub(crate) fn errno_of(error: &io::Error) -> i32 {
+    let verbs = error.get_ref().and_then(|inner| inner.downcast_ref::<VerbsError>());
+    verbs.map(|error| error.errno).or(error.raw_os_error()).filter(|errno| *errno > 0).unwrap_or(libc::EIO)
+}
+
+impl From<VerbsError> for io::Error {
+    fn from(error: VerbsError) -> Self {
+        Self::new(Self::from_raw_os_error(error.errno).kind(), error)
+    }
+}
+
+/// A pointer to what libibverbs allocated; its owner ends it.
+pub(super) struct Handle<T>(NonNull<T>);
+
+impl<T> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:p}", self.0)
+    }
+}
+
+// SAFETY: libibverbs' objects may be used from any thread; each call takes the locks that it needs.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+impl<T> Handle<T> {
+    /// What a call gave, or why it gave nothing.
+    pub(super) fn given(call: &'static str, ptr: *mut T) -> Result<Self, VerbsError> {
+        NonNull::new(ptr).map(Self).ok_or_else(|| VerbsError::last(call))
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}

@@ -1,0 +1,43 @@
+//! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's own RoCE in software.
+//!
+//! * `abi` is libibverbs as C has it, found by dlopen: a machine without it builds and runs.
+//! * Safe, small wrappers, each of which keeps alive what it needs: [`Context`], [`ProtectionDomain`], [`MemoryRegion`],
+//!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
+//!   request. In a forked child they end nothing: what they name is the parent's.
+//! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
+//! * [`Adapter`] chooses device, port and address, or says what is missing.
+//! * [`Wire`] is a byte stream over a queue pair, with credits; [`VerbsLink`] the link of it, which carries the frames that
+//!   TCP carries.
+
+mod abi;
+mod adapter;
+mod completion;
+mod context;
+mod error;
+mod link;
+mod pair;
+mod reach;
+mod region;
+#[cfg(not(loom))]
+mod registrar;
+#[cfg(all(test, not(loom)))]
+mod registrar_tests;
+#[cfg(test)]
+mod tests;
+mod window;
+mod wire;
+
+pub use crate::wire::queue_pair::{End, Gid};
+pub use adapter::Adapter;
+pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
+pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
+pub use error::VerbsError;
+pub(crate) use error::errno_of;
+pub use link::VerbsLink;
+pub use pair::{PairSize, Path, QueuePair};
+pub use reach::Reach;
+pub use region::{MemoryRegion, Rights};
+#[cfg(not(loom))]
+pub use registrar::{Registration, VerbsRegistrar};
+pub use window::{Binding, Window, WindowKind};
+pub use wire::Wire;

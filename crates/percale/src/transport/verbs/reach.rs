@@ -1,0 +1,106 @@
+//! Access to registered memory of this process through the device itself: what a peer would read and write there.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::adapter::Adapter;
+use super::completion::{CompletionChannel, CompletionQueue};
+use super::pair::{PairSize, QueuePair};
+use super::region::{MemoryRegion, Rights};
+
+/// How long one access may take; a device that does not answer in this time never will.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Two queue pairs of one device, connected to each other: the first reads and writes memory that is registered in the
+/// adapter's protection domain, as a peer does. For one thread, one access at a time.
+#[derive(Debug)]
+pub struct Reach {
+    adapter: Arc<Adapter>,
+    buffers: Arc<MemoryRegion>,
+    pairs: Option<Pairs>,
+}
+
+#[derive(Debug)]
+struct Pairs {
+    queue: Arc<CompletionQueue>,
+    near: QueuePair,
+    /// Whose peer the near one is; nothing is posted there.
+    _far: QueuePair,
+}
+
+impl Reach {
+    /// For accesses of so many bytes at most.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn new(adapter: &Arc<Adapter>, most: usize) -> io::Result<Self> {
+        let buffers = MemoryRegion::new(adapter.domain(), most, Rights::LOCAL_WRITE)?;
+        let pairs = Some(Pairs::new(adapter, &buffers)?);
+        Ok(Self { adapter: Arc::clone(adapter), buffers, pairs })
+    }
+
+    /// Writes to the memory that a remote key names, which was registered at this address.
+    ///
+    /// # Errors
+    /// How the device ended it. That it went well says that the bytes are in the registered pages.
+    pub fn write(&mut self, bytes: &[u8], address: u64, key: u32) -> io::Result<()> {
+        if self.buffers.copy_in(bytes, 0, bytes.len()) != bytes.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.access(|pair| pair.post_write(1, 0, bytes.len(), (address, key)))
+    }
+
+    /// Reads from there.
+    ///
+    /// # Errors
+    /// How the device ended it.
+    pub fn read(&mut self, bytes: &mut [u8], address: u64, key: u32) -> io::Result<()> {
+        let len = bytes.len();
+        self.access(|pair| pair.post_read(1, 0, len, (address, key)))?;
+        if self.buffers.copy_out(0, len, bytes) == len { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    fn access(&mut self, post: impl FnOnce(&QueuePair) -> Result<(), super::VerbsError>) -> io::Result<()> {
+        let pairs = match self.pairs.take() {
+            Some(pairs) => pairs,
+            None => Pairs::new(&self.adapter, &self.buffers)?,
+        };
+        post(&pairs.near)?;
+        pairs.completed()?;
+        // After an error the pair takes no more requests, and is not kept.
+        self.pairs = Some(pairs);
+        Ok(())
+    }
+}
+
+impl Pairs {
+    fn new(adapter: &Adapter, buffers: &Arc<MemoryRegion>) -> io::Result<Self> {
+        let channel = CompletionChannel::new(adapter.domain().context())?;
+        let queue = CompletionQueue::new(&channel, 4)?;
+        let size = PairSize { sends: 1, receives: 1, inline: 0 };
+        let (near, far) = (QueuePair::new(&queue, buffers, size)?, QueuePair::new(&queue, buffers, size)?);
+        let path = adapter.path();
+        near.prepare(path, Rights::LOCAL_WRITE)?;
+        far.prepare(path, Rights::REMOTE_READ | Rights::REMOTE_WRITE)?;
+        let (here, there) = (adapter.end(near.number())?, adapter.end(far.number())?);
+        near.connect(path, &here, &there)?;
+        far.connect(path, &there, &here)?;
+        Ok(Self { queue, near, _far: far })
+    }
+
+    /// Waits for the request that was posted.
+    fn completed(&self) -> io::Result<()> {
+        let until = Instant::now() + LIMIT;
+        let mut status = None;
+        loop {
+            self.queue.poll(|completion| status = Some(completion.status))?;
+            match status {
+                Some(0) => return Ok(()),
+                Some(status) => return Err(io::Error::other(self.queue.explain(status))),
+                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+}

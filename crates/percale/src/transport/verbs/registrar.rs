@@ -1,0 +1,96 @@
+//! A device as a registrar: any memory of the process, registered with it.
+
+#![expect(unsafe_code, reason = "registers memory that it does not own; each block states its own reason")]
+
+use std::io;
+use std::sync::Arc;
+
+use pindown::{Access, Pinned, Range, Registrar};
+
+use super::abi;
+use super::context::{ProtectionDomain, note};
+use super::error::Handle;
+use super::region::Rights;
+use crate::memory::forked::forked;
+
+/// Registers memory in a protection domain. Clones are the same.
+///
+/// The keys that it fills in are the device's: the local one for requests of this process, the remote one for peers. The
+/// device gives keys again after a while. What is registered stays the pages that lay at the addresses then, whatever is
+/// mapped there later: only a cache whose monitor sees that makes it safe to use a registration again.
+#[derive(Clone, Debug)]
+pub struct VerbsRegistrar {
+    domain: Arc<ProtectionDomain>,
+    always: Rights,
+}
+
+/// A registration; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Registration {
+    ptr: Handle<abi::Mr>,
+    domain: Arc<ProtectionDomain>,
+}
+
+impl VerbsRegistrar {
+    /// Of a protection domain. Each registration has the rights in `always` besides those it is asked for.
+    ///
+    /// # Safety
+    /// Devices and peers may read and write whatever is registered through this, as far as its rights go, until it is let
+    /// go: no value of a program may lie there that does not stand that.
+    #[must_use]
+    pub const unsafe fn new(domain: Arc<ProtectionDomain>, always: Rights) -> Self {
+        Self { domain, always }
+    }
+
+    fn rights(&self, access: Access) -> Rights {
+        let mut rights = self.always;
+        rights.set(Rights::REMOTE_READ, rights.contains(Rights::REMOTE_READ) || access.contains(Access::REMOTE_READ));
+        // A device wants the local right for the remote one.
+        rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::LOCAL_WRITE) || access.writes());
+        rights
+            .set(Rights::REMOTE_WRITE, rights.contains(Rights::REMOTE_WRITE) || access.contains(Access::REMOTE_WRITE));
+        rights
+    }
+}
+
+impl Registrar for VerbsRegistrar {
+    type Pin = Registration;
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Registration>> {
+        let library = self.domain.context().library();
+        let start = std::ptr::with_exposed_provenance_mut(range.start() as usize);
+        let rights = self.rights(access).bits();
+        // SAFETY: the kernel pins what is there, or refuses; that devices reach it is the promise of whoever made this.
+        let ptr = unsafe { (library.ibv_reg_mr)(self.domain.as_ptr(), start, range.len() as usize, rights) };
+        // As the kernel's number: the cache asks again after some.
+        let ptr = Handle::given("ibv_reg_mr", ptr).map_err(|error| io::Error::from_raw_os_error(error.errno))?;
+        let pin = Registration { ptr, domain: Arc::clone(&self.domain) };
+        let (local_key, remote_key) = pin.keys();
+        Ok(Pinned { pin, local_key: local_key.into(), remote_key: remote_key.into() })
+    }
+
+    fn unpin(&self, pin: Registration) {
+        drop(pin);
+    }
+}
+
+impl Registration {
+    /// The keys, for requests of this process and for peers.
+    #[must_use]
+    pub fn keys(&self) -> (u32, u32) {
+        // SAFETY: the registration lives as long as this, and its keys do not change.
+        let mr = unsafe { &*self.ptr.as_ptr() };
+        (mr.lkey, mr.rkey)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        // SAFETY: it is ended once.
+        let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.ptr.as_ptr()) };
+        note("ibv_dereg_mr", errno);
+    }
+}

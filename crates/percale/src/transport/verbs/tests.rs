@@ -1,0 +1,192 @@
+//! The wrappers on a device, if there is one; else each test says why it was skipped.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// The adapter of this machine, or a line that says why there is none.
+pub(super) fn adapter() -> Option<Arc<Adapter>> {
+    match Adapter::open() {
+        Ok(adapter) => Some(adapter),
+        Err(why) => {
+            println!("skipped: no verbs here: {why}");
+            None
+        }
+    }
+}
+
+/// One end, with a page to send from and a page to receive into.
+struct Side {
+    queue: Arc<CompletionQueue>,
+    pair: Arc<QueuePair>,
+    buffers: Arc<MemoryRegion>,
+    end: End,
+}
+
+const PAGE: usize = 4096;
+
+fn side(adapter: &Adapter) -> Side {
+    let channel = CompletionChannel::new(adapter.domain().context()).expect("a channel");
+    let queue = CompletionQueue::new(&channel, 32).expect("a queue");
+    let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::BIND;
+    let buffers = MemoryRegion::new(adapter.domain(), 2 * PAGE, rights).expect("a region");
+    let pair = QueuePair::new(&queue, &buffers, PairSize { sends: 8, receives: 8, inline: 64 }).expect("a pair");
+    pair.prepare(adapter.path(), Rights::REMOTE_WRITE | Rights::REMOTE_READ).expect("a prepared pair");
+    let end = adapter.end(pair.number()).expect("an end");
+    Side { queue, pair: Arc::new(pair), buffers, end }
+}
+
+fn sides(adapter: &Adapter) -> (Side, Side) {
+    let (one, two) = (side(adapter), side(adapter));
+    two.pair.post_receive(100, PAGE, PAGE).expect("a receive");
+    one.pair.connect(adapter.path(), &one.end, &two.end).expect("a connected pair");
+    two.pair.connect(adapter.path(), &two.end, &one.end).expect("a connected pair");
+    (one, two)
+}
+
+impl Side {
+    /// The next completion, within ten seconds. Only one comes at a time.
+    fn next(&self) -> Completion {
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut found = Vec::new();
+        while found.is_empty() {
+            self.queue.poll(|one| found.push(one)).expect("a queue that works");
+            assert!(Instant::now() < until, "no completion came");
+        }
+        assert_eq!(found.len(), 1, "one at a time: {found:?}");
+        found[0]
+    }
+
+    fn fill(&self, offset: usize, bytes: &[u8]) {
+        assert_eq!(self.buffers.copy_in(bytes, offset, bytes.len()), bytes.len());
+    }
+
+    fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert_eq!(self.buffers.copy_out(offset, len, &mut bytes), len);
+        bytes
+    }
+
+    fn name(&self, offset: usize) -> u64 {
+        self.buffers.as_ptr().wrapping_add(offset) as u64
+    }
+}
+
+#[test]
+fn a_machine_without_a_device_says_what_is_missing() {
+    match Adapter::open() {
+        Ok(adapter) => assert!(adapter.describe().contains("port"), "{}", adapter.describe()),
+        Err(why) => assert!(why.len() > 10, "{why:?} says nothing"),
+    }
+}
+
+#[test]
+fn messages_travel_with_their_immediate_data() {
+    let Some(adapter) = adapter() else { return };
+    let (one, two) = sides(&adapter);
+    one.fill(0, b"through the device");
+    one.pair.post_send(7, 0, 18, Some(0xfeed)).expect("a send");
+    let sent = one.next();
+    assert_eq!((sent.id, sent.status, sent.receive), (7, 0, false));
+    let got = two.next();
+    assert_eq!((got.id, got.status, got.receive, got.len, got.immediate), (100, 0, true, 18, Some(0xfeed)));
+    assert_eq!(two.bytes(PAGE, 18), b"through the device");
+}
+
+#[test]
+fn memory_outside_the_region_is_refused() {
+    let Some(adapter) = adapter() else { return };
+    let (one, _two) = sides(&adapter);
+    for (offset, len) in [(2 * PAGE, 1), (0, 2 * PAGE + 1), (usize::MAX, 2), (1, usize::MAX)] {
+        let refused = one.pair.post_send(1, offset, len, None).expect_err("outside");
+        assert_eq!(refused.errno, libc::EFAULT, "{refused}");
+        assert_eq!(one.pair.post_receive(1, offset, len).map_err(|error| error.errno), Err(libc::EFAULT));
+    }
+}
+
+#[test]
+fn an_armed_queue_makes_its_channel_readable() {
+    use std::os::fd::AsFd;
+    let Some(adapter) = adapter() else { return };
+    let (one, two) = sides(&adapter);
+    let readable = |wait: i64| {
+        let mut fds =
+            [rustix::event::PollFd::from_borrowed_fd(two.queue.channel().as_fd(), rustix::event::PollFlags::IN)];
+        let wait = rustix::time::Timespec { tv_sec: wait, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&wait)).expect("a poll") == 1
+    };
+    two.queue.arm().expect("an armed queue");
+    assert!(!readable(0), "nothing has come");
+    one.pair.post_send(1, 0, 1, None).expect("a send");
+    assert!(readable(10), "what came was not told");
+    two.queue.hush();
+    assert!(!readable(0), "what was told is told again");
+    assert_eq!(two.next().id, 100);
+}
+
+#[test]
+fn a_pair_that_fails_gives_back_what_was_posted() {
+    let Some(adapter) = adapter() else { return };
+    let (_one, two) = sides(&adapter);
+    two.pair.fail().expect("a failed pair");
+    let got = two.next();
+    assert_eq!((got.id, got.status != 0), (100, true), "{}", two.queue.explain(got.status));
+}
+
+#[test]
+fn mw_windows_of_both_types_give_their_right_and_take_it_back() {
+    let Some(adapter) = adapter() else { return };
+    let (_, a2, b2) = adapter.domain().context().limits().expect("limits").windows;
+    for kind in [WindowKind::One, WindowKind::Two] {
+        if kind == WindowKind::Two && !a2 && !b2 {
+            println!("skipped: {} has no windows of type 2", adapter.describe());
+            continue;
+        }
+        let (one, two) = sides(&adapter);
+        let window = Window::new(adapter.domain(), kind).expect("a window");
+        let binding =
+            Binding { region: &two.buffers, offset: 64, len: 128, rights: Rights::REMOTE_WRITE | Rights::REMOTE_READ };
+        let unbound = window.remote_key();
+        window.bind(&two.pair, 1, binding).expect("a bind");
+        let bound = two.next();
+        assert_eq!((bound.id, bound.status), (1, 0), "{kind:?}: {}", two.queue.explain(bound.status));
+        let key = window.remote_key();
+        assert_ne!(key, unbound, "a bind gives a new key");
+        one.fill(0, b"windowed");
+        one.pair.post_write(2, 0, 8, (two.name(64), key)).expect("a write");
+        let written = one.next();
+        assert_eq!((written.id, written.status), (2, 0), "{kind:?}: {}", one.queue.explain(written.status));
+        assert_eq!(two.bytes(64, 8), b"windowed");
+        if kind == WindowKind::Two {
+            assert_eq!(window.bind(&two.pair, 3, binding).map_err(|error| error.errno), Err(libc::EBUSY));
+            window.invalidate(&two.pair, 3).expect("an invalidation");
+            assert_eq!(window.invalidate(&two.pair, 4).map_err(|error| error.errno), Err(libc::EINVAL));
+        } else {
+            window.bind(&two.pair, 3, Binding { len: 0, ..binding }).expect("an unbinding");
+        }
+        let taken = two.next();
+        assert_eq!((taken.id, taken.status), (3, 0), "{kind:?}: {}", two.queue.explain(taken.status));
+        one.fill(0, b"too late");
+        one.pair.post_write(5, 0, 8, (two.name(64), key)).expect("a write");
+        let refused = one.next();
+        assert_ne!(refused.status, 0, "{kind:?}: a right that was taken back still works");
+        assert_eq!(two.bytes(64, 8), b"windowed", "{kind:?}: bytes landed through a right that was taken back");
+    }
+}
+
+#[test]
+fn objects_may_be_dropped_in_any_order() {
+    let Some(adapter) = adapter() else { return };
+    let context = Arc::clone(adapter.domain().context());
+    let (one, two) = sides(&adapter);
+    drop(adapter);
+    let Side { queue, pair, buffers, .. } = one;
+    drop(buffers);
+    drop(queue);
+    pair.post_send(1, 0, 8, None).expect("a pair keeps what it is made of");
+    assert_eq!(two.next().len, 8);
+    drop(two);
+    drop(pair);
+    assert!(context.limits().is_ok());
+}

@@ -1,0 +1,443 @@
+//! A byte stream over one queue pair: what a link's frames travel in.
+//!
+//! Bytes are copied into slots of registered memory and sent as messages of at most [`SLOT`] bytes; the receiver copies them
+//! out of the slot that the device chose, and posts that slot anew. So a message is one piece of the stream, whatever
+//! frames it holds, and nothing of the user's memory is registered.
+//!
+//! **Credits.** A message needs a receive that is posted, so each side counts: a message with bytes costs one of
+//! [`CREDITS`] credits, and the receiver gives back, as immediate data of whatever it sends next, one for each slot that it
+//! has posted anew. Once it owes half of them it sends a *note*: a message of no bytes, which costs no credit. Notes need
+//! receives too: each note stands for half of the credits, and no more can come back than were spent, so at most two
+//! are on their way; [`NOTES`] receives are posted beyond the credits. Hence no receiver is ever found without a receive.
+//!
+//! **The end.** A queue pair that goes tells its peer nothing. So the two keep the TCP connection over which they met, and send
+//! nothing over it: its end is the peer's. What was acknowledged before is there by then, and is delivered first.
+//!
+//! Everything that the device or the peer says is checked: which slot, how many bytes, how many credits.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::region::Rights;
+use super::{Adapter, Completion, CompletionChannel, CompletionQueue, End, MemoryRegion, PairSize, QueuePair, abi};
+use crate::transport::Broken;
+use crate::transport::tcp::{Socket, Stream};
+
+/// Bytes of a message at most.
+const SLOT: usize = 4 << 10;
+/// Messages with bytes that may lie with one side unread: as much as sockets hold, so that who closes need not wait for who
+/// is to read.
+const CREDITS: usize = 128;
+/// Messages with bytes that may be without an acknowledgement of the peer's device.
+const SENDS: usize = 32;
+/// Notes for which there are receives, and sends.
+const NOTES: usize = 4;
+/// Receives that are posted.
+const RECEIVES: usize = CREDITS + NOTES;
+/// Bytes that a message may carry in its request, if the device lets it.
+const INLINE: u32 = 256;
+/// Polls that find nothing after the peer's end was seen, until it is believed that nothing more comes: its last bytes may
+/// be in memory a moment later than the end of the other connection.
+const LAST_LOOKS: u32 = 64;
+
+/// Of a request's number: it is a receive, into the slot that the rest names.
+const RECEIVE: u64 = 1 << 62;
+/// It is a note.
+const NOTE: u64 = 1 << 63;
+
+/// One end of the stream.
+#[derive(Debug)]
+pub struct Wire {
+    pair: QueuePair,
+    adapter: Arc<Adapter>,
+    ours: End,
+    /// The connection whose end is the peer's, once that stands.
+    watched: Option<Socket>,
+    /// Wakes whoever sleeps on what the device tells unasked: a descriptor of this wire's own, for its owner's epoll.
+    events: Option<OwnedFd>,
+    /// Messages with bytes that we may send.
+    credits: usize,
+    /// Slots posted anew that the peer was not told of.
+    owed: usize,
+    /// Messages with bytes that were posted, and that were acknowledged; the first one's slot is their number in the ring.
+    sent: u64,
+    acknowledged: u64,
+    /// The same in bytes.
+    bytes_sent: u64,
+    bytes_acknowledged: u64,
+    /// How many bytes each slot holds that is under way.
+    lengths: [u32; SENDS],
+    /// Notes under way.
+    notes: usize,
+    /// Slots with bytes to be read: which, and how many bytes.
+    arrived: VecDeque<(usize, usize)>,
+    /// Of the first of them: how many were read.
+    taken: usize,
+    /// Which receives are posted.
+    posted: [bool; RECEIVES],
+    /// The peer's end was seen; polls that found nothing since.
+    ended: Option<u32>,
+    failed: Option<Broken>,
+}
+
+impl Wire {
+    /// Makes one, not connected yet: [`ours`](Self::ours) is what the peer must know.
+    ///
+    /// # Errors
+    /// What the device says; ENOMEM mostly means that the limit of locked memory is reached.
+    pub fn new(adapter: &Arc<Adapter>) -> io::Result<Self> {
+        let context = adapter.domain().context();
+        let channel = CompletionChannel::new(context)?;
+        let sends = (SENDS + NOTES) as u32;
+        let queue = CompletionQueue::new(&channel, sends + RECEIVES as u32)?;
+        let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
+        let size = PairSize { sends, receives: RECEIVES as u32, inline: INLINE };
+        // Some devices carry nothing in a request.
+        let pair = QueuePair::new(&queue, &buffers, size)
+            .or_else(|_| QueuePair::new(&queue, &buffers, PairSize { inline: 0, ..size }))?;
+        pair.prepare(adapter.path(), Rights::empty())?;
+        let ours = adapter.end(pair.number())?;
+        let mut wire = Self {
+            pair,
+            adapter: Arc::clone(adapter),
+            ours,
+            watched: None,
+            events: None,
+            credits: CREDITS,
+            owed: 0,
+            sent: 0,
+            acknowledged: 0,
+            bytes_sent: 0,
+            bytes_acknowledged: 0,
+            lengths: [0; SENDS],
+            notes: 0,
+            arrived: VecDeque::new(),
+            taken: 0,
+            posted: [false; RECEIVES],
+            ended: None,
+            failed: None,
+        };
+        for slot in 0..RECEIVES {
+            wire.post_receive(slot)?;
+        }
+        Ok(wire)
+    }
+
+    /// What the peer must know to connect.
+    #[must_use]
+    pub const fn ours(&self) -> End {
+        self.ours
+    }
+
+    /// Connects. The peer must have done so, too, before this side sends.
+    ///
+    /// # Errors
+    /// What the device says, which may be about the peer's address.
+    pub fn connect(&self, peer: &End) -> io::Result<()> {
+        Ok(self.pair.connect(self.adapter.path(), &self.ours, peer)?)
+    }
+
+    /// Takes the connection whose end is the peer's; it stands, and nothing is sent over it any more.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn watch(&mut self, connection: Socket) -> io::Result<()> {
+        self.events = Some(self.adapter.domain().context().as_fd().try_clone_to_owned()?);
+        self.watched = Some(connection);
+        Ok(())
+    }
+
+    /// Readable when something was completed after [`arm`](Self::arm).
+    #[must_use]
+    pub fn completions(&self) -> BorrowedFd<'_> {
+        self.pair.queue().channel().as_fd()
+    }
+
+    /// Readable when [`look`](Self::look) should be called.
+    pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.watched.iter().map(Socket::as_fd).chain(self.events.iter().map(OwnedFd::as_fd))
+    }
+
+    /// Device, port and address, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.adapter.describe()
+    }
+
+    /// Makes the next completion wake whoever sleeps on the descriptor; what is there already does not.
+    pub fn arm(&mut self) {
+        self.pair.queue().hush();
+        if let Err(error) = self.pair.queue().arm() {
+            self.fail(Broken::Died(error.to_string()));
+        }
+    }
+
+    /// Looks whether the peer's end or the device's was told.
+    #[cold]
+    pub fn look(&mut self) {
+        let context = self.adapter.domain().context();
+        context.look();
+        if let Some(why) = context.lost() {
+            self.fail(Broken::Died(why));
+        }
+        let Some(connection) = &self.watched else { return };
+        match rustix::net::recv(connection, &mut [0u8; 16], RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((0, _)) => self.ended = self.ended.or(Some(0)),
+            Ok(_) => self.fail(Broken::Protocol("bytes came over a connection that has nothing to say".into())),
+            Err(Errno::TIMEDOUT) => {
+                self.fail(Broken::Timeout("its host did not answer the probes of the connection".into()));
+            }
+            Err(_) => self.ended = self.ended.or(Some(0)),
+        }
+    }
+
+    /// Whether the stream carries nothing any more.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.failed.is_some() || self.ended.is_some()
+    }
+
+    /// Bytes that were sent, and that were acknowledged: these are with the peer's device.
+    #[must_use]
+    pub const fn progress(&self) -> (u64, u64) {
+        (self.bytes_sent, self.bytes_acknowledged)
+    }
+
+    fn fail(&mut self, why: Broken) {
+        tracing::debug!(%why, "a queue pair's connection failed");
+        self.failed.get_or_insert(why);
+    }
+
+    fn post_receive(&mut self, slot: usize) -> io::Result<()> {
+        self.pair.post_receive(RECEIVE | slot as u64, receive_offset(slot), SLOT)?;
+        self.posted[slot] = true;
+        Ok(())
+    }
+
+    /// Gives a slot back to the device.
+    fn repost(&mut self, slot: usize) {
+        if self.failed.is_none()
+            && let Err(error) = self.post_receive(slot)
+        {
+            self.fail(Broken::Died(error.to_string()));
+        }
+    }
+
+    /// Takes what completed; how much that was.
+    #[inline]
+    fn take(&mut self) -> usize {
+        let mut some = [None; super::POLLED];
+        let mut count = 0;
+        let polled = self.pair.queue().poll(|one| {
+            if let Some(place) = some.get_mut(count) {
+                *place = Some(one);
+                count += 1;
+            }
+        });
+        if let Err(error) = polled {
+            self.fail(Broken::Died(error.to_string()));
+        }
+        for one in some.iter().take(count).flatten() {
+            self.completed(one);
+        }
+        count
+    }
+
+    fn completed(&mut self, one: &Completion) {
+        if one.status != 0 {
+            return self.went_wrong(one);
+        }
+        let result = match one.id {
+            id if id & RECEIVE != 0 => self.received((id & !RECEIVE) as usize, one),
+            NOTE => match self.notes.checked_sub(1) {
+                Some(left) => {
+                    self.notes = left;
+                    Ok(())
+                }
+                None => Err("a note that was not sent"),
+            },
+            id if id == self.acknowledged && id < self.sent => {
+                self.bytes_acknowledged += u64::from(self.lengths[ring(id)]);
+                self.acknowledged += 1;
+                Ok(())
+            }
+            _ => Err("a send that was not under way"),
+        };
+        if let Err(what) = result {
+            self.fail(Broken::Protocol(format!("the device completed {what}")));
+        }
+    }
+
+    /// A message has come.
+    fn received(&mut self, slot: usize, one: &Completion) -> Result<(), &'static str> {
+        let posted = self.posted.get_mut(slot).ok_or("a receive into no slot")?;
+        if !std::mem::replace(posted, false) || one.len as usize > SLOT {
+            return Err("a receive that was not posted");
+        }
+        let credits = self.credits + one.immediate.unwrap_or(0) as usize;
+        if credits > CREDITS {
+            self.fail(Broken::Protocol("the peer gives back more credits than there are".into()));
+            return Ok(());
+        }
+        self.credits = credits;
+        if one.len == 0 {
+            self.repost(slot);
+        } else if self.arrived.len() == CREDITS {
+            self.fail(Broken::Protocol("the peer sends more than its credits allow".into()));
+        } else {
+            self.arrived.push_back((slot, one.len as usize));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn went_wrong(&mut self, one: &Completion) {
+        let text = self.pair.queue().explain(one.status);
+        self.fail(match one.status {
+            abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => {
+                Broken::Timeout(format!("its device did not answer: {text}"))
+            }
+            abi::WC_WR_FLUSH_ERR => Broken::Died(format!("the queue pair is in error: {text}")),
+            _ => Broken::Died(format!("a request failed: {text}")),
+        });
+    }
+
+    /// Tells the peer of slots that were posted anew, once they are so many that it may be waiting for them.
+    fn give_back(&mut self) {
+        if self.owed < CREDITS / 2 || self.notes >= NOTES || self.failed.is_some() {
+            return;
+        }
+        match self.pair.post_send(NOTE, 0, 0, Some(self.owed as u32)) {
+            Ok(()) => (self.owed, self.notes) = (0, self.notes + 1),
+            Err(error) => self.fail(Broken::Died(error.to_string())),
+        }
+    }
+
+    /// Whether a message can be sent now.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.credits > 0 && self.sent - self.acknowledged < SENDS as u64
+    }
+
+    /// Sends the first `len` bytes of the next slot.
+    #[inline]
+    fn send_slot(&mut self, len: usize) -> bool {
+        let slot = ring(self.sent);
+        let immediate = (self.owed > 0).then_some(self.owed as u32);
+        if let Err(error) = self.pair.post_send(self.sent, slot * SLOT, len, immediate) {
+            self.fail(Broken::Died(error.to_string()));
+            return false;
+        }
+        self.lengths[slot] = len as u32;
+        (self.sent, self.credits, self.owed) = (self.sent + 1, self.credits - 1, 0);
+        self.bytes_sent += len as u64;
+        true
+    }
+
+    const fn error(&self) -> Errno {
+        match self.failed {
+            Some(Broken::Timeout(_)) => Errno::TIMEDOUT,
+            _ => Errno::CONNRESET,
+        }
+    }
+}
+
+/// The slot of a message.
+const fn ring(number: u64) -> usize {
+    (number % SENDS as u64) as usize
+}
+
+/// Where the slot of a receive lies.
+const fn receive_offset(slot: usize) -> usize {
+    (SENDS + slot) * SLOT
+}
+
+impl Stream for Wire {
+    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let came = self.take();
+        let mut done = 0;
+        'filled: for to in into {
+            let mut at = 0;
+            while at < to.len() {
+                let Some(&(slot, len)) = self.arrived.front() else { break 'filled };
+                let from = receive_offset(slot) + self.taken;
+                let copied = self.pair.buffers().copy_out(from, len - self.taken, &mut to[at..]);
+                (at, done, self.taken) = (at + copied, done + copied, self.taken + copied);
+                if self.taken == len {
+                    self.arrived.pop_front();
+                    self.taken = 0;
+                    self.repost(slot);
+                    self.owed += 1;
+                }
+            }
+        }
+        self.give_back();
+        if done > 0 {
+            return Ok(done);
+        }
+        if self.failed.is_some() {
+            return Err(self.error());
+        }
+        match &mut self.ended {
+            Some(looks) if came == 0 && *looks >= LAST_LOOKS => Ok(0),
+            Some(looks) => {
+                *looks = if came == 0 { *looks + 1 } else { 0 };
+                Err(Errno::AGAIN)
+            }
+            None => Err(Errno::AGAIN),
+        }
+    }
+
+    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        if !self.has_room() {
+            self.take();
+        }
+        let (mut done, mut filled) = (0, 0);
+        for piece in from {
+            let mut rest: &[u8] = piece;
+            while !rest.is_empty() {
+                if self.failed.is_some() {
+                    return Err(self.error());
+                }
+                if !self.has_room() {
+                    return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
+                }
+                let copied = self.pair.buffers().copy_in(rest, ring(self.sent) * SLOT + filled, SLOT - filled);
+                (rest, filled) = (&rest[copied..], filled + copied);
+                if filled == SLOT {
+                    if !self.send_slot(filled) {
+                        return Err(self.error());
+                    }
+                    (done, filled) = (done + filled, 0);
+                }
+            }
+        }
+        if filled > 0 {
+            if !self.send_slot(filled) {
+                return Err(self.error());
+            }
+            done += filled;
+        }
+        Ok(done)
+    }
+
+    /// Whether everything that was sent is acknowledged, all that came is read, and nothing tells of an end.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        self.sent == self.acknowledged && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()
+    }
+
+    fn failure(&self) -> Option<&Broken> {
+        self.failed.as_ref()
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

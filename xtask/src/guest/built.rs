@@ -1,0 +1,82 @@
+//! Test programs and commands as cargo builds them here, for the guest.
+
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// What cargo says of a program that it has built, among much else.
+#[derive(Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+    target: Option<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+/// The test program of a package's library ("percale") or of one of its integration tests ("percale-conformance:conformance"),
+/// and the package's own programs, which its tests may start.
+pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)> {
+    let (package, target) = split(name);
+    let mut arguments = vec!["test", "--no-run", "--quiet", "--message-format=json", "-p", package];
+    match target {
+        None => arguments.push("--lib"),
+        Some(target) => arguments.extend(["--test", target]),
+    }
+    let output = place.cargo().args(arguments).output()?;
+    let mut programs = programs_in(output.success()?);
+    let at = programs.iter().position(|(kind, its, _)| match target {
+        None => kind != "bin",
+        Some(target) => kind == "test" && its == target,
+    });
+    let at = at.ok_or_else(|| Failure::new(format!("cargo built no test program of {name}")))?;
+    let (_, _, program) = programs.remove(at);
+    Ok((program, programs.into_iter().map(|(_, _, path)| path).collect()))
+}
+
+/// The command `percale`, in the profile of the tests.
+pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
+    let output = place.cargo().args(["build", "--quiet", "--message-format=json", "-p", "percale-cli"]).output()?;
+    let programs = programs_in(output.success()?);
+    let found = programs.into_iter().find(|(kind, name, _)| kind == "bin" && name == "percale");
+    found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no command"))
+}
+
+/// Package and integration test, in a name with or without a colon.
+fn split(name: &str) -> (&str, Option<&str>) {
+    name.split_once(':').map_or((name, None), |(package, target)| (package, Some(target)))
+}
+
+/// Kind, name and file of each program that cargo built or had.
+fn programs_in(messages: &str) -> Vec<(String, String, PathBuf)> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    let program = |message: Message| {
+        let target = message.target?;
+        Some((target.kind.into_iter().next()?, target.name, message.executable?))
+    };
+    messages.filter_map(program).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{programs_in, split};
+
+    #[test]
+    fn a_name_says_package_and_test() {
+        assert_eq!(split("percale"), ("percale", None));
+        assert_eq!(split("percale-conformance:conformance"), ("percale-conformance", Some("suite")));
+    }
+
+    #[test]
+    fn programs_are_found_among_cargos_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"a"},"executable":null}
+{"reason":"compiler-artifact","target":{"kind":["test"],"name":"suite"},"executable":"/t/suite-1"}
+{"reason":"build-finished","success":true}"#;
+        let programs = programs_in(messages);
+        assert_eq!(programs, [("test".to_owned(), "suite".to_owned(), "/t/suite-1".into())]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Debian's packages: which versions there are, and their files, unpacked beside each other and installed nowhere.
+
+use crate::failure::{Failure, Outcome};
+use crate::program::{Program, on_path};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// The package that names the newest kernel.
+const KERNEL: &str = "linux-image-amd64";
+
+/// What else the guest has: a shell, the tools that make RDMA devices, the verbs libraries, and what all these need.
+const NAMES: [&str; 16] = [
+    "busybox-static",
+    "iproute2",
+    "ibverbs-providers",
+    "libibverbs1",
+    "librdmacm1",
+    "libnl-3-200",
+    "libnl-route-3-200",
+    "libmnl0",
+    "libbpf1",
+    "libelf1",
+    "libbsd0",
+    "libmd0",
+    "libcap2",
+    "zlib1g",
+    "libgcc-s1",
+    "libc6",
+];
+
+/// The packages, by the names of their files, which have their versions in them.
+///
+/// # Errors
+/// If apt knows them not, even after its lists were brought up to date.
+pub(super) fn versions() -> Outcome<Vec<String>> {
+    if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
+        return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
+    }
+    let mut files = known_files().or_else(|_| {
+        apt("apt-get", &["update"])?;
+        known_files()
+    })?;
+    files.sort();
+    Ok(files)
+}
+
+fn known_files() -> Outcome<Vec<String>> {
+    let depends = apt("apt-cache", &["depends", KERNEL])?;
+    let kernel = depends.lines().find_map(kernel_in);
+    let kernel = kernel.ok_or_else(|| Failure::new(format!("apt knows no {KERNEL} that needs a kernel")))?;
+    let mut command = vec!["download", "--print-uris", kernel];
+    command.extend(NAMES);
+    let files: Vec<String> = apt("apt-get", &command)?.lines().filter_map(file_in).map(str::to_owned).collect();
+    if files.len() == NAMES.len() + 1 {
+        Ok(files)
+    } else {
+        Err(Failure::new(format!("apt knows only these of the guest's packages: {}", files.join(", "))))
+    }
+}
+
+/// Fetches packages, given by the names of their files, into a directory.
+pub(super) fn download(files: &[String], directory: &Path) -> Outcome {
+    let names: Vec<String> = files.iter().filter_map(|file| wish(file)).collect();
+    let program = Program::new("apt-get").args(["download", "-q"]).args(&names).within(directory);
+    program.limit(Duration::from_secs(300)).output()?.success()?;
+    let missing = files.iter().find(|file| !directory.join(file).exists());
+    missing.map_or(Ok(()), |file| Err(Failure::new(format!("apt-get brought no {file}"))))
+}
+
+/// Unpacks packages that lie in a directory, into another; the packages are removed.
+pub(super) fn unpack(files: &[String], directory: &Path, into: &Path) -> Outcome {
+    for file in files {
+        let package = directory.join(file);
+        Program::new("dpkg-deb")
+            .arg("-x")
+            .arg(&package)
+            .arg(into)
+            .limit(Duration::from_secs(300))
+            .output()?
+            .success()?;
+        fs::remove_file(&package)?;
+    }
+    Ok(())
+}
+
+fn apt(program: &str, arguments: &[&str]) -> Outcome<String> {
+    let output = Program::new(program).args(arguments).env("LC_ALL", "C").limit(Duration::from_secs(300)).output()?;
+    Ok(output.success()?.to_owned())
+}
+
+/// The kernel in "  Depends: linux-image-6.1.0-1-amd64".
+fn kernel_in(line: &str) -> Option<&str> {
+    line.trim().strip_prefix("Depends: ").filter(|name| name.starts_with("linux-image-"))
+}
+
+/// The file's name in "'http://.../x_1.deb' x_1.deb 123 SHA256:...".
+fn file_in(line: &str) -> Option<&str> {
+    line.starts_with('\'').then(|| line.split(' ').nth(1))?
+}
+
+/// What to ask apt for to get this very file: "name=version" of "name_version_architecture.deb", where a colon is "%3a".
+fn wish(file: &str) -> Option<String> {
+    let mut parts = file.split('_');
+    let (name, version) = (parts.next()?, parts.next()?);
+    Some(format!("{name}={}", version.replace("%3a", ":")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{file_in, kernel_in, wish};
+
+    #[test]
+    fn apts_lines_are_read() {
+        assert_eq!(kernel_in("  Depends: linux-image-6.1.0-1-amd64"), Some("linux-image-6.1.0-1-amd64"));
+        assert_eq!(kernel_in("linux-image-amd64"), None);
+        let line = "'http://deb.debian.org/x/busybox-static_1%3a1.35.0-4_amd64.deb' busybox-static_1%3a1.35.0-4_amd64.deb 9 SHA256:0";
+        assert_eq!(file_in(line), Some("busybox-static_1%3a1.35.0-4_amd64.deb"));
+        assert_eq!(file_in("Reading lists"), None);
+    }
+
+    #[test]
+    fn a_file_is_a_package_of_a_version() {
+        assert_eq!(wish("busybox-static_1%3a1.35.0-4_amd64.deb").as_deref(), Some("busybox-static=1:1.35.0-4"));
+        assert_eq!(wish("libc6_2.36-9_amd64.deb").as_deref(), Some("libc6=2.36-9"));
+        assert_eq!(wish("nothing"), None);
+    }
+}

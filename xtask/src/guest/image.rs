@@ -1,0 +1,214 @@
+//! The guest's kernel and first file system, made of packages once and kept under the target directory.
+
+use super::cpio::Archive;
+use super::{fetch, modules};
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::program::Program;
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// What does not go into the guest: documents, character sets, and what only starting another way needs.
+const LEFT_OUT: [&str; 7] = [
+    "/usr/share",
+    "/usr/lib/x86_64-linux-gnu/gconv",
+    "/usr/lib/locale",
+    "/lib/modules",
+    "/boot",
+    "/bin/busybox",
+    "/usr/include",
+];
+
+/// A kernel and a file system, ready to boot.
+pub(super) struct Image {
+    pub(super) kernel: PathBuf,
+    /// The file system: what is the same in every boot.
+    pub(super) base: PathBuf,
+    /// The kernel's version, as in its package's name.
+    pub(super) version: String,
+    /// Names of libraries that are in it.
+    libraries: Vec<String>,
+}
+
+impl Image {
+    /// The one made earlier, else a new one. `anew`: made of what Debian has today.
+    pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<Self> {
+        let top = place.target.join("guest");
+        let known = top.join("versions");
+        let made = |versions: &[String]| top.join(format!("image-{:016x}", digest(versions)));
+        if let (false, Ok(text)) = (anew, fs::read_to_string(&known)) {
+            let versions: Vec<String> = text.lines().map(str::to_owned).collect();
+            if made(&versions).exists() {
+                return Self::load(&made(&versions));
+            }
+        }
+        let versions = fetch::versions()?;
+        let directory = made(&versions);
+        if !directory.exists() {
+            let fresh = top.join("fresh");
+            if fresh.exists() {
+                fs::remove_dir_all(&fresh)?;
+            }
+            make(&versions, &fresh)?;
+            remove_images(&top)?;
+            fs::rename(&fresh, &directory)?;
+        }
+        fs::write(&known, versions.join("\n") + "\n")?;
+        Self::load(&directory)
+    }
+
+    fn load(directory: &Path) -> Outcome<Self> {
+        let read = |name: &str| {
+            let path = directory.join(name);
+            fs::read_to_string(&path).map_err(Failure::during(format!("reading {}", path.display())))
+        };
+        Ok(Self {
+            kernel: directory.join("vmlinuz"),
+            base: directory.join("base.cpio"),
+            version: read("kernel")?.trim().to_owned(),
+            libraries: read("libraries")?.lines().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Whether a library of this name is in it.
+    pub(super) fn has_library(&self, name: &str) -> bool {
+        self.libraries.iter().any(|library| library == name)
+    }
+}
+
+/// Names an image: it changes with the packages' versions and with what is taken of them.
+fn digest(versions: &[String]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (versions, modules::WANTED, LEFT_OUT, FORM).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Grows when `make` makes something else of the same packages.
+const FORM: u32 = 1;
+
+/// Images of other versions are of no more use, and large.
+fn remove_images(top: &Path) -> Outcome {
+    for entry in fs::read_dir(top)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("image-") {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn make(versions: &[String], directory: &Path) -> Outcome {
+    let (packages, root) = (directory.join("packages"), directory.join("root"));
+    fs::create_dir_all(&packages)?;
+    eprintln!("  fetching {} packages", versions.len());
+    fetch::download(versions, &packages)?;
+    eprintln!("  unpacking them");
+    fetch::unpack(versions, &packages, &root)?;
+    let (version, kernel) = kernel_of(&root)?;
+    fs::rename(&kernel, directory.join("vmlinuz"))?;
+    fs::write(directory.join("kernel"), version + "\n")?;
+    let mut archive = Archive::default();
+    // Debian's packages bring files below /bin, /sbin and /lib, which are links to directories below /usr.
+    for name in ["bin", "sbin", "lib", "lib64"] {
+        archive.link(&Path::new("/").join(name), &format!("usr/{name}"))?;
+    }
+    let mut libraries = Vec::new();
+    for (at, file) in files_in(&root)? {
+        if LEFT_OUT.iter().any(|out| at.starts_with(out)) {
+            continue;
+        }
+        if let Some(name) = at.file_name().and_then(|name| name.to_str()).filter(|name| name.contains(".so")) {
+            libraries.push(name.to_owned());
+        }
+        archive.tree(&file, &merged(&at), &|_| true)?;
+    }
+    archive.file(Path::new("/usr/bin/busybox"), 0o755, &fs::read(root.join("bin/busybox"))?)?;
+    add_modules(&mut archive, &root.join("lib/modules"))?;
+    fs::write(directory.join("base.cpio"), archive.finish()?)?;
+    fs::write(directory.join("libraries"), libraries.join("\n") + "\n")?;
+    fs::remove_dir_all(&root)?;
+    fs::remove_dir_all(&packages)?;
+    Ok(())
+}
+
+/// Where a package's file lies when /bin and the like are links.
+fn merged(path: &Path) -> PathBuf {
+    let usr = Path::new("/usr");
+    let is_old = ["/bin", "/sbin", "/lib", "/lib64"].iter().any(|old| path.starts_with(old));
+    if is_old { usr.join(path.strip_prefix("/").unwrap_or(path)) } else { path.to_owned() }
+}
+
+/// Every file and link of an unpacked tree: where it would be installed, and where it is.
+fn files_in(root: &Path) -> Outcome<BTreeMap<PathBuf, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(&next)? {
+            let entry = entry?;
+            let path = entry.path();
+            let installed = Path::new("/").join(path.strip_prefix(root).unwrap_or(&path));
+            if LEFT_OUT.iter().any(|out| installed.starts_with(out)) {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                left.push(path);
+            } else {
+                found.insert(installed, path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The version and the file of the kernel in an unpacked tree.
+fn kernel_of(root: &Path) -> Outcome<(String, PathBuf)> {
+    let kernels = fs::read_dir(root.join("boot"))?.collect::<Result<Vec<_>, _>>()?;
+    let found = kernels.iter().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        Some((name.strip_prefix("vmlinuz-")?.to_owned(), entry.path()))
+    });
+    found.ok_or_else(|| Failure::new("the kernel's package brought no kernel"))
+}
+
+/// Puts the modules into /modules, and the order to load them in.
+fn add_modules(archive: &mut Archive, directory: &Path) -> Outcome {
+    let found = modules::find(directory)?;
+    let mut read = BTreeMap::new();
+    let order = modules::order(&modules::WANTED, |name| {
+        // What the kernel has built in is in no file.
+        let Some(path) = found.get(name) else {
+            return Err(Failure::new(format!("the kernel's package has no module {name}")));
+        };
+        let module = plain(path)?;
+        let needs = modules::needs(&module);
+        read.insert(name.to_owned(), module);
+        Ok(needs)
+    })?;
+    for (name, module) in &read {
+        archive.file(&Path::new("/modules").join(name), 0o644, module)?;
+    }
+    archive.file(Path::new("/modules/order"), 0o644, (order.join("\n") + "\n").as_bytes())
+}
+
+/// A module as the kernel takes it from a program that knows of no compression.
+fn plain(path: &Path) -> Outcome<Vec<u8>> {
+    if path.extension().is_some_and(|kind| kind == "xz") {
+        Program::new("xz").arg("-dk").arg(path).output()?.success()?;
+    }
+    Ok(fs::read(path.with_extension("").with_extension("ko"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::merged;
+    use std::path::Path;
+
+    #[test]
+    fn old_directories_are_below_usr() {
+        assert_eq!(merged(Path::new("/sbin/ip")), Path::new("/usr/sbin/ip"));
+        assert_eq!(merged(Path::new("/library/x")), Path::new("/library/x"));
+        assert_eq!(merged(Path::new("/etc/x")), Path::new("/etc/x"));
+    }
+}

@@ -1,0 +1,269 @@
+//! What runs in the guest if nothing else is named, and how each is judged.
+
+use super::boot::End;
+use super::built;
+use crate::failure::Outcome;
+use crate::libtest;
+use crate::place::Place;
+use crate::results::Ending;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A program of the list.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    about: &'static str,
+    what: What,
+    arguments: &'static [&'static str],
+    /// How long its boot may take, in seconds, where the processor does the work; by translation it takes longer.
+    pub(super) limit: u64,
+    /// Whether it is in the short run.
+    pub(super) is_quick: bool,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    /// A test program, named as for `--test`.
+    Test(&'static str),
+    /// `percale torture --json` with these arguments; what must come of it.
+    Torture(Expected),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    /// Nothing stale.
+    Sound,
+    /// The monitor is broken on purpose, and that must be seen.
+    Stale,
+}
+
+const fn test(
+    name: &'static str,
+    about: &'static str,
+    of: &'static str,
+    arguments: &'static [&'static str],
+    limit: u64,
+) -> Case {
+    Case { name, about, what: What::Test(of), arguments, limit, is_quick: false }
+}
+
+const fn torture(
+    name: &'static str,
+    about: &'static str,
+    expected: Expected,
+    arguments: &'static [&'static str],
+) -> Case {
+    Case { name, about, what: What::Torture(expected), arguments, limit: 600, is_quick: false }
+}
+
+/// All of them. What measures nothing here: programs that need a compiler, valgrind or other hosts.
+pub(super) const ALL: &[Case] = &[
+    test("pindown", "the cache and its monitors", "pindown", &[], 300),
+    test("pindown-changes", "every kind of change, under the kernel tier", "pindown:changes", &[], 300),
+    test("pindown-life", "programs' lives, under each tier", "pindown:life", &[], 300),
+    test("pindown-limits", "limits of pinned memory", "pindown:limits", &[], 300),
+    test("pindown-helper", "the helper and its clients", "pindown:helper", &[], 300),
+    test("percale", "the library's own tests", "percale", &[], 600),
+    test("shm", "the conformance suite over shared memory", "percale-conformance:conformance", &["shm::"], 300),
+    test("tcp", "the conformance suite over TCP", "percale-conformance:conformance", &["tcp::"], 300),
+    test("verbs", "the conformance suite over verbs", "percale-conformance:conformance", &["verbs::"], 300),
+    torture("torture-none", "without a monitor", Expected::Sound, &["--monitor", "none"]),
+    torture("torture-sealed", "memory that cannot change", Expected::Sound, &["--monitor", "sealed"]),
+    torture("torture-bpf", "the kernel tier", Expected::Sound, &["--monitor", "bpf"]),
+    torture("torture-userfaultfd", "without privileges", Expected::Sound, &["--monitor", "userfaultfd"]),
+    torture("torture-plain", "as before Linux 6.7", Expected::Sound, &["--monitor", "userfaultfd-plain"]),
+    torture("torture-broken", "a monitor that tells nothing", Expected::Stale, &["--monitor", "broken-silent"]),
+];
+
+impl Case {
+    /// The program, what else it needs, and its arguments.
+    pub(super) fn program(&self, place: &Place) -> Outcome<(PathBuf, Vec<PathBuf>, Vec<String>)> {
+        let own = self.arguments.iter().map(|&word| word.to_owned());
+        match self.what {
+            What::Test(name) => {
+                let (program, files) = built::test(place, name)?;
+                Ok((program, files, own.collect()))
+            }
+            What::Torture(_) => {
+                let first = ["torture", "--json"].map(str::to_owned);
+                Ok((built::command(place)?, Vec::new(), first.into_iter().chain(own).collect()))
+            }
+        }
+    }
+
+    /// What it is about, for people.
+    pub(super) fn title(&self) -> String {
+        format!("{}: {}", self.name, self.about)
+    }
+
+    /// Judges what it printed and how it ended.
+    pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
+        let mut row = match self.what {
+            What::Test(name) => of_tests(name, printed),
+            What::Torture(expected) => of_torture(printed, expected),
+        };
+        (row.name, row.seconds) = (self.name.to_owned(), seconds);
+        match ended {
+            End::NoResult { why, .. } => (row.result, row.note) = (Verdict::NoResult, why.clone()),
+            End::Exit(code) => {
+                let wanted = if matches!(self.what, What::Torture(Expected::Stale)) { *code != 0 } else { *code == 0 };
+                if row.result == Verdict::Passed && (row.failed > 0 || !wanted) {
+                    row.result = Verdict::Failed;
+                }
+                if row.result == Verdict::Failed && row.note.is_empty() {
+                    row.note = format!("exit code {code}");
+                }
+            }
+        }
+        row
+    }
+}
+
+/// What came of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Verdict {
+    Passed,
+    Failed,
+    /// What it shows is not to be had in this guest.
+    Skipped,
+    /// The guest died, or time was up.
+    NoResult,
+}
+
+impl Verdict {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "FAILED",
+            Self::Skipped => "skipped",
+            Self::NoResult => "NO RESULT",
+        }
+    }
+}
+
+/// A program's line.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) result: Verdict,
+    /// Tests, or pairs of memory and operation.
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) ignored: usize,
+    pub(super) seconds: f64,
+    pub(super) note: String,
+}
+
+impl Row {
+    fn new(passed: usize, failed: usize, ignored: usize, note: String) -> Self {
+        let result = if failed == 0 { Verdict::Passed } else { Verdict::Failed };
+        Self { name: String::new(), result, passed, failed, ignored, seconds: 0.0, note }
+    }
+}
+
+fn of_tests(name: &str, printed: &[String]) -> Row {
+    let mut reader = libtest::Reader::new("guest");
+    // What cargo would print before it.
+    reader.read(&format!("Running tests ({name}-0)"));
+    for line in printed {
+        reader.read(line);
+    }
+    reader.close();
+    let mut notes = reader.unread.clone();
+    let failed = reader.tests.iter().filter(|test| test.ending == Ending::Failed).map(|test| test.name.clone());
+    notes.extend(failed);
+    let count = |ending| reader.count(ending);
+    let mut row = Row::new(count(Ending::Passed), count(Ending::Failed), count(Ending::Ignored), notes.join("; "));
+    if !reader.unread.is_empty() {
+        row.result = Verdict::Failed;
+    }
+    row
+}
+
+/// A line of `percale torture --json`.
+#[derive(Deserialize)]
+struct Line {
+    is: String,
+    result: Option<String>,
+    documented: Option<String>,
+    available: Option<bool>,
+    reason: Option<String>,
+    stale: Option<u64>,
+    checked: Option<u64>,
+}
+
+fn of_torture(printed: &[String], expected: Expected) -> Row {
+    let lines: Vec<Line> = printed.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if let Some(line) = lines.iter().find(|line| line.available == Some(false)) {
+        let mut row = Row::new(0, 0, 0, line.reason.clone().unwrap_or_default());
+        row.result = Verdict::Skipped;
+        return row;
+    }
+    let pairs = || lines.iter().filter(|line| line.is == "pair");
+    let of = |result: &str| pairs().filter(|pair| pair.result.as_deref() == Some(result)).count();
+    let undocumented = |pair: &&Line| {
+        let result = pair.result.as_deref().unwrap_or("failed");
+        ["stale", "rights", "failed"].contains(&result) && pair.documented.is_none()
+    };
+    let (all, apart) = (pairs().count(), of("not-applicable"));
+    let raced = |count: fn(&Line) -> Option<u64>| lines.iter().filter_map(count).sum::<u64>();
+    let (stale, checked) = (raced(|line| line.stale), raced(|line| line.checked));
+    let note = format!("pairs; {} stale; threads: {stale} stale of {checked}", of("stale"));
+    let wrong = pairs().filter(undocumented).count();
+    let failed = match expected {
+        Expected::Sound => wrong + usize::from(stale > 0 || all == 0),
+        Expected::Stale => usize::from(of("stale") == 0),
+    };
+    Row::new(all - apart - wrong, failed, apart, note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL, End, Verdict};
+    use std::collections::HashSet;
+
+    fn judged(name: &str, printed: &str, ended: &End) -> super::Row {
+        let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+        ALL.iter().find(|case| case.name == name).unwrap().judge(&lines, ended, 1.0)
+    }
+
+    #[test]
+    fn names_are_unique() {
+        assert_eq!(ALL.iter().map(|case| case.name).collect::<HashSet<_>>().len(), ALL.len());
+    }
+
+    #[test]
+    fn tests_are_counted_and_failures_named() {
+        let printed = "test a ... ok\ntest b ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out";
+        let row = judged("shm", printed, &End::Exit(101));
+        assert_eq!((row.result, row.passed, row.failed, row.note.as_str()), (Verdict::Failed, 1, 1, "b"));
+        let row = judged("shm", "test a ... ok", &End::Exit(0));
+        assert_eq!(row.result, Verdict::Failed, "it ended before its tests did");
+        let no = End::NoResult { why: "a panic".into(), began: true };
+        assert_eq!(judged("shm", printed, &no).result, Verdict::NoResult);
+    }
+
+    const PAIR: &str = r#"{"is":"monitor","monitor":"bpf","available":true,"reason":""}
+{"is":"pair","result":"stale","documented":null}
+{"is":"pair","result":"caught","documented":null}
+{"is":"race","stale":0,"checked":7}"#;
+
+    #[test]
+    fn a_sound_monitor_lets_nothing_stale_through() {
+        assert_eq!(judged("torture-bpf", PAIR, &End::Exit(1)).result, Verdict::Failed);
+        let good = PAIR.replace("stale\",", "caught\",");
+        let row = judged("torture-bpf", &good, &End::Exit(0));
+        assert_eq!((row.result, row.passed), (Verdict::Passed, 2));
+        assert_eq!(judged("torture-bpf", "", &End::Exit(0)).result, Verdict::Failed, "nothing ran");
+        let absent = r#"{"is":"monitor","monitor":"bpf","available":false,"reason":"no BTF"}"#;
+        assert_eq!(judged("torture-bpf", absent, &End::Exit(0)).result, Verdict::Skipped);
+    }
+
+    #[test]
+    fn a_broken_monitor_must_be_found_out() {
+        assert_eq!(judged("torture-broken", PAIR, &End::Exit(1)).result, Verdict::Passed);
+        let unseen = PAIR.replace("stale\",", "caught\",");
+        assert_eq!(judged("torture-broken", &unseen, &End::Exit(0)).result, Verdict::Failed);
+    }
+}

@@ -1,0 +1,218 @@
+//! `cargo xtask guest`: programs on a kernel that has RDMA, in a virtual machine: Debian's kernel with soft-RoCE devices.
+//!
+//! * [`fetch`]: Debian's packages, by name
+//! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, made of them once
+//! * [`built`]: test programs, by cargo
+//! * [`brought`]: what one boot brings along
+//! * [`boot`]: one boot, and how it ended
+//! * [`list`]: what runs if nothing else is named
+//!
+//! Each program gets a boot of its own, with a time limit: a panic of the guest's kernel ends nothing else, and is no
+//! result. The guest has no network and no disk, and reaches nothing of this machine.
+
+mod boot;
+mod brought;
+mod built;
+mod cpio;
+mod fetch;
+mod image;
+mod list;
+mod modules;
+
+use crate::failure::{Failure, Outcome};
+use crate::packages::{self, Needed};
+use crate::place::Place;
+use crate::table::table;
+use boot::{Accelerator, End, Logs, Settings};
+use brought::Job;
+use image::Image;
+use list::{Case, Row, Verdict};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+The guest has two processors, no disk and no network but its own: the RDMA devices rxe0 (10.9.0.1), and rxe1 (10.9.1.1) \
+and rxe2 (10.9.1.2) with a wire between them. A program lies there where it lies here. Its exit code is the command's; a \
+guest that panics or does not end in time is an error. Examples:
+
+  cargo xtask guest                                    the list
+  cargo xtask guest --only torture                     the part of it with this in the name
+  cargo xtask guest -- /usr/bin/rdma link
+  cargo xtask guest --test percale -- verbs            tests of a library
+  cargo xtask guest --test percale-conformance:conformance --env PERCALE_TRANSPORT=verbs")]
+pub(crate) struct Arguments {
+    /// Runs this program with these arguments instead of the list
+    #[arg(last = true, value_name = "PROGRAM ARGUMENTS")]
+    command: Vec<String>,
+    /// Runs this test program instead, a library's (percale) or another (percale-conformance:conformance); arguments follow `--`
+    #[arg(long, value_name = "PACKAGE[:TEST]")]
+    test: Option<String>,
+    /// Only what has this in its name in the list
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["command", "test"])]
+    only: Option<String>,
+    /// Only the short part of the list
+    #[arg(long, conflicts_with_all = ["command", "test", "only"])]
+    quick: bool,
+    /// Prints the list's rows as JSON
+    #[arg(long, conflicts_with_all = ["command", "test"])]
+    json: bool,
+    /// A setting of the program's environment
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    env: Vec<String>,
+    /// Another program or file that it uses; it lies in the guest where it lies here
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+    /// Seconds that one boot may take [default: 120, or the list's own]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    limit: Option<u64>,
+    /// The guest's memory in MiB
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
+    memory: u32,
+    /// Who executes the guest's instructions [default: the processor if it can]
+    #[arg(long, value_enum)]
+    accelerator: Option<Accelerator>,
+    /// Makes the guest anew, of what Debian has today
+    #[arg(long)]
+    anew: bool,
+}
+
+const QEMU: Needed = Needed { program: "qemu-system-x86_64", package: "qemu-system-x86" };
+
+/// How long a boot with a program that somebody named may take, in seconds.
+const LIMIT: u64 = 120;
+
+/// How much longer everything takes if QEMU translates.
+const TRANSLATED: u32 = 3;
+
+fn setting(text: &str) -> Result<String, String> {
+    let is_one = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
+    if is_one { Ok(text.to_owned()) } else { Err("NAME=VALUE".into()) }
+}
+
+pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<ExitCode> {
+    let absolute = |path: &PathBuf| fs::canonicalize(path).map_err(Failure::during(path.display()));
+    let further = arguments.with.iter().map(absolute).collect::<Outcome<Vec<_>>>()?;
+    let mut words = arguments.command.iter().cloned();
+    let named = match &arguments.test {
+        Some(name) => Some(built::test(place, name)?),
+        None => words.next().map(|program| absolute(&program.into())).transpose()?.map(|program| (program, Vec::new())),
+    };
+    let guest = Guest::prepare(place, arguments)?;
+    let Some((program, mut files)) = named else {
+        return guest.run_list(place, arguments, &further);
+    };
+    files.extend(further);
+    let job = Job { program, arguments: words.collect(), files, ..guest.job(place, arguments) };
+    let limit = Duration::from_secs(arguments.limit.unwrap_or(LIMIT));
+    let start = Instant::now();
+    let ended = guest.boot(&job, "program", limit, |line| println!("{line}"))?;
+    let seconds = start.elapsed().as_secs_f64();
+    match ended {
+        End::Exit(code) => {
+            eprintln!("  exit code {code} in {seconds:.1} s");
+            Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+        }
+        End::NoResult { why, .. } => Err(Failure::new(format!("no result: {why}"))),
+    }
+}
+
+/// What boots.
+struct Guest {
+    image: Image,
+    directory: PathBuf,
+    accelerator: Accelerator,
+    memory_mib: u32,
+}
+
+impl Guest {
+    fn prepare(place: &Place, arguments: &Arguments) -> Outcome<Self> {
+        packages::ensure(&[QEMU])?;
+        let guest = Self {
+            image: Image::prepare(place, arguments.anew)?,
+            directory: place.target.join("guest"),
+            accelerator: arguments.accelerator.unwrap_or_else(Accelerator::best),
+            memory_mib: arguments.memory,
+        };
+        eprintln!("  Linux {} under {}", guest.image.version, guest.accelerator.name());
+        Ok(guest)
+    }
+
+    /// What every program has in common.
+    fn job(&self, place: &Place, arguments: &Arguments) -> Job {
+        Job { environment: arguments.env.clone(), directory: Some(place.root.clone()), ..Job::default() }
+    }
+
+    fn boot(&self, job: &Job, name: &str, limit: Duration, each: impl FnMut(&str)) -> Outcome<End> {
+        let logs = Logs::new(&self.directory, name);
+        let settings = Settings { accelerator: self.accelerator, memory_mib: self.memory_mib, limit };
+        let ended = boot::boot(&self.image, &brought::pack(job, &self.image, &self.directory)?, &logs, settings, each)?;
+        if let End::NoResult { .. } = &ended {
+            eprintln!("  the guest's console: {}", logs.console.display());
+        }
+        Ok(ended)
+    }
+
+    fn run_list(&self, place: &Place, arguments: &Arguments, further: &[PathBuf]) -> Outcome<ExitCode> {
+        let wanted = |case: &&Case| {
+            (!arguments.quick || case.is_quick) && arguments.only.as_deref().is_none_or(|part| case.name.contains(part))
+        };
+        let cases: Vec<&Case> = list::ALL.iter().filter(wanted).collect();
+        if cases.is_empty() {
+            let names: Vec<&str> = list::ALL.iter().map(|case| case.name).collect();
+            return Err(Failure::new(format!("nothing in the list has that in its name: {}", names.join(", "))));
+        }
+        let mut rows = Vec::with_capacity(cases.len());
+        for (number, case) in cases.iter().enumerate() {
+            eprintln!("  [{}/{}] {}", number + 1, cases.len(), case.title());
+            let (program, mut files, words) = case.program(place)?;
+            files.extend_from_slice(further);
+            let job = Job { program, arguments: words, files, ..self.job(place, arguments) };
+            let row = self.run_case(case, &job, arguments.limit)?;
+            eprintln!("        {} in {:.1} s  {}", row.result.word(), row.seconds, row.note);
+            rows.push(row);
+        }
+        if arguments.json {
+            println!("{}", serde_json::to_string_pretty(&rows)?);
+        } else {
+            show(&rows);
+        }
+        let is_good = rows.iter().all(|row| matches!(row.result, Verdict::Passed | Verdict::Skipped));
+        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Runs one; what it prints goes to a file.
+    fn run_case(&self, case: &Case, job: &Job, limit: Option<u64>) -> Outcome<Row> {
+        let own = if self.accelerator == Accelerator::Tcg { case.limit * u64::from(TRANSLATED) } else { case.limit };
+        let limit = Duration::from_secs(limit.unwrap_or(own));
+        let mut file = File::create(self.directory.join(format!("{}.txt", case.name)))?;
+        let (mut printed, mut written) = (Vec::new(), Ok(()));
+        let start = Instant::now();
+        let ended = self.boot(job, case.name, limit, |line| {
+            printed.push(line.to_owned());
+            written = written
+                .as_ref()
+                .map_err(std::io::Error::kind)
+                .map_err(Into::into)
+                .and_then(|()| writeln!(file, "{line}"));
+        })?;
+        written?;
+        Ok(case.judge(&printed, &ended, start.elapsed().as_secs_f64()))
+    }
+}
+
+fn show(rows: &[Row]) {
+    let mut shown = table(["program", "", "passed", "failed", "left out", "seconds", "note"], 2);
+    if let Some(column) = shown.column_mut(6) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    for row in rows {
+        let [passed, failed, ignored] = [row.passed, row.failed, row.ignored].map(|count| count.to_string());
+        let seconds = format!("{:.1}", row.seconds);
+        shown.add_row([&row.name, row.result.word(), &passed, &failed, &ignored, &seconds, &row.note]);
+    }
+    println!("{shown}");
+}
