@@ -20,10 +20,10 @@ pub mod shm;
 pub mod sim;
 pub(crate) mod stream;
 pub mod tcp;
-#[cfg(not(loom))]
-pub mod verbs;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
+#[cfg(not(loom))]
+pub mod verbs;
 
 use crate::memory::lease::Lease;
 use crate::memory::region::Refusal;

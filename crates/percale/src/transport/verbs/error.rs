@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "a pointer that may go to other threads; the blocks state their own reasons")]
 
-use std::{fmt, io};
 use std::ptr::NonNull;
+use std::{fmt, io};
 
 /// A call of libibverbs failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

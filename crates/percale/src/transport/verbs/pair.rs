@@ -131,8 +131,7 @@ impl QueuePair {
 
     fn modify(&self, mut attr: abi::QpAttr, mask: c_int) -> Result<(), VerbsError> {
         // SAFETY: the queue pair is alive; the call reads the structure, of which the mask names fields.
-        let errno =
-            unsafe { (self.domain.context().library().ibv_modify_qp)(self.as_ptr(), &raw mut attr, mask) };
+        let errno = unsafe { (self.domain.context().library().ibv_modify_qp)(self.as_ptr(), &raw mut attr, mask) };
         VerbsError::check("ibv_modify_qp", errno)
     }
 

@@ -47,7 +47,8 @@ impl VerbsRegistrar {
         rights.set(Rights::REMOTE_READ, rights.contains(Rights::REMOTE_READ) || access.contains(Access::REMOTE_READ));
         // A device wants the local right for the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::LOCAL_WRITE) || access.writes());
-        rights.set(Rights::REMOTE_WRITE, rights.contains(Rights::REMOTE_WRITE) || access.contains(Access::REMOTE_WRITE));
+        rights
+            .set(Rights::REMOTE_WRITE, rights.contains(Rights::REMOTE_WRITE) || access.contains(Access::REMOTE_WRITE));
         rights
     }
 }

@@ -111,10 +111,8 @@ fn an_armed_queue_makes_its_channel_readable() {
     let Some(adapter) = adapter() else { return };
     let (one, two) = sides(&adapter);
     let readable = |wait: i64| {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            two.queue.channel().as_fd(),
-            rustix::event::PollFlags::IN,
-        )];
+        let mut fds =
+            [rustix::event::PollFd::from_borrowed_fd(two.queue.channel().as_fd(), rustix::event::PollFlags::IN)];
         let wait = rustix::time::Timespec { tv_sec: wait, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&wait)).expect("a poll") == 1
     };

@@ -90,7 +90,8 @@ fn facts() -> Vec<Fact> {
 
 /// What the headers say of each of these expressions; `None` if there are no headers or no compiler.
 fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
-    let mut source = String::from("#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");
+    let mut source =
+        String::from("#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");
     for expression in expressions {
         writeln!(source, "  printf(\"%lld\\n\", (long long)({expression}));").expect("a string takes everything");
     }

@@ -97,7 +97,8 @@ impl Library {
 
     fn load() -> Result<Self, String> {
         // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well.
-        let library = unsafe { libloading::Library::new(NAME) }.map_err(|error| format!("{NAME} is not here: {error}"))?;
+        let library =
+            unsafe { libloading::Library::new(NAME) }.map_err(|error| format!("{NAME} is not here: {error}"))?;
         let found = Self::find(&library).map_err(|error| format!("{NAME} lacks what percale needs: {error}"))?;
         // It stays: pointers into it are everywhere.
         std::mem::forget(library);

@@ -4,10 +4,10 @@
 //! libibverbs' own headers and compares every size, offset and constant. Nothing here is safe or keeps an order: that
 //! is the wrappers' business.
 
-mod library;
-mod numbers;
 #[cfg(test)]
 mod layout_tests;
+mod library;
+mod numbers;
 mod types;
 
 pub(super) use library::Library;
