@@ -30,6 +30,11 @@ pub trait Fabric: Sized {
 
     /// Time passes.
     fn tick(&self) {}
+
+    /// Why this machine has no such transport, if it has none: then its tests do nothing.
+    fn missing() -> Option<String> {
+        None
+    }
 }
 
 fn pinned(kind: TransportKind, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
@@ -99,6 +104,28 @@ impl Fabric for Bounced {
 
     fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
         pinned(TransportKind::Shm, |domain| adjust(domain.cma(false)))
+    }
+}
+
+/// RDMA by libibverbs.
+#[derive(Debug)]
+pub struct Verbs;
+
+impl Fabric for Verbs {
+    const NAME: &'static str = "verbs";
+
+    fn new(_seed: u64) -> Self {
+        Self
+    }
+
+    fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
+        pinned(TransportKind::Verbs, adjust)
+    }
+
+    fn missing() -> Option<String> {
+        let info = Info::discover().expect("discovery");
+        let verbs = info.transports().iter().find(|one| one.kind == TransportKind::Verbs)?;
+        (!verbs.available).then(|| verbs.reason.clone())
     }
 }
 

@@ -1,12 +1,12 @@
 //! The one switch between the standard library's atomics and loom's, for the protocols that loom checks (the ring, the
-//! doorbell, the rundown).
+//! doorbell, the rundown, words that are made once).
 
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell as Shared;
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Memory whose accesses the atomics around it order: loom's cell, or one that costs nothing.
 #[cfg(not(loom))]

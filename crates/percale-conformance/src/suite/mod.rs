@@ -42,6 +42,10 @@ macro_rules! tests {
         $($(
             #[test]
             fn $name() {
+                if let Some(why) = <$fabric as $crate::fabric::Fabric>::missing() {
+                    println!("skipped: no {} here: {why}", <$fabric as $crate::fabric::Fabric>::NAME);
+                    return;
+                }
                 $crate::suite::$module::$name::<$fabric>();
             }
         )+)+

@@ -5,10 +5,9 @@
 //! its word. A piece is memory that the system gives zeroed and page by page as it is first written, so a table takes the memory
 //! of the pages that it uses. Every word starts as 0.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use zerocopy::FromZeros;
+use crate::memory::words::OnceWords;
 
 /// Words of a *page*: what is looked through at a time. 4 KiB.
 pub(super) const PAGE: usize = 512;
@@ -23,7 +22,7 @@ const MOST_AT_FIRST: usize = 1 << 24;
 pub(super) struct Paged {
     /// Words of the first piece: a power of two.
     first: usize,
-    pieces: [OnceLock<Box<[AtomicU64]>>; PIECES],
+    pieces: [OnceWords; PIECES],
 }
 
 impl std::fmt::Debug for Paged {
@@ -36,7 +35,7 @@ impl Paged {
     /// For so many words, or more.
     pub(super) fn new(expected: usize) -> Self {
         let first = expected.clamp(PAGE, MOST_AT_FIRST).next_power_of_two();
-        Self { first, pieces: [const { OnceLock::new() }; PIECES] }
+        Self { first, pieces: std::array::from_fn(|piece| OnceWords::new(first << piece)) }
     }
 
     /// Which piece, and which place in it, has a word.
@@ -47,23 +46,23 @@ impl Paged {
         (piece as usize, shifted - (self.first << piece))
     }
 
-    /// The word at `index`, if the first piece has it.
+    /// The words of the first piece; none before it exists.
     #[inline]
-    pub(super) fn near(&self, index: u64) -> Option<&AtomicU64> {
-        self.pieces[0].get()?.get(index as usize)
+    pub(super) fn near(&self) -> &[AtomicU64] {
+        self.pieces[0].get()
     }
 
     /// The words of one page, if their piece exists.
     pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
         let (piece, at) = self.place(page * PAGE);
-        self.pieces.get(piece)?.get()?.get(at..at + PAGE)
+        self.pieces.get(piece)?.get().get(at..at + PAGE)
     }
 
     /// The word at `index`, if its piece exists.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&AtomicU64> {
         let (piece, at) = self.place(index);
-        self.pieces.get(piece)?.get()?.get(at)
+        self.pieces.get(piece)?.get().get(at)
     }
 
     /// The word at `index`, whose piece is made if it does not exist; `None` past the limit, or if there is no memory.
@@ -72,15 +71,9 @@ impl Paged {
         self.get(index).or_else(|| self.make_piece(index))
     }
 
-    #[cold]
     fn make_piece(&self, index: usize) -> Option<&AtomicU64> {
         let (piece, at) = self.place(index);
-        let cell = self.pieces.get(piece)?;
-        if cell.get().is_none() {
-            // If somebody else was first, theirs counts.
-            let _theirs = cell.set(<[AtomicU64]>::new_box_zeroed_with_elems(self.first << piece).ok()?);
-        }
-        cell.get()?.get(at)
+        self.pieces.get(piece)?.make()?.get(at)
     }
 }
 
@@ -120,11 +113,11 @@ mod tests {
             [0, 4095, 4096, 12_287, 12_288].map(|at| table.place(at)),
             [(0, 0), (0, 4095), (1, 0), (1, 8191), (2, 0)]
         );
-        assert!(table.near(0).is_none());
+        assert!(table.near().is_empty());
         table.make(5).unwrap().store(7, Ordering::Relaxed);
         table.make(4096).unwrap().store(8, Ordering::Relaxed);
-        assert_eq!(table.near(5).unwrap().load(Ordering::Relaxed), 7);
-        assert!(table.near(4096).is_none() && table.near(u64::MAX).is_none());
+        assert_eq!(table.near()[5].load(Ordering::Relaxed), 7);
+        assert_eq!(table.near().len(), 4096);
         assert_eq!(table.get(4096).unwrap().load(Ordering::Relaxed), 8);
         assert_eq!(Paged::new(usize::MAX).first, MOST_AT_FIRST);
     }

@@ -79,42 +79,33 @@ impl Range {
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) cells: Cells,
-    place: Place,
+    /// Has nothing in it where the words are shared.
+    local: Local,
+    shared: Option<Shared>,
 }
-
-#[derive(Debug)]
-enum Place {
-    Here(Box<Local>),
-    Shared(Shared),
-}
-
-use Place::{Here, Shared as There};
 
 impl Store {
     /// Words of this process, for so many entries, or more.
     pub(super) fn local(expected: usize) -> Self {
-        Self { cells: Cells::here(), place: Here(Box::new(Local::new(expected))) }
+        Self { cells: Cells::here(), local: Local::new(expected), shared: None }
     }
 
     /// Words that others use as well.
     pub(super) fn shared(shared: Shared) -> Self {
-        Self { cells: shared.cells(), place: There(shared) }
+        Self { cells: shared.cells(), local: Local::new(0), shared: Some(shared) }
     }
 
     /// What is shared, if it is.
     pub(super) fn as_shared(&self) -> Option<&Shared> {
-        match &self.place {
-            Here(_) => None,
-            There(shared) => Some(shared),
-        }
+        self.shared.as_ref()
     }
 
     /// Entries that there can be.
     #[inline]
     pub(super) fn limit(&self) -> usize {
-        match &self.place {
-            Here(_) => LIMIT,
-            There(shared) => shared.capacity(),
+        match &self.shared {
+            None => LIMIT,
+            Some(shared) => shared.capacity(),
         }
     }
 
@@ -126,80 +117,77 @@ impl Store {
     /// The entry at `index`, if its page exists.
     #[inline]
     pub(super) fn entry(&self, index: usize) -> Option<&AtomicU64> {
-        match &self.place {
-            Here(local) => local.entries.get(index),
-            There(shared) => shared.entry(index),
+        match &self.shared {
+            None => self.local.entries.get(index),
+            Some(shared) => shared.entry(index),
         }
     }
 
-    /// The entry at `index`, if it is where most are.
+    /// The first entries of this process, where most are; none where they are shared.
     #[inline]
-    pub(super) fn near(&self, index: u64) -> Option<&AtomicU64> {
-        match &self.place {
-            Here(local) => local.entries.near(index),
-            There(shared) => shared.entry(usize::try_from(index).ok()?),
-        }
+    pub(super) fn near(&self) -> &[AtomicU64] {
+        self.local.entries.near()
     }
 
     /// A page of entries, if it exists.
     pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
-        match &self.place {
-            Here(local) => local.entries.page(page),
-            There(shared) => shared.page(page),
+        match &self.shared {
+            None => self.local.entries.page(page),
+            Some(shared) => shared.page(page),
         }
     }
 
     /// The entry at `index`, whose page is made if need be.
     #[inline]
     pub(super) fn make_entry(&self, index: usize) -> Result<&AtomicU64, AddressError> {
-        match &self.place {
-            Here(local) => local.entries.make(index).ok_or(AddressError::Full),
-            There(shared) => shared.make_entry(index),
+        match &self.shared {
+            None => self.local.entries.make(index).ok_or(AddressError::Full),
+            Some(shared) => shared.make_entry(index),
         }
     }
 
     /// The record at `index`: high and low bits.
     #[inline]
     pub(super) fn record(&self, index: usize) -> Option<(&AtomicU64, &AtomicU64)> {
-        match &self.place {
-            Here(local) => Some((local.records.get(2 * index)?, local.records.get(2 * index + 1)?)),
-            There(shared) => shared.record(index),
+        match &self.shared {
+            None => Some((self.local.records.get(2 * index)?, self.local.records.get(2 * index + 1)?)),
+            Some(shared) => shared.record(index),
         }
     }
 
     /// The record at `index`, whose page is made if need be.
     pub(super) fn make_record(&self, index: usize) -> Result<(&AtomicU64, &AtomicU64), AddressError> {
-        match &self.place {
-            Here(local) => {
-                let make = |at| local.records.make(at).ok_or(AddressError::Full);
+        match &self.shared {
+            None => {
+                let make = |at| self.local.records.make(at).ok_or(AddressError::Full);
                 Ok((make(2 * index)?, make(2 * index + 1)?))
             }
-            There(shared) => shared.make_record(index),
+            Some(shared) => shared.make_record(index),
         }
     }
 
     /// Sees to the numbers of all entries before `end` being in memory, where that is for others to see.
     #[inline]
     pub(super) fn number(&self, end: usize) -> Result<(), AddressError> {
-        match &self.place {
-            Here(_) => Ok(()),
-            There(shared) => shared.number(end),
+        match &self.shared {
+            None => Ok(()),
+            Some(shared) => shared.number(end),
         }
     }
 
     /// How many entries of a page are marked as removed.
     pub(super) fn count(&self, page: usize) -> u64 {
-        match &self.place {
-            Here(local) => local.count(page),
-            There(shared) => shared.count(page),
+        match &self.shared {
+            None => self.local.count(page),
+            Some(shared) => shared.count(page),
         }
     }
 
     /// Adds to that number.
     pub(super) fn add_count(&self, page: usize, more: i64) {
-        match &self.place {
-            Here(local) => local.add_count(page, more),
-            There(shared) => shared.add_count(page, more),
+        match &self.shared {
+            None => self.local.add_count(page, more),
+            Some(shared) => shared.add_count(page, more),
         }
     }
 
@@ -217,17 +205,17 @@ impl Store {
 
     #[inline]
     fn range_words(&self, number: usize) -> Option<&[AtomicU64]> {
-        match &self.place {
-            Here(local) => local.range(number),
-            There(shared) => shared.range(number),
+        match &self.shared {
+            None => self.local.range(number),
+            Some(shared) => shared.range(number),
         }
     }
 
     /// Writes the range with this number; whether there is room for it.
     pub(super) fn write_range(&self, number: usize, range: &Range) -> bool {
-        match &self.place {
-            Here(local) => local.write_range(number, range),
-            There(shared) => shared.range(number).is_some_and(|words| {
+        match &self.shared {
+            None => self.local.write_range(number, range),
+            Some(shared) => shared.range(number).is_some_and(|words| {
                 range.write(words);
                 true
             }),

@@ -11,7 +11,7 @@
 //! about a nanosecond an entry, once for each connection that a peer makes; [`AddressVector::removals`] tells who
 //! keeps the answer when to ask again.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,6 +69,8 @@ pub struct AddressVector {
 #[derive(Debug)]
 struct Shared {
     options: VectorOptions,
+    /// What of a number does not name a receive context.
+    mask: u64,
     store: Store,
     writing: Mutex<()>,
     /// Tells other processes that this one has the vector.
@@ -124,7 +126,8 @@ impl AddressVector {
             return Err(AddressError::Base { base, bits });
         }
         let cells = store.cells.clone();
-        Ok(Self { shared: Arc::new(Shared { options, store, writing: Mutex::new(()), _presence: presence }), cells })
+        let (mask, writing) = (u64::MAX >> bits, Mutex::new(()));
+        Ok(Self { shared: Arc::new(Shared { options, mask, store, writing, _presence: presence }), cells })
     }
 
     /// How it was made.
@@ -265,17 +268,22 @@ impl AddressVector {
     #[must_use]
     #[inline]
     pub fn lookup(&self, peer: PeerAddress) -> Option<SocketAddr> {
-        let Shared { options, store, .. } = &*self.shared;
-        let bits = options.receive_context_bits;
-        // What names nobody is further away than any entry.
-        let index = (peer.0 << bits >> bits).wrapping_sub(options.base);
-        match store.near(index).and_then(Store::plain) {
-            Some(address) => Some(address),
-            None => self.lookup_otherwise(peer),
+        let Shared { mask, store, .. } = &*self.shared;
+        // Numbers of a vector of this process count from 0.
+        if let Some(word) = store.near().get((peer.0 & mask) as usize)
+            && let Some(address) = Store::plain(word)
+        {
+            return Some(address);
+        }
+        // Taken apart, so that the usual answer need not be in memory, where this one comes: a store that waits for one lookup's
+        // word makes the processor keep the next lookup waiting.
+        match self.lookup_otherwise(peer)? {
+            SocketAddr::V4(v4) => Some(SocketAddrV4::new(*v4.ip(), v4.port()).into()),
+            SocketAddr::V6(v6) => Some(SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), v6.scope_id()).into()),
         }
     }
 
-    /// Of whatever is not an IPv4 address where most are.
+    /// Of whatever is not an IPv4 address where most of this process are.
     #[inline(never)]
     fn lookup_otherwise(&self, peer: PeerAddress) -> Option<SocketAddr> {
         self.shared.store.load(self.index(peer)?)
@@ -339,8 +347,8 @@ impl AddressVector {
         if !peer.is_specified() {
             return None;
         }
-        let Shared { options, store, .. } = &*self.shared;
-        let number = peer.0 << options.receive_context_bits >> options.receive_context_bits;
+        let Shared { options, mask, store, .. } = &*self.shared;
+        let number = peer.0 & mask;
         usize::try_from(number.checked_sub(options.base)?).ok().filter(|&index| index < store.limit())
     }
 

@@ -1,6 +1,7 @@
 //! How a domain is to behave.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Domain, Inner, Progress, Settings, Trust};
@@ -8,6 +9,7 @@ use crate::fabric::TransportKind;
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
+use crate::transport::verbs::Adapter;
 
 /// Unexpected messages are kept up to this many bytes before senders are told to offer rather than to send.
 const UNEXPECTED_CAP: usize = 64 << 20;
@@ -50,9 +52,10 @@ pub struct DomainBuilder {
 }
 
 impl DomainBuilder {
-    pub(crate) fn new(shm: bool, tcp: bool, cma: bool, missing: String) -> Self {
+    pub(crate) fn new(shm: bool, verbs: Option<Arc<Adapter>>, tcp: bool, cma: bool, missing: String) -> Self {
         let settings = Settings {
             shm,
+            verbs,
             tcp,
             cma,
             progress: Progress::Manual,
@@ -184,10 +187,11 @@ impl DomainBuilder {
         }
         if !self.chosen.is_empty() {
             self.settings.shm &= self.chosen.contains(&TransportKind::Shm);
+            self.settings.verbs.take_if(|_| !self.chosen.contains(&TransportKind::Verbs));
             self.settings.tcp &= self.chosen.contains(&TransportKind::Tcp);
         }
         let loopback_only = self.chosen == [TransportKind::Loopback];
-        if !self.settings.shm && !self.settings.tcp && !loopback_only {
+        if !self.settings.shm && self.settings.verbs.is_none() && !self.settings.tcp && !loopback_only {
             return Err(OpenError::NoTransport(self.missing));
         }
         let service = Service::start()?;

@@ -33,6 +33,7 @@ use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
+use crate::transport::verbs::Adapter;
 
 /// Who makes progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub enum Trust {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) shm: bool,
+    /// The port to use; without one there is no verbs.
+    pub(crate) verbs: Option<Arc<Adapter>>,
     pub(crate) tcp: bool,
     pub(crate) cma: bool,
     pub(crate) progress: Progress,
@@ -216,6 +219,7 @@ impl Domain {
         }
         let mut all = vec![TransportKind::Loopback];
         all.extend(settings.shm.then_some(TransportKind::Shm));
+        all.extend(settings.verbs.is_some().then_some(TransportKind::Verbs));
         all.extend(settings.tcp.then_some(TransportKind::Tcp));
         all
     }

@@ -388,6 +388,7 @@ impl<'d> EndpointBuilder<'d> {
             authorization_key: self.authorization_key.clone().or_else(|| settings.authorization_key.clone()),
             connect_timeout: settings.connect_timeout,
             cma_allowed: settings.cma,
+            verbs: settings.verbs.clone(),
             bell: Some(Arc::clone(&doorbell) as _),
             context: match &self.seat {
                 Some(Seat { place: SharedPlace::Service(site), index, .. }) => Some((Arc::clone(site), *index)),

@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::TransportKind;
 use super::host::{self, Interface};
@@ -13,6 +14,7 @@ use crate::domain::{DomainBuilder, OpenError};
 use crate::endpoint::work::INJECT_LIMIT;
 use crate::memory::mapping::{self, Mapping};
 use crate::memory::volatile::IOV_LIMIT;
+use crate::transport::verbs::Adapter;
 
 /// One transport, and whether it works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +59,7 @@ pub struct Info {
     limits: Vec<LimitInfo>,
     shm: bool,
     tcp: bool,
+    verbs: Option<Arc<Adapter>>,
     cma: Result<(), String>,
     interfaces: Vec<Interface>,
 }
@@ -76,6 +79,7 @@ impl Info {
         let cma = probe::cma();
         let shm = shm_works(&cma);
         let tcp = tcp_works(&interfaces);
+        let verbs = Adapter::open();
         let transports = vec![
             TransportInfo {
                 kind: TransportKind::Loopback,
@@ -83,6 +87,7 @@ impl Info {
                 reason: "an endpoint can always send to itself".into(),
             },
             transport(TransportKind::Shm, &shm),
+            transport(TransportKind::Verbs, &verbs.as_ref().map(|adapter| adapter.describe()).map_err(Clone::clone)),
             transport(TransportKind::Tcp, &tcp),
         ];
         Ok(Self {
@@ -91,6 +96,7 @@ impl Info {
             limits: limits(),
             shm: shm.is_ok(),
             tcp: tcp.is_ok(),
+            verbs: verbs.ok(),
             cma,
             interfaces,
         })
@@ -134,7 +140,7 @@ impl Info {
     pub fn domain(&self) -> DomainBuilder {
         let missing = self.transports.iter().filter(|one| !one.available);
         let missing: Vec<String> = missing.map(|one| format!("{}: {}", one.kind, one.reason)).collect();
-        DomainBuilder::new(self.shm, self.tcp, self.cma.is_ok(), missing.join("; "))
+        DomainBuilder::new(self.shm, self.verbs.clone(), self.tcp, self.cma.is_ok(), missing.join("; "))
     }
 
     /// A domain of everything that works here.
@@ -142,7 +148,7 @@ impl Info {
     /// # Errors
     /// If no transport to other endpoints works; the message says why not.
     pub fn best(&self) -> Result<DomainBuilder, OpenError> {
-        if self.shm || self.tcp {
+        if self.shm || self.verbs.is_some() || self.tcp {
             return Ok(self.domain());
         }
         let reasons: Vec<&str> = self.transports.iter().map(|one| one.reason.as_str()).collect();

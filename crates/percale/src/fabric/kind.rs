@@ -11,6 +11,8 @@ pub enum TransportKind {
     Loopback,
     /// Shared memory, between processes of one user on one machine.
     Shm,
+    /// RDMA, by queue pairs of libibverbs.
+    Verbs,
     /// TCP.
     Tcp,
     /// The simulated network, for tests.
@@ -24,6 +26,7 @@ impl TransportKind {
         match self {
             Self::Loopback => "loopback",
             Self::Shm => "shm",
+            Self::Verbs => "verbs",
             Self::Tcp => "tcp",
             Self::Sim => "sim",
         }
@@ -38,7 +41,7 @@ impl fmt::Display for TransportKind {
 
 /// A name that no transport has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no transport named {0:?}; there are loopback, shm and tcp")]
+#[error("there is no transport named {0:?}; there are loopback, shm, verbs and tcp")]
 pub struct UnknownTransport(pub String);
 
 impl FromStr for TransportKind {
@@ -48,6 +51,7 @@ impl FromStr for TransportKind {
         match name {
             "loopback" => Ok(Self::Loopback),
             "shm" => Ok(Self::Shm),
+            "verbs" => Ok(Self::Verbs),
             "tcp" => Ok(Self::Tcp),
             "sim" => Ok(Self::Sim),
             other => Err(UnknownTransport(other.into())),

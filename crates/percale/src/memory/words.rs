@@ -7,10 +7,14 @@
 use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+use rustix::mm::Advice;
+use zerocopy::FromZeros;
 
 use super::mapping::Mapping;
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The words of a shared mapping.
 #[derive(Clone, Debug)]
@@ -102,7 +106,106 @@ impl<const N: usize> Deref for Array<N> {
     }
 }
 
-#[cfg(test)]
+/// So many words or more are put into huge pages, where the system has them: words here and there of so much memory are otherwise
+/// found by way of page tables that no longer fit the processor. At most a quarter more memory than ordinary pages take.
+const HUGE_FROM: usize = 1 << 20;
+
+/// Words of a huge page: 2 MiB.
+const HUGE: usize = 1 << 18;
+
+/// Words of this process, all 0 at first, that are made when somebody first needs them, and then stay where they are.
+///
+/// Found in two loads: there is no state beside the length, which is 0 until there are any.
+#[derive(Debug)]
+pub(crate) struct OnceWords {
+    start: AtomicPtr<AtomicU64>,
+    len: AtomicUsize,
+    /// The length once they are made.
+    size: usize,
+    /// They, and what comes before the first huge page. Set before the length is.
+    made: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl OnceWords {
+    /// Room for so many; nothing is made yet.
+    pub(crate) fn new(size: usize) -> Self {
+        let nowhere = NonNull::dangling().as_ptr();
+        Self { start: AtomicPtr::new(nowhere), len: AtomicUsize::new(0), size, made: OnceLock::new() }
+    }
+
+    /// The words; none before they are made.
+    #[inline]
+    pub(crate) fn get(&self) -> &[AtomicU64] {
+        // Acquire: the start was written before the length.
+        let len = self.len.load(Ordering::Acquire);
+        let start = self.start.load(Ordering::Relaxed);
+        // SAFETY: no words at an aligned place; or so many of those that were made, which stay where they are for as long as
+        // `self` lives.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
+    /// The words, which are made if there are none; `None` if there is no memory.
+    #[cold]
+    pub(crate) fn make(&self) -> Option<&[AtomicU64]> {
+        if self.made.get().is_none() {
+            let slack = if self.size < HUGE_FROM { 0 } else { HUGE };
+            let len = self.size.checked_add(slack)?;
+            // If somebody else was first, theirs count.
+            let _theirs = self.made.set(<[AtomicU64]>::new_box_zeroed_with_elems(len).ok()?);
+        }
+        let made = self.made.get()?;
+        let words = if self.size < HUGE_FROM { made.get(..self.size)? } else { in_huge_pages(made, self.size)? };
+        // Whoever comes here stores the same.
+        self.start.store(words.as_ptr().cast_mut(), Ordering::Relaxed);
+        self.len.store(self.size, Ordering::Release);
+        Some(words)
+    }
+}
+
+/// `len` of the words that begin where a huge page may, with the advice to have some there. It changes no contents.
+fn in_huge_pages(words: &[AtomicU64], len: usize) -> Option<&[AtomicU64]> {
+    let skipped = words.as_ptr().align_offset(HUGE * size_of::<AtomicU64>());
+    let words = words.get(skipped..)?.get(..len)?;
+    let start = words.as_ptr().cast_mut().cast();
+    // SAFETY: the range is memory of these words only; they stay what they are.
+    let advised = unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxHugepage) };
+    // Refused where the system's settings rule huge pages out; then ordinary pages do.
+    tracing::trace!(len, ?advised, "huge pages for words");
+    Some(words)
+}
+
+#[cfg(all(loom, test))]
+mod models {
+    use loom::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn loom_words_made_by_two_at_once_are_the_same_words() {
+        loom::model(|| {
+            let words = Arc::new(OnceWords::new(4));
+            let maker = |value| {
+                let words = Arc::clone(&words);
+                loom::thread::spawn(move || {
+                    let made = words.make().unwrap();
+                    made[value as usize].store(value, std::sync::atomic::Ordering::Relaxed);
+                    made.as_ptr() as usize
+                })
+            };
+            let makers = [maker(1), maker(2)];
+            let seen = words.get();
+            assert!(seen.is_empty() || seen.len() == 4);
+            let early = (!seen.is_empty()).then_some(seen.as_ptr() as usize);
+            let [first, second] = makers.map(|maker| maker.join().unwrap());
+            assert_eq!(first, second);
+            assert!(early.is_none_or(|early| early == first));
+            let values = [1, 2].map(|at: usize| words.get()[at].load(std::sync::atomic::Ordering::Relaxed));
+            assert_eq!(values, [1, 2]);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::os::fd::AsFd;
     use std::sync::atomic::Ordering;
@@ -124,5 +227,25 @@ mod tests {
         assert_eq!(array[3].load(Ordering::Relaxed), 9);
         assert!(ours.array::<513>().is_none());
         assert_eq!(Array::<2>::here()[1].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn words_are_made_once() {
+        let words = OnceWords::new(3);
+        assert!(words.get().is_empty());
+        words.make().unwrap()[2].store(5, Ordering::Relaxed);
+        assert_eq!(words.make().unwrap().iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>(), 5);
+        assert_eq!(words.get().len(), 3);
+        assert!(OnceWords::new(usize::MAX).make().is_none());
+        assert!(OnceWords::new(usize::MAX / 16).make().is_none());
+    }
+
+    #[test]
+    fn many_words_begin_at_a_huge_page() {
+        let words = OnceWords::new(HUGE_FROM + 7);
+        let made = words.make().unwrap();
+        assert_eq!(made.as_ptr().addr() % (2 << 20), 0);
+        assert!(made.iter().step_by(4096).chain(made.last()).all(|word| word.swap(1, Ordering::Relaxed) == 0));
+        assert_eq!((words.get().len(), words.get().as_ptr()), (HUGE_FROM + 7, made.as_ptr()));
     }
 }

@@ -4,6 +4,7 @@ use super::loopback::LoopbackLink;
 use super::shm::ShmLink;
 use super::sim::SimLink;
 use super::tcp::TcpLink;
+use super::verbs::VerbsLink;
 use super::{Broken, Connection, Link, Refused, Sink};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
@@ -18,6 +19,8 @@ pub(crate) enum AnyLink {
     Shm(Box<ShmLink>),
     /// A TCP socket.
     Tcp(Box<TcpLink>),
+    /// A queue pair.
+    Verbs(Box<VerbsLink>),
     /// The simulated network.
     Sim(Box<SimLink>),
 }
@@ -29,6 +32,7 @@ macro_rules! each {
             AnyLink::Loopback($link) => $call,
             AnyLink::Shm($link) => $call,
             AnyLink::Tcp($link) => $call,
+            AnyLink::Verbs($link) => $call,
             AnyLink::Sim($link) => $call,
         }
     };
@@ -41,6 +45,7 @@ impl AnyLink {
     pub(crate) fn unsent(&self) -> Option<(u64, u64)> {
         match self {
             Self::Tcp(link) => link.unsent(),
+            Self::Verbs(link) => link.unacknowledged(),
             Self::Loopback(_) | Self::Shm(_) | Self::Sim(_) => None,
         }
     }

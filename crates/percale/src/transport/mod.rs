@@ -22,7 +22,6 @@ pub(crate) mod stream;
 pub mod tcp;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod testing;
-#[cfg(not(loom))]
 pub mod verbs;
 
 use crate::memory::lease::Lease;

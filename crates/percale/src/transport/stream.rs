@@ -259,6 +259,11 @@ impl Pushes {
         ended
     }
 
+    /// Bytes that are to be sent yet, with room for the heads of their frames.
+    pub(super) fn remaining(&self) -> u64 {
+        self.waiting.iter().map(|push| (push.source.len() - push.sent) as u64 + HEAD_BYTES as u64 * 2).sum()
+    }
+
     /// Whether there is nothing left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()

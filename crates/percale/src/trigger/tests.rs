@@ -10,7 +10,7 @@ use crate::domain::{Domain, DomainBuilder};
 
 fn domain() -> Domain {
     let network = crate::transport::sim::Network::new(1, crate::transport::sim::SimOptions::default());
-    DomainBuilder::new(false, false, false, String::new()).simulated(&network).open().unwrap()
+    DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap()
 }
 
 #[test]

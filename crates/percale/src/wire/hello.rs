@@ -1,7 +1,8 @@
 //! What two endpoints say to each other before a connection stands.
 //!
 //! Over TCP, the authority: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
-//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)).
+//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)). For verbs both name their queue pairs
+//! before that ([`queue_pair`](super::queue_pair)).
 //!
 //! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows.
 //! The first [`PREFIX_BYTES`] of a hello keep their place in every version: two versions can tell each other so.
@@ -17,7 +18,7 @@ use super::address::AddressBytes;
 use super::why::Why;
 
 /// The version of everything that peers say to each other.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
@@ -76,6 +77,8 @@ bitflags! {
         const AUTHORIZATION = 4;
         /// It no longer has the connection that `reset` names: the peer is to drop that one.
         const RESET = 8;
+        /// It may speak over verbs: it has a port that carries traffic.
+        const VERBS = 16;
     }
 }
 
@@ -262,6 +265,8 @@ pub enum Ruling {
     Tcp,
     /// Go on, and meet at the Unix socket named by the acceptor's incarnation.
     Shm,
+    /// Go on, and connect queue pairs.
+    Verbs,
     /// The token names the connection that the acceptor already has with this incarnation.
     Duplicate,
     /// Another connection between the two is being made: wait for it.
@@ -311,6 +316,7 @@ impl Verdict {
             Ruling::Duplicate => 3,
             Ruling::Busy => 4,
             Ruling::Refuse => 5,
+            Ruling::Verbs => 6,
         };
         VerdictBytes { ruling, why: self.why as u8, reserved: [0; 6], token: self.token, mac: [0; 32] }
     }
@@ -326,6 +332,7 @@ impl Verdict {
             3 => Ruling::Duplicate,
             4 => Ruling::Busy,
             5 => Ruling::Refuse,
+            6 => Ruling::Verbs,
             _ => return Err(Malformed::Field("the verdict is unknown")),
         };
         let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the verdict's reason is unknown"))?;
@@ -336,21 +343,32 @@ impl Verdict {
     }
 }
 
-/// The initiator's last word over TCP: the connection is this socket (sent unless the meeting succeeded).
+/// The initiator's last word over TCP: what the connection is (sent unless the meeting succeeded).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CommitBytes {
-    tcp: u8,
+    choice: u8,
     why: u8,
     reserved: [u8; 2],
     errno: U32,
 }
 
+/// What a connection is, in the initiator's last word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// There is none.
+    Nothing,
+    /// This very socket.
+    Tcp,
+    /// The queue pairs; the socket only tells of the peer's end.
+    Verbs,
+}
+
 /// The initiator's last word over TCP, as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Whether this socket is the connection from now on; else there is none.
-    pub tcp: bool,
+    /// What the connection is from now on.
+    pub choice: Choice,
     /// Why.
     pub why: Why,
     /// What the kernel said, or 0.
@@ -361,7 +379,12 @@ impl Commit {
     /// As it travels.
     #[must_use]
     pub fn to_bytes(&self) -> CommitBytes {
-        CommitBytes { tcp: self.tcp.into(), why: self.why as u8, reserved: [0; 2], errno: U32::new(self.errno) }
+        let choice = match self.choice {
+            Choice::Nothing => 0,
+            Choice::Tcp => 1,
+            Choice::Verbs => 2,
+        };
+        CommitBytes { choice, why: self.why as u8, reserved: [0; 2], errno: U32::new(self.errno) }
     }
 
     /// Parses what travelled.
@@ -370,10 +393,16 @@ impl Commit {
     /// If a field has a value that nobody may send.
     pub fn from_bytes(bytes: &CommitBytes) -> Result<Self, Malformed> {
         let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the commit's reason is unknown"))?;
-        if bytes.tcp > 1 || bytes.reserved != [0; 2] {
+        let choice = match bytes.choice {
+            0 => Choice::Nothing,
+            1 => Choice::Tcp,
+            2 => Choice::Verbs,
+            _ => return Err(Malformed::Field("the commit's choice is unknown")),
+        };
+        if bytes.reserved != [0; 2] {
             return Err(Malformed::Field("the commit has bytes where none belong"));
         }
-        Ok(Self { tcp: bytes.tcp == 1, why, errno: bytes.errno.get() })
+        Ok(Self { choice, why, errno: bytes.errno.get() })
     }
 }
 

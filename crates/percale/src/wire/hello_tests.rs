@@ -17,7 +17,7 @@ fn address() -> impl Strategy<Value = SocketAddr> {
 proptest! {
     #[test]
     fn a_hello_survives_the_journey(
-        flags in 0u32..16, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(),
+        flags in 0u32..32, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(),
         contexts: [u16; 2], incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
     ) {
         let hello = Hello {

@@ -8,4 +8,5 @@ pub mod control;
 pub mod head;
 pub mod hello;
 pub mod meeting;
+pub mod queue_pair;
 pub mod why;

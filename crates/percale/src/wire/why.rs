@@ -36,6 +36,8 @@ pub enum Why {
     NoContext = 14,
     /// The address will have such a context, but it is not open yet, or no longer.
     ContextClosed = 15,
+    /// The queue pairs could not be connected.
+    PairFailed = 16,
 }
 
 impl Why {
@@ -56,6 +58,7 @@ impl Why {
             13 => Self::BellFull,
             14 => Self::NoContext,
             15 => Self::ContextClosed,
+            16 => Self::PairFailed,
             _ => return None,
         })
     }
@@ -79,6 +82,7 @@ impl fmt::Display for Why {
             Self::BellFull => "all places of a doorbell are taken",
             Self::NoContext => "the peer has no such receive context",
             Self::ContextClosed => "the peer's receive context is not open",
+            Self::PairFailed => "the queue pairs could not be connected",
         })
     }
 }

@@ -65,7 +65,10 @@ impl Engine {
         let link = self.links.get_mut(slot as usize).and_then(Option::take)?;
         self.poller.forget(slot, matches!(link, AnyLink::Shm(_)));
         match &link {
-            AnyLink::Tcp(_) => {
+            AnyLink::Tcp(_) | AnyLink::Verbs(_) => {
+                if let AnyLink::Verbs(verbs) = &link {
+                    self.unwatch_pair(verbs);
+                }
                 self.poller.sockets -= 1;
                 if self.poller.sockets == 0 {
                     self.ticks = None; // Nobody reads the timer any more: left in the epoll, it would wake every sleeper at once.
@@ -84,8 +87,11 @@ impl Engine {
             tracing::debug!("no room for a goodbye; the peer will see the connection close");
         }
         self.leave(slot, &mut link, error, why);
-        if let AnyLink::Tcp(tcp) = link {
-            tcp.linger(until.saturating_duration_since(Instant::now()));
+        let left = until.saturating_duration_since(Instant::now());
+        match link {
+            AnyLink::Tcp(tcp) => drop(tcp.linger(left)),
+            AnyLink::Verbs(verbs) => drop(verbs.linger(left)),
+            AnyLink::Loopback(_) | AnyLink::Shm(_) | AnyLink::Sim(_) => {}
         }
     }
 

@@ -27,6 +27,7 @@ use crate::transport::loopback::LoopbackLink;
 use crate::transport::shm::{Bell, Parts, ShmLink};
 use crate::transport::sim::SimNotice;
 use crate::transport::tcp::{TcpLink, TcpOptions};
+use crate::transport::verbs::VerbsLink;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::Kind;
 
@@ -302,6 +303,13 @@ impl Engine {
                 let link = TcpLink::new(socket, *tcp)?;
                 Ok((TransportKind::Tcp, AnyLink::Tcp(Box::new(link))))
             }
+            Made::Verbs(wire, socket) => {
+                let Connector::Service { tcp, .. } = &self.connector else {
+                    unreachable!("queue pairs come from services")
+                };
+                let link = VerbsLink::new(*wire, socket, *tcp)?;
+                Ok((TransportKind::Verbs, AnyLink::Verbs(Box::new(link))))
+            }
         }
     }
 
@@ -324,6 +332,7 @@ impl Engine {
                     tracing::error!(%error, "a socket cannot be watched");
                 }
             }
+            AnyLink::Verbs(verbs) => self.watch_pair(slot, verbs),
             AnyLink::Sim(_) => self.poller.add_polled(slot),
             // Nothing is in it but what we sent ourselves, and then it is busy.
             AnyLink::Loopback(_) => {}

@@ -36,6 +36,7 @@ pub(crate) mod listening;
 pub(crate) mod peers;
 mod poller;
 mod pooled;
+mod rdma;
 mod read;
 mod receive;
 mod residue;
@@ -300,6 +301,9 @@ impl Engine {
                 self.tick();
                 continue;
             }
+            if slot & rdma::WATCH != 0 {
+                self.look_after(slot as Connection);
+            }
             if self.poll_link(slot as Connection) {
                 self.poller.hot_socket = Some(slot as Connection);
                 any = true;
@@ -420,6 +424,7 @@ impl Engine {
                 Some(Some(AnyLink::Loopback(_))) => "loopback: this endpoint itself".to_owned(),
                 Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason, link.describe()),
                 Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason),
+                Some(Some(AnyLink::Verbs(link))) => format!("verbs: {}; {}", peer.reason, link.describe()),
                 Some(Some(AnyLink::Sim(_))) => "sim".to_owned(),
                 _ => continue,
             };

@@ -149,8 +149,10 @@ impl Engine {
     fn fence_hot(&mut self) -> bool {
         let mut barrier = false;
         for &slot in &self.poller.hot {
-            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-                barrier |= link.prepare_sleep();
+            match self.links.get_mut(slot as usize) {
+                Some(Some(AnyLink::Shm(link))) => barrier |= link.prepare_sleep(),
+                Some(Some(AnyLink::Verbs(link))) => link.arm(),
+                _ => {}
             }
         }
         !barrier || Bell::barrier()

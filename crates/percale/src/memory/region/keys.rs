@@ -358,7 +358,7 @@ mod tests {
     /// A region of a few bytes that a peer is stuck in.
     fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
         let network = Network::new(1, SimOptions::default());
-        let domain = DomainBuilder::new(false, false, false, String::new()).simulated(&network).open().unwrap();
+        let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
         let memory = Arc::<[u8]>::from([7; 16]);
         let weak = Arc::downgrade(&memory);
         let region = domain.register(memory, Access::REMOTE_READ).unwrap();
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn mw_050_rev_002_a_domain_ends_while_a_peer_is_in_a_window() {
         let network = Network::new(1, SimOptions::default());
-        let domain = DomainBuilder::new(false, false, false, String::new()).simulated(&network).open().unwrap();
+        let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
         let memory = Arc::<[u8]>::from([7; 16]);
         let weak = Arc::downgrade(&memory);
         let region = domain.register(memory, Access::REMOTE_READ).unwrap();

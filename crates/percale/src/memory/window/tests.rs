@@ -17,7 +17,7 @@ use crate::{Entry, ErrorCode};
 
 fn domain_of(two: TypeTwo) -> Domain {
     let network = Network::new(1, SimOptions::default());
-    let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network).windows(two);
+    let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).windows(two);
     builder.revoke_timeout(Duration::from_millis(50)).open().unwrap()
 }
 
@@ -344,7 +344,7 @@ fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
 fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost() {
     let network = Network::new(1, SimOptions::default());
     let open = || {
-        let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network);
+        let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network);
         builder.revoke_timeout(Duration::from_secs(60)).open().unwrap()
     };
     let (domain, other) = (open(), open());

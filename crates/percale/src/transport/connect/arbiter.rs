@@ -76,8 +76,10 @@ pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, calle
         return Reply::Aliased;
     }
     match verdict.ruling {
-        Ruling::Tcp | Ruling::Shm if knows.claimed || (knows.accepted && peer < knows.own) => Reply::Wait,
-        Ruling::Tcp | Ruling::Shm => Reply::Claim,
+        Ruling::Tcp | Ruling::Shm | Ruling::Verbs if knows.claimed || (knows.accepted && peer < knows.own) => {
+            Reply::Wait
+        }
+        Ruling::Tcp | Ruling::Shm | Ruling::Verbs => Reply::Claim,
         Ruling::Busy => Reply::Wait,
         Ruling::Duplicate if knows.claimed || knows.accepted => Reply::Wait,
         Ruling::Duplicate => Reply::Reset(verdict.token),
@@ -108,6 +110,9 @@ pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
     } else {
         return Ok((Ruling::Shm, Why::SameHost));
     };
+    if both.contains(HelloFlags::VERBS) {
+        return Ok((Ruling::Verbs, why));
+    }
     if both.contains(HelloFlags::TCP) {
         return Ok((Ruling::Tcp, why));
     }

@@ -17,7 +17,7 @@ use super::reactor::Reactor;
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, listen};
-use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Verdict, random};
+use crate::wire::hello::{Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, random};
 use crate::wire::why::Why;
 
 /// The longest that a meeting may keep a connection from going on over TCP.
@@ -165,17 +165,24 @@ impl Reactor {
                         return next;
                     }
                 }
-                Event::Verdict(hello, verdict) => return self.heard(id, setup, hello, verdict),
+                Event::Verdict(hello, verdict) => {
+                    if let Some(next) = self.heard(id, setup, hello, verdict) {
+                        return next;
+                    }
+                }
+                Event::Offered(offered) => {
+                    if let Some(next) = self.offered(setup, offered) {
+                        return next;
+                    }
+                }
                 Event::Commit(commit) => {
-                    let allowed = (setup.ours.flags
-                        & setup.peer.as_ref().map_or(HelloFlags::empty(), |peer| peer.flags))
-                    .contains(HelloFlags::TCP);
-                    return match (commit.tcp, allowed) {
-                        (true, true) => Next::Tcp(commit.why, commit.errno),
-                        (true, false) => {
+                    return match commit.choice {
+                        Choice::Tcp if setup.both().contains(HelloFlags::TCP) => Next::Tcp(commit.why, commit.errno),
+                        Choice::Verbs if setup.wire.is_some() => Next::Verbs(commit.why),
+                        Choice::Tcp | Choice::Verbs => {
                             Next::Fail(ConnectError::Protocol("it chose a transport that is not allowed".into()))
                         }
-                        (false, _) => Next::Drop,
+                        Choice::Nothing => Next::Drop,
                     };
                 }
             }
@@ -234,45 +241,55 @@ impl Reactor {
         }
         setup.handshake.answer(Verdict { ruling, why, token });
         (setup.ruling, setup.why, setup.token, setup.peer) = (ruling, why, token, Some(hello));
-        if !matches!(ruling, Ruling::Tcp | Ruling::Shm) {
+        if !matches!(ruling, Ruling::Tcp | Ruling::Shm | Ruling::Verbs) {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
         Ok(())
     }
 
-    /// The initiator has heard the verdict.
-    fn heard(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Next {
-        let Some(knows) = self.knows(setup.endpoint, hello.incarnation) else { return Next::Drop };
+    /// The initiator has heard the verdict; `None` if it goes on talking.
+    fn heard(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Option<Next> {
+        let Some(knows) = self.knows(setup.endpoint, hello.incarnation) else { return Some(Next::Drop) };
         let peer = hello.incarnation;
         setup.peer = Some(hello);
         let reply = arbiter::verdict(&knows, peer, &verdict, (setup.remote, setup.ours.wanted));
-        let Side::Initiator(attempt) = &mut setup.side else { return Next::Drop };
+        let Side::Initiator(attempt) = &mut setup.side else { return Some(Next::Drop) };
         match reply {
-            Reply::Aliased => return Next::Aliased(peer),
-            Reply::Wait => return Next::Again { pause: true },
+            Reply::Aliased => return Some(Next::Aliased(peer)),
+            Reply::Wait => return Some(Next::Again { pause: true }),
             Reply::Later(error) => {
                 attempt.last = Some(error);
-                return Next::Again { pause: true };
+                return Some(Next::Again { pause: true });
             }
             Reply::Reset(token) => {
                 attempt.reset = Some(token);
-                return Next::Again { pause: std::mem::replace(&mut attempt.has_reset, true) };
+                return Some(Next::Again { pause: std::mem::replace(&mut attempt.has_reset, true) });
             }
-            Reply::Fail(error) => return Next::Fail(error),
+            Reply::Fail(error) => return Some(Next::Fail(error)),
             Reply::Claim => {}
         }
         attempt.claimed = true;
         (setup.token, setup.ruling, setup.why) = (verdict.token, verdict.ruling, verdict.why);
-        if verdict.ruling == Ruling::Tcp {
-            if !setup.ours.flags.contains(HelloFlags::TCP) {
-                return Next::Fail(ConnectError::NoTransport(verdict.why.to_string()));
+        match verdict.ruling {
+            Ruling::Verbs => {
+                let offered = self.make_wire(setup);
+                setup.handshake.offer(&offered);
+                None
             }
-            return commit(setup, verdict.why, 0);
+            Ruling::Tcp if !setup.ours.flags.contains(HelloFlags::TCP) => {
+                Some(Next::Fail(ConnectError::NoTransport(verdict.why.to_string())))
+            }
+            Ruling::Tcp => Some(commit(setup, Choice::Tcp, verdict.why, 0)),
+            _ => Some(self.call_meeting(id, setup, &peer, verdict.token)),
         }
+    }
+
+    /// The initiator goes to the peer's Unix socket.
+    fn call_meeting(&mut self, id: u64, setup: &mut Setup, peer: &Incarnation, token: Token) -> Next {
         let bell = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.bell.clone());
         let meeting = match bell {
-            Some(bell) => Meeting::call(&bell, &peer, verdict.token),
+            Some(bell) => Meeting::call(&bell, peer, token),
             None => Err(Degraded::from(Errno::OPNOTSUPP)),
         };
         let registered = meeting.and_then(|meeting| {

@@ -15,6 +15,7 @@ use crate::wire::hello::{
     Commit, CommitBytes, HELLO_BYTES, Hello, HelloBytes, HelloFlags, Malformed, PREFIX_BYTES, Prefix, Proof, Ruling,
     Verdict, VerdictBytes,
 };
+use crate::wire::queue_pair::{Offered, OfferedBytes};
 use crate::wire::why::Why;
 
 /// An authorization key; its `Debug` does not show it.
@@ -51,6 +52,8 @@ pub(super) enum Event {
     Hello(Hello),
     /// To the initiator: who answered, and what.
     Verdict(Hello, Verdict),
+    /// After a verdict for verbs: the peer's queue pair. The acceptor answers with [`Handshake::offer`].
+    Offered(Offered),
     /// To the acceptor: the initiator's last word.
     Commit(Commit),
 }
@@ -69,6 +72,8 @@ enum State {
     Deciding,
     /// Initiator: the verdict.
     Verdict,
+    /// The peer's queue pair.
+    Offered,
     /// Acceptor: the last word.
     Commit,
     /// Nothing more is awaited.
@@ -114,6 +119,7 @@ impl Handshake {
             State::Hello => HELLO_BYTES,
             State::Proof => size_of::<Proof>(),
             State::Verdict => size_of::<VerdictBytes>(),
+            State::Offered => size_of::<OfferedBytes>(),
             State::Commit => size_of::<CommitBytes>(),
             State::Choosing | State::Deciding | State::Over => 0,
         }
@@ -144,6 +150,11 @@ impl Handshake {
             State::Hello => self.hello(),
             State::Proof => self.proof(),
             State::Verdict => self.verdict(),
+            State::Offered => {
+                let bytes: OfferedBytes = self.take()?;
+                self.state = State::Over;
+                Ok(Some(Event::Offered(bytes.parse()?)))
+            }
             State::Commit => {
                 let bytes: CommitBytes = self.take()?;
                 self.state = State::Over;
@@ -253,8 +264,17 @@ impl Handshake {
             bytes.mac.copy_from_slice(&mac.finalize().into_bytes());
         }
         self.output.extend_from_slice(bytes.as_bytes());
-        let goes_on = matches!(verdict.ruling, Ruling::Tcp | Ruling::Shm);
-        self.state = if goes_on { State::Commit } else { State::Over };
+        self.state = match verdict.ruling {
+            Ruling::Tcp | Ruling::Shm => State::Commit,
+            Ruling::Verbs => State::Offered,
+            Ruling::Duplicate | Ruling::Busy | Ruling::Refuse => State::Over,
+        };
+    }
+
+    /// Names our queue pair: the initiator after a verdict for verbs, the acceptor after [`Event::Offered`].
+    pub(super) fn offer(&mut self, offered: &Offered) {
+        self.output.extend_from_slice(OfferedBytes::of(offered).as_bytes());
+        self.state = if self.initiator { State::Offered } else { State::Commit };
     }
 
     /// Tells a peer that proved nothing that it goes no further.
@@ -293,6 +313,9 @@ pub(super) mod fuzz {
         }
     }
 
+    /// What a side has to say at most.
+    const MOST: usize = HELLO_BYTES + size_of::<VerdictBytes>() + size_of::<Proof>() + size_of::<OfferedBytes>();
+
     /// Feeds `bytes`, in pieces whose sizes they choose themselves, to both roles, with and without a key.
     pub(in super::super) fn drive(bytes: &[u8]) {
         for (initiator, key) in [(true, false), (true, true), (false, false), (false, true)] {
@@ -309,13 +332,16 @@ pub(super) mod fuzz {
                 };
                 match heard {
                     Ok(Some(Event::Hello(_))) => {
-                        side.answer(Verdict { ruling: Ruling::Tcp, why: Why::AnotherHost, token: [1; 16] });
+                        let ruling = if now[0] & 1 == 0 { Ruling::Tcp } else { Ruling::Verbs };
+                        side.answer(Verdict { ruling, why: Why::AnotherHost, token: [1; 16] });
                     }
+                    Ok(Some(Event::Verdict(_, verdict))) if verdict.ruling == Ruling::Verbs => side.offer(&Err(1)),
+                    Ok(Some(Event::Offered(offered))) if !initiator => side.offer(&offered),
                     Ok(_) => {}
                     Err(_) => assert_eq!(side.wants(), 0, "a failed handshake reads on"),
                 }
             }
-            assert!(side.output().len() <= HELLO_BYTES + size_of::<VerdictBytes>() + size_of::<Proof>());
+            assert!(side.output().len() <= MOST);
         }
         if let Ok((offer, _)) = Offer::read_from_prefix(bytes) {
             assert!(!offer.is_sound() || offer.half.reserved.get() == 0);

@@ -121,7 +121,7 @@ proptest! {
         let mut bytes = hello(2, key).to_bytes().as_bytes().to_vec();
         let verdict = Verdict { ruling: Ruling::Shm, why: Why::SameHost, token: [3; 16] };
         bytes.extend_from_slice(verdict.to_bytes().as_bytes());
-        bytes.extend_from_slice(Commit { tcp: true, why: Why::AnotherHost, errno: 0 }.to_bytes().as_bytes());
+        bytes.extend_from_slice(Commit { choice: crate::wire::hello::Choice::Tcp, why: Why::AnotherHost, errno: 0 }.to_bytes().as_bytes());
         for (at, value) in changes {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = value;

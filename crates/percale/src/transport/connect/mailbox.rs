@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ConnectError;
+use crate::transport::verbs::Wire;
 use crate::wire::hello::Incarnation;
 
 /// Who the peer of a connection is.
@@ -84,6 +85,8 @@ pub enum Made {
     Shm(ShmParts),
     /// Over TCP: non-blocking, without delay; the peer's first frame is the next to read.
     Tcp(OwnedFd),
+    /// Over queue pairs, which are connected; and the TCP connection over which the two met, whose end is the peer's.
+    Verbs(Box<Wire>, OwnedFd),
 }
 
 /// What happened.

@@ -6,7 +6,7 @@
 //! * `handshake` is what is said over TCP, without I/O. TCP is the authority: it decides who the peer is, whether it
 //!   knows the key, and which transport is used.
 //! * `arbiter` decides which of several connections between two incarnations lives.
-//! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host.
+//! * `meeting` passes descriptors over an abstract Unix socket, where both are on one host; `pairing` connects queue pairs.
 //! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` goes on with
 //!   it and `settle` says what becomes of it. `liveness` watches local peers afterwards.
 //! * `background` lets the thread run where and when there is room, wherever its starter is pinned.
@@ -31,6 +31,7 @@ mod listen;
 mod liveness;
 mod mailbox;
 mod meeting;
+mod pairing;
 mod passing;
 mod reactor;
 mod service;

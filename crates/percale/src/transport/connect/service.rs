@@ -20,6 +20,7 @@ use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
 use crate::fabric::host;
+use crate::transport::verbs::Adapter;
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 
 bitflags! {
@@ -49,6 +50,8 @@ pub struct EndpointOptions {
     pub connect_timeout: Duration,
     /// Whether links may read and write peers' memory directly.
     pub cma_allowed: bool,
+    /// The RDMA device's port; without one there is no verbs.
+    pub verbs: Option<Arc<Adapter>>,
     /// The endpoint's doorbell; without one there is no shared memory.
     pub bell: Option<Arc<dyn LocalBell>>,
     /// It is this context of that site, and found at the site's address.
@@ -79,6 +82,7 @@ impl EndpointOptions {
             authorization_key: None,
             connect_timeout: Duration::from_secs(5),
             cma_allowed: true,
+            verbs: None,
             bell: None,
             context: None,
         }
@@ -94,6 +98,7 @@ pub(super) struct Opened {
     pub(super) key: Option<Key>,
     pub(super) timeout: Duration,
     pub(super) cma: bool,
+    pub(super) verbs: Option<Arc<Adapter>>,
     pub(super) bell: Option<Arc<dyn LocalBell>>,
     /// Of a context: whose, and which.
     pub(super) site: Option<(u64, u16)>,
@@ -236,6 +241,7 @@ impl Service {
         let mut flags = HelloFlags::empty();
         flags.set(HelloFlags::SHM, listeners.unix.is_some());
         flags.set(HelloFlags::TCP, options.transports.contains(Transports::TCP));
+        flags.set(HelloFlags::VERBS, options.verbs.is_some());
         flags.set(HelloFlags::AUTHORIZATION, options.authorization_key.is_some());
         let (address, explanation) = (listeners.address, listeners.explanation.clone());
         let id = self.shared.number();
@@ -249,6 +255,7 @@ impl Service {
                 key: options.authorization_key.map(Key::new),
                 timeout: options.connect_timeout,
                 cma: options.cma_allowed,
+                verbs: options.verbs,
                 bell: options.bell,
                 site: site.as_ref().map(|seat| (seat.site.registration.id, seat.index)),
                 contexts,

@@ -22,7 +22,7 @@ impl Reactor {
     pub(super) fn settle(&mut self, id: u64, mut setup: Setup, next: Next) {
         let (endpoint, peer) = (setup.endpoint, setup.incarnation());
         let next = match next {
-            Next::Tcp(..) | Next::Shm if !self.is_new(&setup) => Next::Drop,
+            Next::Tcp(..) | Next::Shm | Next::Verbs(_) if !self.is_new(&setup) => Next::Drop,
             next => next,
         };
         match next {
@@ -61,7 +61,7 @@ impl Reactor {
             }
             Next::Again { pause } => {
                 let Side::Initiator(attempt) = &mut setup.side else { return };
-                (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
+                (setup.stage, setup.tcp, setup.meeting, setup.wire) = (Stage::Waiting, None, None, None);
                 attempt.claimed = false;
                 if !pause {
                     self.restart(id, setup);
@@ -85,6 +85,14 @@ impl Reactor {
                     self.unregister(&socket);
                     let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
                     self.establish(setup, Made::Tcp(socket), (0, uid), reason("tcp", why, errno));
+                }
+            }
+            Next::Verbs(why) => {
+                if let (Some(socket), Some(wire)) = (setup.tcp.take(), setup.wire.take()) {
+                    self.unregister(&socket);
+                    let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
+                    let text = reason("verbs", why, 0);
+                    self.establish(setup, Made::Verbs(Box::new(wire), socket), (0, uid), text);
                 }
             }
             Next::Shm => {

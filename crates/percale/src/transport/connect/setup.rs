@@ -12,7 +12,8 @@ use zerocopy::IntoBytes;
 use super::ConnectError;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Degraded, Meeting};
-use crate::wire::hello::{Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
+use crate::transport::verbs::Wire;
+use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
 use crate::wire::why::Why;
 
 /// What an endpoint asked for.
@@ -67,6 +68,8 @@ pub(super) struct Setup {
     pub(super) ruling: Ruling,
     pub(super) why: Why,
     pub(super) meeting: Option<Meeting>,
+    /// Our queue pair, with a verdict for verbs; and why there is none.
+    pub(super) wire: Option<Wire>,
     pub(super) due: Instant,
 }
 
@@ -88,6 +91,8 @@ pub(super) enum Next {
     Tcp(Why, u32),
     /// It stands, over shared memory.
     Shm,
+    /// It stands, over queue pairs.
+    Verbs(Why),
 }
 
 impl Setup {
@@ -112,7 +117,7 @@ impl Setup {
         remote: SocketAddr,
         due: Instant,
     ) -> Self {
-        let (tcp, peer, refusal, meeting, listener) = (None, None, None, None, endpoint);
+        let (tcp, peer, refusal, meeting, wire, listener) = (None, None, None, None, None, endpoint);
         let (token, ruling, why) = ([0; 16], Ruling::Refuse, Why::NoTransport);
         Self {
             endpoint,
@@ -129,6 +134,7 @@ impl Setup {
             ruling,
             why,
             meeting,
+            wire,
             due,
         }
     }
@@ -142,6 +148,11 @@ impl Setup {
     pub(super) fn expects(&self, token: &Token) -> bool {
         let invited = matches!(self.side, Side::Acceptor { accepted: true }) && self.ruling == Ruling::Shm;
         invited && self.meeting.is_none() && self.token == *token
+    }
+
+    /// What both sides can and want.
+    pub(super) fn both(&self) -> HelloFlags {
+        self.ours.flags & self.peer.as_ref().map_or(HelloFlags::empty(), |peer| peer.flags)
     }
 
     pub(super) fn incarnation(&self) -> Option<Incarnation> {
@@ -242,10 +253,11 @@ pub(super) fn reason(transport: &str, why: Why, errno: u32) -> String {
     }
 }
 
-/// The initiator's last word over TCP.
-pub(super) fn commit(setup: &mut Setup, why: Why, errno: u32) -> Next {
-    setup.handshake.output().extend_from_slice(Commit { tcp: true, why, errno }.to_bytes().as_bytes());
+/// The initiator's last word over TCP: what the connection is.
+pub(super) fn commit(setup: &mut Setup, choice: Choice, why: Why, errno: u32) -> Next {
+    setup.handshake.output().extend_from_slice(Commit { choice, why, errno }.to_bytes().as_bytes());
     match setup.flush() {
+        Ok(true) if choice == Choice::Verbs => Next::Verbs(why),
         Ok(true) => Next::Tcp(why, errno),
         // A few bytes into an empty socket buffer: if they do not fit, something is very wrong.
         Ok(false) => Next::Fail(ConnectError::Closed(setup.remote)),
@@ -256,9 +268,8 @@ pub(super) fn commit(setup: &mut Setup, why: Why, errno: u32) -> Next {
 /// The meeting failed: the initiator goes on over TCP, if that is allowed.
 pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     setup.meeting = None;
-    let both = setup.ours.flags & setup.peer.as_ref().map_or(HelloFlags::empty(), |peer| peer.flags);
-    if both.contains(HelloFlags::TCP) {
-        return commit(setup, degraded.why, degraded.number());
+    if setup.both().contains(HelloFlags::TCP) {
+        return commit(setup, Choice::Tcp, degraded.why, degraded.number());
     }
     Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
 }

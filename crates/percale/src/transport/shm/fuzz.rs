@@ -125,7 +125,7 @@ fn keys() -> std::io::Result<Arc<Keys>> {
     static DOMAIN: OnceLock<(Domain, Region)> = OnceLock::new();
     let open = || -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
         let network = Network::new(0, SimOptions::default());
-        let domain = DomainBuilder::new(false, false, false, String::new()).simulated(&network).open()?;
+        let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open()?;
         let region = domain.registration(Access::REMOTE_READ).key(0).own(crate::memory::sealed::allocate(100)?)?;
         Ok((domain, region))
     };

@@ -3,7 +3,8 @@
 //! The stream is a sequence of frames, each a head of 32 bytes and its payload. [`TcpLink`] joins its two halves:
 //! `outbound` decides what is written when, `inbound` parses what comes. `stream`, shared with the simulated network,
 //! keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received into it; a link
-//! that has nothing to do owns no buffer.
+//! that has nothing to do owns no buffer. Another byte stream carries the same frames in a [`StreamLink`] of its own
+//! (`verbs`).
 //!
 //! The endpoint decides when a link is polled; a poll costs one `recv` if nothing waits.
 //!
@@ -30,9 +31,9 @@ use std::time::Duration;
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_stream;
 use inbound::Inbound;
-use outbound::Outbound;
-use socket::Socket;
-use unanswered::{Patience, unanswered};
+pub(super) use outbound::Outbound;
+pub use socket::{Socket, Stream};
+use unanswered::unanswered;
 
 use super::stream::{Pulls, pull_bytes};
 use super::{Broken, Connection, Link, Refused, Sink};
@@ -63,47 +64,80 @@ impl Default for TcpOptions {
     }
 }
 
-/// One end of a connection over TCP.
+/// One end of a connection over a byte stream.
 #[derive(Debug)]
-pub struct TcpLink {
-    socket: Socket,
+pub struct StreamLink<S> {
+    socket: S,
     outbound: Outbound,
     inbound: Inbound,
     pulls: Pulls,
-    patience: Patience,
     broken: Option<Broken>,
 }
 
-impl TcpLink {
+/// One end of a connection over TCP.
+pub type TcpLink = StreamLink<Socket>;
+
+impl<S> StreamLink<S> {
     /// The longest payload that is sent with its message: about what a socket's buffers hold. Above, the round trip of
     /// an offer and its pull costs little, and nothing is copied but by the kernel, however late the receiver comes.
     pub const EAGER_LIMIT: usize = 512 << 10;
 
+    /// A link of a stream that stands.
+    pub(super) fn of(stream: S) -> Self {
+        Self {
+            socket: stream,
+            outbound: Outbound::new(),
+            inbound: Inbound::new(),
+            pulls: Pulls::default(),
+            broken: None,
+        }
+    }
+
+    /// The stream.
+    pub(super) const fn stream(&self) -> &S {
+        &self.socket
+    }
+
+    /// The stream, to be looked after.
+    pub(super) const fn stream_mut(&mut self) -> &mut S {
+        &mut self.socket
+    }
+
+    /// Writes what waits; returns whether nothing does any more.
+    pub(super) fn flush(&mut self) -> bool
+    where
+        S: Stream,
+    {
+        self.outbound.poll(&mut self.socket);
+        self.outbound.is_empty()
+    }
+
+    /// What is to be written to it.
+    pub(super) const fn outbound(&self) -> &Outbound {
+        &self.outbound
+    }
+}
+
+impl TcpLink {
     /// Makes a link of a connected socket.
     ///
     /// # Errors
     /// What the kernel says to the options.
     pub fn new(socket: OwnedFd, options: TcpOptions) -> std::io::Result<Self> {
-        Ok(Self {
-            socket: Socket::new(socket, &options)?,
-            outbound: Outbound::new(),
-            inbound: Inbound::new(),
-            pulls: Pulls::default(),
-            patience: Patience::new(options.timeout),
-            broken: None,
-        })
+        Ok(Self::of(Socket::new(socket, &options)?))
     }
 
     /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout, now and when this was last asked.
     /// To be asked now and then, say a few times within the timeout: one system call.
     #[must_use]
     pub fn is_unanswered(&mut self) -> bool {
-        !self.patience.timeout().is_zero() && self.patience.ends(unanswered(&self.socket))
+        let silence = (!self.socket.patience.timeout().is_zero()).then(|| unanswered(&self.socket));
+        silence.is_some_and(|silence| self.socket.patience.ends(silence))
     }
 
     /// Breaks the link: the peer did not answer in time.
     pub fn give_up(&mut self) -> Broken {
-        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.patience.timeout()));
+        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.socket.patience.timeout()));
         self.broken.get_or_insert(why).clone()
     }
 
@@ -132,7 +166,7 @@ impl AsFd for TcpLink {
     }
 }
 
-impl Link for TcpLink {
+impl<S: Stream> Link for StreamLink<S> {
     #[inline]
     fn frame_limit(&self) -> usize {
         Self::EAGER_LIMIT
@@ -170,6 +204,7 @@ impl Link for TcpLink {
             (Ok(false) | Err(Broken::Died(_)), Some(failed)) => failed.clone(),
             (Err(broken), _) => broken,
         };
+        let broken = self.socket.failure().cloned().unwrap_or(broken);
         self.broken = Some(broken.clone());
         Err(broken)
     }
@@ -202,6 +237,6 @@ impl Link for TcpLink {
 
     #[inline]
     fn is_idle(&self) -> bool {
-        self.outbound.is_empty() && self.outbound.pushes.is_idle()
+        self.outbound.is_empty() && self.outbound.pushes.is_idle() && self.socket.is_calm()
     }
 }

@@ -65,7 +65,7 @@ const TURN_BYTES: usize = 1 << 20;
 
 /// The sending half of a link.
 #[derive(Debug)]
-pub(super) struct Outbound {
+pub(in crate::transport) struct Outbound {
     queue: Vec<u8>,
     start: usize,
     /// Bytes that ever left the queue.
@@ -81,7 +81,7 @@ pub(super) struct Outbound {
     /// The kernel has no room; not tried again before the next poll.
     blocked: bool,
     written: Instant,
-    pub(super) failed: Option<Broken>,
+    pub(in crate::transport) failed: Option<Broken>,
 }
 
 /// A `Data` frame that is being written.
@@ -140,7 +140,7 @@ impl Outbound {
 
     /// Whether nothing waits to be written.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::transport) fn is_empty(&self) -> bool {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
     }
 
@@ -149,6 +149,14 @@ impl Outbound {
     pub(super) fn unsent(&self) -> Option<(u64, u64)> {
         let queued = self.queued() as u64;
         (queued > 0).then_some((self.left, self.left + queued))
+    }
+
+    /// Bytes that will go out before the last one that waits in the queue, at most; 0 if none waits there.
+    pub(in crate::transport) fn ahead_of_last(&self) -> u64 {
+        let queued = self.queued() as u64;
+        let data = self.data.as_ref().map_or(0, |frame| frame.rest() as u64);
+        // Each frame of a push has a head, which is short against what makes up a frame.
+        if queued == 0 { 0 } else { queued + data + 2 * self.pushes.remaining() }
     }
 
     /// Sends a frame, now or later.
@@ -247,7 +255,7 @@ impl Outbound {
 
     /// Sends what waits, within reason; returns whether anything left.
     #[inline]
-    pub(super) fn poll(&mut self, to: &mut impl Stream) -> bool {
+    pub(in crate::transport) fn poll(&mut self, to: &mut impl Stream) -> bool {
         self.blocked = false;
         let sent = !self.is_empty() && self.flush(to);
         self.burst = false;

@@ -8,17 +8,39 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TcpOptions;
+use super::unanswered::Patience;
 use crate::transport::Broken;
 
 /// A byte stream that never blocks.
-pub(super) trait Stream {
-    /// Receives what is there, 0 at its end; `AGAIN` if nothing is.
+pub trait Stream {
+    /// Receives what is there, 0 at its end.
+    ///
+    /// # Errors
+    /// `AGAIN` if nothing is there; else the stream is broken.
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno>;
 
-    /// Sends as much as there is room for; `AGAIN` if there is none.
+    /// Sends as much as there is room for.
+    ///
+    /// # Errors
+    /// `AGAIN` if there is no room; else the stream is broken.
     fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
-    /// The same for a single range.
+    /// Whether it needs nobody's attention: what was sent arrives without us, and there is nothing to be read that no
+    /// descriptor tells of.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        true
+    }
+
+    /// Why it failed, where an errno does not say it well.
+    fn failure(&self) -> Option<&Broken> {
+        None
+    }
+
+    /// As [`write`](Self::write), for a single range.
+    ///
+    /// # Errors
+    /// As `write`.
     fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
         self.write(&[IoSlice::new(from)])
     }
@@ -26,11 +48,17 @@ pub(super) trait Stream {
 
 /// A connected TCP socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub struct Socket {
+    fd: OwnedFd,
+    pub(super) patience: Patience,
+}
 
 impl Socket {
     /// Sets the options of a connected socket.
-    pub(super) fn new(fd: OwnedFd, options: &TcpOptions) -> rustix::io::Result<Self> {
+    ///
+    /// # Errors
+    /// What the kernel says to the options.
+    pub fn new(fd: OwnedFd, options: &TcpOptions) -> rustix::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
         if let Some(bytes) = options.send_buffer {
@@ -47,13 +75,13 @@ impl Socket {
             sockopt::set_tcp_keepintvl(&fd, third)?;
             sockopt::set_tcp_keepcnt(&fd, 2)?;
         }
-        Ok(Self(fd))
+        Ok(Self { fd, patience: Patience::new(options.timeout) })
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -61,8 +89,8 @@ impl Stream for Socket {
     #[inline]
     fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match into {
-            [only] => rustix::net::recv(&self.0, &mut **only, rustix::net::RecvFlags::DONTWAIT).map(|(n, _)| n),
-            several => rustix::io::readv(&self.0, several),
+            [only] => rustix::net::recv(&self.fd, &mut **only, rustix::net::RecvFlags::DONTWAIT).map(|(n, _)| n),
+            several => rustix::io::readv(&self.fd, several),
         }
     }
 
@@ -70,12 +98,12 @@ impl Stream for Socket {
     fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         // Not writev: in a program that is not ours SIGPIPE may be deadly.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(&self.0, from, &mut SendAncillaryBuffer::default(), flags)
+        rustix::net::sendmsg(&self.fd, from, &mut SendAncillaryBuffer::default(), flags)
     }
 
     #[inline]
     fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
-        rustix::net::send(&self.0, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 }
 

@@ -3,11 +3,11 @@
 use std::fs;
 use std::sync::Arc;
 
-use super::abi::Gid;
 use super::context::{Context, Port, ProtectionDomain};
-use super::pair::{End, Path};
+use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
 use crate::wire::hello::random;
+use crate::wire::queue_pair::{End, Gid};
 
 /// What a domain needs of a device: a port that carries traffic, an address of it, and a protection domain.
 #[derive(Debug)]

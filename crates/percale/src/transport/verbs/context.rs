@@ -8,9 +8,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::abi::{self, Gid, Library};
+use super::abi::{self, Library};
 use super::error::{Handle, VerbsError};
 use crate::memory::forked::forked;
+use crate::wire::queue_pair::Gid;
 
 /// An opened device.
 ///

@@ -33,9 +33,15 @@ impl VerbsError {
     }
 }
 
+/// The errno of an error that may be a [`VerbsError`].
+pub(crate) fn errno_of(error: &io::Error) -> i32 {
+    let verbs = error.get_ref().and_then(|inner| inner.downcast_ref::<VerbsError>());
+    verbs.map(|error| error.errno).or(error.raw_os_error()).filter(|errno| *errno > 0).unwrap_or(libc::EIO)
+}
+
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
-        Self::new(Self::from_raw_os_error(error.errno).kind(), error.to_string())
+        Self::new(Self::from_raw_os_error(error.errno).kind(), error)
     }
 }
 

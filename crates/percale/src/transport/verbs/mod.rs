@@ -6,29 +6,38 @@
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
 //! * [`Adapter`] chooses device, port and address, or says what is missing.
+//! * [`Wire`] is a byte stream over a queue pair, with credits; [`VerbsLink`] the link of it, which carries the frames that
+//!   TCP carries.
 
 mod abi;
 mod adapter;
 mod completion;
 mod context;
 mod error;
+mod link;
 mod pair;
 mod reach;
 mod region;
+#[cfg(not(loom))]
 mod registrar;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod registrar_tests;
 #[cfg(test)]
 mod tests;
 mod window;
+mod wire;
 
-pub use abi::Gid;
+pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;
 pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
 pub use error::VerbsError;
-pub use pair::{End, PairSize, Path, QueuePair};
+pub(crate) use error::errno_of;
+pub use link::VerbsLink;
+pub use pair::{PairSize, Path, QueuePair};
 pub use reach::Reach;
 pub use region::{MemoryRegion, Rights};
+#[cfg(not(loom))]
 pub use registrar::{Registration, VerbsRegistrar};
 pub use window::{Binding, Window, WindowKind};
+pub use wire::Wire;

@@ -6,17 +6,19 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::abi::{self, Gid};
+use super::abi;
 use super::completion::CompletionQueue;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use super::region::{MemoryRegion, Rights, outside};
 use crate::memory::forked::forked;
+use crate::wire::queue_pair::{End, Gid};
 
 /// How long an acknowledgement is waited for: 4.096 µs · 2 to this, half a second.
 const TIMEOUT: u8 = 17;
-/// How often a request is sent again before the connection counts as broken: with [`TIMEOUT`] after some 4 seconds.
-const RETRIES: u8 = 7;
+/// How often a request is sent again before the connection counts as broken: with [`TIMEOUT`] after some 4 seconds. Not 7,
+/// which soft-RoCE takes to mean for ever.
+const RETRIES: u8 = 6;
 /// The same where the receiver has no receive posted, which percale's credits rule out; 7 would mean for ever.
 const RECEIVER_RETRIES: u8 = 6;
 /// How long to wait then: 0.64 ms.
@@ -42,21 +44,6 @@ pub struct Path {
     pub gid_index: u8,
     /// Whether Ethernet is under it, so that a peer is always found by its address.
     pub ethernet: bool,
-}
-
-/// One end of a connection, as the other end must know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// The queue pair's number: 24 bits.
-    pub pair: u32,
-    /// The number of its first packet: 24 bits.
-    pub sequence: u32,
-    /// Its port's local identifier.
-    pub lid: u16,
-    /// Its port's address.
-    pub gid: Gid,
-    /// Its port's MTU, from 1 to 5: see [`Port`](super::Port).
-    pub mtu: u8,
 }
 
 /// A queue pair. It keeps the region, of which it sends and into which it receives, and what else it is made of.

@@ -26,7 +26,7 @@ use rustix::net::RecvFlags;
 use super::region::Rights;
 use super::{Adapter, Completion, CompletionChannel, CompletionQueue, End, MemoryRegion, PairSize, QueuePair, abi};
 use crate::transport::Broken;
-use crate::transport::tcp::Stream;
+use crate::transport::tcp::{Socket, Stream};
 
 /// Bytes of a message at most.
 const SLOT: usize = 8 << 10;
@@ -54,7 +54,7 @@ pub struct Wire {
     adapter: Arc<Adapter>,
     ours: End,
     /// The connection whose end is the peer's, once that stands.
-    watched: Option<OwnedFd>,
+    watched: Option<Socket>,
     /// Wakes whoever sleeps on what the device tells unasked: a descriptor of this wire's own, for its owner's epoll.
     events: Option<OwnedFd>,
     /// Messages with bytes that we may send.
@@ -143,7 +143,7 @@ impl Wire {
     ///
     /// # Errors
     /// If there are no descriptors left.
-    pub fn watch(&mut self, connection: OwnedFd) -> io::Result<()> {
+    pub fn watch(&mut self, connection: Socket) -> io::Result<()> {
         self.events = Some(self.adapter.domain().context().as_fd().try_clone_to_owned()?);
         self.watched = Some(connection);
         Ok(())
@@ -157,7 +157,7 @@ impl Wire {
 
     /// Readable when [`look`](Self::look) should be called.
     pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.watched.iter().chain(&self.events).map(OwnedFd::as_fd)
+        self.watched.iter().map(Socket::as_fd).chain(self.events.iter().map(OwnedFd::as_fd))
     }
 
     /// Device, port and address, for people.
@@ -194,13 +194,6 @@ impl Wire {
         }
     }
 
-    /// Whether everything that was sent is acknowledged, and nothing tells of an end.
-    #[inline]
-    #[must_use]
-    pub fn is_calm(&self) -> bool {
-        self.sent == self.acknowledged && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()
-    }
-
     /// Whether the stream carries nothing any more.
     #[must_use]
     pub const fn is_over(&self) -> bool {
@@ -211,12 +204,6 @@ impl Wire {
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
         (self.bytes_sent, self.bytes_acknowledged)
-    }
-
-    /// Why it failed, if it did.
-    #[must_use]
-    pub const fn failure(&self) -> Option<&Broken> {
-        self.failed.as_ref()
     }
 
     fn fail(&mut self, why: Broken) {
@@ -435,6 +422,16 @@ impl Stream for Wire {
             done += filled;
         }
         Ok(done)
+    }
+
+    /// Whether everything that was sent is acknowledged, all that came is read, and nothing tells of an end.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        self.sent == self.acknowledged && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()
+    }
+
+    fn failure(&self) -> Option<&Broken> {
+        self.failed.as_ref()
     }
 }
 

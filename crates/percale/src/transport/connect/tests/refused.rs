@@ -43,7 +43,7 @@ fn strangers_are_told_as_much_as_they_need() {
     assert_eq!(a.error(), ConnectError::Version { theirs: 9 });
     let mut told = [0; 10];
     peer.read_exact(&mut told).unwrap();
-    assert_eq!(told, *b"percale\0\x03\0", "another version learns ours");
+    assert_eq!(told, *b"percale\0\x04\0", "another version learns ours");
 
     // And the other way round: whom we call has another version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -6,8 +6,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use super::types::{
-    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
 };
+use crate::wire::queue_pair::Gid;
 
 /// The library's name, with the version of its interface: no other interface has this name.
 const NAME: &str = "libibverbs.so.1";

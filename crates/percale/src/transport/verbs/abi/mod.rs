@@ -12,5 +12,4 @@ mod types;
 
 pub(super) use library::Library;
 pub(super) use numbers::*;
-pub use types::Gid;
 pub(super) use types::*;

@@ -6,13 +6,12 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use crate::wire::queue_pair::Gid;
+
 /// Characters of a device's name, with its end.
 pub(crate) const NAME_MAX: usize = 64;
 /// Characters of a path in sysfs, with its end.
 pub(crate) const PATH_MAX: usize = 256;
-
-/// An address of a port: 128 bits, in network order.
-pub type Gid = [u8; 16];
 
 /// A device that is here.
 #[repr(C)]

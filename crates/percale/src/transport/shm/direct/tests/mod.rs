@@ -23,7 +23,7 @@ pub(super) const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 /// A domain without a service: links are made here.
 fn domain() -> Domain {
     let network = Network::new(1, SimOptions::default());
-    let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network);
+    let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network);
     builder.revoke_timeout(Duration::from_secs(20)).open().unwrap()
 }
 

@@ -211,7 +211,7 @@ fn a_link_that_ends_takes_its_grants_with_it() {
 #[test]
 fn a_peer_in_the_middle_of_an_access_is_waited_for_after_its_link() {
     let network = Network::new(1, SimOptions::default());
-    let builder = DomainBuilder::new(false, false, false, String::new()).simulated(&network);
+    let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network);
     let domain = builder.revoke_timeout(Duration::from_millis(20)).open().unwrap();
     let (pair, grantee, region, registered) = grantee(&domain, None);
     let mut announcer = Announcer::default();

@@ -1,0 +1,121 @@
+//! What two endpoints say to each other about their queue pairs: after a verdict for verbs, over TCP, the initiator first.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::hello::Malformed;
+
+/// An address of a port: 128 bits, in network order.
+pub type Gid = [u8; 16];
+
+/// One end of a connection, as the other end must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The queue pair's number: 24 bits.
+    pub pair: u32,
+    /// The number of its first packet: 24 bits.
+    pub sequence: u32,
+    /// Its port's local identifier; 0 with Ethernet.
+    pub lid: u16,
+    /// Its port's address.
+    pub gid: Gid,
+    /// Its port's MTU: 1 is 256 bytes, each next one twice as much, 5 is 4,096.
+    pub mtu: u8,
+}
+
+/// A queue pair that was made, or why none was: an errno, not 0.
+pub type Offered = Result<End, u32>;
+
+/// The same as it travels.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct OfferedBytes {
+    errno: U32,
+    pair: U32,
+    sequence: U32,
+    lid: U16,
+    mtu: u8,
+    reserved: u8,
+    gid: Gid,
+}
+
+impl OfferedBytes {
+    /// As it travels.
+    #[must_use]
+    pub fn of(offered: &Offered) -> Self {
+        let nothing = End { pair: 0, sequence: 0, lid: 0, gid: [0; 16], mtu: 0 };
+        let (errno, end) = match offered {
+            Ok(end) => (0, *end),
+            Err(errno) => ((*errno).max(1), nothing),
+        };
+        Self {
+            errno: U32::new(errno),
+            pair: U32::new(end.pair),
+            sequence: U32::new(end.sequence),
+            lid: U16::new(end.lid),
+            mtu: end.mtu,
+            reserved: 0,
+            gid: end.gid,
+        }
+    }
+
+    /// Parses what travelled.
+    ///
+    /// # Errors
+    /// If a field has a value that nobody may send.
+    pub fn parse(&self) -> Result<Offered, Malformed> {
+        let errno = self.errno.get();
+        if errno != 0 {
+            let blank = Self::of(&Err(errno));
+            let same = blank.as_bytes() == self.as_bytes();
+            return if same {
+                Ok(Err(errno))
+            } else {
+                Err(Malformed::Field("a queue pair that was not made has a name"))
+            };
+        }
+        let end = End {
+            pair: self.pair.get(),
+            sequence: self.sequence.get(),
+            lid: self.lid.get(),
+            gid: self.gid,
+            mtu: self.mtu,
+        };
+        if end.pair >> 24 != 0 || end.sequence >> 24 != 0 || !(1..=5).contains(&end.mtu) || self.reserved != 0 {
+            return Err(Malformed::Field("no queue pair is like this"));
+        }
+        Ok(Ok(end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_offer_survives_the_journey(
+            pair in 0u32..1 << 24, sequence in 0u32..1 << 24, lid: u16, gid: [u8; 16], mtu in 1u8..=5, errno in 1u32..,
+        ) {
+            for offered in [Ok(End { pair, sequence, lid, gid, mtu }), Err(errno)] {
+                prop_assert_eq!(OfferedBytes::of(&offered).parse(), Ok(offered));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_an_offer_or_refused(bytes: [u8; size_of::<OfferedBytes>()], calm: bool) {
+            let mut read = OfferedBytes::read_from_bytes(&bytes).expect("of this size");
+            if calm {
+                // What is mostly refused otherwise.
+                (read.errno, read.reserved, read.mtu) = (U32::new(0), 0, read.mtu % 7);
+                (read.pair, read.sequence) = (U32::new(read.pair.get() >> 7), U32::new(read.sequence.get() >> 8));
+            }
+            if let Ok(offered) = read.parse() {
+                let written = OfferedBytes::of(&offered);
+                prop_assert_eq!(written.as_bytes(), read.as_bytes());
+            }
+        }
+    }
+}
