@@ -128,7 +128,9 @@ fn text(lines: &[Line]) -> String {
         ]);
     }
     let limit = "limit: reading any word of a plain array as large as the table";
-    format!("{all}\nMedians of {ROUNDS} rounds. Lookups include choosing one of them, and come after as many others; {limit}.")
+    format!(
+        "{all}\nMedians of {ROUNDS} rounds. Lookups include choosing one of them, and come after as many others; {limit}."
+    )
 }
 
 /// Bytes with a digit behind the point, or many of them: `8.4 B`, `166 MB`.
