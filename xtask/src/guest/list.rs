@@ -95,6 +95,7 @@ pub(super) const ALL: &[Case] = &[
     test("percale", "the library's own tests", "percale", &[], 600),
     test("shm", "the conformance suite over shared memory", "percale-conformance:conformance", &["shm::"], 300),
     test("tcp", "the conformance suite over TCP", "percale-conformance:conformance", &["tcp::"], 300),
+    test("verbs", "the conformance suite over verbs", "percale-conformance:conformance", &["verbs::"], 300),
     torture("torture-none", "without a monitor", Expected::Sound, &["--monitor", "none"]),
     torture("torture-sealed", "memory that cannot change", Expected::Sound, &["--monitor", "sealed"]),
     torture("torture-bpf", "the kernel tier", Expected::Sound, &["--monitor", "bpf"]),

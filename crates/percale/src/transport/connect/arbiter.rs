@@ -142,6 +142,14 @@ mod tests {
         b.place.boot = [2; 16];
         b.flags = HelloFlags::TCP;
         assert_eq!(transport(&a, &b), Ok((Ruling::Tcp, Why::AnotherHost)));
+        let verbs = |hello: &Hello, flags| Hello { flags: flags | HelloFlags::VERBS, ..hello.clone() };
+        let far = verbs(&b, HelloFlags::TCP);
+        assert_eq!(transport(&a, &far), Ok((Ruling::Tcp, Why::AnotherHost)), "both have to have it");
+        assert_eq!(transport(&verbs(&a, HelloFlags::TCP), &far), Ok((Ruling::Verbs, Why::AnotherHost)));
+        let near = verbs(&a, HelloFlags::SHM);
+        assert_eq!(transport(&near, &near), Ok((Ruling::Shm, Why::SameHost)), "shared memory first");
+        let alone = verbs(&a, HelloFlags::empty());
+        assert_eq!(transport(&alone, &alone), Ok((Ruling::Verbs, Why::ShmNotAllowed)));
     }
 
     /// One call from its initiator's side.

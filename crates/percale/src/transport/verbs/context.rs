@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -74,7 +74,7 @@ impl Context {
         let (mut opened, mut why) = (Vec::new(), "there is no RDMA device here".to_owned());
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has `count` entries.
-            let device = unsafe { *list.as_ptr().add(at) };
+            let device = unsafe { list.as_ptr().wrapping_add(at).read() };
             match Self::open(library, device) {
                 Ok(context) => opened.push(Arc::new(context)),
                 Err(error) => why = error,
@@ -86,8 +86,9 @@ impl Context {
     }
 
     fn open(library: &'static Library, device: *mut abi::Device) -> Result<Self, String> {
+        let name = device.wrapping_byte_add(offset_of!(abi::Device, name)).cast();
         // SAFETY: the device is of a list that is not freed yet; its name is a field of it, ended by a zero.
-        let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) }.to_string_lossy().into_owned();
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: as above.
         let ptr = unsafe { (library.ibv_open_device)(device) };
         let ptr = Handle::given("ibv_open_device", ptr).map_err(|error| format!("{name}: {error}"))?;

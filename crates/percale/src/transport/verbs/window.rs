@@ -94,8 +94,8 @@ impl Window {
     /// The key by which peers name it; another one after each bind.
     #[must_use]
     pub fn remote_key(&self) -> u32 {
-        // SAFETY: the window lives as long as this; its key is written by `bind` only, under the lock.
         let _bindings = self.lock();
+        // SAFETY: the window lives as long as this; its key is written by `bind` only, under the lock.
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
 

@@ -5,7 +5,7 @@
 //! frames it holds, and nothing of the user's memory is registered.
 //!
 //! **Credits.** A message needs a receive that is posted, so each side counts: a message with bytes costs one of
-//! [`SLOTS`] credits, and the receiver gives back, as immediate data of whatever it sends next, one for each slot that it
+//! [`CREDITS`] credits, and the receiver gives back, as immediate data of whatever it sends next, one for each slot that it
 //! has posted anew. Once it owes half of them it sends a *note*: a message of no bytes, which costs no credit. Notes need
 //! receives too: each note stands for half of the credits, and no more can come back than were spent, so at most two
 //! are on their way; [`NOTES`] receives are posted beyond the credits. Hence no receiver is ever found without a receive.
@@ -29,13 +29,16 @@ use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
 
 /// Bytes of a message at most.
-const SLOT: usize = 8 << 10;
-/// Messages with bytes that may be on their way to one side.
-const SLOTS: usize = 32;
+const SLOT: usize = 4 << 10;
+/// Messages with bytes that may lie with one side unread: as much as sockets hold, so that who closes need not wait for who
+/// is to read.
+const CREDITS: usize = 128;
+/// Messages with bytes that may be without an acknowledgement of the peer's device.
+const SENDS: usize = 32;
 /// Notes for which there are receives, and sends.
 const NOTES: usize = 4;
 /// Receives that are posted.
-const RECEIVES: usize = SLOTS + NOTES;
+const RECEIVES: usize = CREDITS + NOTES;
 /// Bytes that a message may carry in its request, if the device lets it.
 const INLINE: u32 = 256;
 /// Polls that find nothing after the peer's end was seen, until it is believed that nothing more comes: its last bytes may
@@ -68,7 +71,7 @@ pub struct Wire {
     bytes_sent: u64,
     bytes_acknowledged: u64,
     /// How many bytes each slot holds that is under way.
-    lengths: [u32; SLOTS],
+    lengths: [u32; SENDS],
     /// Notes under way.
     notes: usize,
     /// Slots with bytes to be read: which, and how many bytes.
@@ -90,9 +93,9 @@ impl Wire {
     pub fn new(adapter: &Arc<Adapter>) -> io::Result<Self> {
         let context = adapter.domain().context();
         let channel = CompletionChannel::new(context)?;
-        let sends = (SLOTS + NOTES) as u32;
+        let sends = (SENDS + NOTES) as u32;
         let queue = CompletionQueue::new(&channel, sends + RECEIVES as u32)?;
-        let buffers = MemoryRegion::new(adapter.domain(), (SLOTS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
+        let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
         let size = PairSize { sends, receives: RECEIVES as u32, inline: INLINE };
         // Some devices carry nothing in a request.
         let pair = QueuePair::new(&queue, &buffers, size)
@@ -105,15 +108,15 @@ impl Wire {
             ours,
             watched: None,
             events: None,
-            credits: SLOTS,
+            credits: CREDITS,
             owed: 0,
             sent: 0,
             acknowledged: 0,
             bytes_sent: 0,
             bytes_acknowledged: 0,
-            lengths: [0; SLOTS],
+            lengths: [0; SENDS],
             notes: 0,
-            arrived: VecDeque::with_capacity(SLOTS),
+            arrived: VecDeque::new(),
             taken: 0,
             posted: [false; RECEIVES],
             ended: None,
@@ -278,14 +281,14 @@ impl Wire {
             return Err("a receive that was not posted");
         }
         let credits = self.credits + one.immediate.unwrap_or(0) as usize;
-        if credits > SLOTS {
+        if credits > CREDITS {
             self.fail(Broken::Protocol("the peer gives back more credits than there are".into()));
             return Ok(());
         }
         self.credits = credits;
         if one.len == 0 {
             self.repost(slot);
-        } else if self.arrived.len() == SLOTS {
+        } else if self.arrived.len() == CREDITS {
             self.fail(Broken::Protocol("the peer sends more than its credits allow".into()));
         } else {
             self.arrived.push_back((slot, one.len as usize));
@@ -307,7 +310,7 @@ impl Wire {
 
     /// Tells the peer of slots that were posted anew, once they are so many that it may be waiting for them.
     fn give_back(&mut self) {
-        if self.owed < SLOTS / 2 || self.notes >= NOTES || self.failed.is_some() {
+        if self.owed < CREDITS / 2 || self.notes >= NOTES || self.failed.is_some() {
             return;
         }
         match self.pair.post_send(NOTE, 0, 0, Some(self.owed as u32)) {
@@ -319,7 +322,7 @@ impl Wire {
     /// Whether a message can be sent now.
     #[inline]
     fn has_room(&self) -> bool {
-        self.credits > 0 && self.sent - self.acknowledged < SLOTS as u64
+        self.credits > 0 && self.sent - self.acknowledged < SENDS as u64
     }
 
     /// Sends the first `len` bytes of the next slot.
@@ -347,12 +350,12 @@ impl Wire {
 
 /// The slot of a message.
 const fn ring(number: u64) -> usize {
-    (number % SLOTS as u64) as usize
+    (number % SENDS as u64) as usize
 }
 
 /// Where the slot of a receive lies.
 const fn receive_offset(slot: usize) -> usize {
-    (SLOTS + slot) * SLOT
+    (SENDS + slot) * SLOT
 }
 
 impl Stream for Wire {

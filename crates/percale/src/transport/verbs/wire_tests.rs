@@ -53,7 +53,7 @@ const fn byte(at: usize) -> u8 {
 fn a_stream_longer_than_all_credits_arrives_in_order_both_ways() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
-    let total = 3 * SLOTS * SLOT + 777;
+    let total = 3 * CREDITS * SLOT + 777;
     let (mut sent, mut got) = ([0; 2], [0; 2]);
     let mut piece = 1;
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -105,7 +105,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
             one.is_calm().then_some(())
         }
     });
-    assert_eq!(sent, 100 * SLOTS, "a message costs a credit, however short");
+    assert_eq!(sent, 100 * CREDITS, "a message costs a credit, however short");
     assert_eq!(one.write(&[IoSlice::new(&[1])]), Err(Errno::AGAIN));
     let mut got = 0;
     while got < sent {
