@@ -4,6 +4,8 @@
 //! * [`mesh`]: endpoints of one process that are driven together, and what they reported
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
+//! * [`device`]: memory of devices, and the driver that tests run on
+//! * [`kernel`]: a program that devices run
 //! * [`suite`]: the tests, generic over the transport; [`conformance!`] instantiates them
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
@@ -14,7 +16,9 @@
 //! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
 //! module path names transport and face: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
 
+pub mod device;
 pub mod fabric;
+pub mod kernel;
 pub mod measure;
 pub mod memory;
 pub mod mesh;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
+use percale::device::Interface;
 use percale::pindown::monitor::imported::Notifier;
 
 use crate::abi::{
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) regions: RegionMode,
     /// The application names the kinds of memory that it registers.
     pub(crate) hmem: bool,
+    /// It did, and a driver of devices is here: operations' memory may be theirs.
+    pub(crate) devices: bool,
     /// Some endpoint may count what peers write: it was opened with FI_RMA_EVENT, or the domain was.
     pub(crate) rma_events: AtomicBool,
     pub(crate) descriptions: Descriptions,
@@ -187,6 +190,7 @@ pub(crate) unsafe fn open(
         serialized: matches!(attr.threading, FI_THREAD_DOMAIN | FI_THREAD_COMPLETION) && !automatic,
         regions: RegionMode::of(attr.mr_mode, info.mode),
         hmem: info.caps & FI_HMEM != 0,
+        devices: info.caps & FI_HMEM != 0 && Interface::Cuda.driver().is_ok(),
         rma_events: AtomicBool::new(info.caps & FI_RMA_EVENT != 0),
         descriptions: Descriptions::default(),
         mapped: raw_key::Mapped::default(),

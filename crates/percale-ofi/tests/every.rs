@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use percale_conformance::device::{LIBRARY, driver_for};
 use percale_conformance::skipped;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -67,6 +68,8 @@ struct Way {
     set: &'static [(&'static str, &'static str)],
     /// Registrations are tried at an endpoint that talks to itself.
     alone: bool,
+    /// With a driver of devices.
+    devices: bool,
 }
 
 /// Runs the program to its end; what it printed is shown if it failed.
@@ -95,6 +98,14 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&s
     command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
     if way.alone {
         command.arg("-a");
+    }
+    // Whatever devices the machine has: what is checked of them is checked apart.
+    command.env(LIBRARY, "/nonexistent/libcuda.so.1");
+    if way.devices {
+        command.env_remove(LIBRARY).envs(driver_for(env!("CARGO_TARGET_TMPDIR")));
+        if let Some(named) = std::env::var_os(LIBRARY) {
+            command.env(LIBRARY, named);
+        }
     }
     command.envs(way.set.iter().copied());
     if let Some(libfabric) = std::env::var_os("PERCALE_LIBFABRIC") {
@@ -142,7 +153,7 @@ fn findings(printed: &str) -> String {
     lines.take(400).collect::<Vec<_>>().join("\n")
 }
 
-const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false };
+const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
 
 /// Registration, raw keys, bindings and kinds of memory, on one transport: `tests/c/registration*.c`.
 macro_rules! registration {
@@ -208,7 +219,7 @@ macro_rules! registration {
 
 mod loopback {
     mod c {
-        registration!(crate::Way { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true });
+        registration!(crate::Way { set: &[("FI_PERCALE_TRANSPORT", "loopback")], alone: true, devices: false });
     }
 }
 
@@ -234,6 +245,42 @@ macro_rules! vectors {
     };
 }
 
+/// Contexts, triggers, groups: what needs two endpoints of one process. The groups' names say the requirements.
+macro_rules! others {
+    ($way:expr) => {
+        #[test]
+        fn av_008_av_051_av_052_ctx_007_ctx_008_ctx_011_from_c() {
+            crate::run_part("contexts", Some("contexts"), 4, $way, &[]);
+        }
+
+        #[test]
+        fn av_053_from_c() {
+            crate::run_part("connections", Some("connections"), 4, $way, &[]);
+        }
+
+        #[test]
+        fn trig_001_from_c() {
+            crate::run_part("what is refused", Some("refused"), 1, $way, &[]);
+        }
+
+        #[test]
+        fn trig_002_trig_003_trig_006_trig_009_trig_010_trig_011_trig_012_trig_014_trig_016_trig_017_trig_018_from_c() {
+            crate::run_part("triggers", Some("triggers"), 7, $way, &[]);
+        }
+
+        #[test]
+        fn dwq_001_dwq_002_dwq_003_dwq_004_dwq_005_dwq_006_dwq_007_dwq_008_dwq_009_dwq_011_dwq_012_dwq_013_dwq_014_dwq_016_dwq_017_dwq_018_dwq_022_from_c()
+         {
+            crate::run_part("deferred work", Some("triggers"), 7, $way, &[]);
+        }
+
+        #[test]
+        fn mr_035_mr_044_mr_045_from_c() {
+            crate::run_part("collectives", Some("collectives"), 5, $way, &[]);
+        }
+    };
+}
+
 mod shm {
     #[test]
     fn ofi_001_every_entry_of_every_table() {
@@ -243,10 +290,15 @@ mod shm {
     mod c {
         registration!(crate::Way::default());
         vectors!(crate::Way::default());
+        others!(crate::Way::default());
 
         /// Where the kernel copies nothing between processes, and where targets execute all accesses.
         mod executed {
-            registration!(crate::Way { set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")], alone: false });
+            registration!(crate::Way {
+                set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")],
+                alone: false,
+                devices: false
+            });
         }
     }
 }
@@ -260,6 +312,38 @@ mod tcp {
     mod c {
         registration!(crate::TCP);
         vectors!(crate::TCP);
+        others!(crate::TCP);
+    }
+}
+
+/// Memory of devices, on the machine's driver or on a double of it: `tests/c/devices.c`, whose groups' names say the requirements.
+mod devices {
+    use super::{Way, run_part};
+
+    /// Makes a test for each transport, with and without what goes from device to device.
+    macro_rules! devices {
+        ($($transport:ident: $alone:expr, $set:expr;)+) => {
+            $(mod $transport {
+                mod c {
+                    #[test]
+                    fn hmem_003_hmem_004_hmem_005_hmem_006_hmem_007_hmem_008_hmem_009_hmem_011_hmem_012_hmem_013_hmem_014_hmem_015_hmem_016_hmem_017_xpu_004_xpu_020_from_c()
+                     {
+                        crate::devices::run(crate::Way { set: $set, alone: $alone, devices: true });
+                    }
+                }
+            })+
+        };
+    }
+
+    fn run(way: Way) {
+        run_part("devices from C", Some("devices"), 6, way, &[]);
+    }
+
+    devices! {
+        loopback: true, &[("FI_PERCALE_TRANSPORT", "loopback")];
+        shm: false, &[("FI_PERCALE_TRANSPORT", "shm")];
+        disabled: false, &[("FI_PERCALE_TRANSPORT", "shm"), ("FI_HMEM_DISABLE_P2P", "1")];
+        tcp: false, &[("FI_PERCALE_TRANSPORT", "tcp")];
     }
 }
 
@@ -285,6 +369,6 @@ fn ofi_002_valgrind_finds_nothing_and_nothing_is_lost() {
     let valgrind =
         ["valgrind", "-q", "--fair-sched=try", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"];
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
-    let patient = Way { set: &[("FI_PERCALE_CONNECT_TIMEOUT", "60000")], alone: false };
+    let patient = Way { set: &[("FI_PERCALE_CONNECT_TIMEOUT", "60000")], alone: false, devices: false };
     run(what, patient, &[&valgrind[..], &lost[..]].concat());
 }

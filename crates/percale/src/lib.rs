@@ -17,7 +17,7 @@
 //! * [`address`]: how peers are named
 //! * [`completion`]: how the outcome of operations is told
 //! * [`memory`]: what operations read and write
-//! * `device`: what reaches pinned memory by itself: fixed buffers of io_uring
+//! * [`device`]: what reaches memory by itself: kinds of memory, CUDA, fixed buffers of io_uring
 //! * [`transport`]: how two endpoints reach each other
 //! * [`trigger`]: operations that begin by themselves
 //! * [`wire`]: what peers say to each other
@@ -33,7 +33,6 @@ pub mod refused;
 pub mod address;
 pub mod collective;
 pub mod completion;
-#[cfg(not(loom))]
 pub mod device;
 pub mod domain;
 pub mod endpoint;

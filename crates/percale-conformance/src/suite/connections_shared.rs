@@ -4,11 +4,15 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use percale::endpoint::Access;
-use percale::{ConnectionError, ConnectionRequest, Domain, Endpoint, ErrorCode, Event, EventQueue, Progress, WaitSet};
+use percale::endpoint::Shared;
+use percale::{
+    CompletionQueue, ConnectionError, ConnectionRequest, Domain, Endpoint, Entry, ErrorCode, Event, EventQueue,
+    OpFlags, PeerAddress, Progress, ReceiveWork, WaitSet,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::fabric::Fabric;
-use crate::memory::{content, same};
+use crate::memory::{Memory, content, same};
 use crate::watchdog::Watchdog;
 
 /// A wait that takes longer has slept over something.
@@ -225,4 +229,73 @@ pub fn con_021_many_threads_call_one_listener<F: Fabric>() {
         }
     });
     assert_eq!(listener.pending(), 0);
+}
+
+/// A receive, with this context, of eight bytes.
+#[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+fn post(endpoint: &Endpoint<Shared>, context: u64) {
+    let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
+    let work = ReceiveWork { from, segments: Memory::blank(8).segments(), tag: None, context, flags };
+    // SAFETY: segments are made of `Memory`, which is never freed, and nobody touches it.
+    unsafe { endpoint.post_recv(&work) }.expect("a receive");
+}
+
+/// Four connections report to one queue, and one of them ends: its receives fail after what the others had brought before.
+pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Fabric>() {
+    const SPARE: u64 = 9;
+    let _watchdog = Watchdog::new("what other connections brought is read before the end");
+    let (fabric, domain) = domain::<F>(Progress::Manual);
+    let listener = domain.listener().bind(fabric.address()).expect("a listener");
+    for round in 0..8 {
+        let (queue, events) = (CompletionQueue::default(), EventQueue::default());
+        let next = || loop {
+            let mut entry = [Entry::default()];
+            match queue.read(&mut entry) {
+                Ok(0) => std::thread::yield_now(),
+                Ok(_) => return Ok(entry[0].context),
+                Err(_) => return Err(queue.read_error().expect("an error is next")),
+            }
+        };
+        let (clients, mut servers): (Vec<_>, Vec<_>) = (0..4)
+            .map(|_| {
+                let builder = domain.endpoint().event_queue(&events).receive_queue(&queue);
+                let client = builder.connect_shared(listener.address().to_string(), b"").expect("an endpoint");
+                let mut server = None;
+                while events.read().is_none() {
+                    _ = listener.progress();
+                    if let Some(Event::ConnectionRequest(request)) = listener.events().read() {
+                        server = Some(domain.endpoint().accept(&request, b"").expect("an endpoint"));
+                    }
+                    server.iter().for_each(|server| _ = server.progress());
+                }
+                (client, server.expect("it was accepted"))
+            })
+            .unzip();
+        let send = |server: &Endpoint| {
+            while server.inject(server.peer(), b"message").is_err() {
+                server.progress();
+            }
+            (0..100).for_each(|_| _ = server.progress());
+        };
+        // The one that ends is heard of more often than the others.
+        post(&clients[0], 100);
+        send(&servers[0]);
+        assert_eq!(next().expect("a message"), 100);
+        (0..100).for_each(|_| _ = queue.read(&mut []));
+        (0..).zip(&clients).for_each(|(context, client)| post(client, context));
+        post(&clients[0], SPARE);
+        servers.iter().for_each(send);
+        if round % 2 == 0 {
+            drop(servers.remove(0));
+        } else {
+            servers[0].shutdown().expect("it stands");
+        }
+        std::thread::sleep(Duration::from_millis(5)); // What was sent is there.
+        let mut got: Vec<_> = (0..4).map(|_| next().expect("a message that came before the end")).collect();
+        got.sort_unstable();
+        assert_eq!(got, [0, 1, 2, 3]);
+        let error = next().expect_err("nobody will send");
+        assert_eq!((error.entry.context, error.error), (SPARE, ErrorCode::Closed), "{error}");
+        ends(&events);
+    }
 }

@@ -11,6 +11,8 @@ pub mod connections;
 pub mod connections_shared;
 pub mod counting;
 pub mod deferred;
+pub mod device_driver;
+pub mod devices;
 pub mod flow;
 pub mod local_keys;
 pub mod messages;
@@ -314,6 +316,7 @@ macro_rules! conformance {
         $crate::tests! { $fabric,
             shared_receive:
                 ctx_010_connected_endpoints_share_receives,
+                ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits,
                 ctx_007_threads_drive_endpoints_that_share_receives;
             scalable:
                 ctx_004_a_context_that_is_not_open_yet_is_waited_for,
@@ -325,6 +328,7 @@ macro_rules! conformance {
                 con_021_automatic_progress_connects,
                 con_021_a_thread_sleeps_until_it_is_connected,
                 con_021_sleepers_are_told_that_no_answer_comes,
+                con_019_what_other_connections_brought_is_read_before_the_end,
                 con_021_many_threads_call_one_listener;
             deferred:
                 dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told,

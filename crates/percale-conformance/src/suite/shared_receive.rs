@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percale::endpoint::safe::{OperationError, Received};
 use percale::{
-    CompletionFlags, CompletionQueue, Domain, Endpoint, Entry, ErrorCode, Event, EventQueue, OpFlags, PeerAddress,
-    ReceiveWork, Segments, SharedReceive, SharedReceiving,
+    CompletionFlags, CompletionQueue, Domain, Endpoint, Entry, ErrorCode, Event, EventQueue, Listener, OpFlags,
+    PeerAddress, ReceiveWork, Segments, SharedReceive, SharedReceiving,
 };
 
 use crate::fabric::Fabric;
@@ -312,6 +312,60 @@ pub fn ctx_009_a_directed_shared_receive_ends_with_its_peer<F: Fabric>() {
     assert_eq!(world.end(here).expect("a message").to_vec(), b"here");
 }
 
+/// Two connected endpoints: who called, and who accepted and shares receives.
+fn connected(
+    domain: &Domain,
+    listener: &Listener,
+    called: &EventQueue,
+    shared: &SharedReceive,
+) -> (Endpoint, Endpoint) {
+    let client = domain.endpoint().event_queue(called).connect(listener.address().to_string(), &[]);
+    let (client, mut server, mut up) = (client.expect("an endpoint"), None::<Endpoint>, 0);
+    while up < 2 {
+        _ = listener.progress();
+        client.progress();
+        server.iter().for_each(|endpoint| _ = endpoint.progress());
+        if let Some(Event::ConnectionRequest(request)) = listener.events().read() {
+            let builder = domain.endpoint().event_queue(called).shared_receive(shared);
+            server = Some(builder.accept(&request, &[]).expect("an endpoint"));
+        }
+        up += usize::from(matches!(called.read(), Some(Event::Connected { .. })));
+    }
+    (client, server.expect("it was accepted"))
+}
+
+/// The first message of a connection comes before there is a shared receive for it, and nothing else happens there.
+pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: Fabric>() {
+    let _watchdog = Watchdog::new("a connection begins with a message that nobody awaits");
+    let fabric = F::new(4);
+    let domain = fabric.domain(|domain| domain);
+    let (shared, called) = (domain.shared_receive(), EventQueue::default());
+    let listener = domain.listener().bind(fabric.address()).expect("a listener");
+    for len in [8, 2048, F::BULK] {
+        let (client, server) = connected(&domain, &listener, &called, &shared);
+        let both = || {
+            client.progress();
+            server.progress();
+        };
+        let sending = client.send(client.peer(), content(1, len)).start().expect("a send");
+        // Behind it comes one for a receive of the endpoint's own: then it is there.
+        let behind = server.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
+        while client.tagged_inject(client.peer(), 1, b"behind").is_err() {
+            both();
+        }
+        while !behind.is_ready() {
+            both();
+        }
+        let receiving = shared.recv(vec![0; len]).expect("a receive");
+        while !receiving.is_ready() {
+            both();
+        }
+        let got = receiving.take().expect("it is ready").expect("a message");
+        same(&got.to_vec(), &content(1, len), "the first message");
+        drop(sending);
+    }
+}
+
 /// Endpoints of one connection each.
 pub fn ctx_010_connected_endpoints_share_receives<F: Fabric>() {
     let _watchdog = Watchdog::new("connected endpoints share receives");
@@ -319,22 +373,8 @@ pub fn ctx_010_connected_endpoints_share_receives<F: Fabric>() {
     let domain = fabric.domain(|domain| domain);
     let (shared, served, called) = (domain.shared_receive(), EventQueue::default(), EventQueue::default());
     let listener = domain.listener().events(&served).bind(fabric.address()).expect("a listener");
-    let (mut clients, mut servers) = (Vec::new(), Vec::new());
-    for number in 0..3 {
-        let client = domain.endpoint().event_queue(&called).connect(listener.address().to_string(), &[]);
-        clients.push(client.expect("an endpoint"));
-        let mut up = 0;
-        while up < 2 {
-            _ = listener.progress();
-            clients.iter().chain(&servers).for_each(|endpoint| _ = endpoint.progress());
-            if let Some(Event::ConnectionRequest(request)) = served.read() {
-                let builder = domain.endpoint().event_queue(&called).shared_receive(&shared);
-                servers.push(builder.accept(&request, &[]).expect("an endpoint"));
-            }
-            up += usize::from(matches!(called.read(), Some(Event::Connected { .. })));
-        }
-        assert_eq!(servers.len(), number + 1);
-    }
+    let pairs = (0..3).map(|_| connected(&domain, &listener, &called, &shared));
+    let (clients, servers): (Vec<_>, Vec<_>) = pairs.unzip();
     let end = |receiving: SharedReceiving, all: [&[Endpoint]; 2]| {
         while !receiving.is_ready() {
             all.iter().copied().flatten().for_each(|endpoint| _ = endpoint.progress());

@@ -5,6 +5,7 @@
 
 mod collectives;
 mod connected;
+mod contexts;
 mod cut;
 mod discovery;
 mod endless;
@@ -53,6 +54,7 @@ fn helper() {
         ("server", connected::server),
         ("client", connected::client),
         ("silent-listener", connected::silent_listener),
+        ("caller", contexts::caller),
         ("forker", faults::forker),
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),

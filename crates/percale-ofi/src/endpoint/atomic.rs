@@ -301,7 +301,14 @@ pub(super) unsafe extern "C" fn inject(
     either(What::of(datatype, op).map(|what| {
         // SAFETY: the client's buffer.
         let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
-        endpoint.atomic(what, Target { peer, address, key }, operands, None, std::ptr::null_mut(), OpFlags::INJECT)
+        endpoint.atomic(
+            what,
+            Target { peer, address, key },
+            operands,
+            None,
+            std::ptr::null_mut(),
+            endpoint.transmit.injecting(),
+        )
     }))
 }
 

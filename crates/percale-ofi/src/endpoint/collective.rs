@@ -66,7 +66,7 @@ impl Endpoint {
     unsafe fn collective(&self, call: Call) -> Result<isize, isize> {
         let Call { group, what, elements, count, source, result, flags, context } = call;
         let begins = Begins::of(flags);
-        let flags = self.flags_for(&self.transmit, begins, flags)? & OpFlags::COMPLETION;
+        let flags = self.flags_for(&self.transmit, begins, flags)? & OpFlags::COMPLETION.union(OpFlags::DEVICE);
         let bytes = count.checked_mul(elements.datatype.size()).ok_or(INVALID)?;
         let check = |elements: Elements, rights| {
             self.setup().domain().covers_collective(elements.desc, elements.buf.addr(), bytes, rights)

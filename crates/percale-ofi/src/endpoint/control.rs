@@ -148,6 +148,7 @@ impl Endpoint {
             FI_RECV => receive = flags & !FI_RECV,
             _ => return Err(libc::EINVAL),
         }
+        let devices = self.setup.domain().devices;
         let alias = Self {
             fid: self.fid,
             port: OnceLock::new(),
@@ -156,8 +157,8 @@ impl Endpoint {
             triggers: self.triggers,
             xpu: self.xpu,
             groups: self.groups,
-            transmit: Direction::new(transmit),
-            receive: Direction::new(receive),
+            transmit: Direction::new(transmit, devices),
+            receive: Direction::new(receive, devices),
             setup: Arc::clone(&self.setup),
         };
         Ok(alias)

@@ -6,6 +6,7 @@
 
 use std::ffi::c_void;
 
+use percale::device::{Device, Interface};
 use percale::{Access, Datatype};
 
 use super::{Endpoint, atomic, message, rma, tagged};
@@ -69,7 +70,17 @@ struct Check<'e>(&'e Endpoint);
 
 impl Check<'_> {
     fn one(&self, description: *mut c_void, buf: *const c_void, len: usize, rights: Access) -> bool {
-        self.0.setup.domain().descriptions.cover(description, buf.addr(), len, rights)
+        let domain = self.0.setup.domain();
+        domain.descriptions.cover(description, buf.addr(), len, rights)
+            || domain.devices && description.is_null() && self.is_devices(buf, len)
+    }
+
+    /// Whether memory that nothing describes is a device's: that need not be registered, unless FI_MR_HMEM says so (HMEM-012).
+    #[cold]
+    fn is_devices(&self, buf: *const c_void, len: usize) -> bool {
+        // SAFETY: only asked about.
+        let memory = unsafe { percale::Segment::new(buf.cast_mut().cast(), len) };
+        !self.0.setup.domain().regions.devices && matches!(Device::of(Interface::Cuda, memory), Ok(Some(_)))
     }
 
     /// # Safety

@@ -66,12 +66,14 @@ pub(crate) struct Direction {
     defaults: AtomicU64,
     /// percale's for the same.
     ours: AtomicU32,
+    /// Their memory may be a device's.
+    devices: bool,
 }
 
 impl Direction {
-    /// One that reports nothing yet.
-    pub(crate) fn new(defaults: u64) -> Self {
-        let direction = Self::default();
+    /// One that reports nothing yet; `devices`: operations' memory may be a device's.
+    pub(crate) fn new(defaults: u64, devices: bool) -> Self {
+        let direction = Self { devices, ..Self::default() };
         direction.set_defaults(defaults);
         direction
     }
@@ -102,11 +104,18 @@ impl Direction {
         OpFlags::from_bits_retain(self.ours.load(Ordering::Relaxed))
     }
 
+    /// percale's flags for what is injected by a call of its own.
+    #[inline]
+    pub(crate) const fn injecting(&self) -> OpFlags {
+        if self.devices { OpFlags::INJECT.union(OpFlags::DEVICE) } else { OpFlags::INJECT }
+    }
+
     /// percale's flags for an operation with these.
     #[inline]
     pub(crate) fn flags(&self, flags: u64) -> Option<OpFlags> {
         let mut ours = translate(flags)?;
         let asked = !self.selective.load(Ordering::Relaxed) || flags & FI_COMPLETION != 0;
+        ours.set(OpFlags::DEVICE, self.devices);
         ours.set(OpFlags::COMPLETION, asked && self.reports.load(Ordering::Relaxed));
         Some(ours)
     }
@@ -119,7 +128,7 @@ mod tests {
     #[test]
     fn completion_is_as_the_binding_says() {
         let completes = |reports, selective, flags| {
-            let direction = Direction::new(flags);
+            let direction = Direction::new(flags, false);
             direction.bind(reports, selective);
             assert_eq!(direction.flags(flags), Some(direction.own()));
             direction.own().contains(OpFlags::COMPLETION)
@@ -128,6 +137,16 @@ mod tests {
         assert!(!completes(true, true, 0));
         assert!(completes(true, true, FI_COMPLETION));
         assert!(!completes(false, false, FI_COMPLETION));
+    }
+
+    #[test]
+    fn hmem_001_only_who_asked_for_devices_has_their_memory_looked_for() {
+        for devices in [false, true] {
+            let direction = Direction::new(0, devices);
+            direction.bind(true, false);
+            let all = [direction.own(), direction.injecting(), direction.flags(FI_FENCE).unwrap()];
+            assert!(all.iter().all(|flags| flags.contains(OpFlags::DEVICE) == devices), "{all:?}");
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Endpoint {
     #[inline(always)]
     pub(super) fn inject(&self, segment: Segment, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
         match self.port() {
-            Ok(port) => self.send_by(port, segment, peer, tag, data, std::ptr::null_mut(), OpFlags::INJECT),
+            Ok(port) => self.send_by(port, segment, peer, tag, data, std::ptr::null_mut(), self.transmit.injecting()),
             Err(refused) => refused,
         }
     }

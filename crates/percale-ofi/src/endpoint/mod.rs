@@ -206,6 +206,7 @@ impl Endpoint {
     fn new(class: usize, context: *mut c_void, ops: &'static fi_ops_ep, wishes: Wishes, setup: Arc<Setup>) -> Self {
         let local = setup.domain().regions.local;
         let groups = wishes.groups && class == FI_CLASS_EP;
+        let devices = setup.domain().devices;
         Self {
             fid: fid_ep {
                 fid: object::head(class, context, &FI),
@@ -223,8 +224,8 @@ impl Endpoint {
             triggers: wishes.triggers,
             xpu: wishes.xpu,
             groups,
-            transmit: Direction::new(wishes.flags[0]),
-            receive: Direction::new(wishes.flags[1]),
+            transmit: Direction::new(wishes.flags[0], devices),
+            receive: Direction::new(wishes.flags[1], devices),
             setup,
         }
     }

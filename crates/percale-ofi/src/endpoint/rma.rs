@@ -224,7 +224,15 @@ pub(super) unsafe extern "C" fn inject(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(true, local, peer, remote(address, key, &local), None, std::ptr::null_mut(), OpFlags::INJECT)
+    endpoint.access(
+        true,
+        local,
+        peer,
+        remote(address, key, &local),
+        None,
+        std::ptr::null_mut(),
+        endpoint.transmit.injecting(),
+    )
 }
 
 pub(super) unsafe extern "C" fn writedata(
@@ -254,5 +262,13 @@ pub(super) unsafe extern "C" fn injectdata(
 ) -> isize {
     // SAFETY: an endpoint of ours, and the client's buffer.
     let (endpoint, local) = unsafe { (Endpoint::of(ep), local::one(buf, len)) };
-    endpoint.access(true, local, peer, remote(address, key, &local), Some(data), std::ptr::null_mut(), OpFlags::INJECT)
+    endpoint.access(
+        true,
+        local,
+        peer,
+        remote(address, key, &local),
+        Some(data),
+        std::ptr::null_mut(),
+        endpoint.transmit.injecting(),
+    )
 }

@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn open_receive(
     let domain = unsafe { Domain::of(domain) }.shared();
     // SAFETY: null, or the client's attributes.
     let (caps, flags) = unsafe { attr.as_ref() }.map_or((0, 0), |attr| (attr.caps, attr.op_flags));
-    let flags = Direction::new(flags);
+    let flags = Direction::new(flags, domain.devices);
     flags.bind(true, false);
     let shared = Arc::new(Receives {
         domain: Arc::clone(domain),

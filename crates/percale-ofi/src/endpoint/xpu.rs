@@ -1,12 +1,13 @@
 //! Operations that a device's store begins (fi_trigger(3), FI_TRIGGER_XPU; fi_endpoint(3), FI_OPT_XPU_TRIGGER).
 //!
-//! An operation needs one variable of 64 bits, in the host's memory. Devices are named as memory is (`FI_HMEM_*`): a thread that stores is
-//! `FI_HMEM_SYSTEM`, device 0, and others are refused.
+//! An operation needs one variable of 64 bits, in the host's memory, which is mapped for the device. Devices are named as memory is
+//! (`FI_HMEM_*`): a thread that stores is `FI_HMEM_SYSTEM`, device 0; CUDA's are there if their driver is; others are refused.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr;
 
+use percale::device::Device;
 use percale::trigger::Operation;
 
 use super::port::Port;
@@ -16,13 +17,20 @@ use crate::abi::{
     fi_trigger_xpu, fi_triggered_context,
 };
 use crate::log;
+use crate::region::devices;
 
 /// Variables that an operation needs.
 const NEEDED: i32 = 1;
 
-/// Whether there are variables for such a device.
-const fn is_known(wanted: &fi_trigger_xpu) -> bool {
-    wanted.iface == FI_HMEM_SYSTEM && wanted.device == 0
+/// The device that writes; `None`: a thread does. An error if there are no variables for such a device.
+fn writer(wanted: &fi_trigger_xpu) -> Result<Option<Device>, i32> {
+    if wanted.iface == FI_HMEM_SYSTEM {
+        return if wanted.device == 0 { Ok(None) } else { Err(FI_EOPNOTSUPP) };
+    }
+    devices::device(wanted.iface, wanted.device).map(Some).map_err(|error| {
+        log::note!(FI_LOG_EP_CTRL, "no triggers of such a device: {error}");
+        FI_EOPNOTSUPP
+    })
 }
 
 impl Endpoint {
@@ -37,10 +45,10 @@ impl Endpoint {
         }
         // SAFETY: then it is this structure.
         let asked = unsafe { &mut *value.cast::<fi_trigger_xpu>() };
-        if !self.xpu || !is_known(asked) {
+        if !self.xpu || writer(asked).is_err() {
             log::note!(
                 FI_LOG_EP_CTRL,
-                "FI_OPT_XPU_TRIGGER: only FI_HMEM_SYSTEM, device 0, and with the capability FI_XPU"
+                "FI_OPT_XPU_TRIGGER: only of devices that are here, and with the capability FI_XPU"
             );
             return -FI_EOPNOTSUPP;
         }
@@ -65,9 +73,17 @@ impl Endpoint {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the endpoint was opened without FI_XPU_TRIGGER");
             return -(libc::ENOSYS as isize);
         }
-        if !is_known(&wanted) {
-            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: there are no variables but for FI_HMEM_SYSTEM, device 0");
-            return -(FI_EOPNOTSUPP as isize);
+        let writer = match writer(&wanted) {
+            Ok(writer) => writer,
+            Err(code) => {
+                log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: there are no variables for interface {}", wanted.iface);
+                return -(code as isize);
+            }
+        };
+        // The device that begins it is where its memory is (XPU-004).
+        if !operation.devices().is_ok_and(|devices| devices.iter().all(|device| Some(*device) == writer)) {
+            log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the operation's memory is another device's");
+            return -(libc::EINVAL as isize);
         }
         if wanted.count < NEEDED {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: an operation needs {NEEDED} variable");
@@ -77,9 +93,19 @@ impl Endpoint {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU needs room for its variable");
             return -(libc::EINVAL as isize);
         }
-        let variable = self.setup.domain().percale.variable();
-        let told =
-            fi_trigger_var { datatype: FI_UINT64, count: 1, addr: variable.address().cast(), value: variable.value() };
+        let domain = &self.setup.domain().percale;
+        let variable = match writer.map(|device| domain.device_variable(device)).transpose() {
+            Ok(variable) => variable.unwrap_or_else(|| domain.variable()),
+            Err(error) => {
+                log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: {error}");
+                return -(error.errno() as isize);
+            }
+        };
+        let addr = match variable.device_address() {
+            Some(address) => ptr::with_exposed_provenance_mut(address as usize),
+            None => variable.address().cast(),
+        };
+        let told = fi_trigger_var { datatype: FI_UINT64, count: 1, addr, value: variable.value() };
         // SAFETY: the client keeps the memory until the operation has completed.
         let posted = unsafe { port.when_written(operation, &variable) };
         if posted.is_ok() {

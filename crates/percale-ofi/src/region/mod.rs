@@ -1,6 +1,7 @@
 //! `fid_mr`: memory that peers may access (fi_mr(3)).
 //!
 //! * [`request`]: what is asked for; [`mode`]: what a domain's `mr_mode` makes of it
+//! * [`devices`]: whose memory it is
 //! * [`binding`]: counters and endpoints, enabling, refreshing
 //! * [`raw_key`]: long keys; [`descriptions`]: what operations say of their local memory
 //!
@@ -9,6 +10,7 @@
 
 mod binding;
 pub(crate) mod descriptions;
+pub(crate) mod devices;
 pub(crate) mod mode;
 pub(crate) mod raw_key;
 mod request;
@@ -196,6 +198,9 @@ impl Part {
     fn registered(&self, domain: &domain::Shared) -> Result<RawRegion, i32> {
         let wanted = &self.wanted;
         let mut registration = domain.percale.registration(wanted.access).base(wanted.base).disabled();
+        if let Some(device) = wanted.device {
+            registration = registration.device(device);
+        }
         if let Some(key) = wanted.key {
             registration = registration.key(key);
         }
@@ -221,6 +226,9 @@ impl Part {
     /// Whether all of the memory is mapped now.
     fn is_there(&self) -> bool {
         let Pieces::Some(pieces) = &self.wanted.pieces else { return true };
+        if self.wanted.device.is_some() {
+            return true; // Or it would not have been registered.
+        }
         let writes = self.wanted.access.contains(percale::Access::REMOTE_WRITE);
         pieces.iter().all(|piece| percale::memory::is_mapped(*piece, writes))
     }

@@ -64,6 +64,8 @@ pub(crate) struct RegionMode {
     pub(crate) collective: bool,
     /// Keys are long, and peers map them.
     pub(crate) raw: bool,
+    /// Local memory of devices is registered, and described with each operation.
+    pub(crate) devices: bool,
     /// A region's memory counts once we were told that it is there.
     pub(crate) notify: bool,
 }
@@ -87,6 +89,7 @@ impl RegionMode {
             local: bits & FI_MR_LOCAL != 0 || old && mode & FI_LOCAL_MR != 0,
             collective: bits & FI_MR_COLLECTIVE != 0,
             raw: bits & FI_MR_RAW != 0,
+            devices: bits & FI_MR_HMEM != 0,
             notify: bits & FI_MR_MMU_NOTIFY != 0,
         }
     }

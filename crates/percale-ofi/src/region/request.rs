@@ -2,17 +2,22 @@
 
 use std::ffi::c_void;
 
+use percale::device::Device;
 use percale::memory::volatile::IOV_LIMIT;
 use percale::{Access, Segment};
 
+use super::devices;
 use crate::abi::{
-    FI_AV_AUTH_KEY, FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_SYSTEM, FI_LOG_MR, FI_RMA_EVENT, fi_mr_attr, fi_version,
+    FI_AV_AUTH_KEY, FI_COLLECTIVE, FI_EBADFLAGS, FI_HMEM_DEVICE_ONLY, FI_HMEM_HOST_ALLOC, FI_LOG_MR, FI_RMA_EVENT,
+    fi_mr_attr, fi_version,
 };
 use crate::domain;
 use crate::log;
 
 /// The flags that a registration may have. FI_RMA_PMEM is none of them: nothing here is persistent (MR-076).
 const KNOWN: u64 = FI_RMA_EVENT;
+/// The same of who asked for devices.
+const KNOWN_OF_DEVICES: u64 = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 
 /// A registration, as the domain's mode has it.
 pub(super) struct Wanted {
@@ -29,6 +34,8 @@ pub(super) struct Wanted {
     pub(super) collective: bool,
     /// It will count what peers write (FI_RMA_EVENT).
     pub(super) events: bool,
+    /// Whose memory it is, if not the host's.
+    pub(super) device: Option<Device>,
 }
 
 // SAFETY: the context is the client's, and never followed; pieces are places that only percale touches.
@@ -63,8 +70,9 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     if attr.is_null() {
         return Err(libc::EINVAL);
     }
-    if flags & !KNOWN != 0 {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: flags {:#x} are not supported", flags & !KNOWN);
+    let known = if domain.hmem { KNOWN | KNOWN_OF_DEVICES } else { KNOWN };
+    if flags & !known != 0 {
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: flags {:#x} are not supported", flags & !known);
         return Err(FI_EBADFLAGS);
     }
     // The tail is not there for callers of older versions: only the fields that the version has are read.
@@ -84,10 +92,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         return Err(libc::EINVAL);
     }
     // Whose memory it is says only who asked for that capability (HMEM-001).
-    if domain.hmem && version >= fi_version(1, 9) && field!(iface) != FI_HMEM_SYSTEM {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: memory of devices (iface {}) is not supported", field!(iface));
-        return Err(libc::ENOSYS);
-    }
+    let named = (domain.hmem && version >= fi_version(1, 9)).then(|| (field!(iface), field!(device)));
     if version >= fi_version(2, 0) && !field!(base_mr).is_null() {
         log::warning!(FI_LOG_MR, "fi_mr_regattr: parts of regions (base_mr) are not supported");
         return Err(libc::ENOSYS);
@@ -113,14 +118,20 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         log::warning!(FI_LOG_MR, "fi_mr_regattr: a region has at least one byte");
         return Err(libc::EINVAL);
     }
+    let memory = if everything {
+        Pieces::Everything
+    } else {
+        // SAFETY: the client keeps the memory as fi_mr(3) has it until the region is closed.
+        let segment = |piece: &libc::iovec| unsafe { Segment::new(piece.iov_base.cast(), piece.iov_len) };
+        Pieces::Some(pieces.iter().map(segment).collect())
+    };
+    let device = match named {
+        Some((iface, device)) => devices::of(iface, device, flags, &memory)?,
+        None => None,
+    };
     Ok(Wanted {
-        pieces: if everything {
-            Pieces::Everything
-        } else {
-            // SAFETY: the client keeps the memory as fi_mr(3) has it until the region is closed.
-            let segment = |piece: &libc::iovec| unsafe { Segment::new(piece.iov_base.cast(), piece.iov_len) };
-            Pieces::Some(pieces.iter().map(segment).collect())
-        },
+        pieces: memory,
+        device,
         access: Access::from_bits_truncate(field!(access)),
         base: if domain.regions.virtual_addresses { pieces[0].iov_base.addr() as u64 } else { 0 },
         key: (!domain.regions.our_keys && !domain.regions.raw).then(|| field!(requested_key)),

@@ -306,6 +306,7 @@ void set_groups(void);
 void connection_groups(void);
 void context_groups(void);
 void refused_groups(void);
+void device_groups(void);
 void cache_groups(void);
 void trigger_groups(void);
 void collective_groups(void);

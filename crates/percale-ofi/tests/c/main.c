@@ -123,6 +123,7 @@ static const struct area {
 	{ "triggers", trigger_groups },
 	{ "collectives", collective_groups },
 	{ "registration cache", cache_groups },
+	{ "devices", device_groups },
 	{ "refused", refused_groups },
 };
 

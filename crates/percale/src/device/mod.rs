@@ -1,15 +1,39 @@
-//! Devices that reach memory by themselves, and want it pinned for that.
+//! Devices that reach memory by themselves: their memory, and what they want pinned.
 //!
-//! io_uring is one: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
-//! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's
-//! registration cache.
+//! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] says what an address
+//! is of, and [`Driver`] is all that percale asks of a driver. There is one, CUDA's; others are refused by name. No instruction of this library touches a
+//! device's memory: its driver copies, to and from pinned memory of the host (`pinned`) that is kept for the next transfer.
 //!
+//! **io_uring** is a device, too: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
+//! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
+//!
+//! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation
+//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it · `arriving`: long ones
 //! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar
 //! * [`FixedBuffers`]: the table behind a cache, and transfers
 
+mod arriving;
+mod copied;
+mod cuda;
+mod driver;
+#[cfg(not(loom))]
 mod fixed;
+mod kind;
+mod mapped;
+mod pinned;
+#[cfg(not(loom))]
 mod ring;
+#[cfg(not(loom))]
 mod table;
 
+pub(crate) use arriving::{Arriving, LONG};
+pub(crate) use copied::{Pieces, aligned, changing};
+pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
+#[cfg(not(loom))]
 pub use fixed::{FixedBuffers, FixedError, FixedLane};
+pub(crate) use kind::whole;
+pub use kind::{Device, Interface, Kind, Place};
+pub(crate) use mapped::Mapped;
+pub use pinned::{Pinned, pinned};
+#[cfg(not(loom))]
 pub use table::{BufferTable, Way};

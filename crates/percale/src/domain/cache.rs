@@ -209,6 +209,14 @@ impl CacheSettings {
             }
             Ok(())
         });
+        // A device's driver is asked about its memory at each operation (RCACHE-015 to RCACHE-017), so nothing of it is kept that could be
+        // stale, whatever is asked for.
+        for name in ["CUDA", "ROCR", "ZE"] {
+            set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
+                "0" | "1" => Ok(()),
+                other => Err(format!("{other:?} is neither 0 nor 1")),
+            });
+        }
         (settings, notes)
     }
 

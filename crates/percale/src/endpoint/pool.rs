@@ -20,6 +20,7 @@ use super::shared_receive::Owed;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::address::PeerAddress;
 use crate::address::vector::AddressVector;
+use crate::device::Pieces;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
 use crate::transport::shm::Bell;
@@ -238,6 +239,9 @@ impl Pool {
         }
         if many && work.segments.as_slice().len() != 1 {
             return Err(PostError::Flags("a multi-receive buffer is one segment"));
+        }
+        if work.flags.contains(OpFlags::DEVICE) && !matches!(Pieces::find(&work.segments), Ok(None)) {
+            return Err(PostError::Device("shared receives on a device's memory are not supported", libc::ENOSYS));
         }
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
         let mut state = self.lock();

@@ -19,6 +19,7 @@ use crate::address::PeerAddress;
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::completion::ring::ErrorAvailable;
 use crate::memory::volatile::{Segment, Segments};
+use crate::trigger::Operation;
 
 impl SharedReceive {
     /// Posts a receive for the context's endpoints (fi_recvmsg(3), fi_trecvmsg(3) of a shared receive context). Whichever receives its message
@@ -297,11 +298,18 @@ impl Engine {
     #[inline(never)]
     fn post_any_receive(&mut self, work: &ReceiveWork) -> Result<(), PostError> {
         let mut notify = Notify::from_flags(work.flags);
-        if work.flags.contains(OpFlags::MULTI_RECEIVE) && notify == Notify::Queue {
-            notify = Notify::Event;
+        let mut located = false;
+        if work.flags.intersects(OpFlags::MULTI_RECEIVE | OpFlags::DEVICE) {
+            located = work.flags.contains(OpFlags::DEVICE);
+            if work.flags.contains(OpFlags::MULTI_RECEIVE) && notify == Notify::Queue {
+                notify = Notify::Event;
+            }
         }
         self.core.reserve(Side::Receive, notify).map_err(|_| PostError::Again)?;
-        let result = self.post_receive(work, notify);
+        let result = match located {
+            false => self.post_receive(work, notify),
+            true => self.post_located(Operation::Receive(*work), notify),
+        };
         if result.is_err() {
             self.core.unreserve(Side::Receive, notify);
         }

@@ -34,6 +34,9 @@ bitflags! {
         /// Of a send with `data`: that is the key of a window of the peer's, of type 2 and bound for this endpoint, which the peer
         /// invalidates before it receives the message (MW-045). The send fails, and is not received, if the key is no such key.
         const INVALIDATE = 1 << 11;
+        /// Some of the operation's own memory may be a device's (FI_HMEM): the drivers that are here are asked about each piece. Without,
+        /// all of it is the host's; nobody asks.
+        const DEVICE = 1 << 12;
     }
 }
 
@@ -129,6 +132,9 @@ pub enum PostError {
     /// The operation is not one of its group.
     #[error("{0}")]
     Collective(&'static str),
+    /// The operation's memory is a device's, and cannot be used so; the libfabric code.
+    #[error("{0}")]
+    Device(&'static str, i32),
     /// The process is a fork of the one that made the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
@@ -149,6 +155,7 @@ impl PostError {
             Self::ReadOnly => 13,                            // EACCES
             Self::NotMapped(_) => 129,                       // EKEYREJECTED
             Self::Window(error) => error.errno(),
+            Self::Device(_, errno) => *errno,
             Self::Forked => 10, // ECHILD
         }
     }

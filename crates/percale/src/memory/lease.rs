@@ -2,20 +2,32 @@
 //!
 //! A transfer takes many calls, and while it is under way the region that its memory belongs to may be closed, by another
 //! thread. So whoever copies enters the lease first, and leaves it before the call returns: entering fails once the region
-//! is revoked, and whoever closes waits until nobody is inside.
+//! is revoked, and whoever closes waits until nobody is inside. Of memory that a device's bytes are on their way to, entering waits for
+//! the bytes that are to be touched.
 
 use std::sync::Arc;
 
 use super::region::Registered;
 use super::rundown::Inside;
 use super::volatile::Segments;
+use crate::device::Arriving;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Lease {
     segments: Segments,
-    /// The region that the memory belongs to; `None` for an operation's own memory, which stays until the operation ends.
-    region: Option<Arc<Registered>>,
+    gate: Gate,
+}
+
+/// What stands before the memory.
+#[derive(Clone, Debug)]
+enum Gate {
+    /// Nothing: an operation's own memory, which stays until the operation ends.
+    None,
+    /// The region that the memory belongs to.
+    Region(Arc<Registered>),
+    /// Bytes are still on their way there from a device.
+    Arriving(Arc<Arriving>),
 }
 
 /// Proof that the memory of a lease may be touched now. Held within one call, never between two.
@@ -28,12 +40,17 @@ impl Lease {
     /// Memory of an operation of our own, which stays until it ends.
     #[must_use]
     pub fn own(segments: &Segments) -> Self {
-        Self { segments: *segments, region: None }
+        Self { segments: *segments, gate: Gate::None }
     }
 
     /// Memory of a region.
     pub(crate) fn of(region: &Arc<Registered>, segments: Segments) -> Self {
-        Self { segments, region: Some(Arc::clone(region)) }
+        Self { segments, gate: Gate::Region(Arc::clone(region)) }
+    }
+
+    /// Memory of an operation of our own, to be read as a device's bytes get there. Only this process may copy it.
+    pub(crate) fn arriving(arriving: &Arc<Arriving>) -> Self {
+        Self { segments: Segments::one(arriving.segment()), gate: Gate::Arriving(Arc::clone(arriving)) }
     }
 
     /// Length in bytes.
@@ -48,23 +65,35 @@ impl Lease {
         self.segments.is_empty()
     }
 
-    /// Whether the memory may be taken away meanwhile: then nobody but this process may copy.
+    /// Whether the memory may be taken away meanwhile, or is not all there: then nobody but this process may copy.
     pub(crate) const fn is_revocable(&self) -> bool {
-        self.region.is_some()
+        !matches!(self.gate, Gate::None)
     }
 
     /// `len` bytes from `offset` on, or as many of them as there are.
     #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
-        Self { segments: self.segments.slice(offset, len), region: self.region.clone() }
+        Self { segments: self.segments.slice(offset, len), gate: self.gate.clone() }
     }
 
-    /// The memory, while it may be touched; `None` once the region was revoked.
+    /// The memory, while it may be touched; `None` once the region was revoked, or if the memory cannot be filled.
     #[inline]
     pub(crate) fn enter(&self) -> Option<(&Segments, Held<'_>)> {
-        let inside = match &self.region {
-            None => None,
-            Some(region) => Some(region.pin().enter()?),
+        self.enter_part(0, usize::MAX)
+    }
+
+    /// As [`enter`](Self::enter), to touch only `len` bytes from `offset` on.
+    #[inline]
+    pub(crate) fn enter_part(&self, offset: usize, len: usize) -> Option<(&Segments, Held<'_>)> {
+        let inside = match &self.gate {
+            Gate::None => None,
+            Gate::Region(region) => Some(region.pin().enter()?),
+            Gate::Arriving(arriving) => {
+                if !arriving.wait_for(&self.segments.slice(offset, len)) {
+                    return None;
+                }
+                None
+            }
         };
         Some((&self.segments, Held { _inside: inside }))
     }

@@ -16,6 +16,7 @@ use super::submissions::Operation;
 use super::variable::{Variable, Variables};
 use super::waiting::{Condition, Due, Ticket};
 use crate::completion::counter::{Counter, WeakCounter};
+use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
 use crate::endpoint::SharedEndpoint;
 use crate::endpoint::work::PostError;
@@ -215,6 +216,14 @@ impl Domain {
     #[must_use]
     pub fn variable(&self) -> Variable {
         Variables::take(&self.inner.variables)
+    }
+
+    /// As [`variable`](Self::variable), for programs and streams of this device, which find it at [`Variable::device_address`].
+    ///
+    /// # Errors
+    /// What the device's driver says.
+    pub fn device_variable(&self, device: Device) -> Result<Variable, DeviceError> {
+        Variables::take_mapped(&self.inner.variables, device.driver())
     }
 
     /// Adds `count` to a counter once another has counted so many successes and errors. The other counter's endpoints make progress by

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
+use crate::endpoint::engine::staged::Located;
 use crate::endpoint::engine::types::Notify;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{ReceiveWork, SendWork};
@@ -52,18 +53,27 @@ pub(crate) struct Transfer {
     pub(crate) canceled: bool,
     /// The payload of an injected operation, which `operation` then names.
     pub(crate) copy: Option<Buffer>,
+    /// Where its memory is, if some of it is a device's.
+    pub(crate) located: Option<Box<Located>>,
+}
+
+impl Operation {
+    /// The context that it was posted with.
+    pub(crate) const fn context(&self) -> u64 {
+        match self {
+            Self::Send(work) => work.context,
+            Self::Receive(work) => work.context,
+            Self::Read(work) | Self::Write(work) => work.context,
+            Self::Atomic(work) => work.context,
+            Self::Collective(work) => work.context,
+        }
+    }
 }
 
 impl Transfer {
     /// The context that it was posted with.
     pub(crate) const fn context(&self) -> u64 {
-        match &self.operation {
-            Operation::Send(work) => work.context,
-            Operation::Receive(work) => work.context,
-            Operation::Read(work) | Operation::Write(work) => work.context,
-            Operation::Atomic(work) => work.context,
-            Operation::Collective(work) => work.context,
-        }
+        self.operation.context()
     }
 }
 

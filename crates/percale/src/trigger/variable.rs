@@ -4,8 +4,11 @@
 //! when nobody has a handle any more, with another value, so what stands there from before never counts. Places lie 64
 //! bytes apart, in pages of their own, so that a device's driver can map them.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::device::{DeviceError, Driver, Mapped};
 
 /// Places of a page.
 const PLACES: usize = 64;
@@ -18,6 +21,22 @@ struct Place(AtomicU64);
 #[repr(C, align(4096))]
 struct Page([Place; PLACES]);
 
+/// A page, mapped for devices or not.
+#[derive(Debug)]
+enum Sheet {
+    Ours(Box<Page>),
+    Devices(Mapped<Page>),
+}
+
+impl Sheet {
+    const fn page(&self) -> &Page {
+        match self {
+            Self::Ours(page) => page,
+            Self::Devices(mapped) => mapped.get(),
+        }
+    }
+}
+
 /// The variables of a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
@@ -26,7 +45,9 @@ pub(crate) struct Variables {
 
 #[derive(Debug, Default)]
 struct Free {
-    places: Vec<(Arc<Page>, usize)>,
+    places: Vec<(Arc<Sheet>, usize)>,
+    /// The same, of pages that devices reach.
+    mapped: Vec<(Arc<Sheet>, usize)>,
     /// The last value that was given out.
     value: u64,
 }
@@ -37,7 +58,7 @@ pub struct Variable(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    page: Arc<Page>,
+    page: Arc<Sheet>,
     place: usize,
     value: u64,
     of: Arc<Variables>,
@@ -48,29 +69,54 @@ impl Variables {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that has not been written.
+    /// One that has not been written, for threads.
     pub(crate) fn take(this: &Arc<Self>) -> Variable {
+        let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(Sheet::Ours(page)));
+        match taken {
+            Ok(variable) => variable,
+            Err(never) => match never {},
+        }
+    }
+
+    /// One that has not been written, for devices of this driver and for threads.
+    pub(crate) fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
+        Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(Sheet::Devices))
+    }
+
+    fn take_of<E>(
+        this: &Arc<Self>,
+        places: impl Fn(&mut Free) -> &mut Vec<(Arc<Sheet>, usize)>,
+        make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
+    ) -> Result<Variable, E> {
         let mut free = this.lock();
+        let (page, place) = match places(&mut free).pop() {
+            Some(taken) => taken,
+            None => {
+                let page = Arc::new(make(Box::new(Page([const { Place(AtomicU64::new(0)) }; PLACES])))?);
+                places(&mut free).extend((1..PLACES).rev().map(|place| (Arc::clone(&page), place)));
+                (page, 0)
+            }
+        };
         free.value += 1;
         let value = free.value;
-        let (page, place) = free.places.pop().unwrap_or_else(|| {
-            let page = Arc::new(Page([const { Place(AtomicU64::new(0)) }; PLACES]));
-            free.places.extend((1..PLACES).rev().map(|place| (Arc::clone(&page), place)));
-            (page, 0)
-        });
-        Variable(Arc::new(Inner { page, place, value, of: Arc::clone(this) }))
+        Ok(Variable(Arc::new(Inner { page, place, value, of: Arc::clone(this) })))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.of.lock().places.push((Arc::clone(&self.page), self.place));
+        let mut free = self.of.lock();
+        let places = match &*self.page {
+            Sheet::Ours(_) => &mut free.places,
+            Sheet::Devices(_) => &mut free.mapped,
+        };
+        places.push((Arc::clone(&self.page), self.place));
     }
 }
 
 impl Variable {
     fn place(&self) -> &AtomicU64 {
-        &self.0.page.0[self.0.place].0
+        &self.0.page.page().0[self.0.place].0
     }
 
     /// Where it is, for who writes it by other means than [`write`](Self::write): 8 bytes, aligned, to be written at once, while a handle is
@@ -78,6 +124,15 @@ impl Variable {
     #[must_use]
     pub fn address(&self) -> *mut u64 {
         self.place().as_ptr()
+    }
+
+    /// Where devices find it; `None` of a variable for threads only.
+    #[must_use]
+    pub fn device_address(&self) -> Option<u64> {
+        match &*self.0.page {
+            Sheet::Ours(_) => None,
+            Sheet::Devices(mapped) => Some(mapped.address() + (self.0.place * size_of::<Place>()) as u64),
+        }
     }
 
     /// What is to be written there.

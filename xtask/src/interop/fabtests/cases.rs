@@ -66,7 +66,6 @@ const COMMON: [List; 13] = [
             ("rdm%", &["", " -U"]),
             ("rdm_rma_event", &[]),
             ("rdm_rma_trigger", &[]),
-            ("rdm_deferred_wq -T %", &["msg", "tagged", "rma", "atomic", "f_atomic", "c_atomic"]),
             ("rdm_tagged_peek", &[]),
             ("multi_mr -e rdm -V", &[]),
             ("recv_cancel -e rdm -V", &[]),
@@ -89,6 +88,8 @@ const COMMON: [List; 13] = [
         Shape::Connected,
         &[
             ("rdm_shared_av", &[]),
+            // It counts the messages with which the two tell each other their addresses.
+            ("rdm_deferred_wq -T %", &["msg", "tagged", "rma", "atomic", "f_atomic", "c_atomic"]),
             ("cm_data", &[]),
             ("msg", &[]),
             ("msg_epoll", &[]),

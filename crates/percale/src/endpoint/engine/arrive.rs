@@ -229,20 +229,30 @@ impl Core {
         if payload.len() > Request::MAX {
             return self.peers.accuse(from, "a pull request longer than pull requests are");
         }
-        let waiting = |send: &super::types::Send| send.to == from && send.payload;
         let source = match head.id {
             id if id & PART != 0 => self.write_asked(from, id),
             id if id & SERVE != 0 => self.serve_asked(from, id),
-            id => self.sends.get_mut(id as usize).filter(|send| waiting(send) && !send.pushing).map(|send| {
-                send.pushing = true;
-                Lease::own(&send.segments)
-            }),
+            id => self.send_asked(from, id),
         };
         let Some(source) = source else {
             return self.peers.accuse(from, "a pull request for an operation that offers nothing");
         };
         let request = Request::of(payload);
         self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request, source }));
+    }
+
+    /// The payload of a send of ours, from now on under way.
+    fn send_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
+        let send = self.sends.get_mut(id as usize)?;
+        if send.to != from || !send.payload || send.pushing {
+            return None;
+        }
+        send.pushing = true;
+        let (notify, context, segments) = (send.notify, send.context, send.segments);
+        Some(match self.arriving(notify, context) {
+            None => Lease::own(&segments),
+            Some(arriving) => Lease::arriving(arriving),
+        })
     }
 }
 

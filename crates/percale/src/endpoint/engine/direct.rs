@@ -116,7 +116,7 @@ impl Engine {
         let peer = self.core.peers.get(slot);
         let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0 && peer.notices == 0;
         let counts = peer.counts;
-        if !free || (flags.contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot)) {
+        if !free || (flags.intersects(OpFlags::FENCE | OpFlags::DEVICE) && !self.is_plain(slot, flags)) {
             return None;
         }
         match &mut self.links[slot as usize] {
@@ -124,6 +124,12 @@ impl Engine {
             Some(AnyLink::Shm(link)) if !link.is_dead() => Some((link, counts)),
             _ => None,
         }
+    }
+
+    /// Whether an access with such flags may be made at once, all the same.
+    #[cold]
+    fn is_plain(&self, slot: Connection, flags: OpFlags) -> bool {
+        !flags.contains(OpFlags::DEVICE) && self.core.peers.is_settled(slot)
     }
 
     /// An access was made directly; `tells` says of which key, what counts it there, and what the target is told to report.
@@ -148,6 +154,9 @@ impl Engine {
                 What::Read(work) => self.post_rma(false, &work, notify),
                 What::Atomic(work) => self.post_atomic(&work, notify),
             };
+        }
+        if what.flags().contains(OpFlags::DEVICE) {
+            return self.post_located(what.into(), notify);
         }
         let mut waiting = Waiting::new(what);
         let flags = waiting.flags();
@@ -224,6 +233,9 @@ impl Word {
         };
         // SAFETY: the segment is as long, and was lent to this operation for reading.
         let value = |segment: Segment| unsafe { segment.as_ptr().cast::<u64>().read_unaligned() };
+        if work.flags.contains(OpFlags::DEVICE) {
+            return None; // Not to be read here, perhaps.
+        }
         let compare = match (work.op, &work.compare) {
             (AtomicOp::Sum, None) => None,
             (AtomicOp::Cswap, Some(compare)) => Some(value(only(compare)?)),

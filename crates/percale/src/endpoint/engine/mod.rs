@@ -47,6 +47,7 @@ mod send;
 pub(crate) mod single;
 mod sleep;
 mod sockets;
+pub(crate) mod staged;
 mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;

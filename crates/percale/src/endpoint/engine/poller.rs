@@ -107,6 +107,11 @@ impl Poller {
         }
     }
 
+    /// There will be nothing but this socket: it is looked at in every round from the first.
+    pub(super) const fn favour(&mut self, slot: Connection) {
+        (self.hot_socket, self.quiet) = (Some(slot), QUIET + 1);
+    }
+
     /// Something waits for this link; whether that is new.
     pub(super) fn waits(&mut self, slot: Connection) -> bool {
         let mark = self.mark(slot);

@@ -249,6 +249,9 @@ impl Core {
     /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);
+        if self.peers.single {
+            return; // All its receives end together, by the gate.
+        }
         for tagged in [false, true] {
             let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
             for receive in directed {

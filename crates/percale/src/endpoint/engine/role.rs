@@ -48,12 +48,15 @@ impl Engine {
     /// Looks after what only some endpoints have to look after; says whether operations began.
     #[cold]
     pub(super) fn attend(&mut self) -> bool {
-        match self.role.as_deref() {
+        let mut any = match self.role.as_deref() {
             Some(Role::Single(_)) => self.attend_single(),
-            Some(Role::Listener(_)) => self.attend_listener(),
-            None => {}
-        }
-        let any = self.core.pool.is_some() && self.read_notes();
+            Some(Role::Listener(_)) => {
+                self.attend_listener();
+                false
+            }
+            None => false,
+        };
+        any |= self.core.pool.is_some() && self.read_notes();
         (self.triggers && self.begin_due()) | any
     }
 }

@@ -15,6 +15,7 @@ use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
+use crate::trigger::Operation;
 use crate::wire::head::{Flags, Head, Kind, Offer};
 
 /// Sends by the raw face that may wait in one peer's queue (while it connects, or behind a fence) before posting answers
@@ -98,7 +99,7 @@ impl Engine {
             && peer.pending.is_empty()
             && !peer.offers_only
             && !peer.must_wait()
-            && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE)
+            && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE | OpFlags::DEVICE)
             && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
         if direct && let Some(link) = &mut self.links[slot as usize] {
             match transmit(link, &mut self.core, slot, work, notify) {
@@ -122,6 +123,9 @@ impl Engine {
     /// The peer is not connected, or something waits for it already, or the operation is special.
     #[cold]
     fn post_send_slow(&mut self, slot: Connection, work: &SendWork, notify: Notify) -> Result<(), PostError> {
+        if work.flags.contains(OpFlags::DEVICE) {
+            return self.post_located(Operation::Send(*work), notify);
+        }
         let inject = work.flags.contains(OpFlags::INJECT);
         if inject && work.segments.len() > INJECT_LIMIT {
             return Err(PostError::InjectTooLong(work.segments.len()));
@@ -295,7 +299,11 @@ fn transmit_tracked(
             link.send(&head, &work.segments, more)
         }
         Err(offered) => {
-            let offer = offer_of(&work.segments);
+            let offer = match core.arriving(notify, work.context) {
+                None => offer_of(&work.segments),
+                // Only we may copy: not all of it is there.
+                Some(_) => Offer { len: (len as u64).into(), ..Offer::default() },
+            };
             (head.kind, head.len) = (offered, size_of::<Offer>() as u32);
             Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, more))
         }

@@ -35,7 +35,23 @@ pub(crate) struct Single {
     /// What the other side gave.
     data: Vec<u8>,
     deadline: Option<Deadline>,
+    ending: Option<Ending>,
 }
+
+/// The connection is over, and the receives that found no message are about to be told.
+///
+/// Others read the same queue, and their connections may have brought something before this one ended: whoever reads looks at all of
+/// them first.
+#[derive(Debug)]
+struct Ending {
+    /// Rounds that are left.
+    rounds: u32,
+    error: ErrorCode,
+    why: String,
+}
+
+/// Rounds of progress from a connection's end until its receives are told. Who goes to sleep looks at each endpoint twice before it reads.
+const ROUNDS: u32 = 2;
 
 #[derive(Debug)]
 enum Stage {
@@ -81,7 +97,7 @@ pub(crate) struct Awaiting {
 
 impl Single {
     pub(crate) const fn new(anywhere: bool) -> Self {
-        Self { stage: Stage::Unconnected, anywhere, remote: None, data: Vec::new(), deadline: None }
+        Self { stage: Stage::Unconnected, anywhere, remote: None, data: Vec::new(), deadline: None, ending: None }
     }
 
     /// Whether a call that comes from this incarnation is the one that is awaited; in which slot.
@@ -198,6 +214,9 @@ impl Engine {
         (single.stage, single.deadline) = (Stage::Connected(slot), None);
         let data = single.data.clone();
         self.attentive = self.triggers || self.core.pool.is_some();
+        if transport == TransportKind::Tcp {
+            self.poller.favour(slot);
+        }
         self.core.open_gate();
         self.core.reported += 1; // For those who sleep until it stands.
         let (peer, address) = self.core.peers.identify(slot);
@@ -208,7 +227,7 @@ impl Engine {
 
     /// A link, or an attempt at one, has ended.
     pub(super) fn single_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
-        self.attend_single(); // An answer may have come before.
+        self.hear_single(); // An answer may have come before.
         let Ok(single) = self.single() else { return };
         match single.stage {
             Stage::Asking(listener) if listener == slot && error == ErrorCode::Closed => {
@@ -220,7 +239,13 @@ impl Engine {
                 self.fail_single(error, reason, Vec::new());
             }
             Stage::Connected(peer) if peer == slot => {
-                self.end_single(true, error, reason);
+                self.leave_single(true, error, reason);
+                let why = reason.to_owned();
+                if let Ok(single) = self.single() {
+                    single.ending = Some(Ending { rounds: ROUNDS, error, why });
+                }
+                self.attentive = true;
+                self.ring(); // Who sleeps makes the rounds.
                 let (endpoint, reason) = (self.id(), reason.to_owned());
                 let address = self.core.peers.get(slot).address;
                 self.core.event(|| Event::Shutdown { endpoint, address, error, reason });
@@ -240,8 +265,15 @@ impl Engine {
         self.core.event(|| Event::ConnectionRefused { endpoint, address, error, reason, data });
     }
 
-    /// It is over, if there was anything; all links are given up.
+    /// It is over, if there was anything, and everything that waits for it is told.
     fn end_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
+        self.leave_single(stood, error, why);
+        self.core.close_gate(error, why);
+        self.core.reported += 1;
+    }
+
+    /// It is over, if there was anything; all links are given up.
+    fn leave_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
         single.deadline = None;
@@ -252,12 +284,36 @@ impl Engine {
                 self.hang_up(slot as Connection, error, why, Instant::now());
             }
         }
-        self.core.close_gate(error, why);
+    }
+
+    /// A round of progress: tells the receives of a connection that is over, when it is time. Whether there are any to be told.
+    fn end_receives(&mut self) -> bool {
+        let Ok(single) = self.single() else { return false };
+        match &mut single.ending {
+            Some(ending) if ending.rounds > 0 => ending.rounds -= 1,
+            Some(_) => self.end_receives_now(),
+            None => return false,
+        }
+        true
+    }
+
+    /// As at the end of the last round.
+    fn end_receives_now(&mut self) {
+        let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
+            return;
+        };
+        self.attentive = self.triggers || self.core.pool.is_some();
+        self.core.close_gate(error, &why);
         self.core.reported += 1;
     }
 
-    /// Looks at what a listener answered, and at the time.
-    pub(super) fn attend_single(&mut self) {
+    /// Looks at what a listener answered, and at the time. Says whether there will be more to do in the next round.
+    pub(super) fn attend_single(&mut self) -> bool {
+        self.hear_single();
+        self.end_receives()
+    }
+
+    fn hear_single(&mut self) {
         for (from, control) in self.core.gate.take_heard() {
             let Ok(single) = self.single() else { return };
             match (control, &single.stage) {
@@ -315,7 +371,7 @@ impl Engine {
                 self.hang_up(slot, ErrorCode::Canceled, why, until);
                 self.end_single(true, ErrorCode::Canceled, why);
             }
-            Stage::Over { .. } => {}
+            Stage::Over { .. } => self.end_receives_now(),
             _ => self.end_single(false, ErrorCode::Canceled, "it was shut down before it was connected"),
         }
         Ok(())
@@ -323,6 +379,7 @@ impl Engine {
 
     /// The endpoint is being closed: a connection that does not stand will not.
     pub(super) fn give_up_connecting(&mut self) {
+        self.end_receives_now();
         if matches!(self.connection_state(), Some(ConnectionState::Unconnected | ConnectionState::Connecting)) {
             self.end_single(false, ErrorCode::Canceled, "the endpoint was closed");
         }

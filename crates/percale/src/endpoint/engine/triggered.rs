@@ -10,10 +10,12 @@ use super::Engine;
 use super::access::{atomic_entry, rma_entry};
 use super::collective::collective_entry;
 use super::core::{Core, send_flags, sent_entry};
+use super::staged::{Located, Staged, refused};
 use super::types::{Notify, Side};
 use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
+use crate::device::Arriving;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
@@ -33,6 +35,15 @@ pub(crate) struct Triggered {
     context: u64,
     /// The payload of an injected operation.
     copy: Option<Buffer>,
+    /// What it runs on, if its own memory is a device's.
+    staged: Option<Box<Staged>>,
+}
+
+impl Triggered {
+    /// One that nothing began but its posting, on memory in the place of a device's.
+    pub(super) fn staged(notify: Notify, context: u64, staged: Staged) -> Self {
+        Self { counting: None, quiet: false, notify, context, copy: None, staged: Some(Box::new(staged)) }
+    }
 }
 
 impl Operation {
@@ -60,7 +71,7 @@ impl Operation {
         }
     }
 
-    const fn set_context(&mut self, to: u64) {
+    pub(super) const fn set_context(&mut self, to: u64) {
         match self {
             Self::Send(SendWork { context, .. })
             | Self::Receive(ReceiveWork { context, .. })
@@ -104,9 +115,8 @@ impl Engine {
         if !self.process.is_here() {
             return Err(PostError::Forked);
         }
-        // From now on there is more to look after; other endpoints pay nothing for it.
-        (self.triggers, self.attentive, self.core.has_waited) = (true, true, true);
-        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
+        let located = Located::find(&mut operation)?;
+        self.watch_begun();
         let mut copy = None;
         if let Some((source, flags)) = operation.source()
             && flags.contains(OpFlags::INJECT)
@@ -115,6 +125,10 @@ impl Engine {
                 return Err(PostError::InjectTooLong(source.len()));
             }
             flags.remove(OpFlags::INJECT);
+            if located.is_some() {
+                // It would have to be copied now, and again when it begins.
+                return Err(PostError::Device("what waits is not injected from a device's memory", libc::EOPNOTSUPP));
+            }
             let buffer = Buffer::from(source.to_vec());
             *source = Segments::one(buffer.segment_for_send());
             copy = Some(buffer);
@@ -122,7 +136,13 @@ impl Engine {
         // No room is reserved: it may wait for ever.
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
-        Ok(Transfer { operation, notify, counting, quiet, canceled: false, copy })
+        Ok(Transfer { operation, notify, counting, quiet, canceled: false, copy, located })
+    }
+
+    /// Operations that have begun are waited for: from now on there is more to look after. Other endpoints pay nothing for it.
+    pub(super) const fn watch_begun(&mut self) {
+        (self.triggers, self.attentive, self.core.has_waited) = (true, true, true);
+        (self.core.transmit.counted, self.core.receive.counted) = (true, true);
     }
 
     /// Puts an operation in a counter's line; says whether something may be due there.
@@ -178,14 +198,23 @@ impl Engine {
     /// Begins an operation.
     pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
         let context = transfer.context();
-        let Transfer { operation, notify, counting, quiet, canceled, copy } = &mut *transfer;
+        let Transfer { operation, notify, counting, quiet, canceled, copy, located } = &mut *transfer;
         // What was taken back counts nowhere: work that waits for it would begin.
         let (counting, quiet) = (counting.take().filter(|_| !*canceled), *quiet || *canceled);
-        let triggered = Triggered { counting, quiet, notify: *notify, context, copy: copy.take() };
+        let staged = located.as_ref().filter(|_| !*canceled).map(|located| located.stage(operation));
+        let (staged, refused) = match staged.transpose() {
+            Ok(staged) => (staged.map(Box::new), None),
+            Err(error) => (None, Some(refused(error))),
+        };
+        let triggered = Triggered { counting, quiet, notify: *notify, context, copy: copy.take(), staged };
         let id = self.core.triggered.insert(triggered) as u64;
         operation.set_context(id);
         let notify = Notify::Triggered;
-        let result = if *canceled { Err(None) } else { self.post_operation(operation, notify).map_err(Some) };
+        let result = match refused {
+            _ if *canceled => Err(None),
+            Some(refused) => Err(Some(refused)),
+            None => self.post_operation(operation, notify).map_err(Some),
+        };
         let Err(why) = result else { return };
         let entry = operation.entry();
         let error = match why {
@@ -206,6 +235,7 @@ const fn code(why: &PostError) -> ErrorCode {
         PostError::Again => ErrorCode::NoMemory,
         PostError::ReadOnly => ErrorCode::Denied,
         PostError::NotMapped(_) => ErrorCode::KeyRejected,
+        PostError::Device(..) => ErrorCode::Fault,
         _ => ErrorCode::Io,
     }
 }
@@ -218,8 +248,11 @@ impl Core {
             Ok(entry) => entry.context,
             Err(error) => error.entry.context,
         };
-        let Some(Triggered { counting, quiet, notify, context, copy }) = self.triggered.try_remove(id as usize) else {
-            return;
+        let Some(begun) = self.triggered.try_remove(id as usize) else { return };
+        let Triggered { counting, quiet, notify, context, copy, staged } = begun;
+        let result = match &staged {
+            Some(staged) => staged.land(side, result),
+            None => result,
         };
         let success = result.is_ok();
         match result {
@@ -236,6 +269,15 @@ impl Core {
             self.submissions.counting(|| if success { counter.add(1) } else { counter.add_error(1) });
         }
         drop(copy);
+    }
+
+    /// What the payload of an operation that has begun is still on its way to.
+    #[inline]
+    pub(super) fn arriving(&self, notify: Notify, context: u64) -> Option<&Arc<Arriving>> {
+        if notify != Notify::Triggered {
+            return None;
+        }
+        self.triggered.get(context as usize)?.staged.as_ref()?.arriving()
     }
 
     /// Whether a triggered operation with this context, of a safe handle or not, is meant.
@@ -313,6 +355,7 @@ impl Core {
         }
         if let Some(triggered) = self.triggered.get_mut(context as usize) {
             std::mem::forget(triggered.copy.take());
+            std::mem::forget(triggered.staged.take());
             let (notify, context) = (triggered.notify, triggered.context);
             self.operations.leak(notify, context);
         }

@@ -1,5 +1,7 @@
 //! Why a region was not registered, or is not closed.
 
+use crate::device::DeviceError;
+
 /// Why memory was not registered.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,9 @@ pub enum RegisterError {
     /// 2^24 regions of the domain have a local key (MW-009).
     #[error("all local keys of the domain are in use; close regions that have one")]
     LocalKeys,
+    /// The memory is not the device's that was named, or that cannot be used.
+    #[error("a device's memory was not registered: {0}")]
+    Device(#[from] DeviceError),
     /// The system gave no random numbers.
     #[error("no key could be made: {0}")]
     System(#[source] std::io::Error),
@@ -47,6 +52,7 @@ impl RegisterError {
             Self::Unbacked(_) => libc::EFAULT,
             Self::ReadOnly => libc::EACCES,
             Self::LocalKeys => libc::ENOSPC,
+            Self::Device(error) => error.errno(),
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }

@@ -140,6 +140,7 @@ impl Keys {
             return Err(RegisterError::Range);
         }
         let located = match memory.as_slice() {
+            _ if terms.device.is_some() => None,
             [only] => sealed::locate(only.as_ptr(), only.len()),
             _ => None,
         };
@@ -155,6 +156,7 @@ impl Keys {
             len,
             memory,
             backed: backed || located.is_some(),
+            device: terms.device,
             located,
             pin: Pin::default(),
             grants: Mutex::new(Grants::default()),

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::RegisterError;
 use super::registered::Registered;
+use crate::device::DeviceError;
 use crate::memory::volatile::Segment;
 
 /// Indices have 24 bits.
@@ -55,6 +56,9 @@ impl Default for LocalKeys {
 impl LocalKeys {
     /// The key of a region; one is made when it is first asked for. An error if all are in use.
     pub(super) fn key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
+        if region.device.is_some() {
+            return Err(DeviceError::Lacks("local keys: operations name a device's memory by its address").into());
+        }
         // Under the lock also where there is a key: none is made twice.
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = region.local.get() {

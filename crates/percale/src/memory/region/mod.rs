@@ -18,6 +18,7 @@
 //! * `error`: why not; `handle`, `lifecycle`: enabling, disabling, closing
 //! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
 //! * `revocation`: taking one back
+//! * `on_device`: regions of a device's memory
 //! * `access`: rights; `via`: through whom accesses may come; `windows`: what windows are bound; `local`, `verbs`: in verbs' terms
 //! * `remote`: names of regions for others; `raw_key`: long ones, and `mapped`: those of peers
 
@@ -32,6 +33,7 @@ mod line;
 mod lines;
 mod local;
 mod mapped;
+mod on_device;
 mod raw;
 mod raw_key;
 mod registered;
@@ -65,6 +67,7 @@ pub use self::verbs::VerbsAccess;
 pub(crate) use self::via::{Through, Via};
 pub(crate) use self::windows::{Hold, Slice};
 use crate::completion::counter::Counter;
+use crate::device::{Device, DeviceError};
 use crate::domain::Domain;
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::{Segments, View};
@@ -92,6 +95,8 @@ pub(crate) struct Terms {
     disabled: bool,
     windows: bool,
     local_write: Option<bool>,
+    /// Whose memory it is, if not the host's.
+    device: Option<Device>,
 }
 
 impl<'d> Registration<'d> {
@@ -107,6 +112,7 @@ impl<'d> Registration<'d> {
             disabled: false,
             windows: true,
             local_write: None,
+            device: None,
         };
         Self { domain, terms }
     }
@@ -181,11 +187,22 @@ impl<'d> Registration<'d> {
         self
     }
 
+    /// Of this device's memory (fi_mr(3), `iface` and `device`; HMEM-003): no instruction of this library touches it, its driver copies. It is
+    /// registered by [`raw`](Self::raw) only. Peers' accesses are executed by this process. An atomic operation changes elements as a
+    /// whole for all accesses that are made through this process' regions, and not for programs of the device.
+    pub const fn device(mut self, device: Device) -> Self {
+        self.terms.device = Some(device);
+        self
+    }
+
     /// Registers memory that the region owns until it is closed.
     ///
     /// # Errors
     /// As [`RegisterError`] says.
     pub fn own(self, memory: impl Into<Buffer>) -> Result<Region, RegisterError> {
+        if self.terms.device.is_some() {
+            return Err(RegisterError::Device(DeviceError::Mixed));
+        }
         let mut memory = memory.into();
         let (segment, writable) = match memory.segment_for_receive() {
             Some(segment) => (segment, self.terms.local_write != Some(false)),

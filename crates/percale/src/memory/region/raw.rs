@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
 use super::{Kept, RawRegion, RegisterError, Registration};
+use crate::device::{self, DeviceError};
 use crate::memory::kernel;
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
@@ -29,8 +30,15 @@ impl Registration<'_> {
     /// after the kernel has said that the page is there.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
-        let kept = self.kept(backed);
-        if backed {
+        let kept = self.kept(backed && self.terms.device.is_none());
+        if let Some(device) = self.terms.device {
+            for piece in memory.as_slice() {
+                let place = device::whole(device.driver(), *piece)?;
+                if place.kind.is_host() || place.ordinal != device.ordinal() {
+                    return Err(DeviceError::Mixed.into());
+                }
+            }
+        } else if backed {
             for piece in memory.as_slice() {
                 kernel::check(*piece, kept.writable).map_err(RegisterError::Unbacked)?;
             }
@@ -47,6 +55,9 @@ impl Registration<'_> {
     /// # Safety
     /// Peers may read and write everything, as the rights say: as for [`raw`](Self::raw), of all memory.
     pub unsafe fn everything(self) -> Result<RawRegion, RegisterError> {
+        if self.terms.device.is_some() {
+            return Err(DeviceError::Mixed.into());
+        }
         const { assert!(IOV_LIMIT >= 1, "one piece") };
         // SAFETY: the caller vouches for all memory; whoever copies leaves it to the kernel, which checks each address.
         let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };

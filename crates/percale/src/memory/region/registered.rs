@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{Access, Refusal};
+use super::on_device::{self, whole};
 use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::completion::counter::Counter;
+use crate::device::Device;
 use crate::memory::atomic::{AtomicOp, Kind, Request};
 use crate::memory::kernel;
 use crate::memory::lease::Lease;
@@ -95,6 +97,8 @@ pub struct Registered {
     pub(super) memory: Segments,
     /// The memory is there as long as the region is: our own threads may touch it. If not, only the kernel may.
     pub(super) backed: bool,
+    /// Whose it is, if it is no host's: then only its driver touches it.
+    pub(super) device: Option<Device>,
     /// The sealed arena that it lies in.
     pub(super) located: Option<Located>,
     pub(super) pin: Pin,
@@ -118,6 +122,7 @@ impl Registered {
             len: memory.len() as u64,
             memory,
             backed: true,
+            device: None,
             located: None,
             pin: Pin::default(),
             grants: Mutex::default(),
@@ -144,6 +149,7 @@ impl Registered {
             len: self.len,
             memory: self.memory,
             backed: self.backed,
+            device: self.device,
             located: self.located.clone(),
             pin: Pin::default(),
             grants: Mutex::default(),
@@ -192,6 +198,11 @@ impl Registered {
         self.backed
     }
 
+    /// Whose the memory is, if not the host's.
+    pub(crate) const fn device(&self) -> Option<Device> {
+        self.device
+    }
+
     /// The sealed arena that holds all of it, if one does.
     pub(crate) const fn located(&self) -> Option<&Located> {
         self.located.as_ref()
@@ -235,7 +246,10 @@ impl Registered {
             from.copy_into(&to, 0);
             return Ok(());
         }
-        kernel::store(&to, from).map_err(|_| Refusal::Fault)
+        match self.device {
+            None => kernel::store(&to, from).map_err(|_| Refusal::Fault),
+            Some(device) => on_device::store(device, &to, from),
+        }
     }
 
     /// Lends bytes that a peer reads.
@@ -245,6 +259,9 @@ impl Registered {
         let from = self.memory.slice(offset as usize, len as usize);
         if self.backed {
             return Ok(then(&from));
+        }
+        if let Some(device) = self.device {
+            return on_device::load(device, &from).map(|copy| then(&copy.as_ref().map_or(Segments::EMPTY, whole)));
         }
         let bytes = kernel::load(&from).map_err(|_| Refusal::Fault)?;
         Ok(Segments::lend(&bytes, then))
@@ -262,6 +279,9 @@ impl Registered {
         let [target] = target.as_slice() else {
             return Err(Refusal::Misaligned); // Elements that span pieces, or none.
         };
+        if let Some(device) = self.device {
+            return on_device::change(device, *target, request, fetched);
+        }
         if !self.backed {
             kernel::populate(*target).map_err(|_| Refusal::Fault)?;
         }

@@ -134,6 +134,7 @@ impl Registered {
             len: 0,
             memory: Segments::EMPTY,
             backed: region.backed,
+            device: region.device,
             located: region.located.clone(),
             pin: Pin::default(),
             grants: Grants::default().into(),

@@ -9,6 +9,7 @@ use crate::memory::atomic::AtomicOp;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
 use crate::memory::volatile::Segments;
+use crate::trigger::Operation;
 use crate::wire::head::Counts;
 
 /// What to do.
@@ -22,7 +23,25 @@ pub(crate) enum What {
     Atomic(AtomicWork),
 }
 
+impl From<What> for Operation {
+    fn from(what: What) -> Self {
+        match what {
+            What::Write(work) => Self::Write(work),
+            What::Read(work) => Self::Read(work),
+            What::Atomic(work) => Self::Atomic(work),
+        }
+    }
+}
+
 impl What {
+    /// How.
+    pub(crate) const fn flags(&self) -> OpFlags {
+        match self {
+            Self::Write(work) | Self::Read(work) => work.flags,
+            Self::Atomic(work) => work.flags,
+        }
+    }
+
     /// What the completion says.
     #[inline]
     pub(in super::super) fn entry(&self) -> Entry {
@@ -155,10 +174,7 @@ impl Waiting {
     }
 
     pub(crate) fn flags(&self) -> OpFlags {
-        match &self.what {
-            What::Write(work) | What::Read(work) => work.flags,
-            What::Atomic(work) => work.flags,
-        }
+        self.what.flags()
     }
 
     /// Nothing of it has left.

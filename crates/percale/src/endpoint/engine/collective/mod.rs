@@ -23,6 +23,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Connection;
+use crate::trigger::Operation;
 use crate::wire::head::ABORT;
 
 /// Scratch from this size on is memory that peers can map.
@@ -94,6 +95,9 @@ impl Engine {
     pub(crate) fn post_collective(&mut self, work: &CollectiveWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
             return Err(PostError::Forked);
+        }
+        if work.flags.contains(OpFlags::DEVICE) {
+            return self.post_located(Operation::Collective(*work), notify);
         }
         let group = self.core.collectives.get(work.group).ok_or(PostError::NoGroup)?;
         check(work, group.members.len(), group.rank)?;

@@ -111,6 +111,9 @@ impl Target {
 
 /// How a peer can find a region's memory.
 fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
+    if region.device().is_some() {
+        return None; // Its driver copies, here.
+    }
     let writable = region.rights().changes();
     if let Some(located) = region.located() {
         let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };

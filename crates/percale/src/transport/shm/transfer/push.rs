@@ -228,7 +228,7 @@ impl Push {
         while gone < self.wanted {
             let len = (self.wanted - gone).min(sender.limit() as u64);
             let head = Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag: gone, data: 0, id: token };
-            let Some((source, _held)) = self.source.enter() else {
+            let Some((source, _held)) = self.source.enter_part(gone as usize, len as usize) else {
                 self.phase = Phase::Void(token);
                 return self.give_up(token, sender);
             };

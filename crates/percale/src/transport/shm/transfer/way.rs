@@ -48,7 +48,7 @@ impl Way {
 
     /// Copies `len` bytes at `offset` of the transfer from `source` (the whole) to the peer. Checked as in `fetch`.
     pub(in super::super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
-        let (source, _held) = source.enter().ok_or(PullError::Revoked)?;
+        let (source, _held) = source.enter_part(offset, len).ok_or(PullError::Revoked)?;
         match self {
             Self::None => Err(PullError::Fault),
             Self::Mapped(remote) => {

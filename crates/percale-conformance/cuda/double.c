@@ -1,0 +1,383 @@
+/* A CUDA driver without a device: the functions that percale calls, over ordinary memory.
+ *
+ * "Device" memory is a memfd mapped twice: where the program sees it nobody may read or write it, so whoever touches it with instructions of
+ * the processor crashes (and the kernel, asked to, says EFAULT); the driver has a mapping of its own. Copies wait in their streams until
+ * somebody asks about them: a query does one and says "not yet", so whoever does not wait gets old bytes. Two devices, each with its own memory.
+ *
+ * Handles for other processes name the memfd by process and descriptor. Unlike a driver's, they are only good while that process lives.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef int CUresult;
+typedef uint64_t CUdeviceptr;
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_READY = 600,
+       ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, NOT_SUPPORTED = 801 };
+enum { DEVICES = 2, RANGES = 4096, OPENED = 256 };
+enum kind { NONE, DEVICE, MANAGED, HOST, REGISTERED, OPENED_IPC };
+
+struct range {
+    enum kind kind;
+    uintptr_t at; /* as the program sees it */
+    size_t len;
+    char *ours; /* as the driver sees it */
+    int fd, device;
+    uint64_t id;
+};
+
+struct operation {
+    struct operation *next;
+    uintptr_t to, from;
+    size_t len;
+    int is_value;
+    uint64_t value;
+};
+
+struct stream { struct operation *first, **last; uint64_t given, done; };
+struct event { struct stream *stream; uint64_t behind; };
+struct context { int device; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct range ranges[RANGES];
+static struct context contexts[DEVICES] = {{0}, {1}};
+static uint64_t next_id = 1;
+static int initialized;
+static CUresult failed; /* what a copy that was done later came to */
+static __thread struct context *stack[16];
+static __thread int depth;
+
+/* What tests ask. */
+static uint64_t count_copies, count_allocated_host, count_opened, count_exported;
+uint64_t doubleCopies(void) { return __atomic_load_n(&count_copies, __ATOMIC_RELAXED); }
+uint64_t doublePinned(void) { return __atomic_load_n(&count_allocated_host, __ATOMIC_RELAXED); }
+uint64_t doubleOpened(void) { return __atomic_load_n(&count_opened, __ATOMIC_RELAXED); }
+uint64_t doubleExported(void) { return __atomic_load_n(&count_exported, __ATOMIC_RELAXED); }
+
+static struct range *find(uintptr_t at) {
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].kind != NONE && at >= ranges[i].at && at - ranges[i].at < ranges[i].len) return &ranges[i];
+    return NULL;
+}
+
+static struct range *add(enum kind kind, uintptr_t at, size_t len, char *ours, int fd, int device) {
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].kind == NONE) {
+            ranges[i] = (struct range){kind, at, len, ours, fd, device, next_id++};
+            return &ranges[i];
+        }
+    return NULL;
+}
+
+/* Where the driver sees bytes; NULL if not all of them are in one range. With `host`, memory that it does not know is the program's. */
+static char *see(uintptr_t at, size_t len, int host) {
+    struct range *range = find(at);
+    if (!range) return host ? (char *)at : NULL;
+    if (len > range->len - (at - range->at)) return NULL;
+    return range->ours + (at - range->at);
+}
+
+static struct context *current(void) { return depth ? stack[depth - 1] : NULL; }
+
+CUresult cuInit(unsigned flags) { initialized = 1; return flags ? INVALID_VALUE : OK; }
+CUresult cuDriverGetVersion(int *version) { *version = 12040; return OK; }
+CUresult cuGetErrorString(CUresult code, const char **text) {
+    *text = code == OUT_OF_MEMORY ? "out of memory" : code == INVALID_VALUE ? "invalid argument"
+          : code == INVALID_CONTEXT ? "invalid device context" : "an error of the double";
+    return OK;
+}
+CUresult cuDeviceGetCount(int *count) { if (!initialized) return NOT_INITIALIZED; *count = DEVICES; return OK; }
+CUresult cuDeviceGet(int *device, int ordinal) {
+    if (ordinal < 0 || ordinal >= DEVICES) return INVALID_VALUE;
+    *device = 100 + ordinal; /* no ordinal, so that nobody mistakes it for one */
+    return OK;
+}
+CUresult cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "double %d", device - 100); return OK; }
+CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
+    (void)device;
+    *value = attribute == 41;
+    return OK;
+}
+CUresult cuDevicePrimaryCtxRetain(struct context **context, int device) {
+    if (device < 100 || device >= 100 + DEVICES) return INVALID_VALUE;
+    *context = &contexts[device - 100];
+    return OK;
+}
+CUresult cuCtxPushCurrent_v2(struct context *context) {
+    if (depth == 16) return INVALID_CONTEXT;
+    stack[depth++] = context;
+    return OK;
+}
+CUresult cuCtxPopCurrent_v2(struct context **context) {
+    if (!depth) return INVALID_CONTEXT;
+    *context = stack[--depth];
+    return OK;
+}
+
+CUresult cuPointerGetAttributes(unsigned count, const unsigned *asked, void **data, CUdeviceptr at) {
+    if (!initialized) return NOT_INITIALIZED;
+    pthread_mutex_lock(&lock);
+    struct range *range = find(at);
+    for (unsigned i = 0; i < count; i++) {
+        int device = range && range->kind != HOST && range->kind != REGISTERED;
+        switch (asked[i]) {
+        case 2: *(unsigned *)data[i] = !range ? 0 : device ? 2 : 1; break;
+        case 7: *(uint64_t *)data[i] = range ? range->id : 0; break;
+        case 8: *(char *)data[i] = range && range->kind == MANAGED; break;
+        case 9: *(int *)data[i] = range ? range->device : -2; break;
+        default: pthread_mutex_unlock(&lock); return INVALID_VALUE;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *first, size_t *len, CUdeviceptr at) {
+    pthread_mutex_lock(&lock);
+    struct range *range = find(at);
+    if (range) { *first = range->at; *len = range->len; }
+    pthread_mutex_unlock(&lock);
+    return range ? OK : INVALID_VALUE;
+}
+
+static size_t pages(size_t len) { return (len + 4095) & ~(size_t)4095; }
+
+CUresult cuMemAlloc_v2(CUdeviceptr *made, size_t len) {
+    if (!current()) return INVALID_CONTEXT;
+    if (!len || len > (size_t)1 << 40) return len ? OUT_OF_MEMORY : INVALID_VALUE;
+    int fd = memfd_create("double", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, pages(len))) return OUT_OF_MEMORY;
+    char *at = mmap(NULL, pages(len), PROT_NONE, MAP_SHARED, fd, 0);
+    char *ours = mmap(NULL, pages(len), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED || ours == MAP_FAILED) return OUT_OF_MEMORY;
+    memset(ours, 0xDD, len);
+    pthread_mutex_lock(&lock);
+    struct range *range = add(DEVICE, (uintptr_t)at, len, ours, fd, current()->device);
+    pthread_mutex_unlock(&lock);
+    if (!range) return OUT_OF_MEMORY;
+    *made = (uintptr_t)at;
+    return OK;
+}
+CUresult cuMemAllocManaged(CUdeviceptr *made, size_t len, unsigned flags) {
+    (void)flags;
+    if (!current()) return INVALID_CONTEXT;
+    char *at = mmap(NULL, pages(len), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    add(MANAGED, (uintptr_t)at, len, at, -1, current()->device);
+    pthread_mutex_unlock(&lock);
+    *made = (uintptr_t)at;
+    return OK;
+}
+static CUresult release(uintptr_t at, int kinds) {
+    pthread_mutex_lock(&lock);
+    struct range *range = find(at), was = {0};
+    int right = range && range->at == at && (kinds >> range->kind & 1);
+    if (right) { was = *range; range->kind = NONE; }
+    pthread_mutex_unlock(&lock);
+    if (!right) return INVALID_VALUE;
+    if (was.kind == REGISTERED) return OK;
+    if (was.kind != HOST || was.ours) munmap((void *)was.at, pages(was.len));
+    if (was.kind == DEVICE || was.kind == OPENED_IPC) { munmap(was.ours, pages(was.len)); close(was.fd); }
+    return OK;
+}
+CUresult cuMemFree_v2(CUdeviceptr at) { return release(at, 1 << DEVICE | 1 << MANAGED); }
+CUresult cuMemHostAlloc(void **made, size_t len, unsigned flags) {
+    (void)flags;
+    if (!current()) return INVALID_CONTEXT;
+    char *at = mmap(NULL, pages(len), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    add(HOST, (uintptr_t)at, len, at, -1, 0);
+    pthread_mutex_unlock(&lock);
+    __atomic_fetch_add(&count_allocated_host, 1, __ATOMIC_RELAXED);
+    *made = at;
+    return OK;
+}
+CUresult cuMemFreeHost(void *at) { return release((uintptr_t)at, 1 << HOST); }
+CUresult cuMemHostRegister_v2(void *at, size_t len, unsigned flags) {
+    (void)flags;
+    if (!current()) return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    CUresult code = find((uintptr_t)at) ? ALREADY_REGISTERED : OK;
+    if (code == OK) add(REGISTERED, (uintptr_t)at, len, at, -1, 0);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+CUresult cuMemHostUnregister(void *at) { return release((uintptr_t)at, 1 << REGISTERED) == OK ? OK : NOT_REGISTERED; }
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *at, unsigned flags) {
+    (void)flags;
+    *device = (uintptr_t)at;
+    return OK;
+}
+
+/* Does the first operation of a stream. Under the lock. */
+static void one(struct stream *stream) {
+    struct operation *first = stream->first;
+    stream->first = first->next;
+    if (!stream->first) stream->last = &stream->first;
+    stream->done++;
+    if (first->is_value) {
+        char *to = see(first->to, 8, 0);
+        if (to) __atomic_store_n((uint64_t *)to, first->value, __ATOMIC_RELEASE);
+        else failed = INVALID_VALUE;
+    } else {
+        char *to = see(first->to, first->len, 1), *from = see(first->from, first->len, 1);
+        if (to && from) memmove(to, from, first->len);
+        else failed = INVALID_VALUE;
+        __atomic_fetch_add(&count_copies, 1, __ATOMIC_RELAXED);
+    }
+    free(first);
+}
+static CUresult give(struct stream *stream, struct operation operation, int to_device, int from_device) {
+    if (!current()) return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    CUresult code = OK;
+    if (to_device && !see(operation.to, operation.len, 0)) code = INVALID_VALUE;
+    if (from_device && !see(operation.from, operation.len, 0)) code = INVALID_VALUE;
+    if (code == OK) {
+        struct operation *new = malloc(sizeof *new);
+        *new = operation;
+        new->next = NULL;
+        *stream->last = new;
+        stream->last = &new->next;
+        stream->given++;
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t len, struct stream *stream) {
+    return give(stream, (struct operation){.to = (uintptr_t)to, .from = from, .len = len}, 0, 1);
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t len, struct stream *stream) {
+    return give(stream, (struct operation){.to = to, .from = (uintptr_t)from, .len = len}, 1, 0);
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t len, struct stream *stream) {
+    return give(stream, (struct operation){.to = to, .from = from, .len = len}, 1, 1);
+}
+CUresult cuStreamWriteValue64_v2(struct stream *stream, CUdeviceptr to, uint64_t value, unsigned flags) {
+    (void)flags;
+    return give(stream, (struct operation){.to = to, .len = 8, .is_value = 1, .value = value}, 1, 0);
+}
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t len) {
+    char *ours = see(from, len, 0);
+    if (!current() || !ours) return INVALID_VALUE;
+    memcpy(to, ours, len);
+    return OK;
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len) {
+    char *ours = see(to, len, 0);
+    if (!current() || !ours) return INVALID_VALUE;
+    memcpy(ours, from, len);
+    return OK;
+}
+CUresult cuStreamSynchronize(struct stream *stream) {
+    pthread_mutex_lock(&lock);
+    while (stream->first) one(stream);
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+CUresult cuStreamCreate(struct stream **made, unsigned flags) {
+    (void)flags;
+    if (!current()) return INVALID_CONTEXT;
+    struct stream *stream = calloc(1, sizeof *stream);
+    stream->last = &stream->first;
+    *made = stream;
+    return OK;
+}
+CUresult cuEventCreate(struct event **made, unsigned flags) {
+    (void)flags;
+    *made = calloc(1, sizeof **made);
+    return OK;
+}
+CUresult cuEventRecord(struct event *event, struct stream *stream) {
+    pthread_mutex_lock(&lock);
+    event->stream = stream;
+    event->behind = stream->given;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+CUresult cuEventQuery(struct event *event) {
+    pthread_mutex_lock(&lock);
+    int waits = event->stream && event->stream->done < event->behind;
+    if (waits) one(event->stream);
+    CUresult code = waits ? NOT_READY : failed;
+    if (!waits) failed = OK;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+CUresult cuEventSynchronize(struct event *event) {
+    CUresult code;
+    while ((code = cuEventQuery(event)) == NOT_READY) {}
+    return code;
+}
+
+/* The one program there is: it writes 64 bits. */
+CUresult cuModuleLoadData(void **module, const void *image) {
+    if (!current() || !strstr(image, ".entry store64(")) return INVALID_VALUE;
+    *module = contexts;
+    return OK;
+}
+CUresult cuModuleGetFunction(void **function, void *module, const char *name) {
+    if (module != contexts || strcmp(name, "store64")) return INVALID_VALUE;
+    *function = &contexts[1];
+    return OK;
+}
+CUresult cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                        struct stream *stream, void **parameters, void **extra) {
+    if (function != &contexts[1] || x * y * z * bx * by * bz != 1 || shared || extra) return INVALID_VALUE;
+    return give(stream, (struct operation){.to = *(uint64_t *)parameters[0], .len = 8, .is_value = 1, .value = *(uint64_t *)parameters[1]}, 1, 0);
+}
+
+struct name { uint32_t magic; int pid, fd, device; uint64_t id, len; };
+struct handle { char bytes[64]; };
+
+CUresult cuIpcGetMemHandle(struct handle *handle, CUdeviceptr at) {
+    if (!current()) return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    struct range *range = find(at);
+    int right = range && range->kind == DEVICE;
+    struct name name = {0x0dd, getpid(), right ? range->fd : -1, right ? range->device : 0, right ? range->id : 0, right ? range->len : 0};
+    pthread_mutex_unlock(&lock);
+    if (!right) return INVALID_VALUE;
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &name, sizeof name);
+    __atomic_fetch_add(&count_exported, 1, __ATOMIC_RELAXED);
+    return OK;
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *opened, struct handle handle, unsigned flags) {
+    (void)flags;
+    struct name name;
+    memcpy(&name, &handle, sizeof name);
+    if (!current()) return INVALID_CONTEXT;
+    if (name.magic != 0x0dd || name.pid == getpid()) return INVALID_CONTEXT; /* as the driver: not one's own */
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", name.pid, name.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return INVALID_HANDLE;
+    char *at = mmap(NULL, pages(name.len), PROT_NONE, MAP_SHARED, fd, 0);
+    char *ours = mmap(NULL, pages(name.len), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED || ours == MAP_FAILED) return OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    add(OPENED_IPC, (uintptr_t)at, name.len, ours, fd, name.device);
+    pthread_mutex_unlock(&lock);
+    __atomic_fetch_add(&count_opened, 1, __ATOMIC_RELAXED);
+    *opened = (uintptr_t)at;
+    return OK;
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr at) { return release(at, 1 << OPENED_IPC); }
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr at, size_t len, int type, uint64_t flags) {
+    if (type != 1 || flags) return INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    struct range *range = find(at);
+    int fd = range && range->kind == DEVICE && len <= range->len - (at - range->at) ? fcntl(range->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    pthread_mutex_unlock(&lock);
+    if (fd < 0) return INVALID_VALUE;
+    *(int *)handle = fd;
+    return OK;
+}

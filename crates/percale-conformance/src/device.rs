@@ -1,0 +1,253 @@
+//! Memory of devices, and the driver that tests run on.
+//!
+//! Tests of devices run in processes of their own: the driver's library is named by a variable of the environment, and whoever touches a device's memory
+//! with instructions of the processor dies. Where `PERCALE_CUDA_LIBRARY` names a library it is that one; else the machine's, if it finds a
+//! device; else the double (`cuda/double.c`), compiled here. Each test says which one it ran on.
+
+#![expect(unsafe_code, reason = "has a driver copy, allocate and free; each block says why the memory is there")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use percale::device::{CopyWay, Device, Driver, Interface, Kind};
+use percale::memory::region::RegisterError;
+use percale::{Access, AtomicWork, OpFlags, RawRegion, RmaWork, Segment, Segments};
+
+use crate::fabric::Fabric;
+use crate::mesh::Mesh;
+
+/// The variable that names the driver's library.
+pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
+/// Set in the process that runs a test.
+const WITHIN: &str = "PERCALE_DEVICE_TEST";
+
+/// Compiles the double, once for a process; into this directory.
+fn double(directory: &Path) -> PathBuf {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/double.c");
+        let library = directory.join(format!("libcuda-double-{}.so", std::process::id()));
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+        let compiled = compiler.arg(&library).arg(source).arg("-lpthread").output().expect("a C compiler");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        library
+    };
+    MADE.get_or_init(make).clone()
+}
+
+/// What a process with a driver has in its environment: nothing where there is a device, or one was named; else the double, in this directory.
+///
+/// # Panics
+/// If that cannot be made.
+#[must_use]
+pub fn driver_for(directory: &str) -> Option<(&'static str, PathBuf)> {
+    // The machine's own driver is loaded into this process, which has no other use of it, to see whether there is a device.
+    let missing = std::env::var_os(LIBRARY).is_none() && Interface::Cuda.driver().is_err();
+    missing.then(|| (LIBRARY, double(Path::new(directory))))
+}
+
+/// Runs the calling test, which is named as its thread is, in a process of its own with a driver; `directory` takes the double.
+///
+/// # Panics
+/// If it fails there.
+pub fn run(directory: &str, test: fn()) {
+    if is_within() {
+        let driver = Interface::Cuda.driver().expect("a driver");
+        println!("on {} (1 of {})", driver.describe(0).expect("a device"), driver.devices());
+        return test();
+    }
+    let (name, mut command) = within();
+    let output = command.envs(driver_for(directory)).output().expect("a process for the test");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let on = said.lines().find_map(|line| line.find("on ").map(|at| &line[at..])).unwrap_or("no driver");
+    println!("{name}: {on}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}, {on}: {}\n{said}\n{errors}", output.status);
+}
+
+/// Runs the calling test in a process of its own with these variables in its environment.
+///
+/// # Panics
+/// If it fails there.
+pub fn run_with(variables: &[(&str, &str)], test: fn()) {
+    if is_within() {
+        return test();
+    }
+    let (name, mut command) = within();
+    let output = command.envs(variables.iter().copied()).output().expect("a process for the test");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{errors}", output.status);
+}
+
+/// Whether this is the process that a test has for itself.
+fn is_within() -> bool {
+    std::env::var_os(WITHIN).is_some()
+}
+
+/// The calling test's name, and this program again, to run it alone.
+fn within() -> (String, Command) {
+    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
+    command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).env(WITHIN, "1").stdin(Stdio::null());
+    (name, command)
+}
+
+/// The driver that the test runs on.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn driver() -> &'static dyn Driver {
+    Interface::Cuda.driver().expect("a driver")
+}
+
+/// A device.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn device(ordinal: u32) -> Device {
+    Device::new(Interface::Cuda, ordinal).expect("a device")
+}
+
+/// Memory of a driver's, which is freed by [`free`](Self::free) only. Copies name the same memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMemory {
+    kind: Kind,
+    ordinal: u32,
+    segment: Segment,
+}
+
+impl DeviceMemory {
+    /// Memory that holds these bytes.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn of(kind: Kind, ordinal: u32, bytes: &[u8]) -> Self {
+        let segment = driver().allocate(kind, ordinal, bytes.len().max(1)).expect("a device's memory");
+        let memory = Self { kind, ordinal, segment: segment.slice(0, bytes.len()) };
+        memory.write(bytes);
+        memory
+    }
+
+    /// Memory of device 0 that holds these bytes.
+    #[must_use]
+    pub fn on_device(bytes: &[u8]) -> Self {
+        Self::of(Kind::Device, 0, bytes)
+    }
+
+    /// Memory of device 0 full of `0xEE`.
+    #[must_use]
+    pub fn blank(len: usize) -> Self {
+        Self::on_device(&vec![0xEE; len])
+    }
+
+    /// As one segment.
+    #[must_use]
+    pub const fn segment(&self) -> Segment {
+        self.segment
+    }
+
+    /// As what an operation takes.
+    #[must_use]
+    pub const fn segments(&self) -> Segments {
+        Segments::one(self.segment)
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.segment.as_ptr().addr() as u64
+    }
+
+    fn copy(&self, way: CopyWay, host: &mut [u8]) {
+        Segments::lend_mut(host, |host| {
+            let host = host.as_slice()[0];
+            let (to, from) = if way == CopyWay::ToHost { (host, self.segment) } else { (self.segment, host) };
+            // SAFETY: memory that is never freed while the test uses it, and bytes that outlive the copy, which is waited for.
+            let copies = unsafe { driver().begin(self.ordinal, &[(way, to, from)]) }.expect("a copy");
+            driver().finish(copies).expect("the copy");
+        });
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.segment.len()];
+        self.copy(CopyWay::ToHost, &mut bytes);
+        bytes
+    }
+
+    /// Writes its first bytes.
+    pub fn write(&self, bytes: &[u8]) {
+        let mut bytes = bytes.to_vec();
+        Self { segment: self.segment.slice(0, bytes.len()), ..*self }.copy(CopyWay::ToDevice, &mut bytes);
+    }
+
+    /// Frees it. Nothing uses it any more.
+    pub fn free(self) {
+        // SAFETY: it came from there; tests free what nothing uses.
+        unsafe { driver().free(self.kind, self.ordinal, self.segment) };
+    }
+}
+
+/// Registers a device's memory at a station; of no device, as the host's.
+///
+/// # Errors
+/// As the domain says.
+pub fn register<F: Fabric>(
+    mesh: &Mesh<F>,
+    at: usize,
+    memory: DeviceMemory,
+    of: impl Into<Option<Device>>,
+    access: Access,
+) -> Result<RawRegion, RegisterError> {
+    register_segment(mesh, at, memory.segment(), of.into(), access)
+}
+
+/// As [`register`], of any memory that is never freed, or freed after the region was closed.
+///
+/// # Errors
+/// As the domain says.
+pub fn register_segment<F: Fabric>(
+    mesh: &Mesh<F>,
+    at: usize,
+    memory: Segment,
+    of: Option<Device>,
+    access: Access,
+) -> Result<RawRegion, RegisterError> {
+    let registration = mesh.station(at).domain.registration(access);
+    let registration = if let Some(device) = of { registration.device(device) } else { registration };
+    // SAFETY: tests keep the memory until the region is closed, and look at it when nothing is under way.
+    unsafe { registration.raw(&[memory], true) }
+}
+
+impl<F: Fabric> Mesh<F> {
+    /// Posts a write, or a read, whose local memory may be a device's.
+    #[track_caller]
+    pub fn access_device(&self, from: usize, write: bool, work: RmaWork) -> u64 {
+        let work = RmaWork { flags: work.flags | OpFlags::DEVICE, ..work };
+        let endpoint = self.endpoint(from);
+        let posted = if write {
+            // SAFETY: tests free their memory when nothing uses it, and touch it when the operation is over.
+            unsafe { endpoint.post_write(&work) }
+        } else {
+            // SAFETY: as above.
+            unsafe { endpoint.post_read(&work) }
+        };
+        posted.expect("room for an access");
+        work.context
+    }
+
+    /// Posts an atomic operation whose local memory may be a device's.
+    #[track_caller]
+    pub fn atomic_device(&self, from: usize, work: AtomicWork) -> u64 {
+        let work = AtomicWork { context: self.context(), flags: work.flags | OpFlags::DEVICE, ..work };
+        // SAFETY: as of `access_device`.
+        unsafe { self.endpoint(from).post_atomic(&work) }.expect("room for an atomic operation");
+        work.context
+    }
+}

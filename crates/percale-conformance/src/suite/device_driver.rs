@@ -1,0 +1,140 @@
+//! The driver of devices: what it refuses, and what it does apart from operations.
+
+#![expect(unsafe_code, reason = "has a driver copy and close; each block says why the memory is there")]
+
+use std::collections::HashSet;
+
+use percale::Segment;
+use percale::device::{CopyWay, DeviceError, Exported, Interface, Kind, Place};
+
+use crate::device::{DeviceMemory, driver};
+use crate::memory::{Memory, content, same};
+use crate::process::{Helper, ask, say};
+
+fn missing() -> String {
+    match Interface::Cuda.driver() {
+        Err(error @ DeviceError::Missing { interface: Interface::Cuda, .. }) => {
+            assert_eq!(error.errno(), 38);
+            error.to_string()
+        }
+        other => panic!("there should be no driver: {other:?}"),
+    }
+}
+
+/// Who has no driver is told which file is not there.
+pub fn hmem_006_a_missing_library_is_named() {
+    let said = missing();
+    assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
+}
+
+/// A library without the functions is told apart.
+pub fn hmem_006_a_library_that_is_no_driver_is_refused() {
+    let said = missing();
+    assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
+}
+
+/// Memory of this process, opened, read and written by another.
+pub fn hmem_003_another_process_opens_what_was_exported() {
+    let memory = DeviceMemory::on_device(&content(1, 100_000));
+    // Of some byte within.
+    let exported = driver().export(0, memory.address() as usize + 40_000).expect("a name");
+    assert_eq!((exported.offset, exported.buffer), (40_000, place(&memory).buffer));
+    assert!(exported.len >= 100_000);
+    let handle: String = exported.handle.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut helper = Helper::start("opener", &[]);
+    helper.tell(&format!("{handle} {} {} {}", exported.offset, exported.len, exported.buffer));
+    assert_eq!(helper.hear(), "opened");
+    let mut expected = content(1, 100_000);
+    expected[40_000..41_000].copy_from_slice(&content(2, 1_000));
+    same(&memory.read(), &expected, "what the other process wrote");
+    // Nor does the host's memory have a name.
+    assert!(driver().export(0, Memory::blank(8).address() as usize).is_err());
+    // What was freed is freed, also while somebody had it open.
+    helper.tell("close");
+    assert_eq!(helper.hear(), "closed");
+}
+
+/// The other process.
+pub fn opener() {
+    let line = ask();
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut handle = [0; 64];
+    for (at, byte) in handle.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&words[0][2 * at..2 * at + 2], 16).expect("a handle");
+    }
+    let [offset, len, buffer] = [1, 2, 3].map(|at| words[at].parse().expect("a number"));
+    let exported = Exported { handle, offset, len, buffer };
+    let opened = driver().open(0, &exported).expect("the other's memory");
+    let here = Memory::blank(1_000);
+    copy(CopyWay::ToHost, here.segment(), opened.slice(offset as usize, 1_000));
+    same(&here.read(), &content(1, 100_000)[40_000..41_000], "what the other has there");
+    here.write(&content(2, 1_000));
+    copy(CopyWay::ToDevice, opened.slice(offset as usize, 1_000), here.segment());
+    say("opened");
+    assert_eq!(ask(), "close");
+    // SAFETY: opened above, and used no more.
+    unsafe { driver().close(0, opened) };
+    say("closed");
+}
+
+fn copy(way: CopyWay, to: Segment, from: Segment) {
+    // SAFETY: memory that is there until the copy is over, below, and that nothing else uses.
+    let copies = unsafe { driver().begin(0, &[(way, to, from)]) }.expect("a copy");
+    driver().finish(copies).expect("the copy");
+}
+
+fn place(memory: &DeviceMemory) -> Place {
+    driver().locate(memory.address() as usize).expect("a place")
+}
+
+/// Each allocation is told from all others by its number, also from those that were at its address before; host memory has none.
+pub fn rcache_019_an_allocation_has_a_number_of_its_own() {
+    let mut numbers = HashSet::new();
+    let mut places = HashSet::new();
+    for _ in 0..50 {
+        let memory = DeviceMemory::blank(5_000);
+        assert_eq!((place(&memory).kind, place(&memory).ordinal), (Kind::Device, 0));
+        let last = driver().locate(memory.address() as usize + 4_999).expect("a place");
+        assert_eq!(last, place(&memory));
+        assert!(numbers.insert(place(&memory).buffer), "a number that another had");
+        places.insert(memory.address());
+        memory.free();
+    }
+    assert!(places.len() < 50, "addresses serve again");
+    assert_eq!(driver().locate(Memory::blank(8).address() as usize).expect("a place"), Place::HOST);
+    let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
+    assert_eq!(place(&pinned), Place { kind: Kind::Pinned, ..Place::HOST });
+}
+
+/// Copies one behind the other, which are over when they are waited for; polled they are over sometime.
+pub fn hmem_003_copies_are_begun_and_waited_for() {
+    let memory = DeviceMemory::blank(3_000);
+    let (from, to) = (Memory::content(5, 1_000), Memory::blank(1_000));
+    let [first, second] = [0, 2_000].map(|at| memory.segment().slice(at, 1_000));
+    let copies = [
+        (CopyWay::ToDevice, first, from.segment()),
+        (CopyWay::OnDevice, second, first),
+        (CopyWay::ToHost, to.segment(), second),
+    ];
+    // SAFETY: memory that is there until the copies are over, below, and that nothing else uses.
+    let begun = unsafe { driver().begin(0, &copies) }.expect("copies");
+    let mut turns = 0;
+    while !driver().is_over(&begun).expect("they go on") {
+        turns += 1;
+        assert!(turns < 100_000_000, "copies that never end");
+    }
+    driver().finish(begun).expect("the copies");
+    same(&to.read(), &content(5, 1_000), "what was copied there and back");
+    // What is no device's memory is no place to copy to; machines whose devices reach all memory do it.
+    let nowhere = [(CopyWay::ToDevice, to.segment(), from.segment())];
+    // SAFETY: as above.
+    match unsafe { driver().begin(0, &nowhere) } {
+        Err(DeviceError::Driver { .. }) => {}
+        Err(error) => panic!("another refusal: {error}"),
+        Ok(copies) => {
+            let name = driver().describe(0).expect("a name");
+            assert!(!name.starts_with("double"), "the double has no such device");
+            driver().finish(copies).expect("the copies");
+        }
+    }
+}

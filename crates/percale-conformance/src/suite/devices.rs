@@ -1,0 +1,417 @@
+//! Operations on a device's memory (fi_mr(3), FI_HMEM).
+
+use percale::device::{Device, DeviceError, Interface, Kind};
+use percale::memory::region::RegisterError;
+use percale::{
+    Access, AtomicOp, AtomicWork, Counter, Datatype, ErrorCode, OpFlags, PostError, RawRegion, RemoteMemory, Segments,
+    WindowAccess, WindowType,
+};
+
+use crate::device::{DeviceMemory, device, driver};
+use crate::fabric::Fabric;
+use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send};
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+/// Lengths that go every way there is.
+fn lengths<F: Fabric>() -> impl Iterator<Item = usize> {
+    [0, 1, 48, 104, 105, 2048, 2049, 9000, 100_000, F::BULK, 3 * F::BULK + 5].into_iter()
+}
+
+fn sending(memory: DeviceMemory) -> Send {
+    Send::vector(memory.segments()).with(OpFlags::DEVICE)
+}
+
+fn receiving(memory: DeviceMemory) -> Receive {
+    Receive::vector(memory.segments()).with(OpFlags::DEVICE)
+}
+
+/// A region of a device's memory, at the second station.
+fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
+    crate::device::register(mesh, 1, memory, device(0), ALL).expect("a region")
+}
+
+/// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and not.
+pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for (number, len) in (1..).zip(lengths::<F>()) {
+        let bytes = content(number, len);
+        let (source, target) = (DeviceMemory::on_device(&bytes), DeviceMemory::blank(len + 3));
+        for (expected, tag) in [(true, None), (false, None), (true, Some(number)), (false, Some(number))] {
+            let host = Memory::blank(len + 3);
+            let tagged = |send: Send| tag.map_or(send, |tag| send.tag(tag));
+            let taking = |receive: Receive| tag.map_or(receive, |tag| receive.tag(tag, 0));
+            let sends = [tagged(sending(source)), tagged(Send::of(Memory::of(&bytes))), tagged(sending(source))];
+            let receives = [taking(Receive::into(host)), taking(receiving(target)), taking(receiving(target))];
+            for (way, (send, receive)) in sends.into_iter().zip(receives).enumerate() {
+                target.write(&vec![0xEE; len + 3]);
+                let (sent, received);
+                if expected {
+                    received = mesh.receive(1, receive);
+                    sent = mesh.send(0, 1, send);
+                } else {
+                    sent = mesh.send(0, 1, send);
+                    mesh.turns(20);
+                    received = mesh.receive(1, receive);
+                }
+                mesh.done(sent);
+                assert_eq!(mesh.done(received).len, len as u64);
+                let got = if way == 0 { host.read() } else { target.read() };
+                same(&got[..len], &bytes, "what was received");
+                assert!(got[len..].iter().all(|byte| *byte == 0xEE), "behind it nothing is written");
+            }
+        }
+        source.free();
+        target.free();
+    }
+}
+
+/// Pieces of the host's and of a device's memory, in one operation.
+pub fn hmem_011_pieces_of_both_kinds<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let bytes = content(7, 30_000);
+    let parts = [&bytes[..9_000], &bytes[9_000..9_100], &bytes[9_100..]];
+    let (a, b, c) = (DeviceMemory::on_device(parts[0]), Memory::of(parts[1]), DeviceMemory::on_device(parts[2]));
+    let pieces = Segments::new(&[a.segment(), b.segment(), c.segment()]).expect("three pieces");
+    let (x, y, z) = (Memory::blank(100), DeviceMemory::blank(20_000), Memory::blank(9_900));
+    let places = Segments::new(&[x.segment(), y.segment(), z.segment()]).expect("three pieces");
+    let received = mesh.receive(1, Receive::vector(places).with(OpFlags::DEVICE));
+    let sent = mesh.send(0, 1, Send::vector(pieces).with(OpFlags::DEVICE));
+    mesh.done(sent);
+    assert_eq!(mesh.done(received).len, bytes.len() as u64);
+    same(&[x.read(), y.read(), z.read()].concat(), &bytes, "the message");
+}
+
+/// A message that is too long fills the device's memory and no more; a receive that is cancelled leaves it; what was claimed goes there.
+pub fn hmem_003_ends_of_receives_into_a_device<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let bytes = content(3, 5_000);
+    let target = DeviceMemory::blank(4_000);
+    let received = mesh.receive(1, receiving(target));
+    mesh.done(mesh.send(0, 1, Send::of(Memory::of(&bytes))));
+    let error = mesh.failed(received);
+    assert_eq!((error.error, error.overflow), (ErrorCode::Truncated, 1_000));
+    same(&target.read(), &bytes[..4_000], "what fits");
+    // Cancelled.
+    target.write(&[0xEE; 4_000]);
+    let received = mesh.receive(1, receiving(target).tag(9, 0));
+    assert!(mesh.endpoint(1).cancel(received));
+    assert_eq!(mesh.failed(received).error, ErrorCode::Canceled);
+    assert_eq!(target.read(), [0xEE; 4_000]);
+    // Peeked at and claimed.
+    mesh.done(mesh.send(0, 1, sending(DeviceMemory::on_device(&bytes[..3_000])).tag(5)));
+    mesh.settle(0, 1);
+    let peeked = mesh.receive(1, Receive::peek(OpFlags::CLAIM | OpFlags::DEVICE).tag(5, 0));
+    assert_eq!(mesh.done(peeked).len, 3_000);
+    let claimed = receiving(target).tag(5, 0).with(OpFlags::CLAIM).context(peeked);
+    mesh.done(mesh.receive(1, claimed));
+    same(&target.read()[..3_000], &bytes[..3_000], "what was claimed");
+    // Injected.
+    let (short, host) = (DeviceMemory::on_device(&bytes[..2_048]), Memory::blank(2_048));
+    let received = mesh.receive(1, Receive::into(host));
+    mesh.done(mesh.send(0, 1, sending(short).with(OpFlags::INJECT)));
+    short.write(&[0; 2_048]);
+    mesh.done(received);
+    same(&host.read(), &bytes[..2_048], "what was injected");
+    let long = mesh.try_send(0, mesh.peer(1), sending(DeviceMemory::blank(2_049)).with(OpFlags::INJECT));
+    assert_eq!(long, Err(PostError::InjectTooLong(2_049)));
+    // Of many messages it cannot be.
+    let many = mesh.try_receive(1, receiving(target).with(OpFlags::MULTI_RECEIVE));
+    assert!(matches!(many, Err(PostError::Device(_, errno)) if errno == 95), "{many:?}");
+}
+
+/// Many messages are under way at a time, and each brings its own bytes.
+pub fn hmem_003_many_at_a_time<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let len = |number: u64| (number as usize * 7_919) % 60_000 + 1;
+    let posted: Vec<_> = (0..40)
+        .map(|number| {
+            let target = DeviceMemory::blank(60_000);
+            (number, target, mesh.receive(1, receiving(target).tag(number, 0)))
+        })
+        .collect();
+    let sent: Vec<_> = (0..40)
+        .rev()
+        .map(|number| {
+            let source = DeviceMemory::on_device(&content(number, len(number)));
+            mesh.send(0, 1, sending(source).tag(number))
+        })
+        .collect();
+    mesh.all_done(sent);
+    for (number, target, received) in posted {
+        assert_eq!(mesh.done(received).len, len(number) as u64);
+        same(&target.read()[..len(number)], &content(number, len(number)), "a message");
+    }
+}
+
+/// Reads and writes of a device's region, from the host's memory and from a device's.
+pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let room = 3 * F::BULK + 100;
+    let memory = DeviceMemory::on_device(&content(1, room));
+    let region = region(&mesh, memory);
+    let mut expected = content(1, room);
+    for (number, len) in (2..).zip(lengths::<F>().filter(|len| *len > 0)) {
+        let (start, bytes) = (number as usize, content(number, len));
+        let part = region.remote().slice(number..number + len as u64);
+        // The host's.
+        mesh.done(mesh.write(0, 1, Memory::of(&bytes).segments(), &[part]));
+        expected[start..start + len].copy_from_slice(&bytes);
+        same(&memory.read(), &expected, "the region");
+        let got = Memory::blank(len);
+        mesh.done(mesh.read(0, 1, got.segments(), &[part]));
+        same(&got.read(), &bytes, "what was read");
+        // A device's.
+        let bytes = content(number + 100, len);
+        let source = DeviceMemory::on_device(&bytes);
+        mesh.done(mesh.access_device(0, true, mesh.rma(1, source.segments(), &[part])));
+        expected[start..start + len].copy_from_slice(&bytes);
+        same(&memory.read(), &expected, "the region");
+        let got = DeviceMemory::blank(len);
+        mesh.done(mesh.access_device(0, false, mesh.rma(1, got.segments(), &[part])));
+        same(&got.read(), &bytes, "what was read");
+        source.free();
+        got.free();
+    }
+    // Outside of it, and without the right, as ever.
+    let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
+    let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
+    assert_eq!(error.error, ErrorCode::Denied);
+    region.close().expect("nobody is at it");
+    same(&memory.read(), &expected, "the memory");
+}
+
+/// A host's region, accessed with a device's memory.
+pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let region = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
+    for (number, len) in (1..).zip([1, 2_000, 20_000, F::BULK]) {
+        let bytes = content(number, len);
+        let part = region.remote().slice(0..len as u64);
+        let (source, got) = (DeviceMemory::on_device(&bytes), DeviceMemory::blank(len));
+        mesh.done(mesh.access_device(0, true, mesh.rma(1, source.segments(), &[part])));
+        let mut there = vec![0; len];
+        region.read(0, &mut there);
+        same(&there, &bytes, "the region");
+        mesh.done(mesh.access_device(0, false, mesh.rma(1, got.segments(), &[part])));
+        same(&got.read(), &bytes, "what was read");
+    }
+}
+
+/// Atomic operations: on a device's region, with operands, comparands and results of a device's.
+pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
+    let memory = DeviceMemory::on_device(&words(&[5, 6, 7, 8]));
+    let region = region(&mesh, memory);
+    let part = |first: u64, count: u64| region.remote().slice(8 * first..8 * (first + count));
+    let base = AtomicWork {
+        peer: mesh.peer(1),
+        op: AtomicOp::Sum,
+        datatype: Datatype::U64,
+        operand: Segments::EMPTY,
+        compare: None,
+        result: None,
+        remote: part(0, 1),
+        data: None,
+        context: 0,
+        flags: OpFlags::COMPLETION,
+    };
+    // With the host's memory.
+    mesh.done(mesh.add(0, 1, Memory::of(&words(&[10])), part(0, 1)));
+    assert_eq!(memory.read(), words(&[15, 6, 7, 8]));
+    // With a device's: several elements, fetched.
+    let (operand, result) = (DeviceMemory::on_device(&words(&[1, 2])), DeviceMemory::blank(16));
+    let work = AtomicWork { operand: operand.segments(), result: Some(result.segments()), remote: part(1, 2), ..base };
+    mesh.done(mesh.atomic_device(0, work));
+    assert_eq!((memory.read(), result.read()), (words(&[15, 7, 9, 8]), words(&[6, 7])));
+    // Compared: once as it is, once not.
+    for (compare, before, after) in [(8, 8, 100), (8, 100, 100)] {
+        let (operand, compare) = (DeviceMemory::on_device(&words(&[100])), DeviceMemory::on_device(&words(&[compare])));
+        let result = DeviceMemory::blank(8);
+        let work = AtomicWork {
+            op: AtomicOp::Cswap,
+            operand: operand.segments(),
+            compare: Some(compare.segments()),
+            result: Some(result.segments()),
+            remote: part(3, 1),
+            ..base
+        };
+        mesh.done(mesh.atomic_device(0, work));
+        assert_eq!((memory.read(), result.read()), (words(&[15, 7, 9, after]), words(&[before])));
+    }
+    // Read alone.
+    let result = DeviceMemory::blank(32);
+    let work = AtomicWork { op: AtomicOp::Read, result: Some(result.segments()), remote: part(0, 4), ..base };
+    mesh.done(mesh.atomic_device(0, work));
+    assert_eq!(result.read(), words(&[15, 7, 9, 100]));
+    // Not aligned.
+    let remote = RemoteMemory { len: 8, address: 4, ..region.remote() };
+    let context = mesh.add(0, 1, Memory::of(&words(&[10])), remote);
+    assert_eq!(mesh.failed(context).error, ErrorCode::Misaligned);
+    assert_eq!(memory.read(), words(&[15, 7, 9, 100]));
+}
+
+/// Memory that the driver manages, and pinned memory, are sent, received and registered as its memory; and migrate meanwhile (the tests touch it).
+pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for kind in [Kind::Managed, Kind::Pinned] {
+        for (number, len) in (1..).zip([10, 3_000, 200_000]) {
+            let (first, second) = (content(number, len), content(number + 50, len));
+            let (source, target) = (DeviceMemory::of(kind, 0, &first), DeviceMemory::of(kind, 0, &vec![0xEE; len]));
+            for bytes in [&first, &second] {
+                // By the processor, which may move pages.
+                Segments::lend(bytes, |bytes| source.segments().copy_from(bytes));
+                let received = mesh.receive(1, receiving(target));
+                let sent = mesh.send(0, 1, sending(source));
+                mesh.done(sent);
+                mesh.done(received);
+                same(&target.segments().to_vec(), bytes, "what was received");
+            }
+            let named = (kind == Kind::Managed).then(|| device(0));
+            let region = crate::device::register(&mesh, 1, target, named, ALL).expect("a region");
+            mesh.done(mesh.write(0, 1, Memory::of(&first).segments(), &[region.remote()]));
+            same(&target.segments().to_vec(), &first, "what was written");
+            region.close().expect("nobody is at it");
+        }
+    }
+}
+
+/// Memory that is not the device's is not registered as such; nor are devices there that are not.
+pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Fabric>() {
+    let mesh = Mesh::<F>::new(1);
+    let (host, memory) = (Memory::blank(4096), DeviceMemory::blank(4096));
+    let refused = |memory, of| match crate::device::register_segment(&mesh, 0, memory, Some(of), ALL) {
+        Err(RegisterError::Device(error)) => error,
+        other => panic!("it should not have been registered: {other:?}"),
+    };
+    assert_eq!(refused(host.segment(), device(0)), DeviceError::Mixed);
+    if driver().devices() > 1 {
+        assert_eq!(refused(memory.segment(), device(1)), DeviceError::Mixed);
+    }
+    let all = driver().devices();
+    let none = DeviceError::NoDevice { interface: Interface::Cuda, ordinal: all, devices: all };
+    assert_eq!(Device::new(Interface::Cuda, all), Err(none.clone()));
+    assert_eq!(none.errno(), 19);
+    for interface in [Interface::Rocr, Interface::LevelZero, Interface::Neuron, Interface::SynapseAi] {
+        let error = Device::new(interface, 0).expect_err("there is nothing for them");
+        assert_eq!((error.clone(), error.errno()), (DeviceError::Unsupported(interface), 38));
+    }
+    let owned = mesh.station(0).domain.registration(ALL).device(device(0)).own(vec![1, 2, 3]);
+    assert!(matches!(owned, Err(RegisterError::Device(DeviceError::Mixed))), "{owned:?}");
+}
+
+/// RCACHE-019: memory that is freed and allocated again, mostly at the same address, is what it is now.
+pub fn rcache_019_memory_that_came_again<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (mut places, mut buffers) = (std::collections::HashSet::new(), std::collections::HashSet::new());
+    for number in 0..20 {
+        let bytes = content(number, 70_000);
+        let (source, target) = (DeviceMemory::on_device(&bytes), DeviceMemory::blank(70_000));
+        let received = mesh.receive(1, receiving(target));
+        mesh.done(mesh.send(0, 1, sending(source)));
+        mesh.done(received);
+        same(&target.read(), &bytes, "what was received");
+        let region = region(&mesh, target);
+        mesh.done(mesh.write(0, 1, Memory::of(&content(number + 1, 70_000)).segments(), &[region.remote()]));
+        same(&target.read(), &content(number + 1, 70_000), "what was written");
+        region.close().expect("nobody is at it");
+        places.insert(source.address());
+        let place = driver().locate(source.address() as usize).expect("a place");
+        assert_eq!((place.kind, place.ordinal), (Kind::Device, 0));
+        assert!(buffers.insert(place.buffer), "each allocation has a number of its own");
+        source.free();
+        target.free();
+    }
+    assert!(places.len() < 20, "addresses serve again");
+}
+
+/// What waits for a counter reads a device's memory when it begins, not before; deferred work, too.
+pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    for len in [40, 5_000, F::BULK] {
+        let counter = Counter::new();
+        let (source, target) = (DeviceMemory::blank(len), DeviceMemory::blank(len));
+        let received = mesh.when(1, mesh.receiving(receiving(target)), &counter, 1);
+        let sent = mesh.when(0, mesh.sending(1, sending(source)), &counter, 2);
+        mesh.nothing(sent);
+        source.write(&content(4, len));
+        counter.add(2);
+        mesh.all_done([sent, received]);
+        same(&target.read(), &content(4, len), "what was received");
+        // Cancelled, it copies nothing.
+        let sent = mesh.when(0, mesh.sending(1, sending(source)), &counter, 9);
+        assert!(mesh.endpoint(0).cancel(sent));
+        assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
+    }
+    let short = DeviceMemory::blank(8);
+    let operation = mesh.sending(1, sending(short).with(OpFlags::INJECT));
+    let injected = crate::mesh::try_when(&mesh, 0, &operation, &Counter::new());
+    assert!(matches!(injected, Err(PostError::Device(_, errno)) if errno == 95), "{injected:?}");
+}
+
+/// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send begins; one that is never written is cancelled.
+pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let domain = &mesh.station(0).domain;
+    for (number, len) in (0..).zip([8, 3_000, F::BULK]) {
+        let variable = domain.device_variable(device(0)).expect("a variable");
+        let (source, target) = (DeviceMemory::blank(len), DeviceMemory::blank(len));
+        let received = mesh.receive(1, receiving(target));
+        let sent = mesh.when_written(0, mesh.sending(1, sending(source)), &variable);
+        mesh.nothing(received);
+        source.write(&content(number, len));
+        device(0).write_variable(&variable).expect("a stream's write");
+        mesh.all_done([sent, received]);
+        same(&target.read(), &content(number, len), "what was received");
+    }
+    let variable = domain.device_variable(device(0)).expect("a variable");
+    let sent = mesh.when_written(0, mesh.sending(1, sending(DeviceMemory::blank(8))), &variable);
+    assert!(mesh.endpoint(0).cancel(sent));
+    assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
+    // One of threads is not for devices.
+    assert_eq!(device(0).write_variable(&domain.variable()), Err(DeviceError::Mixed));
+}
+
+/// A window on a part of a device's region.
+pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let memory = DeviceMemory::on_device(&[7; 10_000]);
+    let region = region(&mesh, memory);
+    let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
+    let name = window.bind(&region, 100..9_000, WindowAccess::READ | WindowAccess::WRITE).expect("a bind");
+    let part = RemoteMemory { len: 8_000, ..name };
+    mesh.done(mesh.write(0, 1, Memory::of(&content(1, 8_000)).segments(), &[part]));
+    let got = Memory::blank(8_000);
+    mesh.done(mesh.read(0, 1, got.segments(), &[part]));
+    same(&got.read(), &content(1, 8_000), "what was read");
+    let there = memory.read();
+    same(&there[100..8_100], &content(1, 8_000), "the region");
+    assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "nothing beside it");
+}
+
+/// XPU-015, XPU-018, XPU-020: a program on the device sets off sends, in the order of the queue.
+pub fn xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let program = crate::kernel::Store::new();
+    let domain = &mesh.station(0).domain;
+    let variables = [(); 3].map(|()| domain.device_variable(device(0)).expect("a variable"));
+    let write = |at: usize| program.write(variables[at].device_address().expect("for devices"), variables[at].value());
+    let targets = [(); 3].map(|()| DeviceMemory::blank(500));
+    let received = targets.map(|target| mesh.receive(1, receiving(target)));
+    let sent: Vec<_> = (0..3)
+        .map(|number| {
+            let source = DeviceMemory::on_device(&content(number as u64, 500));
+            mesh.when_written(0, mesh.sending(1, sending(source)), &variables[number])
+        })
+        .collect();
+    write(2);
+    write(1);
+    mesh.nothing(received[0]);
+    write(0);
+    mesh.all_done(sent.into_iter().chain(received));
+    for (number, target) in (0..).zip(targets) {
+        same(&target.read(), &content(number, 500), "in the order of the queue");
+    }
+}

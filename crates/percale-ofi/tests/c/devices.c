@@ -1,0 +1,296 @@
+/* Memory of devices (fi_mr(3), FI_HMEM), and what devices set off: on the driver that PERCALE_CUDA_LIBRARY names, or on the machine's. */
+#include "registration.h"
+
+#include <dlfcn.h>
+
+typedef uint64_t address_t;
+
+/* What of the driver these checks call. */
+static struct {
+	int (*init)(unsigned);
+	int (*get)(int *, int);
+	int (*retain)(void **, int);
+	int (*push)(void *);
+	int (*alloc)(address_t *, size_t);
+	int (*free)(address_t);
+	int (*alloc_managed)(address_t *, size_t, unsigned);
+	int (*alloc_host)(void **, size_t, unsigned);
+	int (*free_host)(void *);
+	int (*to_host)(void *, address_t, size_t);
+	int (*to_device)(address_t, const void *, size_t);
+	int (*make_stream)(void **, unsigned);
+	int (*finish)(void *);
+	int (*write_value)(void *, address_t, uint64_t, unsigned);
+} cuda;
+static void *stream;
+static struct world w;
+
+static const struct settings hmem = { .name = "devices", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
+				      .caps = FI_HMEM };
+static const struct settings xpu = { .name = "devices", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
+				     .caps = FI_HMEM | FI_TRIGGER | FI_XPU_TRIGGER };
+
+static bool load(void)
+{
+	const char *name = getenv("PERCALE_CUDA_LIBRARY");
+	void *library = dlopen(name ? name : "libcuda.so.1", RTLD_NOW), *context;
+	int device;
+
+	if (!library)
+		return false;
+#define TAKE(member, symbol) MUST((cuda.member = dlsym(library, symbol)) != NULL, "no %s", symbol)
+	TAKE(init, "cuInit");
+	TAKE(get, "cuDeviceGet");
+	TAKE(retain, "cuDevicePrimaryCtxRetain");
+	TAKE(push, "cuCtxPushCurrent_v2");
+	TAKE(alloc, "cuMemAlloc_v2");
+	TAKE(free, "cuMemFree_v2");
+	TAKE(alloc_managed, "cuMemAllocManaged");
+	TAKE(alloc_host, "cuMemHostAlloc");
+	TAKE(free_host, "cuMemFreeHost");
+	TAKE(to_host, "cuMemcpyDtoH_v2");
+	TAKE(to_device, "cuMemcpyHtoD_v2");
+	TAKE(make_stream, "cuStreamCreate");
+	TAKE(finish, "cuStreamSynchronize");
+	TAKE(write_value, "cuStreamWriteValue64_v2");
+	if (cuda.init(0) || cuda.get(&device, 0))
+		return false;
+	MUST(!cuda.retain(&context, device) && !cuda.push(context) && !cuda.make_stream(&stream, 1), "the device");
+	return true;
+}
+
+static address_t device_memory(size_t len, unsigned seed)
+{
+	char *bytes = malloc(len);
+	address_t memory;
+
+	MUST(!cuda.alloc(&memory, len), "a device's memory");
+	fill(bytes, len, seed);
+	MUST(!cuda.to_device(memory, bytes, len), "a copy");
+	free(bytes);
+	return memory;
+}
+
+static bool holds(address_t memory, size_t len, unsigned seed)
+{
+	char *bytes = malloc(len);
+	bool same;
+
+	MUST(!cuda.to_host(bytes, memory, len), "a copy");
+	same = is_filled(bytes, len, seed);
+	free(bytes);
+	return same;
+}
+
+static void *at(address_t memory) { return (void *)(uintptr_t)memory; }
+
+static int try_register(void *memory, size_t len, enum fi_hmem_iface iface, int device, uint64_t flags, uint64_t key, struct fid_mr **mr)
+{
+	struct iovec iov = { memory, len };
+	struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .requested_key = key, .iface = iface,
+				   .access = BOTH_WAYS | FI_SEND | FI_RECV | FI_READ | FI_WRITE };
+
+	attr.device.cuda = device;
+	return fi_mr_regattr(w.domain, &attr, flags, mr);
+}
+
+/* HMEM-003, HMEM-009: a region of a device's memory, accessed. */
+static void regions(void)
+{
+	address_t memory = device_memory(BYTES, 1);
+	uint64_t word;
+	struct fid_mr *mr;
+
+	ANSWERS(0, try_register(at(memory), BYTES, FI_HMEM_CUDA, 0, 0, 801, &mr));
+	uint64_t base = base_of(&w, at(memory)), key = fi_mr_key(mr);
+	ANSWERS(0, try_write(&w, base + 64, key, 500, 77));
+	CHECK(holds(memory + 64, 500, 77), "the write is not there");
+	ANSWERS(0, try_read(&w, base + 64, key, 500));
+	CHECK(is_filled(w.a->in, 500, 77), "other bytes than are there");
+	cuda.to_device(memory + 8, "\1\0\0\0\0\0\0\0", 8);
+	ANSWERS(0, try_add(&w, base + 8, key, 41));
+	cuda.to_host(&word, memory + 8, 8);
+	CHECK(word == 42, "%llu", (unsigned long long)word);
+	/* From and to a device's memory, described and not. */
+	address_t from = device_memory(BYTES, 3), into = device_memory(BYTES, 4);
+	struct fid_mr *local;
+	ANSWERS(0, try_register(at(from), BYTES, FI_HMEM_CUDA, 0, FI_HMEM_DEVICE_ONLY, 802, &local));
+	POSTED(w.a, fi_write(w.a->ep, at(from), BYTES, fi_mr_desc(local), w.a->peer, base, key, context(3)));
+	ANSWERS(0, take(w.a, context(3)).err);
+	CHECK(holds(memory, BYTES, 3), "the write is not there");
+	POSTED(w.a, fi_read(w.a->ep, at(into), BYTES, NULL, w.a->peer, base, key, context(4)));
+	ANSWERS(0, take(w.a, context(4)).err);
+	CHECK(holds(into, BYTES, 3), "other bytes than are there");
+	POSTED(w.a, fi_inject_write(w.a->ep, at(into), 100, w.a->peer, base + 1000, key));
+	cuda.to_device(into, "changed", 8);
+	ANSWERS(0, try_read(&w, base + 1000, key, 100));
+	CHECK(is_filled(w.a->in, 100, 3), "what was injected is not there");
+	ANSWERS(0, fi_close(&local->fid));
+	ANSWERS(0, fi_close(&mr->fid));
+	CHECK(try_write(&w, base, key, 8, 1) != 0, "the region was closed");
+	CHECK(!cuda.free(memory) && !cuda.free(from) && !cuda.free(into), "freed");
+}
+
+/* HMEM-003, HMEM-011: messages from and to a device's memory, by every call. */
+static void messages(void)
+{
+	static const size_t lengths[] = { 1, 64, 1000, 60000, 1 << 20 };
+
+	for (size_t n = 0; n < COUNT(lengths); n++) {
+		size_t len = lengths[n];
+		address_t from = device_memory(len, (unsigned)n + 5), into = device_memory(len, 1);
+		for (int call = SEND; call < SEND_CALLS; call++) {
+			for (int tagged = 0; tagged < 2; tagged++) {
+				struct message m = { .tagged = tagged, .tag = 9, .buf = at(into), .len = len, .context = context(1) };
+				struct message sent = m;
+
+				if (injects(call) && len > w.two.room.info->tx_attr->inject_size)
+					continue;
+				sent.buf = at(from), sent.context = context(2), sent.flags = FI_COMPLETION, sent.data = 4;
+				m.flags = FI_COMPLETION;
+				cuda.to_device(into, "something else altogether", len < 20 ? len : 20);
+				POSTED(w.b, post_receive(w.b, call % RECEIVE_CALLS, &m));
+				POSTED(w.a, post_send(w.a, call, &sent));
+				if (!injects(call))
+					ANSWERS(0, take(w.a, sent.context).err);
+				CHECK(take(w.b, m.context).len == len, "%s", send_name(call));
+				CHECK(holds(into, len, (unsigned)n + 5), "%s: %zu bytes", send_name(call), len);
+			}
+		}
+		CHECK(!cuda.free(from) && !cuda.free(into), "freed");
+	}
+}
+
+/* HMEM-004 to HMEM-008, HMEM-014, HMEM-015: what is registered as what. */
+static void kinds(void)
+{
+	address_t memory = device_memory(BYTES, 1), managed;
+	char *host = malloc(BYTES);
+	void *pinned;
+	struct fid_mr *mr;
+
+	MUST(!cuda.alloc_managed(&managed, BYTES, 1) && !cuda.alloc_host(&pinned, BYTES, 3), "memory");
+	fill(pinned, BYTES, 1);
+	fill(at(managed), BYTES, 1);
+	ANSWERS(-FI_EINVAL, try_register(host, BYTES, FI_HMEM_CUDA, 0, FI_HMEM_DEVICE_ONLY, 811, &mr));
+	ANSWERS(-FI_EINVAL, try_register(at(memory), BYTES, FI_HMEM_CUDA, 0, FI_HMEM_HOST_ALLOC, 811, &mr));
+	ANSWERS(-FI_ENODEV, try_register(at(memory), BYTES, FI_HMEM_CUDA, 99, 0, 811, &mr));
+	ANSWERS(-FI_ENODEV, try_register(at(memory), BYTES, FI_HMEM_CUDA, -1, 0, 811, &mr));
+	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, FI_HMEM_ROCR, 0, 0, 811, &mr));
+	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, FI_HMEM_ZE, 0, 0, 811, &mr));
+	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, 99, 0, 0, 811, &mr));
+	refused(&w, 0, 811, NULL, 1);
+	/* Pinned: of no device, so any will do. */
+	for (int device = 0; device < 100; device += 99) {
+		ANSWERS(0, try_register(pinned, BYTES, FI_HMEM_CUDA, device, FI_HMEM_HOST_ALLOC, 812, &mr));
+		served(&w, base_of(&w, pinned), fi_mr_key(mr), pinned);
+		ANSWERS(0, fi_close(&mr->fid));
+	}
+	ANSWERS(0, try_register(pinned, BYTES, FI_HMEM_CUDA, 0, 0, 813, &mr));
+	served(&w, base_of(&w, pinned), fi_mr_key(mr), pinned);
+	ANSWERS(0, fi_close(&mr->fid));
+	ANSWERS(0, try_register(at(managed), BYTES, FI_HMEM_CUDA, 0, 0, 814, &mr));
+	served(&w, base_of(&w, at(managed)), fi_mr_key(mr), at(managed));
+	ANSWERS(0, fi_close(&mr->fid));
+	/* The host's is the host's, whatever is said of its device. */
+	fill(host, BYTES, 1);
+	ANSWERS(0, try_register(host, BYTES, FI_HMEM_SYSTEM, 12345, 0, 815, &mr));
+	served(&w, base_of(&w, host), fi_mr_key(mr), host);
+	ANSWERS(0, fi_close(&mr->fid));
+	CHECK(!cuda.free(memory) && !cuda.free(managed) && !cuda.free_host(pinned), "freed");
+	free(host);
+}
+
+/* HMEM-012, HMEM-013: with FI_MR_LOCAL a device's memory may go undescribed; with FI_MR_HMEM as well, it may not. */
+static void described(void)
+{
+	address_t from = device_memory(BYTES, 6), into = device_memory(BYTES, 1);
+	bool free_to = !(w.mode & FI_MR_HMEM);
+	struct fid_mr *mr;
+
+	ANSWERS(free_to ? 0 : -FI_EINVAL, POST(w.b, fi_recv(w.b->ep, at(into), BYTES, NULL, FI_ADDR_UNSPEC, context(1))));
+	ANSWERS(free_to ? 0 : -FI_EINVAL, POST(w.a, fi_send(w.a->ep, at(from), BYTES, NULL, w.a->peer, context(2))));
+	if (!free_to) {
+		ANSWERS(0, try_register(at(from), BYTES, FI_HMEM_CUDA, 0, 0, 821, &mr));
+		POSTED(w.b, fi_recv(w.b->ep, w.b->in, BYTES, w.b->in_desc, FI_ADDR_UNSPEC, context(1)));
+		POSTED(w.a, fi_send(w.a->ep, at(from), BYTES, fi_mr_desc(mr), w.a->peer, context(2)));
+	}
+	ANSWERS(0, take(w.a, context(2)).err);
+	CHECK(take(w.b, context(1)).len == BYTES, "received");
+	CHECK(free_to ? holds(into, BYTES, 6) : is_filled(w.b->in, BYTES, 6), "other bytes");
+	if (!free_to)
+		ANSWERS(0, fi_close(&mr->fid));
+	CHECK(!cuda.free(from) && !cuda.free(into), "freed");
+}
+
+/* XPU-004 to XPU-018, XPU-020: sends that a stream's write sets off. */
+static void triggers(void)
+{
+	struct fi_trigger_var vars[2] = { 0 };
+	struct fi_triggered_context contexts[2];
+	struct fi_trigger_xpu needs = { .count = 2, .iface = FI_HMEM_CUDA, .var = vars };
+	size_t len = sizeof(needs);
+	address_t from = device_memory(16, 1);
+	struct iovec iov = { at(from), 8 };
+	struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = w.a->peer };
+
+	ANSWERS(0, fi_getopt(&w.a->ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	CHECK(needs.count == 1 && vars[0].datatype == FI_UINT64 && vars[0].count == 1, "of 64 bits");
+	needs.device.cuda = 99;
+	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&w.a->ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
+	/* Of another device's memory, or set off by a thread. */
+	contexts[0] = (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU, .trigger.xpu = { .count = 1, .iface = FI_HMEM_SYSTEM, .var = vars } };
+	msg.context = &contexts[0];
+	ANSWERS(-FI_EINVAL, fi_sendmsg(w.a->ep, &msg, FI_TRIGGER | FI_COMPLETION));
+	for (int n = 0; n < 2; n++) {
+		contexts[n] = (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU,
+							     .trigger.xpu = { .count = 1, .iface = FI_HMEM_CUDA, .var = &vars[n] } };
+		msg.context = &contexts[n];
+		ANSWERS(0, fi_sendmsg(w.a->ep, &msg, FI_TRIGGER | FI_COMPLETION));
+		CHECK(vars[n].datatype == FI_UINT64 && vars[n].count == 1 && vars[n].addr, "a variable of 64 bits");
+		iov.iov_base = at(from + 8);
+	}
+	ANSWERS(0, fi_cancel(&w.a->ep->fid, &contexts[0]));
+	CHECK(take(w.a, &contexts[0]).err == FI_ECANCELED, "cancelled");
+	POSTED(w.b, fi_recv(w.b->ep, w.b->in, 8, NULL, FI_ADDR_UNSPEC, context(1)));
+	for (int turn = 0; turn < 50; turn++)
+		progress(w.a);
+	/* It is read when it begins. */
+	cuda.to_device(from + 8, "by then!", 8);
+	CHECK(!cuda.write_value(stream, (address_t)(uintptr_t)vars[1].addr, vars[1].value.val64, 0) && !cuda.finish(stream), "a write");
+	ANSWERS(0, take(w.a, &contexts[1]).err);
+	CHECK(take(w.b, context(1)).len == 8 && !memcmp(w.b->in, "by then!", 8), "other bytes");
+	CHECK(!cuda.free(from), "freed");
+}
+
+void device_groups(void)
+{
+	static const struct {
+		const char *name;
+		const struct settings *how;
+		int taken;
+		void (*run)(void);
+	} all[] = {
+		{ "HMEM-003 HMEM-009: regions of a device's memory", &hmem, 0, regions },
+		{ "HMEM-003 HMEM-011: messages of a device's memory", &hmem, 0, messages },
+		{ "HMEM-004 to HMEM-008 HMEM-014 HMEM-015: what is registered as what", &hmem, 0, kinds },
+		{ "HMEM-012: described, or not", &hmem, FI_MR_LOCAL, described },
+		{ "HMEM-013: described", &hmem, FI_MR_LOCAL | FI_MR_HMEM, described },
+		{ "XPU-004 XPU-020: sends that a stream sets off", &xpu, 0, triggers },
+	};
+
+	for (size_t number = 0; number < COUNT(all); number++) {
+		static int loaded = -1;
+		if (loaded < 0)
+			loaded = load();
+		if (!loaded) {
+			skip(all[number].name, "no device, and no double of its driver");
+			continue;
+		}
+		begin(all[number].name);
+		open_world(&w, all[number].taken, all[number].how);
+		all[number].run();
+		close_world(&w);
+		end();
+	}
+}

@@ -1,0 +1,129 @@
+//! Pinned memory that a device's bytes are on their way to.
+//!
+//! A long payload begins to leave before all of it is on the host: all its [`STEP`]s are begun at once, and whoever is about to read bytes waits
+//! for those alone. So a device copies the steps behind while those before are on their way to the peer. The memory goes back to the
+//! pool when no copy is under way, whatever became of the transfer.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::copied::{Pieces, begin_one};
+use super::driver::{Copies, DeviceError, Driver, Way};
+use super::pinned::{Pinned, pinned};
+use crate::memory::volatile::{Segment, Segments};
+
+/// Bytes of one copy.
+const STEP: usize = 1 << 20;
+
+/// Shorter payloads are copied as a whole, before anything of them leaves. More than any link sends without an offer.
+pub(crate) const LONG: usize = 2 << 20;
+
+/// A step that is under way.
+#[derive(Debug)]
+struct Step {
+    /// So many bytes, from the first on, are there when it is over.
+    end: usize,
+    copies: Copies,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    driver: &'static dyn Driver,
+    memory: Pinned,
+    steps: Mutex<Steps>,
+    /// So many bytes are there.
+    ready: AtomicUsize,
+}
+
+/// The steps that are under way, in order.
+#[derive(Debug, Default)]
+struct Steps {
+    queue: VecDeque<Step>,
+    /// One before them has failed: its bytes will never be there.
+    failed: bool,
+}
+
+impl Arriving {
+    /// Begins to copy all of this memory, which stays where it is until this is dropped.
+    pub(crate) fn start(pieces: &Pieces, memory: &Segments) -> Result<Option<Self>, DeviceError> {
+        let Some(device) = pieces.first() else { return Ok(None) };
+        let driver = device.driver();
+        let room = pinned(driver, memory.len())?;
+        let arriving = Self { driver, memory: room, steps: Mutex::default(), ready: AtomicUsize::new(0) };
+        let mut steps = VecDeque::new();
+        let mut failed = None;
+        let mut at = 0;
+        for (piece, device) in memory.as_slice().iter().zip(pieces.all_of()) {
+            for offset in (0..piece.len()).step_by(STEP) {
+                let part = piece.slice(offset, STEP);
+                let here = arriving.segment().slice(at, part.len());
+                at += part.len();
+                match device.map(|device| begin_one(device, part, here, Way::ToHost)) {
+                    None => {
+                        Segments::one(here).copy_from(&Segments::one(part));
+                    }
+                    Some(Ok(copies)) => steps.push_back(Step { end: at, copies }),
+                    Some(Err(error)) => failed = failed.or(Some(error)),
+                }
+            }
+        }
+        // What has begun is waited for in any case, when it is dropped.
+        arriving.lock().queue = steps;
+        failed.map_or(Ok(Some(arriving)), Err)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Steps> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of it.
+    pub(crate) fn segment(&self) -> Segment {
+        self.memory.segment()
+    }
+
+    /// Waits until these bytes of its, and those before them, are there; false if they will not be.
+    pub(crate) fn wait_for(&self, part: &Segments) -> bool {
+        let start = self.segment().as_ptr().addr();
+        let ends = part.as_slice().iter().map(|piece| piece.as_ptr().addr() + piece.len() - start);
+        let end = ends.max().unwrap_or(0);
+        if self.ready.load(Ordering::Acquire) >= end {
+            return true;
+        }
+        let mut steps = self.lock();
+        while !steps.failed && self.ready.load(Ordering::Acquire) < end {
+            // What is after the last step was the host's, and is there.
+            let Some(step) = steps.queue.pop_front() else {
+                self.ready.store(self.segment().len(), Ordering::Release);
+                break;
+            };
+            match self.driver.finish(step.copies) {
+                Ok(()) => self.ready.store(step.end, Ordering::Release),
+                Err(error) => {
+                    tracing::warn!(%error, "a device's memory could not be copied");
+                    steps.failed = true;
+                }
+            }
+        }
+        !steps.failed
+    }
+}
+
+impl Arriving {
+    /// Waits until nothing is under way: whoever is told of the operation's end may free the device's memory.
+    pub(crate) fn end(&self) {
+        let mut steps = self.lock();
+        // What has not come by now, nobody asks for any more.
+        steps.failed |= !steps.queue.is_empty();
+        for step in std::mem::take(&mut steps.queue) {
+            self.driver.finish(step.copies).ok();
+        }
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,145 @@
+//! The driver's functions, by hand: what of the CUDA driver API is called here, as its reference has it.
+//!
+//! Names are those that the library exports: a later form of a function has a number behind it. A function that an older
+//! driver lacks is `None` where percale can do without it.
+
+#![expect(unsafe_code, reason = "loads a library and takes its functions by name; each block says why that is sound")]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libloading::Library;
+
+/// What functions return; 0 is success.
+pub(super) type Code = c_int;
+/// A device, by the driver's handle (not the ordinal).
+pub(super) type DeviceHandle = c_int;
+/// An address that devices use.
+pub(super) type Address = u64;
+/// Contexts, streams, events: pointers that are the driver's.
+pub(super) type Opaque = *mut c_void;
+
+/// What names memory to other processes (`CUipcMemHandle`).
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Handle {
+    pub(super) bytes: [u8; 64],
+}
+
+/// Codes that are looked at.
+pub(super) mod code {
+    use super::Code;
+
+    pub(in super::super) const SUCCESS: Code = 0;
+    pub(in super::super) const OUT_OF_MEMORY: Code = 2;
+    pub(in super::super) const NO_DEVICE: Code = 100;
+    pub(in super::super) const NOT_READY: Code = 600;
+    pub(in super::super) const NOT_SUPPORTED: Code = 801;
+    /// None of the driver's: the library lacks the function.
+    pub(in super::super) const NO_FUNCTION: Code = -1;
+}
+
+/// What cuPointerGetAttributes is asked.
+pub(super) mod attribute {
+    use std::ffi::c_uint;
+
+    pub(in super::super) const MEMORY_TYPE: c_uint = 2;
+    pub(in super::super) const BUFFER_ID: c_uint = 7;
+    pub(in super::super) const IS_MANAGED: c_uint = 8;
+    pub(in super::super) const DEVICE_ORDINAL: c_uint = 9;
+}
+
+/// `CUmemorytype`.
+pub(super) const MEMORY_HOST: u64 = 1;
+/// As above.
+pub(super) const MEMORY_DEVICE: u64 = 2;
+/// Streams that do not wait for the default one (CU_STREAM_NON_BLOCKING).
+pub(super) const NON_BLOCKING: c_uint = 1;
+/// Events that take no time (CU_EVENT_DISABLE_TIMING).
+pub(super) const NO_TIMING: c_uint = 2;
+/// For all contexts, and mapped for devices (CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP; the same of CU_MEMHOSTREGISTER_).
+pub(super) const PORTABLE_MAPPED: c_uint = 1 | 2;
+/// CU_MEM_ATTACH_GLOBAL.
+pub(super) const ATTACH_GLOBAL: c_uint = 1;
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
+pub(super) const LAZY_PEER_ACCESS: c_uint = 1;
+/// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD.
+pub(super) const DMA_BUF_FD: c_int = 1;
+/// CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING.
+pub(super) const UNIFIED_ADDRESSING: c_int = 41;
+
+/// Declares the table and how it is filled.
+macro_rules! functions {
+    (
+        always { $($name:ident = $symbol:literal ($($type:ty),*);)* }
+        perhaps { $($other:ident = $other_symbol:literal ($($other_type:ty),*);)* }
+    ) => {
+        /// See the module.
+        pub(super) struct Functions {
+            $(pub(super) $name: unsafe extern "C" fn($($type),*) -> Code,)*
+            $(pub(super) $other: Option<unsafe extern "C" fn($($other_type),*) -> Code>,)*
+        }
+
+        impl Functions {
+            /// The functions of a library, which is never unloaded; or the one that it lacks.
+            pub(super) fn of(library: &'static Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        // SAFETY: the driver's function of this name has this type.
+                        let found = unsafe { library.get(concat!($symbol, "\0")) };
+                        *found.map_err(|_| $symbol)?
+                    },)*
+                    $($other: {
+                        // SAFETY: as above.
+                        let found = unsafe { library.get(concat!($other_symbol, "\0")) };
+                        found.ok().map(|found| *found)
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! { always {
+    init = "cuInit" (c_uint);
+    driver_version = "cuDriverGetVersion" (*mut c_int);
+    error_string = "cuGetErrorString" (Code, *mut *const c_char);
+    device_count = "cuDeviceGetCount" (*mut c_int);
+    device = "cuDeviceGet" (*mut DeviceHandle, c_int);
+    device_name = "cuDeviceGetName" (*mut c_char, c_int, DeviceHandle);
+    device_attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, DeviceHandle);
+    retain_context = "cuDevicePrimaryCtxRetain" (*mut Opaque, DeviceHandle);
+    push_context = "cuCtxPushCurrent_v2" (Opaque);
+    pop_context = "cuCtxPopCurrent_v2" (*mut Opaque);
+    pointer_attributes = "cuPointerGetAttributes" (c_uint, *const c_uint, *const *mut c_void, Address);
+    address_range = "cuMemGetAddressRange_v2" (*mut Address, *mut usize, Address);
+    allocate = "cuMemAlloc_v2" (*mut Address, usize);
+    free = "cuMemFree_v2" (Address);
+    allocate_managed = "cuMemAllocManaged" (*mut Address, usize, c_uint);
+    allocate_host = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    free_host = "cuMemFreeHost" (*mut c_void);
+    register_host = "cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    unregister_host = "cuMemHostUnregister" (*mut c_void);
+    host_device_address = "cuMemHostGetDevicePointer_v2" (*mut Address, *mut c_void, c_uint);
+    copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, Opaque);
+    copy_to_device = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Opaque);
+    copy_on_device = "cuMemcpyDtoDAsync_v2" (Address, Address, usize, Opaque);
+    make_stream = "cuStreamCreate" (*mut Opaque, c_uint);
+    make_event = "cuEventCreate" (*mut Opaque, c_uint);
+    record_event = "cuEventRecord" (Opaque, Opaque);
+    query_event = "cuEventQuery" (Opaque);
+    finish_event = "cuEventSynchronize" (Opaque);
+    export = "cuIpcGetMemHandle" (*mut Handle, Address);
+    open = "cuIpcOpenMemHandle_v2" (*mut Address, Handle, c_uint);
+    close = "cuIpcCloseMemHandle" (Address);
+
+} perhaps {
+    range_handle = "cuMemGetHandleForAddressRange" (*mut c_void, Address, usize, c_int, u64);
+    write_value = "cuStreamWriteValue64_v2" (Opaque, Address, u64, c_uint);
+    write_value_v1 = "cuStreamWriteValue64" (Opaque, Address, u64, c_uint);
+} }
+
+impl std::fmt::Debug for Functions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Functions")
+    }
+}

@@ -1,0 +1,25 @@
+//! CUDA, by its driver: no toolkit is needed, neither to build percale nor to run it.
+//!
+//! The library is loaded when it is first asked for, and never unloaded. `PERCALE_CUDA_LIBRARY` names another file than `libcuda.so.1`, for unusual
+//! installations and for tests. Each device's primary context (the one that CUDA programs use) is retained when it is first used, and is
+//! current only within calls: percale leaves a thread's own context as it was. Copies have streams of their own.
+//!
+//! * `functions`: the driver's functions · `context`: contexts and lanes (a stream and an event) · `driver`: what percale asks
+
+mod context;
+mod driver;
+mod functions;
+
+use std::sync::OnceLock;
+
+use self::driver::Cuda;
+use super::driver::{DeviceError, Driver};
+
+/// The driver, loaded once.
+pub(super) fn driver() -> Result<&'static dyn Driver, DeviceError> {
+    static LOADED: OnceLock<Result<Cuda, DeviceError>> = OnceLock::new();
+    match LOADED.get_or_init(Cuda::load) {
+        Ok(cuda) => Ok(cuda),
+        Err(error) => Err(error.clone()),
+    }
+}
