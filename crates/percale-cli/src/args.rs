@@ -204,7 +204,7 @@ pub(crate) struct CpArgs {
 A registration cache keeps memory pinned for a device between transfers. This registers memory of every kind through the \
 cache, does to it whatever a program may do (unmaps, moves, truncates, forks, ...), maps it again where it has gone, and \
 looks it up again: the cache must not give a registration whose pages are no longer those that the processor sees. \
-io_uring's fixed buffers are the device; they need no hardware. Each monitor, which tells a cache what changed, is tried \
+io_uring's fixed buffers are the device, which need no hardware, or an RDMA device is. Each monitor, which tells a cache what changed, is tried \
 with every pair of memory and operation, in processes of its own, then by threads that change, look up and check at once.
 
   stale      a registration of other pages was given: the cache is wrong
@@ -226,6 +226,9 @@ pub(crate) struct TortureArgs {
     /// Monitors [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = crate::torture::monitor_names())]
     pub(crate) monitor: Vec<String>,
+    /// The device that memory is pinned for, and that looks at it
+    #[arg(long, value_enum, default_value_t = crate::torture::Device::IoUring)]
+    pub(crate) device: crate::torture::Device,
     /// Only pairs of memory and operation whose names contain this, such as munmap or memfd
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,

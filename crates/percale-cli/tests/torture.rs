@@ -205,3 +205,17 @@ fn rows_say_what_was_tried_and_tables_what_came_of_it() {
     }
     assert!(shown.contains("transparent huge page") && !table.contains("transparent huge page"), "{shown}");
 }
+
+#[test]
+fn rcache_021_through_an_rdma_device_or_the_reason_why_not() {
+    let (lines, code, error) =
+        torture(&["--device", "verbs", "--monitor", "none", "--filter", "private anonymous, munmap all"]);
+    if unavailable(&lines) {
+        assert_eq!(code, Some(1), "{error}");
+        let reason = lines[0]["reason"].as_str().unwrap();
+        assert!(reason.starts_with("verbs: ") && reason.len() > 10, "{reason}");
+        return;
+    }
+    assert_eq!(code, Some(0), "{error}");
+    assert!(lines[1]["is"] == "pair" && lines[1]["result"] == "refused" && lines[1]["changed"] == true, "{lines:#?}");
+}

@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_name_says_package_and_test() {
         assert_eq!(split("percale"), ("percale", None));
-        assert_eq!(split("percale-conformance:conformance"), ("percale-conformance", Some("suite")));
+        assert_eq!(split("percale-conformance:conformance"), ("percale-conformance", Some("conformance")));
     }
 
     #[test]

@@ -165,13 +165,17 @@ impl Guest {
             let names: Vec<&str> = list::ALL.iter().map(|case| case.name).collect();
             return Err(Failure::new(format!("nothing in the list has that in its name: {}", names.join(", "))));
         }
-        let mut rows = Vec::with_capacity(cases.len());
-        for (number, case) in cases.iter().enumerate() {
-            eprintln!("  [{}/{}] {}", number + 1, cases.len(), case.title());
+        eprintln!("  building what runs");
+        let mut jobs = Vec::with_capacity(cases.len());
+        for case in &cases {
             let (program, mut files, words) = case.program(place)?;
             files.extend_from_slice(further);
-            let job = Job { program, arguments: words, files, ..self.job(place, arguments) };
-            let row = self.run_case(case, &job, arguments.limit)?;
+            jobs.push(Job { program, arguments: words, files, ..self.job(place, arguments) });
+        }
+        let mut rows = Vec::with_capacity(cases.len());
+        for (number, (case, job)) in cases.iter().zip(&jobs).enumerate() {
+            eprintln!("  [{}/{}] {}", number + 1, cases.len(), case.title());
+            let row = self.run_case(case, job, arguments.limit)?;
             eprintln!("        {} in {:.1} s  {}", row.result.word(), row.seconds, row.note);
             rows.push(row);
         }

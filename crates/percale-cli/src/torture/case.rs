@@ -6,6 +6,7 @@ use pindown::monitor::Refusal;
 use pindown::{Cache, Lane, LookupError, Registrar, Stats};
 use serde::{Deserialize, Serialize};
 
+use super::device::Pin;
 use super::kinds::Kind;
 use super::memory::Memory;
 use super::monitors::Subject;
@@ -161,17 +162,21 @@ fn refusal(before: &Stats, cache: &Cache<Oracle>) -> Option<String> {
 /// Pages pinned apart from the cache.
 struct Witness<'a> {
     oracle: &'a Oracle,
+    pin: Option<Pin>,
     slot: u32,
 }
 
 impl<'a> Witness<'a> {
     fn new(oracle: &'a Oracle, range: pindown::Range) -> io::Result<Self> {
-        Ok(Self { oracle, slot: oracle.pin(range, ACCESS)?.pin })
+        let pinned = oracle.pin(range, ACCESS)?;
+        Ok(Self { oracle, pin: Some(pinned.pin), slot: pinned.local_key as u32 })
     }
 }
 
 impl Drop for Witness<'_> {
     fn drop(&mut self) {
-        self.oracle.unpin(self.slot);
+        if let Some(pin) = self.pin.take() {
+            self.oracle.unpin(pin);
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! [`report`] says what came of it.
 
 mod case;
+mod device;
 mod hand;
 mod kinds;
 mod memory;
@@ -25,6 +26,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::perf::print_line;
+pub(crate) use device::Choice as Device;
 pub(crate) use monitors::choice;
 pub(crate) use part::{PART, Part, run as part};
 use report::{Line, Report};
@@ -44,7 +46,7 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
     let seed = args.seed.map_or_else(random, Ok)?;
     let mut report = Report::new(args);
     for monitor in plan::monitors(&args.monitor) {
-        let mut workers = Workers::new(monitor);
+        let mut workers = Workers::new(monitor, args.device);
         if let Err(why) = workers.probe() {
             report.add(Line::Monitor { monitor: monitor.name, available: false, reason: why })?;
             continue;

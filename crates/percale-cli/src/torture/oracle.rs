@@ -1,23 +1,21 @@
 //! The oracle: memory pinned for a device, and whether the device still sees what the processor sees.
 //!
-//! The device's side are [`FixedBuffers`]. The processor's side is read and written by process_vm_readv(2) and
+//! The device's side is a [`Device`]'s. The processor's side is read and written by process_vm_readv(2) and
 //! process_vm_writev(2), which walk the page tables as a load or store does, but answer EFAULT where one would end the
 //! process.
 
 use std::io;
 
 use pindown::{Access, Pinned, Range, Registrar};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::MemfdFlags;
 
-use crate::fixed_buffers::{FixedBuffers, Way};
+use super::device::{Choice, Device, Pin, Sight};
 use crate::limits::kernel::Foreign;
 use crate::lot;
 
 /// The device, and the process whose memory it holds. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Oracle {
-    device: FixedBuffers,
+    device: Device,
     process: i32,
 }
 
@@ -31,41 +29,40 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// As [`FixedBuffers`] fills in the keys.
+    /// As [`Device`] fills in the keys.
     pub(super) fn of(used: &pindown::Use) -> Self {
         Self { number: used.remote_key(), slot: used.local_key() as u32 }
     }
 }
 
 impl Oracle {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { device: FixedBuffers::new()?, process: rustix::process::getpid().as_raw_pid() })
+    /// With this device; or why it is not to be had.
+    pub(super) fn new(device: Choice) -> Result<Self, String> {
+        Ok(Self { device: Device::open(device)?, process: rustix::process::getpid().as_raw_pid() })
     }
 
     /// A way to look, for one thread.
     pub(super) fn eye(&self) -> io::Result<Eye> {
-        let file = rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC)?;
-        Ok(Eye { oracle: self.clone(), file, looks: 0 })
+        Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
     }
 }
 
 impl Registrar for Oracle {
-    type Pin = u32;
+    type Pin = Pin;
 
-    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u32>> {
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Pin>> {
         self.device.pin(range, access)
     }
 
-    fn unpin(&self, slot: u32) {
-        self.device.unpin(slot);
+    fn unpin(&self, pin: Pin) {
+        self.device.unpin(pin);
     }
 }
 
 /// Looks through the oracle. Several may look at the same memory at once if each looks at other bytes.
 pub(super) struct Eye {
-    oracle: Oracle,
-    /// Where the device reads from and writes to.
-    file: OwnedFd,
+    process: i32,
+    sight: Sight,
     looks: u64,
 }
 
@@ -74,9 +71,9 @@ impl Eye {
     /// is put back.
     ///
     /// # Errors
-    /// The processor cannot see or write the memory now, or io_uring refuses.
+    /// The processor cannot see or write the memory now, or the device refuses.
     pub(super) fn is_current(&mut self, slot: u32, range: Range) -> io::Result<bool> {
-        let processor = Foreign { process: self.oracle.process, address: range.start() };
+        let processor = Foreign { process: self.process, address: range.start() };
         let mut before = vec![0; range.len() as usize];
         processor.read(0, &mut before)?;
         let current = self.compare(slot, range, processor);
@@ -87,21 +84,19 @@ impl Eye {
     /// As [`Self::is_current`], of 8 bytes that nobody else uses, and without putting back what was there.
     pub(super) fn is_word_current(&mut self, slot: u32, address: u64) -> io::Result<bool> {
         let word = lot::range(address, 8)?;
-        self.compare(slot, word, Foreign { process: self.oracle.process, address })
+        self.compare(slot, word, Foreign { process: self.process, address })
     }
 
     fn compare(&mut self, slot: u32, range: Range, processor: Foreign) -> io::Result<bool> {
         let mut written = self.pattern(range.len());
         processor.write(0, &written)?;
-        self.oracle.device.transfer(slot, range, Way::ToFile, self.file.as_fd())?;
         let mut seen = vec![0; written.len()];
-        read_all(&self.file, &mut seen)?;
+        self.sight.read(slot, range, &mut seen)?;
         if seen != written {
             return Ok(false);
         }
         written = self.pattern(range.len());
-        write_all(&self.file, &written)?;
-        self.oracle.device.transfer(slot, range, Way::FromFile, self.file.as_fd())?;
+        self.sight.write(slot, range, &written)?;
         processor.read(0, &mut seen)?;
         Ok(seen == written)
     }
@@ -112,14 +107,4 @@ impl Eye {
         let start = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (0..len / 8).flat_map(|word| start.wrapping_add(word.wrapping_mul(0x2545_f491)).to_ne_bytes()).collect()
     }
-}
-
-fn read_all(file: &OwnedFd, bytes: &mut [u8]) -> io::Result<()> {
-    let read = rustix::io::pread(file, &mut *bytes, 0)?;
-    if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}
-
-fn write_all(file: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    let written = rustix::io::pwrite(file, bytes, 0)?;
-    if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::case::{self, Outcome, Verdict};
+use super::device::Choice;
 use super::kinds::Kind;
 use super::monitors::{Monitor, Subject};
 use super::operations::{Operation, Tools};
@@ -28,8 +29,8 @@ pub(crate) enum Part {
 /// What a worker is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// To open a cache with this monitor, which must come first. Answered by a `String`, empty or why not.
-    Open { monitor: String },
+    /// To open a cache with this monitor for this device, which must come first. Answered by a `String`, empty or why not.
+    Open { monitor: String, device: Choice },
     /// One pair; a [`Verdict`].
     Pair { mapping: String, operation: String },
     /// Threads; a [`race::Tally`], or a `String` that says why not.
@@ -45,27 +46,26 @@ pub(crate) fn run(part: Part) -> io::Result<()> {
 }
 
 fn work() -> io::Result<()> {
-    let oracle = Oracle::new();
-    let mut subject: Option<(&Monitor, Subject)> = None;
+    let mut opened: Option<(&Monitor, Subject, Oracle)> = None;
     for line in io::stdin().lock().lines() {
         let job: Job = serde_json::from_str(&line?)?;
-        match (job, &subject, &oracle) {
-            (_, _, Err(error)) => answer(&format!("io_uring: {error}"))?,
-            (Job::Open { monitor: name }, _, Ok(oracle)) => {
+        match (job, &opened) {
+            (Job::Open { monitor: name, device }, _) => {
                 let monitor = Monitor::named(&name).ok_or(io::ErrorKind::NotFound)?;
-                match monitor.open(oracle.clone()) {
-                    Ok(opened) => {
-                        subject = Some((monitor, opened));
+                let made = Oracle::new(device).and_then(|oracle| Ok((monitor.open(oracle.clone())?, oracle)));
+                match made {
+                    Ok((subject, oracle)) => {
+                        opened = Some((monitor, subject, oracle));
                         answer(&"")?;
                     }
                     Err(why) => answer(&why)?,
                 }
             }
-            (_, None, _) => return Err(io::ErrorKind::InvalidInput.into()),
-            (Job::Pair { mapping, operation }, Some((_, subject)), Ok(oracle)) => {
+            (_, None) => return Err(io::ErrorKind::InvalidInput.into()),
+            (Job::Pair { mapping, operation }, Some((_, subject, oracle))) => {
                 answer(&pair(&mapping, &operation, subject, oracle))?;
             }
-            (Job::Race(plan), Some((monitor, subject)), Ok(oracle)) => {
+            (Job::Race(plan), Some((monitor, subject, oracle))) => {
                 let tally = race::run(&plan, monitor, subject, oracle);
                 answer(&tally.map_err(|error| error.to_string()))?;
             }

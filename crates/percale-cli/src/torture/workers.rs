@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::case::{Outcome, Verdict};
+use super::device::Choice;
 use super::monitors::Monitor;
 use super::operations::Way;
 use super::part::{Job, PART};
@@ -16,21 +17,22 @@ use crate::worker::Worker;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A worker with a cache.
-fn start(monitor: &Monitor) -> Result<Worker, String> {
+fn start(monitor: &Monitor, device: Choice) -> Result<Worker, String> {
     let mut worker = Worker::start(&[PART, "worker"])?;
-    let why: String = worker.ask(&Job::Open { monitor: monitor.name.into() }, PATIENCE)?;
+    let why: String = worker.ask(&Job::Open { monitor: monitor.name.into(), device }, PATIENCE)?;
     if why.is_empty() { Ok(worker) } else { Err(why) }
 }
 
 /// The workers of one monitor: one at a time, for as many pairs as it may have.
 pub(super) struct Workers {
     monitor: &'static Monitor,
+    device: Choice,
     worker: Option<Worker>,
 }
 
 impl Workers {
-    pub(super) fn new(monitor: &'static Monitor) -> Self {
-        Self { monitor, worker: None }
+    pub(super) fn new(monitor: &'static Monitor, device: Choice) -> Self {
+        Self { monitor, device, worker: None }
     }
 
     /// Whether the monitor is to be had here; why not.
@@ -69,7 +71,7 @@ impl Workers {
     fn worker(&mut self) -> Result<&mut Worker, String> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
-            None => start(self.monitor)?,
+            None => start(self.monitor, self.device)?,
         };
         Ok(self.worker.insert(worker))
     }

@@ -1,0 +1,147 @@
+//! Devices that hold pinned memory, and reach it whatever has meanwhile been mapped at its addresses.
+
+#![expect(unsafe_code, reason = "has a device read and write registered memory; the block states why it is sound")]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::ValueEnum;
+use percale::transport::verbs::{Adapter, Reach, Registration, Rights, VerbsRegistrar};
+use pindown::{Access, Pinned, Range, Registrar};
+use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::fixed_buffers::{FixedBuffers, Way};
+
+/// Which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Choice {
+    /// io_uring's fixed buffers, which are on every machine
+    IoUring,
+    /// The first RDMA device
+    Verbs,
+}
+
+/// A device. Clones are the same. The local key of a registration is what [`Sight`] names it by, the remote key its number:
+/// devices give keys again.
+#[derive(Clone)]
+pub(super) enum Device {
+    IoUring(FixedBuffers),
+    Verbs(Arc<Verbs>),
+}
+
+/// An RDMA device, and how many registrations were made.
+pub(super) struct Verbs {
+    adapter: Arc<Adapter>,
+    registrar: VerbsRegistrar,
+    made: AtomicU64,
+}
+
+/// What lets memory go again.
+pub(super) enum Pin {
+    Slot(u32),
+    Region(Registration),
+}
+
+impl Device {
+    pub(super) fn open(choice: Choice) -> Result<Self, String> {
+        match choice {
+            Choice::IoUring => FixedBuffers::new().map(Self::IoUring).map_err(|error| format!("io_uring: {error}")),
+            Choice::Verbs => {
+                let adapter = Adapter::open().map_err(|error| format!("verbs: {error}"))?;
+                let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+                // SAFETY: all memory that is registered here is `crate::lot`'s, in which no value of this program lies.
+                let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), rights) };
+                Ok(Self::Verbs(Arc::new(Verbs { adapter, registrar, made: AtomicU64::new(0) })))
+            }
+        }
+    }
+
+    /// A way to move bytes to and from what is pinned, for one thread.
+    pub(super) fn sight(&self) -> io::Result<Sight> {
+        Ok(match self {
+            Self::IoUring(buffers) => {
+                let file = rustix::fs::memfd_create(c"percale-torture", MemfdFlags::CLOEXEC)?;
+                Sight::File(buffers.clone(), file)
+            }
+            Self::Verbs(verbs) => {
+                let most = pindown::page_size() as usize;
+                Sight::Peer { reach: Reach::new(&verbs.adapter, most)?, most, adapter: Arc::clone(&verbs.adapter) }
+            }
+        })
+    }
+}
+
+impl Registrar for Device {
+    type Pin = Pin;
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Pin>> {
+        match self {
+            Self::IoUring(buffers) => {
+                let Pinned { pin, local_key, remote_key } = buffers.pin(range, access)?;
+                Ok(Pinned { pin: Pin::Slot(pin), local_key, remote_key })
+            }
+            Self::Verbs(verbs) => {
+                let Pinned { pin, remote_key, .. } = verbs.registrar.pin(range, access)?;
+                let number = verbs.made.fetch_add(1, Ordering::Relaxed) + 1;
+                Ok(Pinned { pin: Pin::Region(pin), local_key: remote_key, remote_key: number })
+            }
+        }
+    }
+
+    fn unpin(&self, pin: Pin) {
+        match (self, pin) {
+            (Self::IoUring(buffers), Pin::Slot(slot)) => buffers.unpin(slot),
+            (Self::Verbs(verbs), Pin::Region(region)) => verbs.registrar.unpin(region),
+            // Of another device.
+            (_, pin) => drop(pin),
+        }
+    }
+}
+
+/// What a device sees. The pages that are pinned in `slot` lay at `range` when they were pinned.
+pub(super) enum Sight {
+    /// Through transfers to and from this file.
+    File(FixedBuffers, OwnedFd),
+    /// As a peer, in pieces of so many bytes at most.
+    Peer { reach: Reach, most: usize, adapter: Arc<Adapter> },
+}
+
+impl Sight {
+    /// Reads what is pinned.
+    pub(super) fn read(&mut self, slot: u32, range: Range, seen: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File(buffers, file) => {
+                buffers.transfer(slot, range, Way::ToFile, file.as_fd())?;
+                let read = rustix::io::pread(&*file, &mut *seen, 0)?;
+                if read == seen.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+            }
+            Self::Peer { .. } => self.peer(seen.len())?.read(seen, range.start(), slot),
+        }
+    }
+
+    /// Writes it.
+    pub(super) fn write(&mut self, slot: u32, range: Range, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(buffers, file) => {
+                let written = rustix::io::pwrite(&*file, bytes, 0)?;
+                if written != bytes.len() {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                buffers.transfer(slot, range, Way::FromFile, file.as_fd())
+            }
+            Self::Peer { .. } => self.peer(bytes.len())?.write(bytes, range.start(), slot),
+        }
+    }
+
+    /// The peer, with place for so many bytes. Threads look at words only, so that nothing is mapped while they have holes.
+    fn peer(&mut self, len: usize) -> io::Result<&mut Reach> {
+        let Self::Peer { reach, most, adapter } = self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        if len > *most {
+            (*reach, *most) = (Reach::new(adapter, len)?, len);
+        }
+        Ok(reach)
+    }
+}
