@@ -25,7 +25,7 @@ struct Parameter {
 const TRANSPORT: Parameter = Parameter {
     name: c"transport",
     kind: FI_PARAM_STRING,
-    help: c"Allowed transports, separated by commas: shm, verbs, tcp, loopback (default: all that work; wins over PERCALE_TRANSPORT)",
+    help: c"Allowed transports, separated by commas: shm, verbs, tcp, loopback (default: shm, tcp; wins over PERCALE_TRANSPORT)",
 };
 const INTERFACE: Parameter = Parameter {
     name: c"interface",

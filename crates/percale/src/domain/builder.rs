@@ -189,6 +189,9 @@ impl DomainBuilder {
             self.settings.shm &= self.chosen.contains(&TransportKind::Shm);
             self.settings.verbs.take_if(|_| !self.chosen.contains(&TransportKind::Verbs));
             self.settings.tcp &= self.chosen.contains(&TransportKind::Tcp);
+        } else {
+            // Proven in software only so far: for who asks for it.
+            self.settings.verbs = None;
         }
         let loopback_only = self.chosen == [TransportKind::Loopback];
         if !self.settings.shm && self.settings.verbs.is_none() && !self.settings.tcp && !loopback_only {

@@ -128,6 +128,7 @@ impl Inbound {
     }
 
     /// Deals with `received` bytes: first those of the payload that is arriving, then frames in the scratch.
+    #[inline(always)]
     fn accept(
         &mut self,
         received: usize,
@@ -196,7 +197,7 @@ impl Inbound {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn whole(
         &mut self,
         head: &Head,
@@ -279,7 +280,7 @@ impl Body {
 }
 
 /// Parses and checks the head that `bytes` start with; `None` if it is not all there.
-#[inline]
+#[inline(always)]
 fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     let Ok((head, rest)) = HeadBytes::read_from_prefix(bytes) else { return Ok(None) };
     let Some(head) = Head::from_bytes(&head) else {

@@ -263,6 +263,7 @@ impl Outbound {
     }
 
     /// Sends what is due until the kernel has no more room or it was a turn's worth.
+    #[inline(never)]
     fn flush(&mut self, to: &mut impl Stream) -> bool {
         let mut turn = 0;
         while !self.blocked && self.failed.is_none() && turn < TURN_BYTES {
