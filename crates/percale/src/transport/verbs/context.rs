@@ -5,8 +5,10 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::EventfdFlags;
 
 use super::abi::{self, Library};
 use super::error::{Handle, VerbsError};
@@ -21,6 +23,8 @@ pub struct Context {
     ptr: Handle<abi::Context>,
     name: String,
     lost: Mutex<Option<String>>,
+    /// Readable once it is lost, and from then on: what the device told, one reader takes from all others.
+    gone: OwnedFd,
 }
 
 impl fmt::Debug for Context {
@@ -92,7 +96,16 @@ impl Context {
         // SAFETY: as above.
         let ptr = unsafe { (library.ibv_open_device)(device) };
         let ptr = Handle::given("ibv_open_device", ptr).map_err(|error| format!("{name}: {error}"))?;
-        let context = Self { library, ptr, name, lost: Mutex::default() };
+        let gone = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let gone = match gone {
+            Ok(gone) => gone,
+            Err(error) => {
+                // SAFETY: it was opened above, and nobody else has it.
+                unsafe { (library.ibv_close_device)(ptr.as_ptr()) };
+                return Err(format!("{name}: {error}"));
+            }
+        };
+        let context = Self { library, ptr, name, lost: Mutex::default(), gone };
         rustix::io::ioctl_fionbio(context.as_fd(), true).map_err(|error| format!("{}: {error}", context.name))?;
         Ok(context)
     }
@@ -185,10 +198,20 @@ impl Context {
             if matches!(event.event_type, abi::EVENT_DEVICE_FATAL | abi::EVENT_CQ_ERR) {
                 let why = format!("the RDMA device {} failed or was removed", self.name);
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+                // It cannot be full: a device is lost a few times at most.
+                if let Err(error) = rustix::io::write(&self.gone, &1u64.to_ne_bytes()) {
+                    tracing::error!(%error, "not all links were told of their device's end");
+                }
             }
             // SAFETY: the event was just read; what it is about is ended only after it is acknowledged (that call waits).
             unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         }
+    }
+
+    /// Readable once the device is lost, for everybody who watches it.
+    #[must_use]
+    pub fn gone(&self) -> BorrowedFd<'_> {
+        self.gone.as_fd()
     }
 
     /// Why the device is not there any more, as far as [`look`](Self::look) has seen.

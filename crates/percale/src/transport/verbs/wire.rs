@@ -58,8 +58,8 @@ pub struct Wire {
     ours: End,
     /// The connection whose end is the peer's, once that stands.
     watched: Option<Socket>,
-    /// Wakes whoever sleeps on what the device tells unasked: a descriptor of this wire's own, for its owner's epoll.
-    events: Option<OwnedFd>,
+    /// Wake whoever sleeps on what the device tells unasked, and on its end: descriptors of this wire's own, for its owner's epoll.
+    events: Vec<OwnedFd>,
     /// Messages with bytes that we may send.
     credits: usize,
     /// Slots posted anew that the peer was not told of.
@@ -107,7 +107,7 @@ impl Wire {
             adapter: Arc::clone(adapter),
             ours,
             watched: None,
-            events: None,
+            events: Vec::new(),
             credits: CREDITS,
             owed: 0,
             sent: 0,
@@ -147,7 +147,8 @@ impl Wire {
     /// # Errors
     /// If there are no descriptors left.
     pub fn watch(&mut self, connection: Socket) -> io::Result<()> {
-        self.events = Some(self.adapter.domain().context().as_fd().try_clone_to_owned()?);
+        let context = self.adapter.domain().context();
+        self.events = vec![context.as_fd().try_clone_to_owned()?, context.gone().try_clone_to_owned()?];
         self.watched = Some(connection);
         Ok(())
     }
