@@ -95,7 +95,9 @@ pub enum Collective {
 impl Collective {
     pub(crate) const fn root(self) -> Option<usize> {
         match self {
-            Self::Broadcast { root } | Self::Reduce { root } | Self::Scatter { root } | Self::Gather { root } => Some(root),
+            Self::Broadcast { root } | Self::Reduce { root } | Self::Scatter { root } | Self::Gather { root } => {
+                Some(root)
+            }
             Self::Barrier | Self::Allreduce | Self::ReduceScatter | Self::Allgather | Self::Alltoall => None,
         }
     }

@@ -72,8 +72,7 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
             Some(Step::Send { to, from, len }) => {
                 let at = member.at(from);
                 let bytes = &member.memory[at..at + len];
-                let message =
-                    if next(2) == 0 { Message::Eager(bytes.to_vec()) } else { Message::Offered(rank, at) };
+                let message = if next(2) == 0 { Message::Eager(bytes.to_vec()) } else { Message::Offered(rank, at) };
                 wires.entry((rank, to)).or_default().push_back((message, len));
             }
             Some(Step::Receive { from, into, len }) => {

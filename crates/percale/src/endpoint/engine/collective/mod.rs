@@ -14,7 +14,9 @@ use super::peers::State;
 use super::send::transmit_collective;
 use super::types::{Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::address::PeerAddress;
-use crate::collective::{Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Running, Step, combines, own_memory};
+use crate::collective::{
+    Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Running, Step, combines, own_memory,
+};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, SendWork};
@@ -295,7 +297,8 @@ fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<(), PostE
     // Of every member's blocks there is a place somewhere.
     bytes.checked_mul(members).ok_or(PostError::TooLong(usize::MAX))?;
     let (given, got) = work.what.blocks(members, rank);
-    let fits = holds(work.source, given) && holds(work.result, got) && (work.what != Collective::Barrier || work.count == 0);
+    let fits =
+        holds(work.source, given) && holds(work.result, got) && (work.what != Collective::Barrier || work.count == 0);
     if work.what.combines() && !combines(work.op, work.datatype) {
         return Err(PostError::NoSuchAtomic(work.op, work.datatype));
     }
