@@ -93,7 +93,9 @@ pub enum Collective {
 }
 
 impl Collective {
-    pub(crate) const fn root(self) -> Option<usize> {
+    /// The rank of the member that has or gets everything, if there is one.
+    #[must_use]
+    pub const fn root(self) -> Option<usize> {
         match self {
             Self::Broadcast { root } | Self::Reduce { root } | Self::Scatter { root } | Self::Gather { root } => {
                 Some(root)
