@@ -16,8 +16,9 @@ use super::atomic::What;
 use super::trigger::Begins;
 use super::{Endpoint, answer, described, local};
 use crate::abi::{
-    FI_ALLGATHER, FI_ALLREDUCE, FI_ALLTOALL, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_GATHER, FI_LOG_EP_DATA, FI_REDUCE,
-    FI_REDUCE_SCATTER, FI_SCATTER, fi_addr_t, fi_atomic_attr, fi_collective_attr, fi_ops_collective, fid_domain, fid_ep,
+    FI_ALLGATHER, FI_ALLREDUCE, FI_ALLTOALL, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_GATHER, FI_LOG_EP_DATA,
+    FI_REDUCE, FI_REDUCE_SCATTER, FI_SCATTER, fi_addr_t, fi_atomic_attr, fi_collective_attr, fi_ops_collective,
+    fid_domain, fid_ep,
 };
 use crate::log;
 use crate::object::Object;
