@@ -76,7 +76,10 @@ pub(crate) fn exchanger() {
         let block = |from: usize, to: usize| number(from, to, round).to_ne_bytes().repeat(bytes / 8);
         let blocks = |of: &dyn Fn(usize) -> Vec<u8>| (0..members).flat_map(of).collect::<Vec<u8>>();
         let check = |what: &str, request: CollectiveRequest<'_, _>, wanted: &[u8], own: Range<usize>| {
-            let result = request.start().expect("it is posted").wait_for(PATIENCE)?.into_vec();
+            let ended = request.start().expect("it is posted").wait_for(PATIENCE);
+            let told =
+                |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause);
+            let result = ended.inspect_err(told)?.into_vec();
             assert!(result[own.clone()] == wanted[own], "a wrong {what} in round {round}");
             Ok::<(), OperationError>(())
         };
@@ -123,7 +126,15 @@ fn rounds(
             break;
         }
     }
-    drop(ask());
+    // The others may still wait for this one to hear them, as of any message.
+    std::thread::scope(|scope| {
+        let told = scope.spawn(ask);
+        while !told.is_finished() {
+            if !open.endpoint.progress() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
 }
 
 fn sums_over_processes_are_right(transport: &str) {
@@ -168,6 +179,7 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
     for &(members, bytes) in all {
         let mut all = start(transport, role, members, bytes, u64::MAX);
         let victim = (members + bytes / 8) % members;
+        println!("{members} processes, {bytes} bytes: rank {victim} is killed");
         std::thread::sleep(Duration::from_millis(20));
         all[victim].signal(Signal::KILL);
         let mut killed = all.remove(victim);

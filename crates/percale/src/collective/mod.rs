@@ -18,7 +18,8 @@
 //!
 //! # Failure
 //! Whoever finds that a transfer failed tells all members, and every operation of the group ends in error, there and everywhere, also later
-//! ones. The peers of a member that died find that out; nobody waits for ever.
+//! ones. The peers of a member that died find that out; nobody waits for ever, as long as the members that are left make progress: a long
+//! message that one of them has on offer to another is over when that one has said that it does not want it any more.
 
 mod group;
 mod schedule;
