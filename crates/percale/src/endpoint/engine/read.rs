@@ -45,7 +45,12 @@ impl Engine {
                 Found::Message => return Ok(1),
                 Found::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
                 Found::Messages => return Ok(1),
-                Found::Nothing if self.reads < self.glances => return Ok(0),
+                Found::Nothing if self.reads < self.glances => {
+                    // Who asks for the line again while it is being written gets it before its mark is there, and then waits for it
+                    // to be sent once more: between distant cores that made three transfers of two.
+                    std::hint::spin_loop();
+                    return Ok(0);
+                }
                 Found::Nothing | Found::More => {}
             }
         }
