@@ -280,7 +280,8 @@ impl Engine {
         if let Some(slot) = self.poller.hot_socket {
             any = self.poll_link(slot);
         }
-        if !sweep || any {
+        // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
+        if !sweep {
             return any;
         }
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];

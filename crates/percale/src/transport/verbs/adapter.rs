@@ -37,19 +37,22 @@ impl Adapter {
 
     fn of(context: &Arc<Context>) -> Result<Self, String> {
         let limits = context.limits().map_err(|error| error.to_string())?;
+        let mut why = "no port is active".to_owned();
         for number in 1..=limits.ports {
             let port = context.port(number).map_err(|error| error.to_string())?;
             if !port.active {
                 continue;
             }
-            let (gid_index, gid) = address(context, number, &port)
-                .ok_or_else(|| format!("port {number} is active but has no address; does its interface have one?"))?;
+            let Some((gid_index, gid)) = address(context, number, &port) else {
+                why = format!("port {number} is active but has no address; does its interface have one?");
+                continue;
+            };
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             let path = Path { port: number, gid_index, ethernet: port.ethernet };
             return Ok(Self { domain, path, port, gid });
         }
-        Err("no port is active".into())
+        Err(why)
     }
 
     /// The protection domain.
