@@ -221,7 +221,11 @@ impl Engine {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
             Ok(any) => any | self.core.report_sent(slot, link),
-            Err(broken) => self.broke(slot, &broken),
+            Err(broken) => {
+                // What came last may have said what arrived.
+                self.core.report_sent(slot, link);
+                self.broke(slot, &broken)
+            }
         }
     }
 

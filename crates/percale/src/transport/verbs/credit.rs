@@ -6,6 +6,9 @@
 //! than were spent, so at most two wait unread; [`NOTES`] receives are posted beyond the credits. Of whom all credits are spent,
 //! as many are on their way, unread, owed or coming back, so whoever reads everything owes enough for a note, and both sides get on.
 //!
+//! A credit that comes back also says that the peer has read a message. Its device need not have said so: of a peer that reads, says goodbye
+//! and goes, the last acknowledgements may be lost.
+//!
 //! Nothing here knows of a device: the tests play one.
 
 /// Messages with bytes that may lie with one side unread: as much as sockets hold, so that who closes need not wait for who
@@ -30,6 +33,8 @@ pub(super) struct Credits {
     /// Messages with bytes that were posted, and that were acknowledged.
     sent: u64,
     acknowledged: u64,
+    /// Credits that ever came back: so many messages were read.
+    returned: u64,
     /// Notes under way.
     notes: usize,
 }
@@ -37,7 +42,7 @@ pub(super) struct Credits {
 impl Credits {
     /// Nothing was sent yet.
     pub(super) const fn new() -> Self {
-        Self { free: CREDITS, owed: 0, sent: 0, acknowledged: 0, notes: 0 }
+        Self { free: CREDITS, owed: 0, sent: 0, acknowledged: 0, returned: 0, notes: 0 }
     }
 
     /// Whether a message with bytes can be sent now.
@@ -115,6 +120,7 @@ impl Credits {
             return Err("the peer sends more than its credits allow");
         }
         self.free += given;
+        self.returned += given as u64;
         Ok(())
     }
 
@@ -122,6 +128,12 @@ impl Credits {
     #[inline]
     pub(super) const fn read(&mut self) {
         self.owed += 1;
+    }
+
+    /// How many messages with bytes are with the peer: their devices say so, or the peer does.
+    #[inline]
+    pub(super) fn delivered(&self) -> u64 {
+        self.acknowledged.max(self.returned)
     }
 
     /// Whether everything that was sent with bytes is acknowledged.

@@ -164,6 +164,24 @@ proptest! {
     }
 }
 
+/// The last acknowledgement of a peer that goes may be lost; what it says of what it read is enough.
+#[test]
+fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
+    let [mut one, mut two] = [5, 1].map(Side::new);
+    one.write(5);
+    one.deliver(&mut two, 5);
+    two.read(3);
+    two.write(1);
+    two.deliver(&mut one, 1);
+    assert_eq!(one.credits.delivered(), 0);
+    one.take();
+    assert_eq!(one.credits.delivered(), 3);
+    assert!(!one.credits.is_calm(), "its device may send them again");
+    one.hear(5);
+    one.take();
+    assert_eq!((one.credits.delivered(), one.credits.is_calm()), (5, true));
+}
+
 #[test]
 fn msg_014_both_sides_send_more_than_their_credits_before_either_reads() {
     // Both write and deliver until nothing moves; neither reads.

@@ -53,9 +53,10 @@ pub struct Wire {
     events: Vec<OwnedFd>,
     /// What may be sent, what was, and what the peer is to be told. A message's slot is its number in the ring.
     credits: Credits,
-    /// Bytes that were posted, and that were acknowledged.
+    /// Bytes that were posted, and those of the first messages, so many, that are known to be with the peer.
     bytes_sent: u64,
-    bytes_acknowledged: u64,
+    bytes_delivered: u64,
+    delivered: u64,
     /// How many bytes each slot holds that is under way.
     lengths: [u32; SENDS],
     /// Slots with bytes to be read: which, and how many bytes.
@@ -94,7 +95,8 @@ impl Wire {
             events: Vec::new(),
             credits: Credits::new(),
             bytes_sent: 0,
-            bytes_acknowledged: 0,
+            bytes_delivered: 0,
+            delivered: 0,
             lengths: [0; SENDS],
             arrived: VecDeque::new(),
             taken: 0,
@@ -189,10 +191,10 @@ impl Wire {
         self.failed.is_some() || self.ended.is_some()
     }
 
-    /// Bytes that were sent, and that were acknowledged: these are with the peer's device.
+    /// Bytes that were sent, and those of them that are with the peer's device, or were.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
-        (self.bytes_sent, self.bytes_acknowledged)
+        (self.bytes_sent, self.bytes_delivered)
     }
 
     fn fail(&mut self, why: Broken) {
@@ -256,10 +258,14 @@ impl Wire {
         let result = match one.id {
             id if id & RECEIVE != 0 => self.received((id & !RECEIVE) as usize, one),
             NOTE => self.credits.acknowledge_note(),
-            id => self.credits.acknowledge(id).map(|()| self.bytes_acknowledged += u64::from(self.lengths[ring(id)])),
+            id => self.credits.acknowledge(id),
         };
         if let Err(what) = result {
             self.fail(Broken::Protocol(format!("the device completed {what}")));
+        }
+        while self.delivered < self.credits.delivered() {
+            self.bytes_delivered += u64::from(self.lengths[ring(self.delivered)]);
+            self.delivered += 1;
         }
     }
 

@@ -141,6 +141,24 @@ fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
 }
 
 #[test]
+fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, _two) = wires(&adapter);
+    for len in [100, 50] {
+        assert_eq!(one.write(&[IoSlice::new(&vec![1; len])]), Ok(len));
+    }
+    // Before its own device has said anything.
+    let read = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: Some(1), invalidated: None };
+    one.completed(&read);
+    assert_eq!(one.progress(), (150, 100));
+    until(|| {
+        one.take();
+        one.credits.is_calm().then_some(())
+    });
+    assert_eq!(one.progress(), (150, 150));
+}
+
+#[test]
 fn what_was_sent_before_the_end_is_read_before_the_end() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
