@@ -146,9 +146,10 @@ impl Guest {
 
     /// What every program has in common.
     fn job(&self, place: &Place, arguments: &Arguments) -> Job {
+        // What was set by hand comes later, and counts. Tests may do there what they do on no other machine.
         let mut environment = arguments.env.clone();
+        environment.insert(0, "PERCALE_GUEST=1".to_owned());
         if self.accelerator == Accelerator::Tcg {
-            // What was set by hand comes later, and counts.
             environment.insert(0, format!("PERCALE_PATIENCE={PATIENCE}"));
         }
         Job { environment, directory: Some(place.root.clone()), ..Job::default() }

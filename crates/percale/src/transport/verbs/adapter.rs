@@ -35,6 +35,13 @@ impl Adapter {
         Err(why.join("; "))
     }
 
+    /// That of a device by its name.
+    #[cfg(test)]
+    pub(super) fn of_device(name: &str) -> Result<Arc<Self>, String> {
+        let found = Context::open_all()?.into_iter().find(|context| context.name() == name);
+        Self::of(&found.ok_or_else(|| format!("there is no {name}"))?).map(Arc::new)
+    }
+
     fn of(context: &Arc<Context>) -> Result<Self, String> {
         let limits = context.limits().map_err(|error| error.to_string())?;
         let mut why = "no port is active".to_owned();

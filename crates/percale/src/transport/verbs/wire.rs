@@ -424,3 +424,7 @@ impl Stream for Wire {
 #[cfg(test)]
 #[path = "wire_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "removed_tests.rs"]
+mod removed_tests;

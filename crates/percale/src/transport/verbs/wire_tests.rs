@@ -9,7 +9,7 @@ use crate::transport::verbs::credit::CREDITS;
 use crate::transport::verbs::tests::adapter;
 
 /// Two wires, connected, and two ends of a connection that they watch.
-fn wires(adapter: &Arc<Adapter>) -> (Wire, Wire) {
+pub(super) fn wires(adapter: &Arc<Adapter>) -> (Wire, Wire) {
     let (mut one, mut two) = (Wire::new(adapter).expect("a wire"), Wire::new(adapter).expect("a wire"));
     let (ours, theirs) = (one.ours(), two.ours());
     two.connect(&ours).expect("a connected wire");
