@@ -6,13 +6,14 @@ use std::sync::{Arc, OnceLock};
 use super::flags::Direction;
 use super::{Endpoint, connection};
 use crate::abi::{
-    FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_ETOOSMALL, FI_GETOPSFLAG, FI_LOG_EP_CTRL, FI_OPT_CM_DATA_SIZE,
-    FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_OPT_XPU_TRIGGER, FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias,
-    fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t,
+    FI_ALIAS, FI_ENABLE, FI_EOPBADSTATE, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_GETOPSFLAG, FI_HMEM_CUDA, FI_LOG_EP_CTRL,
+    FI_OPT_CM_DATA_SIZE, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_OPT_XPU_TRIGGER,
+    FI_RECV, FI_SETOPSFLAG, FI_TRANSMIT, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t,
 };
 use crate::address::{self, Native};
 use crate::log;
 use crate::object::{Object, code};
+use crate::region::devices;
 
 pub(super) static OPS: fi_ops_ep = fi_ops_ep {
     cancel: Some(cancel),
@@ -80,8 +81,23 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
             endpoint.setup.set_multi_minimum(unsafe { value.cast::<usize>().read_unaligned() });
             0
         }
-        (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => -libc::EINVAL,
+        (FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED) if len >= 1 => {
+            // SAFETY: the client gives a bool; read as a byte, since it may be anything.
+            let permitted = unsafe { value.cast::<u8>().read() };
+            cuda_calls(permitted != 0)
+        }
+        (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV | FI_OPT_CUDA_API_PERMITTED) => -libc::EINVAL,
         _ => -libc::ENOPROTOOPT,
+    }
+}
+
+/// Whether CUDA may be called, which it is for memory of its devices: it cannot be forbidden, and need not be allowed. Where there
+/// is no such device, fi_endpoint(3) wants that said.
+fn cuda_calls(permitted: bool) -> c_int {
+    match devices::device(FI_HMEM_CUDA, 0) {
+        Err(_) => -libc::EINVAL,
+        Ok(_) if permitted => 0,
+        Ok(_) => -FI_EOPNOTSUPP,
     }
 }
 

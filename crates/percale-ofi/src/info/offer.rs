@@ -104,7 +104,7 @@ pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<At
         tx: transmit(hints, caps)?,
         rx: receive(hints, caps)?,
         ep: endpoint(hints, kind, ep_key.len())?,
-        domain: fi_domain_attr { mr_mode, ..domain(hints, kind, domain_key.len())? },
+        domain: domain(hints, kind, mr_mode, domain_key.len())?,
         domain_key,
         ep_key,
     })
@@ -195,7 +195,7 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
     })
 }
 
-fn domain(hints: &Hints, kind: u32, key: usize) -> Result<fi_domain_attr, Why> {
+fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_domain_attr, Why> {
     let asked = &hints.domain;
     at_most("domain_attr->mr_key_size", asked.mr_key_size, key_size(asked.mr_mode))?;
     at_most("domain_attr->cq_data_size", asked.cq_data_size, WORD)?;
@@ -226,7 +226,8 @@ fn domain(hints: &Hints, kind: u32, key: usize) -> Result<fi_domain_attr, Why> {
         data_progress,
         resource_mgmt: modes::resource_management(asked.resource_mgmt)?,
         av_type: modes::vector_type(asked.av_type)?,
-        mr_key_size: key_size(asked.mr_mode),
+        mr_mode,
+        mr_key_size: key_size(mr_mode),
         cq_data_size: WORD,
         cq_cnt: OBJECTS,
         ep_cnt: OBJECTS,
@@ -263,7 +264,7 @@ fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     Ok((domain, endpoint))
 }
 
-/// Bytes of the longest key (KEY-010): who offers FI_MR_RAW may have raw ones.
+/// Bytes of the longest key (KEY-010): with FI_MR_RAW keys are raw ones.
 const fn key_size(mr_mode: c_int) -> usize {
     if mr_mode & FI_MR_RAW != 0 { RAW_KEY_BYTES } else { WORD }
 }

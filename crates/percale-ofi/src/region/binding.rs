@@ -15,6 +15,10 @@ use crate::endpoint::{Endpoint, Setup};
 use crate::log;
 use crate::object::{Object, code};
 
+/// The API version from which on regions are closed before what they are bound to: 1.17's page of fi_mr(3) is the last that is
+/// known to want it the other way round.
+const REGIONS_FIRST: u32 = fi_version(1, 18);
+
 /// What a region was bound to.
 #[derive(Default)]
 pub(super) struct Bound {
@@ -25,12 +29,12 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether closing the region has to wait for what is open: a counter, or an endpoint. From API 2.0 on programs close a region
-    /// before its endpoint (AMB-01).
+    /// Whether closing the region has to wait for what is open: a counter, or an endpoint (MR-070). Later pages of fi_mr(3) want
+    /// the region closed before its endpoint and say nothing of counters; programs of then close regions first (AMB-01).
     pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
         let counted = self.counter.as_ref().is_some_and(|counter| counter.strong_count() > 0);
-        let endpoint_first = domain.fabric.api_version < fi_version(2, 0);
-        counted || endpoint_first && self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0)
+        let reached = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0);
+        domain.fabric.api_version < REGIONS_FIRST && (counted || reached)
     }
 }
 

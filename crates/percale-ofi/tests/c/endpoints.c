@@ -68,6 +68,14 @@ static void options_of(struct two *two)
 	CHECK(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len) < 0, "read into 2 bytes");
 	ANSWERS(-FI_EINVAL, fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, 2));
 	len = sizeof(value);
+	/* FI_OPT_CUDA_API_PERMITTED, which came after 1.17: needed with memory of CUDA, or there is no CUDA. */
+	const int permitted = 10;
+	const char no = 0, yes = 1;
+	int code = fi_setopt(ep, FI_OPT_ENDPOINT, permitted, &no, 1);
+	CHECK(code == -FI_EOPNOTSUPP || code == -FI_EINVAL, "CUDA forbidden: %d", code);
+	ANSWERS(code == -FI_EINVAL ? -FI_EINVAL : 0, fi_setopt(ep, FI_OPT_ENDPOINT, permitted, &yes, 1));
+	ANSWERS(-FI_EINVAL, fi_setopt(ep, FI_OPT_ENDPOINT, permitted, &yes, 0));
+	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, FI_OPT_ENDPOINT, permitted, &value, &len));
 	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, FI_OPT_ENDPOINT, 9999, &value, &len));
 	ANSWERS(-FI_ENOPROTOOPT, fi_setopt(ep, FI_OPT_ENDPOINT, 9999, &value, len));
 	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, 77, FI_OPT_MIN_MULTI_RECV, &value, &len));

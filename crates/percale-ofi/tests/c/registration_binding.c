@@ -56,6 +56,22 @@ static void counting(void)
 	munmap(elsewhere, BYTES);
 }
 
+/* AMB-01: programs of later versions close a region before what it is bound to. */
+static void regions_first(void)
+{
+	char *memory = pages(BYTES, 1);
+	struct fid_cntr *c = counter();
+	struct fid_mr *mr = registered(&w, memory, BYTES, BOTH_WAYS, 803, 0);
+
+	ANSWERS(0, fi_mr_bind(mr, &c->fid, FI_REMOTE_WRITE));
+	served(&w, 0, 803, memory);
+	ANSWERS(0, fi_close(&mr->fid));
+	refused(&w, 0, 803, NULL, 1);
+	counts(c, 2);
+	ANSWERS(0, fi_close(&c->fid));
+	munmap(memory, BYTES);
+}
+
 /* BIND-003, MR-073: without the capability nothing is counted, and the binding says so. */
 static void not_counting(void)
 {
@@ -337,8 +353,12 @@ static void unbound(void)
 void registration_binding_groups(void)
 {
 	static const struct settings quiet_one = { .name = "uncounted", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
+	static const struct settings later = { .name = "later", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
+					       .caps = FI_RMA_EVENT, .api = FI_VERSION(1, 18) };
 
 	group("bind: counters", 0, NULL, counting);
+	if (FI_VERSION_GE(fi_version(), later.api))
+		group("bind: regions first", 0, &later, regions_first);
 	group("bind: no counters", 0, &quiet_one, not_counting);
 	group("bind: enabled with a counter", FI_MR_RMA_EVENT, NULL, enabling);
 	begin("bind: to an endpoint");

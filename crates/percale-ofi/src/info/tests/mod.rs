@@ -205,6 +205,18 @@ fn every_answer_is_a_hint_that_is_answered_the_same() {
 }
 
 #[test]
+fn an_answer_to_all_registration_modes_is_a_hint_that_is_answered_the_same() {
+    // A program that could do with raw keys is answered without them, and asks again with that answer.
+    let offered = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+    let answer = Wishes::new(|wishes| wishes.domain.mr_mode = offered).ask(API).unwrap();
+    for one in answer.all() {
+        assert_eq!((one.domain().mr_mode, one.domain().mr_key_size), (0, 8));
+        let again = ask(API, None, None, 0, &raw const one.0).map_err(|(_, why)| why).unwrap();
+        assert_eq!((again.all()[0].domain().mr_mode, again.all()[0].domain().mr_key_size), (0, 8));
+    }
+}
+
+#[test]
 fn capabilities_alone_come_back_as_asked() {
     // MPICH asks again with an answer's capabilities.
     let offered = anything().all()[0].0.caps;

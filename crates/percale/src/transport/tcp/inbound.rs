@@ -138,8 +138,11 @@ impl Inbound {
         sink: &mut impl Sink,
     ) -> Result<(), Broken> {
         let frames = if self.body.is_none() {
-            scratch[..self.carried].copy_from_slice(&self.carry[..self.carried]);
-            0..std::mem::take(&mut self.carried) + received
+            let carried = std::mem::take(&mut self.carried);
+            if carried > 0 {
+                scratch[..carried].copy_from_slice(&self.carry[..carried]);
+            }
+            0..carried + received
         } else {
             self.accept_body(received, pulls, me, sink)
         };
@@ -192,7 +195,9 @@ impl Inbound {
                 return self.begin(&head, rest, pulls, me, sink);
             }
         }
-        self.carry[..bytes.len()].copy_from_slice(bytes);
+        if !bytes.is_empty() {
+            self.carry[..bytes.len()].copy_from_slice(bytes);
+        }
         self.carried = bytes.len();
         Ok(())
     }
