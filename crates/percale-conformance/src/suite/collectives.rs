@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use percale::endpoint::Owned;
 use percale::endpoint::safe::{Cause, CollectiveOperation, Group, Joining, OperationError};
+use percale::endpoint::{Owned, Shared};
 use percale::{
     AddressSet, AtomicOp, Buffer, Collective, CollectiveWork, Counter, Datatype, ErrorCode, GroupId, OpFlags,
     PeerAddress, SharedEndpoint,
@@ -17,11 +17,12 @@ use crate::mesh::Mesh;
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 
-type Ours<'m> = Group<'m, Owned>;
-type Started<'m> = CollectiveOperation<'m, Owned>;
+pub(super) type Ours<'m> = Group<'m, Owned>;
+pub(super) type Started<'m> = CollectiveOperation<'m, Owned>;
 
-const TYPES: [Datatype; 6] = [Datatype::U8, Datatype::I16, Datatype::I32, Datatype::U64, Datatype::F32, Datatype::F64];
-const OPS: [AtomicOp; 10] = [
+pub(super) const TYPES: [Datatype; 6] =
+    [Datatype::U8, Datatype::I16, Datatype::I32, Datatype::U64, Datatype::F32, Datatype::F64];
+pub(super) const OPS: [AtomicOp; 10] = [
     AtomicOp::Min,
     AtomicOp::Max,
     AtomicOp::Sum,
@@ -35,7 +36,7 @@ const OPS: [AtomicOp; 10] = [
 ];
 
 /// What all members' elements come to, by the plainest of loops.
-fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> Vec<u8> {
     macro_rules! each {
         ($type:ty, $add:expr, $multiply:expr, $bits:expr) => {{
             let number = |bytes: &[u8]| <$type>::from_ne_bytes(bytes.try_into().expect("a whole element"));
@@ -101,7 +102,7 @@ fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Elements; floats are small whole numbers, which come to the same in any order.
-fn elements(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
+pub(super) fn elements(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count * datatype.size()];
     random.fill(&mut bytes);
     match datatype {
@@ -116,7 +117,7 @@ fn set(members: impl IntoIterator<Item = usize>) -> AddressSet {
 }
 
 /// All stations of a mesh in one group.
-fn group_of<F: Fabric>(mesh: &Mesh<F>, members: usize) -> Vec<Ours<'_>> {
+pub(super) fn group_of<F: Fabric>(mesh: &Mesh<F>, members: usize) -> Vec<Ours<'_>> {
     joined(mesh, &(0..members).collect::<Vec<_>>())
 }
 
@@ -129,16 +130,16 @@ fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> 
 }
 
 /// Drives everybody until these have ended.
-fn ends<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Result<Buffer, OperationError>> {
+pub(super) fn ends<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Result<Buffer, OperationError>> {
     mesh.until(|| started.iter().all(CollectiveOperation::is_ready).then_some(()));
     started.into_iter().map(CollectiveOperation::wait).collect()
 }
 
-fn all_good<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Vec<u8>> {
+pub(super) fn all_good<F: Fabric>(mesh: &Mesh<F>, started: Vec<Started<'_>>) -> Vec<Vec<u8>> {
     ends(mesh, started).into_iter().map(|end| end.expect("it succeeds").into_vec()).collect()
 }
 
-fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
+pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
     match end.expect_err("it fails").cause {
         Cause::Completion(error) => error.error,
         other => panic!("not posted: {other}"),
@@ -357,14 +358,14 @@ fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize)
 }
 
 /// Endpoints that make progress by themselves.
-struct Alive {
+pub(super) struct Alive {
     endpoints: Vec<SharedEndpoint>,
     _keep: (percale::AddressVector, percale::Domain),
     _watchdog: Watchdog,
 }
 
 impl Alive {
-    fn new<F: Fabric>(count: usize, what: &str) -> Self {
+    pub(super) fn new<F: Fabric>(count: usize, what: &str) -> Self {
         let watchdog = Watchdog::new(what);
         let domain = F::new(crate::random::seed()).domain(|domain| domain);
         let vector = domain.address_vector().build().expect("a vector");
@@ -376,19 +377,24 @@ impl Alive {
         let endpoints = endpoints.collect();
         Self { endpoints, _keep: (vector, domain), _watchdog: watchdog }
     }
+
+    /// All of them in one group.
+    pub(super) fn join(&self) -> Vec<Group<'_, Shared>> {
+        let set = set(0..self.endpoints.len());
+        let joining: Vec<_> = self.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
+        std::thread::scope(|scope| {
+            let waiting: Vec<_> = joining.into_iter().map(|joining| scope.spawn(|| joining.wait())).collect();
+            waiting.into_iter().map(|thread| thread.join().expect("no panic").expect("everybody joins")).collect()
+        })
+    }
 }
 
 /// Deferred work: counters start collectives and tell of their end; nobody calls anything meanwhile.
 pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Fabric>() {
     const ROUNDS: u64 = 20;
     let alive = Alive::new::<F>(3, "counters start collectives");
-    let members = alive.endpoints.len();
-    let set = set(0..members);
-    let joining: Vec<_> = alive.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
-    let groups: Vec<_> = std::thread::scope(|scope| {
-        let waiting: Vec<_> = joining.into_iter().map(|joining| scope.spawn(|| joining.wait())).collect();
-        waiting.into_iter().map(|thread| thread.join().expect("no panic").expect("everybody joins")).collect()
-    });
+    let groups = alive.join();
+    let members = groups.len();
     let start = Counter::new();
     let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
     // All of them, before anything begins: each waits for the one before.

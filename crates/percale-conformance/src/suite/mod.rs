@@ -13,6 +13,7 @@ pub mod counting;
 pub mod deferred;
 pub mod device_driver;
 pub mod devices;
+pub mod exchanges;
 pub mod flow;
 pub mod local_keys;
 pub mod messages;
@@ -210,6 +211,10 @@ macro_rules! conformance {
                 floats_come_to_the_same_bits_everywhere,
                 groups_keep_to_themselves,
                 what_is_no_collective_is_refused;
+            exchanges:
+                random_exchanges_do_what_a_plain_model_does,
+                what_is_given_stays_and_every_root_gets_its_own,
+                what_is_no_exchange_is_refused;
             flow:
                 msg_013_past_the_cap_nothing_is_lost_and_inject_waits,
                 msg_014_both_may_send_long_messages_before_either_receives,
@@ -287,6 +292,9 @@ macro_rules! conformance {
             collectives:
                 members_that_disagree_are_told,
                 flt_003_a_member_that_leaves_holds_nobody_up;
+            exchanges:
+                members_that_disagree_about_an_exchange_are_told,
+                flt_003_a_member_that_leaves_holds_no_exchange_up;
             connected:
                 con_013_a_connection_is_made_and_used,
                 con_014_sends_wait_for_the_connection,
@@ -323,6 +331,8 @@ macro_rules! conformance {
                 ctx_006_threads_drive_contexts_of_their_own;
             collectives:
                 dwq_020_counters_start_collectives_which_go_on_by_themselves;
+            exchanges:
+                dwq_020_counters_start_exchanges_which_go_on_by_themselves;
             connections_shared:
                 con_021_events_are_waited_for_by_shared_endpoints,
                 con_021_automatic_progress_connects,

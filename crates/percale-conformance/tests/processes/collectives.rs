@@ -1,8 +1,9 @@
-//! Groups of processes: sums over them, and members that are killed.
+//! Groups of processes: sums over them, what they exchange, and members that are killed.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use percale::endpoint::safe::{Cause, Group};
+use percale::endpoint::safe::{Cause, CollectiveRequest, Group, OperationError};
 use percale::endpoint::{Access, Endpoint};
 use percale::{AddressSet, AtomicOp, Datatype};
 use percale_conformance::peers::{Open, open_as_told};
@@ -13,6 +14,8 @@ use rustix::process::Signal;
 crate::on!(shm, tcp: {
     sums_over_processes_are_right,
     flt_001_a_killed_member_ends_every_sum,
+    exchanges_of_processes_are_right,
+    flt_001_a_killed_member_ends_every_exchange,
 });
 
 /// How long a sum may take to fail before a test gives up.
@@ -39,11 +42,11 @@ fn set(open: &Open, addresses: &str) -> AddressSet {
     addresses.split(',').map(|address| open.insert(address)).collect()
 }
 
-/// The members of a group, in processes of their own; they have joined.
-fn start(transport: &str, members: usize, bytes: usize, rounds: u64) -> Vec<Helper> {
+/// The members of a group, in processes of their own, that do this; they have joined.
+fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64) -> Vec<Helper> {
     let (bytes, rounds) = (bytes.to_string(), rounds.to_string());
     let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BYTES", &bytes), ("PERCALE_ROUNDS", &rounds)];
-    let mut all: Vec<Helper> = (0..members).map(|_| Helper::start("summand", &variables)).collect();
+    let mut all: Vec<Helper> = (0..members).map(|_| Helper::start(role, &variables)).collect();
     let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
     all.iter_mut().for_each(|helper| helper.tell(&addresses.join(",")));
     all.iter_mut().for_each(|helper| assert_eq!(helper.hear(), "joined"));
@@ -52,7 +55,59 @@ fn start(transport: &str, members: usize, bytes: usize, rounds: u64) -> Vec<Help
 
 /// A member: sums until it is told not to, or a sum fails.
 pub(crate) fn summand() {
-    let _watchdog = Watchdog::new("a member of a group of processes");
+    rounds("a member of a group of processes that sums", |group, round, bytes| {
+        let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
+        let result = sum.start().expect("it is posted").wait_for(PATIENCE)?;
+        assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}");
+        Ok(())
+    });
+}
+
+/// The number that a member has for another in a round.
+const fn number(from: usize, to: usize, round: u64) -> u64 {
+    (from as u64) << 32 | (to as u64) << 16 | round & 0xFFFF
+}
+
+/// A member: exchanges blocks until it is told not to, or that fails. Everybody is the root in turn.
+pub(crate) fn exchanger() {
+    rounds("a member of a group of processes that exchanges", |group, round, bytes| {
+        let (rank, members) = (group.rank(), group.size());
+        let root = round as usize % members;
+        let block = |from: usize, to: usize| number(from, to, round).to_ne_bytes().repeat(bytes / 8);
+        let blocks = |of: &dyn Fn(usize) -> Vec<u8>| (0..members).flat_map(of).collect::<Vec<u8>>();
+        let check = |what: &str, request: CollectiveRequest<'_, _>, wanted: &[u8], own: Range<usize>| {
+            let ended = request.start().expect("it is posted").wait_for(PATIENCE);
+            let told =
+                |error: &OperationError| eprintln!("round {round}, {what}, {rank} of {members}: {}", error.cause);
+            let result = ended.inspect_err(told)?.into_vec();
+            assert!(result[own.clone()] == wanted[own], "a wrong {what} in round {round}");
+            Ok::<(), OperationError>(())
+        };
+        let (all, own) = (0..members * bytes, rank * bytes..(rank + 1) * bytes);
+        let wanted = blocks(&|from| block(from, from));
+        let given = blocks(&|of| if of == rank { block(rank, rank) } else { vec![0; bytes] });
+        check("all-gather", group.allgather(given.clone()), &wanted, all.clone())?;
+        let given_here = if rank == root { given } else { block(rank, rank) };
+        let (wanted, whole) = if rank == root { (wanted, all.clone()) } else { (given_here.clone(), 0..bytes) };
+        check("gather", group.gather(root, given_here), &wanted, whole.clone())?;
+        let to_all = blocks(&|to| block(rank, to));
+        check("all-to-all", group.alltoall(to_all.clone()), &blocks(&|from| block(from, rank)), all)?;
+        let given = if rank == root { to_all } else { vec![0; bytes] };
+        let wanted = if rank == root { given.clone() } else { block(root, rank) };
+        check("scatter", group.scatter(root, given), &wanted, whole)?;
+        let ranks: u64 = (0..members as u64).sum();
+        let summed = blocks(&|of| (of as u64 * members as u64 + ranks).to_ne_bytes().repeat(bytes / 8));
+        let given = blocks(&|of| (of as u64 + rank as u64).to_ne_bytes().repeat(bytes / 8));
+        check("part of a sum", group.reduce_scatter(AtomicOp::Sum, Datatype::U64, given), &summed, own)
+    });
+}
+
+/// A member of a group: does this until it is told not to, or it fails.
+fn rounds(
+    name: &'static str,
+    mut act: impl FnMut(&Group<'_, percale::endpoint::Owned>, u64, usize) -> Result<(), OperationError>,
+) {
+    let _watchdog = Watchdog::new(name);
     let open = open_as_told();
     let (bytes, rounds) = (told("PERCALE_BYTES"), told("PERCALE_ROUNDS"));
     let (bytes, rounds): (usize, u64) = (bytes.parse().expect("a number"), rounds.parse().expect("a number"));
@@ -65,25 +120,39 @@ pub(crate) fn summand() {
             say("right");
             break;
         }
-        let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
-        match sum.start().expect("it is posted").wait_for(PATIENCE) {
-            Ok(result) => assert!(is_sum(&result.into_vec(), members.len(), round), "a wrong sum in round {round}"),
-            Err(error) => {
-                let Cause::Completion(cause) = error.cause else { panic!("round {round}: {}", error.cause) };
-                say(&format!("failed: {cause}"));
-                break;
-            }
+        if let Err(error) = act(&group, round, bytes) {
+            let Cause::Completion(cause) = error.cause else { panic!("round {round}: {}", error.cause) };
+            say(&format!("failed: {cause}"));
+            break;
         }
     }
-    drop(ask());
+    // The others may still wait for this one to hear them, as of any message.
+    std::thread::scope(|scope| {
+        let told = scope.spawn(ask);
+        while !told.is_finished() {
+            if !open.endpoint.progress() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
 }
 
 fn sums_over_processes_are_right(transport: &str) {
     let _watchdog = Watchdog::new("sums over processes are right");
-    for (members, bytes, rounds) in
-        [(2, SHORT, 300), (4, SHORT, 200), (8, SHORT, 60), (2, LONG, 10), (4, LONG, 8), (8, LONG, 4)]
-    {
-        let mut all = start(transport, members, bytes, rounds);
+    let all = [(2, SHORT, 300), (4, SHORT, 200), (8, SHORT, 60), (2, LONG, 10), (4, LONG, 8), (8, LONG, 4)];
+    are_right(transport, "summand", &all);
+}
+
+fn exchanges_of_processes_are_right(transport: &str) {
+    let _watchdog = Watchdog::new("exchanges of processes are right");
+    let all = [(2, SHORT, 100), (5, SHORT, 60), (8, SHORT, 40), (2, LONG, 4), (3, LONG, 4), (8, LONG / 4, 2)];
+    are_right(transport, "exchanger", &all);
+}
+
+/// So many members, with so many bytes, get what they should so often.
+fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
+    for &(members, bytes, rounds) in all {
+        let mut all = start(transport, role, members, bytes, rounds);
         for helper in &mut all {
             assert_eq!(helper.hear(), "right", "{members} processes, {bytes} bytes");
         }
@@ -95,9 +164,22 @@ fn sums_over_processes_are_right(transport: &str) {
 /// One is killed in the middle of it: every sum of the others ends in error, and nobody hangs.
 fn flt_001_a_killed_member_ends_every_sum(transport: &str) {
     let _watchdog = Watchdog::new("a killed member ends every sum");
-    for (members, bytes) in [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)] {
-        let mut all = start(transport, members, bytes, u64::MAX);
+    let all = [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)];
+    a_killed_member_ends_it(transport, "summand", &all);
+}
+
+/// The same of what they exchange.
+fn flt_001_a_killed_member_ends_every_exchange(transport: &str) {
+    let _watchdog = Watchdog::new("a killed member ends every exchange");
+    let all = [(2, SHORT), (3, SHORT), (5, SHORT), (8, SHORT), (2, LONG), (3, LONG), (5, LONG / 4)];
+    a_killed_member_ends_it(transport, "exchanger", &all);
+}
+
+fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) {
+    for &(members, bytes) in all {
+        let mut all = start(transport, role, members, bytes, u64::MAX);
         let victim = (members + bytes / 8) % members;
+        println!("{members} processes, {bytes} bytes: rank {victim} is killed");
         std::thread::sleep(Duration::from_millis(20));
         all[victim].signal(Signal::KILL);
         let mut killed = all.remove(victim);

@@ -54,6 +54,7 @@ fn helper() {
         ("echo", peers::echo),
         ("farewell", peers::farewell),
         ("summand", collectives::summand),
+        ("exchanger", collectives::exchanger),
         ("server", connected::server),
         ("client", connected::client),
         ("silent-listener", connected::silent_listener),

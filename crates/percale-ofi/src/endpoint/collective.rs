@@ -1,4 +1,7 @@
-//! Collectives (fi_collective(3)): barriers, broadcasts, reductions.
+//! Collectives (fi_collective(3)): barriers, broadcasts, reductions, exchanges.
+//!
+//! Where members have blocks for each other (all-gather, all-to-all, reduce-scatter, scatter, gather), `count` is the number of elements
+//! of one block, as in libfabric's own all-gather and scatter; the manual does not say.
 //!
 //! With FI_MR_COLLECTIVE, and with FI_MR_LOCAL, their memory is described, as [`described`](super::described) says: with the
 //! first, by regions that were registered with FI_COLLECTIVE too (MR-044, MR-045).
@@ -13,8 +16,9 @@ use super::atomic::What;
 use super::trigger::Begins;
 use super::{Endpoint, answer, described, local};
 use crate::abi::{
-    FI_ALLREDUCE, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_LOG_EP_DATA, FI_REDUCE, fi_addr_t, fi_atomic_attr,
-    fi_collective_attr, fi_ops_collective, fid_domain, fid_ep,
+    FI_ALLGATHER, FI_ALLREDUCE, FI_ALLTOALL, FI_BARRIER, FI_BROADCAST, FI_EBADFLAGS, FI_GATHER, FI_LOG_EP_DATA,
+    FI_REDUCE, FI_REDUCE_SCATTER, FI_SCATTER, fi_addr_t, fi_atomic_attr, fi_collective_attr, fi_ops_collective,
+    fid_domain, fid_ep,
 };
 use crate::log;
 use crate::object::Object;
@@ -23,8 +27,13 @@ pub(super) static OPS: fi_ops_collective = fi_ops_collective {
     size: size_of::<fi_ops_collective>(),
     barrier: Some(barrier),
     broadcast: Some(broadcast),
+    alltoall: Some(alltoall),
     allreduce: Some(allreduce),
+    allgather: Some(allgather),
+    reduce_scatter: Some(reduce_scatter),
     reduce: Some(reduce),
+    scatter: Some(scatter),
+    gather: Some(gather),
     barrier2: Some(barrier2),
     ..fi_ops_collective::REFUSING
 };
@@ -67,13 +76,28 @@ impl Endpoint {
         let Call { group, what, elements, count, source, result, flags, context } = call;
         let begins = Begins::of(flags);
         let flags = self.flags_for(&self.transmit, begins, flags)? & OpFlags::COMPLETION.union(OpFlags::DEVICE);
-        let bytes = count.checked_mul(elements.datatype.size()).ok_or(INVALID)?;
-        let check = |elements: Elements, rights| {
+        let (rank, members) = match what {
+            Collective::Barrier | Collective::Broadcast { .. } | Collective::Allreduce | Collective::Reduce { .. } => {
+                // However many there are; memory that a member needs not is not given.
+                (what.root().unwrap_or(0), 1)
+            }
+            _ => self.place(group)?,
+        };
+        let (given, got) = what.blocks(members, rank);
+        let block = count.checked_mul(elements.datatype.size()).ok_or(INVALID)?;
+        let bytes = |blocks: usize| block.checked_mul(blocks).filter(|bytes| isize::try_from(*bytes).is_ok());
+        // What is broadcast is read where the others get it.
+        let broadcast = matches!(what, Collective::Broadcast { .. });
+        let reads = broadcast && result.buf.is_null();
+        let (given, got) = (bytes(given).ok_or(INVALID)?, bytes(got).ok_or(INVALID)?);
+        let check = |elements: Elements, bytes, rights| {
             self.setup().domain().covers_collective(elements.desc, elements.buf.addr(), bytes, rights)
         };
-        let takes = !result.buf.is_null() && bytes > 0;
-        let sends = !source.buf.is_null() && bytes > 0;
-        if sends && !check(source, described::FROM) || takes && !check(result, described::INTO) {
+        let sends = !source.buf.is_null() && (given > 0 || reads && got > 0);
+        let takes = !result.buf.is_null() && got > 0;
+        if sends && !check(source, if reads { got } else { given }, described::FROM)
+            || takes && !check(result, got, described::INTO)
+        {
             log::warning!(
                 FI_LOG_EP_DATA,
                 "a collective was not posted: its memory is described by its own region's fi_mr_desc, which has the rights for that"
@@ -81,7 +105,7 @@ impl Endpoint {
             return Err(INVALID);
         }
         // SAFETY: promised by the caller.
-        let segment = |elements: Elements, there: bool| unsafe {
+        let segment = |elements: Elements, bytes: usize, there: bool| unsafe {
             if there { local::piece(elements.buf, bytes) } else { Segment::EMPTY }
         };
         let work = CollectiveWork {
@@ -90,9 +114,8 @@ impl Endpoint {
             op: elements.op,
             datatype: elements.datatype,
             count,
-            source: segment(source, sends),
-            // What is broadcast lies where the others get it.
-            result: segment(if takes { result } else { source }, takes || sends && !what.combines()),
+            source: segment(source, given, sends && !reads),
+            result: segment(if reads { source } else { result }, got, takes || sends && reads),
             context: local::context(context),
             flags,
         };
@@ -111,6 +134,11 @@ impl Endpoint {
         let (own, _) = port.rank_in(id).ok_or(INVALID)?;
         let root = port.rank_of(id, self.peer(member)).ok_or(INVALID)?;
         Ok((root, own == root))
+    }
+
+    /// This endpoint's rank in a group, and how many members that has.
+    fn place(&self, group: fi_addr_t) -> Result<(usize, usize), isize> {
+        self.port()?.rank_in(GroupId::from_u64(group)).ok_or(INVALID)
     }
 }
 
@@ -208,6 +236,123 @@ unsafe extern "C" fn reduce(
     }))
 }
 
+unsafe extern "C" fn alltoall(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    datatype: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(What::of(datatype, 0).and_then(|elements| {
+        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+        let what = Collective::Alltoall;
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+unsafe extern "C" fn allgather(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    datatype: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(What::of(datatype, 0).and_then(|elements| {
+        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+        let what = Collective::Allgather;
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+unsafe extern "C" fn reduce_scatter(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    datatype: u32,
+    op: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(reduction(datatype, op).and_then(|elements| {
+        let (source, result) = (Elements { buf, desc }, Elements { buf: result, desc: result_desc });
+        let what = Collective::ReduceScatter;
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+unsafe extern "C" fn scatter(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    root: fi_addr_t,
+    datatype: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(endpoint.rank(group, root).and_then(|(root, ours)| {
+        let elements = What::of(datatype, 0)?;
+        let source = if ours { Elements { buf, desc } } else { Elements::NONE };
+        let result = Elements { buf: result, desc: result_desc };
+        let what = Collective::Scatter { root };
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
+unsafe extern "C" fn gather(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    count: usize,
+    desc: *mut c_void,
+    result: *mut c_void,
+    result_desc: *mut c_void,
+    group: fi_addr_t,
+    root: fi_addr_t,
+    datatype: u32,
+    flags: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of ours.
+    let endpoint = unsafe { Endpoint::of(ep) };
+    either(endpoint.rank(group, root).and_then(|(root, ours)| {
+        let elements = What::of(datatype, 0)?;
+        let source = Elements { buf, desc };
+        let result = if ours { Elements { buf: result, desc: result_desc } } else { Elements::NONE };
+        let what = Collective::Gather { root };
+        // SAFETY: the client's memory.
+        unsafe { endpoint.collective(Call { group, what, elements, count, source, result, flags, context }) }
+    }))
+}
+
 /// fi_query_collective(3).
 pub(crate) unsafe extern "C" fn query(
     _domain: *mut fid_domain,
@@ -222,14 +367,16 @@ pub(crate) unsafe extern "C" fn query(
     }
     let datatype = match coll {
         FI_BARRIER => Ok(None),
-        FI_BROADCAST => What::of(attr.datatype, 0).map(Some),
-        FI_ALLREDUCE | FI_REDUCE => reduction(attr.datatype, attr.op).map(Some),
+        FI_BROADCAST | FI_ALLTOALL | FI_ALLGATHER | FI_SCATTER | FI_GATHER => What::of(attr.datatype, 0).map(Some),
+        FI_ALLREDUCE | FI_REDUCE | FI_REDUCE_SCATTER => reduction(attr.datatype, attr.op).map(Some),
         _ => Err(-(libc::ENOSYS as isize)),
     };
     match datatype {
         Ok(what) => {
             let size = what.map_or(0, |what| what.datatype.size());
-            let count = isize::MAX as usize / size.max(1);
+            // All members' blocks are in memory somewhere.
+            let blocks = if matches!(coll, FI_BROADCAST | FI_ALLREDUCE | FI_REDUCE) { 1 } else { MEMBER_LIMIT };
+            let count = isize::MAX as usize / size.max(1) / blocks;
             attr.datatype_attr = fi_atomic_attr { count: if size == 0 { 0 } else { count }, size };
             attr.max_members = MEMBER_LIMIT;
             0

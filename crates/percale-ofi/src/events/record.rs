@@ -225,6 +225,11 @@ impl Record {
         )
     }
 
+    /// Whether it is a connection request, which comes with what the client answers it by.
+    pub(super) const fn is_request(&self) -> bool {
+        matches!(self, Self::Connection { request: Some(_), .. })
+    }
+
     /// Bytes that a client must have room for.
     pub(super) fn least(&self) -> usize {
         match self {

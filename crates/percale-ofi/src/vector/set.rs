@@ -16,9 +16,15 @@ use crate::log;
 use crate::object::{self, Object};
 
 /// The collectives that groups have.
-const HERE: u64 = FI_BARRIER_SET | FI_BROADCAST_SET | FI_ALLREDUCE_SET | FI_REDUCE_SET;
-/// Those that they have not.
-const MISSING: u64 = FI_ALLTOALL_SET | FI_ALLGATHER_SET | FI_REDUCE_SCATTER_SET | FI_SCATTER_SET | FI_GATHER_SET;
+const HERE: u64 = FI_BARRIER_SET
+    | FI_BROADCAST_SET
+    | FI_ALLTOALL_SET
+    | FI_ALLREDUCE_SET
+    | FI_ALLGATHER_SET
+    | FI_REDUCE_SCATTER_SET
+    | FI_REDUCE_SET
+    | FI_SCATTER_SET
+    | FI_GATHER_SET;
 
 /// Numbers that are looked at for a range.
 const RANGE: u64 = 1 << 24;
@@ -90,8 +96,8 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
         log::warning!(FI_LOG_AV, "fi_av_set: {why}");
         Err(libc::EINVAL)
     };
-    if attr.flags & MISSING != 0 || attr.comm_key_size != 0 {
-        log::warning!(FI_LOG_AV, "fi_av_set: there are barriers, broadcasts and reductions, and no communication keys");
+    if attr.comm_key_size != 0 {
+        log::warning!(FI_LOG_AV, "fi_av_set: there are no communication keys");
         return Err(libc::ENOSYS);
     }
     if attr.flags & !(HERE | FI_UNIVERSE) != 0 {

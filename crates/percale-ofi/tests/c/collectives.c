@@ -1,4 +1,4 @@
-/* Sets of addresses, groups, and what they do (fi_av_set(3), fi_collective(3)). Names of groups begin with the requirements that they answer for. */
+/* Groups, and what they do (fi_collective(3)). Names of groups begin with the requirements that they answer for. */
 #include "every.h"
 
 static struct settings how = { .name = "collectives", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .caps = FI_COLLECTIVE };
@@ -97,62 +97,6 @@ static void done(struct group *g, int first)
 	}
 }
 
-/* What sets are, and what they are not. */
-static void sets(void)
-{
-	struct fi_av_attr av_attr = { .type = FI_AV_TABLE, .count = 8 };
-	struct fi_av_set_attr range = { .start_addr = 1, .end_addr = 7, .stride = 2 };
-	struct fi_av_set_attr all = { .start_addr = FI_ADDR_NOTAVAIL, .end_addr = FI_ADDR_NOTAVAIL, .flags = FI_UNIVERSE | FI_ALLREDUCE_SET };
-	struct fid_av_set *odd, *every, *other;
-	struct fid_av *av, *map;
-	struct room room;
-	fi_addr_t address, peers[8];
-
-	open_room(&room, &how);
-	NEEDS(fi_av_open(room.domain, &av_attr, &av, NULL));
-	for (int n = 0; n < 8; n++) {
-		struct { unsigned short family, port; unsigned char ip[4], zero[8]; } name = { 2, (unsigned short)(n + 1), { 127, 0, 0, 1 }, { 0 } };
-		ANSWERS(1, fi_av_insert(av, &name, 1, &peers[n], 0, NULL));
-	}
-	NEEDS(fi_av_set(av, &range, &odd, NULL));
-	NEEDS(fi_av_set(av, &all, &every, NULL));
-	range.count = 3;
-	ANSWERS(-FI_EINVAL, fi_av_set(av, &range, &other, NULL));
-	range = (struct fi_av_set_attr){ .start_addr = 3, .end_addr = 1, .stride = 1 };
-	ANSWERS(-FI_EINVAL, fi_av_set(av, &range, &other, NULL));
-	all.flags = FI_ALLTOALL_SET;
-	ANSWERS(-FI_ENOSYS, fi_av_set(av, &all, &other, NULL));
-	/* The odd ones are in already, the even ones not. */
-	for (int n = 0; n < 8; n++) {
-		ANSWERS(n % 2 ? -FI_EINVAL : 0, fi_av_set_insert(odd, peers[n]));
-		ANSWERS(-FI_EINVAL, fi_av_set_insert(every, peers[n]));
-	}
-	ANSWERS(-FI_EINVAL, fi_av_set_insert(odd, 99));
-	ANSWERS(0, fi_av_set_remove(odd, 4));
-	ANSWERS(-FI_EINVAL, fi_av_set_remove(odd, 4));
-	ANSWERS(0, fi_av_set_diff(every, odd));
-	ANSWERS(0, fi_av_set_remove(every, 4));
-	ANSWERS(-FI_EINVAL, fi_av_set_remove(every, 0));
-	ANSWERS(0, fi_av_set_union(every, odd));
-	ANSWERS(0, fi_av_set_intersect(every, odd));
-	ANSWERS(-FI_EINVAL, fi_av_set_insert(every, 7));
-	ANSWERS(0, fi_av_set_insert(every, 4));
-	ANSWERS(0, fi_av_set_addr(every, &address));
-	CHECK(address != FI_ADDR_NOTAVAIL, "no address");
-	/* The vector stays while its sets do. */
-	ANSWERS(-FI_EBUSY, fi_close(&av->fid));
-	ANSWERS(0, fi_close(&odd->fid));
-	ANSWERS(0, fi_close(&every->fid));
-	ANSWERS(0, fi_close(&av->fid));
-	/* Numbers of a map are no range. */
-	av_attr.type = FI_AV_MAP;
-	NEEDS(fi_av_open(room.domain, &av_attr, &map, NULL));
-	all.flags = FI_UNIVERSE;
-	ANSWERS(-FI_EINVAL, fi_av_set(map, &all, &other, NULL));
-	ANSWERS(0, fi_close(&map->fid));
-	close_room(&room);
-}
-
 static void queries(struct fid_domain *domain)
 {
 	struct fi_collective_attr attr = { .op = FI_SUM, .datatype = FI_UINT64 };
@@ -169,9 +113,18 @@ static void queries(struct fid_domain *domain)
 	attr.datatype = FI_VOID;
 	attr.op = FI_NOOP;
 	ANSWERS(0, fi_query_collective(domain, FI_BARRIER, &attr, 0));
-	ANSWERS(-FI_ENOSYS, fi_query_collective(domain, FI_ALLTOALL, &attr, 0));
-	ANSWERS(-FI_ENOSYS, fi_query_collective(domain, FI_ALLGATHER, &attr, 0));
-	ANSWERS(-FI_ENOSYS, fi_query_collective(domain, FI_SCATTER, &attr, 0));
+	/* What combines nothing takes any operation there is, and needs a type. */
+	ANSWERS(-FI_EOPNOTSUPP, fi_query_collective(domain, FI_ALLGATHER, &attr, 0));
+	attr.datatype = FI_UINT32;
+	for (int coll = FI_ALLTOALL; coll <= FI_GATHER; coll++) {
+		const int combines = coll == FI_ALLREDUCE || coll == FI_REDUCE_SCATTER || coll == FI_REDUCE;
+		attr.op = FI_NOOP;
+		ANSWERS(combines ? -FI_EOPNOTSUPP : 0, fi_query_collective(domain, coll, &attr, 0));
+		attr.op = FI_BXOR;
+		ANSWERS(0, fi_query_collective(domain, coll, &attr, 0));
+		CHECK(attr.datatype_attr.size == 4 && attr.datatype_attr.count > 1 << 20 && attr.max_members > 1000, "collective %d: %zu", coll, attr.max_members);
+	}
+	ANSWERS(-FI_ENOSYS, fi_query_collective(domain, FI_GATHER + 1, &attr, 0));
 	ANSWERS(-FI_EINVAL, fi_query_collective(domain, FI_BARRIER, NULL, 0));
 }
 
@@ -222,6 +175,70 @@ static void operations(struct group *g)
 	free(in), free(out[0]), free(out[1]);
 }
 
+/* Blocks for each other: count is of one. Members give 1000 * their rank + the number of the element. */
+static void exchanges(struct group *g)
+{
+	enum { LONG = 1 << 16 };
+	uint64_t *in[2], *out[2];
+	int first = 700;
+
+	for (int side = 0; side < 2; side++) {
+		in[side] = calloc(2 * LONG, 8), out[side] = calloc(2 * LONG, 8);
+		MUST(in[side] && out[side], "out of memory");
+		for (size_t at = 0; at < 2 * LONG; at++)
+			in[side][at] = (uint64_t)side * 1000 + at;
+	}
+	for (size_t count = 1; count <= LONG; count *= 256) {
+		for (int side = 0; side < 2; side++)
+			ANSWERS(0, fi_allgather(g->sides[side]->ep, in[side], count, NULL, out[side], NULL, address_of(g, side), FI_UINT64, 0, context(first + side)));
+		done(g, first);
+		for (int side = 0; side < 2; side++)
+			for (int of = 0; of < 2; of++)
+				CHECK(!memcmp(out[side] + (size_t)of * count, in[of], count * 8), "%zu elements of %d for %d", count, of, side);
+		first += 2;
+		for (int side = 0; side < 2; side++)
+			ANSWERS(0, fi_alltoall(g->sides[side]->ep, in[side], count, NULL, out[side], NULL, address_of(g, side), FI_UINT64, 0, context(first + side)));
+		done(g, first);
+		for (int side = 0; side < 2; side++)
+			for (int of = 0; of < 2; of++)
+				CHECK(!memcmp(out[side] + (size_t)of * count, in[of] + (size_t)side * count, count * 8), "%zu elements of %d for %d", count, of, side);
+		first += 2;
+		for (int side = 0; side < 2; side++)
+			ANSWERS(0, fi_reduce_scatter(g->sides[side]->ep, in[side], count, NULL, out[side], NULL, address_of(g, side), FI_UINT64, FI_SUM, 0, context(first + side)));
+		done(g, first);
+		for (int side = 0; side < 2; side++)
+			for (size_t at = 0; at < count; at++)
+				MUST(out[side][at] == 1000 + 2 * ((size_t)side * count + at), "element %zu of %zu", at, count);
+		first += 2;
+		for (int root = 0; root < 2; root++) {
+			/* The others have no elements, or want none. */
+			for (int side = 0; side < 2; side++)
+				ANSWERS(0, fi_scatter(g->sides[side]->ep, side == root ? in[side] : NULL, count, NULL, out[side], NULL, address_of(g, side), g->members[side][root], FI_UINT64, 0, context(first + side)));
+			done(g, first);
+			for (int side = 0; side < 2; side++)
+				CHECK(!memcmp(out[side], in[root] + (size_t)side * count, count * 8), "%zu elements for %d", count, side);
+			first += 2;
+			for (int side = 0; side < 2; side++)
+				ANSWERS(0, fi_gather(g->sides[side]->ep, in[side], count, NULL, side == root ? out[side] : NULL, NULL, address_of(g, side), g->members[side][root], FI_UINT64, 0, context(first + side)));
+			done(g, first);
+			for (int of = 0; of < 2; of++)
+				CHECK(!memcmp(out[root] + (size_t)of * count, in[of], count * 8), "%zu elements of %d", count, of);
+			first += 2;
+		}
+	}
+	/* In place. */
+	for (int side = 0; side < 2; side++) {
+		memcpy(out[side], in[side], 80);
+		ANSWERS(0, fi_alltoall(g->sides[side]->ep, out[side], 5, NULL, out[side], NULL, address_of(g, side), FI_UINT64, 0, context(first + side)));
+	}
+	done(g, first);
+	for (int side = 0; side < 2; side++)
+		for (int of = 0; of < 2; of++)
+			CHECK(!memcmp(out[side] + 5 * of, in[of] + 5 * side, 40), "of %d for %d", of, side);
+	for (int side = 0; side < 2; side++)
+		free(in[side]), free(out[side]);
+}
+
 static void refused_by(struct group *g)
 {
 	uint64_t in[4] = { 1, 2, 3, 4 }, out[4];
@@ -237,11 +254,17 @@ static void refused_by(struct group *g)
 	ANSWERS(-FI_EOPNOTSUPP, fi_allreduce(ep, in, 4, NULL, out, NULL, group, FI_DOUBLE, FI_BOR, 0, NULL));
 	ANSWERS(-FI_EOPNOTSUPP, fi_allreduce(ep, in, 4, NULL, out, NULL, group, FI_UINT64, FI_ATOMIC_WRITE, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_allreduce(ep, in, 4, NULL, NULL, NULL, group, FI_UINT64, FI_SUM, 0, NULL));
-	ANSWERS(-FI_ENOSYS, fi_alltoall(ep, in, 4, NULL, out, NULL, group, FI_UINT64, 0, NULL));
-	ANSWERS(-FI_ENOSYS, fi_allgather(ep, in, 4, NULL, out, NULL, group, FI_UINT64, 0, NULL));
-	ANSWERS(-FI_ENOSYS, fi_reduce_scatter(ep, in, 4, NULL, out, NULL, group, FI_UINT64, FI_SUM, 0, NULL));
-	ANSWERS(-FI_ENOSYS, fi_scatter(ep, in, 4, NULL, out, NULL, group, 0, FI_UINT64, 0, NULL));
-	ANSWERS(-FI_ENOSYS, fi_gather(ep, in, 4, NULL, out, NULL, group, 0, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_alltoall(ep, in, 2, NULL, NULL, NULL, group, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_alltoall(ep, in, 2, NULL, out, NULL, 12345, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_allgather(ep, NULL, 2, NULL, out, NULL, group, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_allgather(ep, in, SIZE_MAX / 9, NULL, out, NULL, group, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EOPNOTSUPP, fi_allgather(ep, in, 2, NULL, out, NULL, group, FI_VOID, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_reduce_scatter(ep, NULL, 2, NULL, out, NULL, group, FI_UINT64, FI_SUM, 0, NULL));
+	ANSWERS(-FI_EOPNOTSUPP, fi_reduce_scatter(ep, in, 2, NULL, out, NULL, group, FI_DOUBLE, FI_BOR, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_scatter(ep, in, 2, NULL, out, NULL, group, 4711, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_scatter(ep, NULL, 2, NULL, out, NULL, group, g->members[0][0], FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_gather(ep, in, 2, NULL, out, NULL, group, 4711, FI_UINT64, 0, NULL));
+	ANSWERS(-FI_EINVAL, fi_gather(ep, in, 2, NULL, NULL, NULL, group, g->members[0][0], FI_UINT64, 0, NULL));
 	/* There is no inline function for this one. */
 	ANSWERS(-FI_ENOSYS, ep->collective->msg(ep, &msg, &result, NULL, 1, 0));
 	/* A set without this endpoint, and one that is none. */
@@ -295,6 +318,19 @@ static void registered_memory(void)
 		done(&g, 0);
 		for (int at = 0; at < 64; at++)
 			CHECK(out[0][at] == 2 * (uint64_t)at && out[1][at] == 2 * (uint64_t)at, "element %d", at);
+		/* All blocks are looked at, and nothing of what a member needs not. */
+		ANSWERS(-FI_EINVAL, fi_allgather(ep, in[0], 33, in_desc, out[0], out_desc, group, FI_UINT64, 0, NULL));
+		ANSWERS(-FI_EINVAL, fi_alltoall(ep, in[0], 33, in_desc, out[0], out_desc, group, FI_UINT64, 0, NULL));
+		ANSWERS(-FI_EINVAL, fi_scatter(ep, in[0], 32, out_desc, out[0], out_desc, group, g.members[0][0], FI_UINT64, 0, NULL));
+		ANSWERS(-FI_EINVAL, fi_gather(ep, in[0], 32, in_desc, out[0], in_desc, group, g.members[0][0], FI_UINT64, 0, NULL));
+		for (int side = 0; side < 2; side++)
+			ANSWERS(0, fi_allgather(g.sides[side]->ep, in[side], 32, fi_mr_desc(good[side][0]), out[side], fi_mr_desc(good[side][1]), address_of(&g, side), FI_UINT64, 0, context(side)));
+		done(&g, 0);
+		for (int at = 0; at < 32; at++)
+			CHECK(out[0][32 + at] == (uint64_t)at && out[1][at] == (uint64_t)at, "element %d", at);
+		for (int side = 0; side < 2; side++)
+			ANSWERS(0, fi_gather(g.sides[side]->ep, in[side], 32, fi_mr_desc(good[side][0]), side ? NULL : out[0], side ? NULL : out_desc, address_of(&g, side), g.members[side][0], FI_UINT64, 0, context(side)));
+		done(&g, 0);
 		/* A barrier has no memory. */
 		for (int side = 0; side < 2; side++)
 			ANSWERS(0, fi_barrier(g.sides[side]->ep, address_of(&g, side), context(side)));
@@ -359,13 +395,14 @@ void collective_groups(void)
 	if (!is_there("collectives"))
 		return;
 	begin("address sets");
-	sets();
+	address_sets();
 	end();
 	begin("collectives");
 	open_two(&two, &how);
 	open_group(&g, &two);
 	queries(two.room.domain);
 	operations(&g);
+	exchanges(&g);
 	refused_by(&g);
 	quiet(&two.pair);
 	close_group(&g);

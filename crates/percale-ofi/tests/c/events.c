@@ -44,7 +44,12 @@ static void writing(struct room *room)
 	CHECK(event == 1000 && got.entry.data == 0, "event %u", event);
 	/* Too little room takes nothing either. */
 	ANSWERS(-FI_ETOOSMALL, fi_eq_read(eq, &event, &got, sizeof(got) - 1, 0));
-	for (int n = 0; n < 20; n++) {
+	/* No memory at all: which event it is, and nothing of it. */
+	ANSWERS(0, fi_eq_read(eq, &event, NULL, 0, FI_PEEK));
+	CHECK(event == 1000, "event %u", event);
+	ANSWERS(0, fi_eq_read(eq, &event, NULL, 0, 0));
+	CHECK(event == 1000, "event %u", event);
+	for (int n = 1; n < 20; n++) {
 		m = numbered(n);
 		memset(&got, 0, sizeof(got));
 		ANSWERS(sizeof(m), fi_eq_read(eq, &event, &got, sizeof(got), 0));

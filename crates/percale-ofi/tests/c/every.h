@@ -309,6 +309,7 @@ void refused_groups(void);
 void device_groups(void);
 void cache_groups(void);
 void trigger_groups(void);
+void address_sets(void);
 void collective_groups(void);
 
 /* Whether the table of what is not there says that this is there (refused.c). */

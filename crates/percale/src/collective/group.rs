@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 
 use slab::Slab;
 
-use super::{Collective, CollectiveWork, GroupId, Program};
+use super::{Collective, CollectiveWork, GroupId, Place, Program, Spot};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::types::{Notify, Receive, Unexpected};
 use crate::endpoint::matching::Matching;
 use crate::memory::atomic::{AtomicOp, Datatype, fold as combine};
 use crate::memory::buffer::Buffer;
+use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Connection;
 
@@ -18,6 +19,9 @@ use crate::transport::Connection;
 const REMEMBERED: usize = 1024;
 /// How many groups that are not here yet one peer may have given up.
 const HEARD: usize = 64;
+
+/// Memory of an operation's own is, from this size on, such that peers can map it.
+const SEALED: usize = 16 << 10;
 
 /// An operation of a group.
 #[derive(Debug)]
@@ -78,11 +82,16 @@ pub(crate) struct Group {
 impl Group {
     /// A digest of what an operation does, in the upper half, so that members that disagree find out.
     pub(crate) fn shape(work: &CollectiveWork) -> u64 {
-        let (kind, root) = match work.what {
+        let (kind, root): (u64, usize) = match work.what {
             Collective::Barrier => (0, 0),
             Collective::Broadcast { root } => (1, root),
+            Collective::Alltoall => (2, 0),
             Collective::Allreduce => (3, 0),
+            Collective::Allgather => (4, 0),
+            Collective::ReduceScatter => (5, 0),
             Collective::Reduce { root } => (6, root),
+            Collective::Scatter { root } => (7, root),
+            Collective::Gather { root } => (8, root),
         };
         let op = if work.what.combines() { work.op.to_u8() } else { 0 };
         let what = kind << 60 | (root as u64) << 16 | u64::from(op) << 8 | u64::from(work.datatype.to_u8());
@@ -91,10 +100,36 @@ impl Group {
         (digest >> 33) << 32
     }
 
+    /// A part of the memory of the operation that runs.
+    pub(crate) fn memory(&mut self, (place, at): Spot, len: usize) -> Segment {
+        let Some(running) = self.queue.front() else { return Segment::EMPTY };
+        match place {
+            Place::Source => running.source.slice(at, len),
+            Place::Result => running.result.slice(at, len),
+            Place::Scratch => {
+                let wanted = running.program.scratch;
+                if self.scratch.len() < wanted {
+                    self.scratch = own_memory(wanted);
+                }
+                self.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(at, len))
+            }
+        }
+    }
+
     /// Nothing will succeed any more.
     pub(crate) fn breaks(&mut self, code: ErrorCode, why: &str) {
         self.broken.get_or_insert_with(|| (code, why.to_owned()));
     }
+}
+
+/// Memory of an operation's own.
+pub(crate) fn own_memory(len: usize) -> Buffer {
+    if len >= SEALED
+        && let Ok(allocation) = sealed::allocate(len)
+    {
+        return Buffer::from(allocation);
+    }
+    Buffer::zeroed(len)
 }
 
 /// A 64-bit digest (FNV-1a, with its bits mixed): the same in every process.

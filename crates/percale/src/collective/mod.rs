@@ -3,8 +3,8 @@
 //! * [`AddressSet`] names the members, in an order that is the same everywhere; a member's place in it is its *rank*.
 //! * [`Endpoint::join`](crate::Endpoint::join) makes a group of them, when all have joined: [`Group`](crate::endpoint::safe::Group) for
 //!   safe operations, a [`GroupId`] for posted ones ([`CollectiveWork`]).
-//! * A barrier, a broadcast, a reduction to one or to all is posted by every member, in the same order. It may wait for a counter, as
-//!   any operation ([`trigger`](crate::trigger)), and once it has begun it goes on by itself: what arrives sets off the next step.
+//! * A barrier, a broadcast, a reduction, or what else [`Collective`] names, is posted by every member, in the same order. It may wait for
+//!   a counter, as any operation ([`trigger`](crate::trigger)), and once it has begun it goes on by itself: what arrives sets off the next step.
 //!
 //! # How
 //! A collective is a short program of steps (`schedule`): sends and receives, waiting for those to end, combining what came. The end of the
@@ -18,16 +18,17 @@
 //!
 //! # Failure
 //! Whoever finds that a transfer failed tells all members, and every operation of the group ends in error, there and everywhere, also later
-//! ones. The peers of a member that died find that out; nobody waits for ever.
+//! ones. The peers of a member that died find that out; nobody waits for ever, as long as the members that are left make progress: a long
+//! message that one of them has on offer to another is over when that one has said that it does not want it any more.
 
 mod group;
 mod schedule;
 mod set;
 
-pub(crate) use group::{Collectives, Group, Running, fold};
+pub(crate) use group::{Collectives, Group, Running, fold, own_memory};
 pub use set::AddressSet;
 
-pub(crate) use schedule::{Place, Program, Step};
+pub(crate) use schedule::{Place, Program, Spot, Step};
 
 use crate::endpoint::work::OpFlags;
 use crate::memory::atomic::{AtomicOp, Datatype, Kind, is_valid};
@@ -74,20 +75,58 @@ pub enum Collective {
         /// Who gets them.
         root: usize,
     },
+    /// All members' elements, combined; of the result each member gets one block, the first the first (FI_REDUCE_SCATTER).
+    ReduceScatter,
+    /// All members' blocks, one behind the other by rank, for everybody (FI_ALLGATHER).
+    Allgather,
+    /// Each member has a block for each, by rank, and gets one of each, by rank (FI_ALLTOALL).
+    Alltoall,
+    /// The member with this rank has a block for each, by rank; everybody gets its own (FI_SCATTER).
+    Scatter {
+        /// Who has them.
+        root: usize,
+    },
+    /// All members' blocks, one behind the other by rank, for the member with this rank (FI_GATHER).
+    Gather {
+        /// Who gets them.
+        root: usize,
+    },
 }
 
 impl Collective {
-    pub(crate) const fn root(self) -> Option<usize> {
+    /// The rank of the member that has or gets everything, if there is one.
+    #[must_use]
+    pub const fn root(self) -> Option<usize> {
         match self {
-            Self::Broadcast { root } | Self::Reduce { root } => Some(root),
-            Self::Barrier | Self::Allreduce => None,
+            Self::Broadcast { root } | Self::Reduce { root } | Self::Scatter { root } | Self::Gather { root } => {
+                Some(root)
+            }
+            Self::Barrier | Self::Allreduce | Self::ReduceScatter | Self::Allgather | Self::Alltoall => None,
+        }
+    }
+
+    /// How many blocks of [`count`](CollectiveWork::count) elements the member with this rank, of so many, gives, and how many it gets. What is
+    /// broadcast lies where it is got. Where members have blocks for each other, the block of the member with rank 0 is the first.
+    #[must_use]
+    pub const fn blocks(self, members: usize, rank: usize) -> (usize, usize) {
+        let is_root = matches!(self.root(), Some(root) if root == rank);
+        match self {
+            Self::Barrier => (0, 0),
+            Self::Broadcast { .. } => (0, 1),
+            Self::Allreduce => (1, 1),
+            Self::Reduce { .. } => (1, is_root as usize),
+            Self::ReduceScatter => (members, 1),
+            Self::Allgather => (1, members),
+            Self::Alltoall => (members, members),
+            Self::Scatter { .. } => (if is_root { members } else { 0 }, 1),
+            Self::Gather { .. } => (1, if is_root { members } else { 0 }),
         }
     }
 
     /// Whether it combines elements.
     #[must_use]
     pub const fn combines(self) -> bool {
-        matches!(self, Self::Allreduce | Self::Reduce { .. })
+        matches!(self, Self::Allreduce | Self::Reduce { .. } | Self::ReduceScatter)
     }
 }
 
@@ -109,11 +148,13 @@ pub struct CollectiveWork {
     pub op: AtomicOp,
     /// The elements' type.
     pub datatype: Datatype,
-    /// How many there are; 0 for a barrier.
+    /// How many there are, the same everywhere: where members have blocks for each other ([`Collective::blocks`]), in each of those; 0 for a
+    /// barrier.
     pub count: usize,
-    /// This member's elements. May be the same as `result`. Of a broadcast: nothing.
+    /// This member's elements, of as many blocks as it gives. May be the same as `result`; if only one of the two has several blocks, the other
+    /// may be this member's among them. Else they do not overlap.
     pub source: Segment,
-    /// Where the result is put; also what is broadcast. Of a reduction for somebody else: nothing.
+    /// Where the result is put, of as many blocks as the member gets; also what is broadcast.
     pub result: Segment,
     /// Comes back in the completion.
     pub context: u64,
@@ -122,7 +163,7 @@ pub struct CollectiveWork {
 }
 
 impl CollectiveWork {
-    /// Bytes of each member's elements; `None` if nobody has so many.
+    /// Bytes of the elements, or of a block of them; `None` if nobody has so many.
     pub(crate) const fn bytes(&self) -> Option<usize> {
         self.count.checked_mul(self.datatype.size())
     }

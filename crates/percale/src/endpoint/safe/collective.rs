@@ -33,8 +33,10 @@ use crate::endpoint::engine::types::Notify;
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segment;
 use crate::trigger::Operation;
+
+/// What is not combined.
+const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
 /// Several endpoints that do something together. Dropping it leaves the group, once what was posted has ended.
 #[derive(Debug)]
@@ -59,6 +61,8 @@ pub struct Joining<'e, A: Access> {
 pub struct CollectiveRequest<'e, A: Access> {
     endpoint: &'e Endpoint<A>,
     group: GroupId,
+    /// This member's rank, and how many there are.
+    place: (usize, usize),
     what: Collective,
     elements: (AtomicOp, Datatype),
     buffer: Buffer,
@@ -114,12 +118,12 @@ impl<'e, A: Access> Group<'e, A> {
 
     /// Ends once every member has begun it.
     pub fn barrier(&self) -> CollectiveRequest<'e, A> {
-        self.request(Collective::Barrier, (AtomicOp::Sum, Datatype::U8), Buffer::from(Vec::new()))
+        self.request(Collective::Barrier, BYTES, Buffer::from(Vec::new()))
     }
 
     /// Gives everybody the bytes of the member with the rank `root`. All members' buffers are equally long.
     pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
-        self.request(Collective::Broadcast { root }, (AtomicOp::Sum, Datatype::U8), buffer.into())
+        self.request(Collective::Broadcast { root }, BYTES, buffer.into())
     }
 
     /// Combines all members' elements, for everybody. They are in the buffer, and then the result is.
@@ -138,8 +142,44 @@ impl<'e, A: Access> Group<'e, A> {
         self.request(Collective::Reduce { root }, (op, datatype), buffer.into())
     }
 
+    /// Combines all members' elements; of the result each member gets one block. The buffer holds as many equal blocks as there are members;
+    /// afterwards block number [`rank`](Self::rank) is the result's, and what the others hold is of no use.
+    pub fn reduce_scatter(
+        &self,
+        op: AtomicOp,
+        datatype: Datatype,
+        buffer: impl Into<Buffer>,
+    ) -> CollectiveRequest<'e, A> {
+        self.request(Collective::ReduceScatter, (op, datatype), buffer.into())
+    }
+
+    /// Gives everybody the blocks of all members. The buffer holds as many equal blocks as there are members, and this member's is block
+    /// number [`rank`](Self::rank); the others are filled.
+    pub fn allgather(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Allgather, BYTES, buffer.into())
+    }
+
+    /// Each member gives each a block. The buffer holds as many equal blocks as there are members: block `n` goes to the member with the
+    /// rank `n`, and what comes from there takes its place.
+    pub fn alltoall(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Alltoall, BYTES, buffer.into())
+    }
+
+    /// Gives each member a block of the buffer of the member with the rank `root`, which holds as many equal blocks as there are members: block
+    /// `n` goes to the member with the rank `n`. The others' buffers hold one block.
+    pub fn scatter(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Scatter { root }, BYTES, buffer.into())
+    }
+
+    /// Collects a block of each member in the buffer of the member with the rank `root`, which holds as many equal blocks as there are members;
+    /// its own is block number `root`. The others' buffers hold one block, and keep it.
+    pub fn gather(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
+        self.request(Collective::Gather { root }, BYTES, buffer.into())
+    }
+
     fn request(&self, what: Collective, elements: (AtomicOp, Datatype), buffer: Buffer) -> CollectiveRequest<'e, A> {
-        CollectiveRequest { endpoint: self.endpoint, group: self.id, what, elements, buffer, when: None }
+        let (endpoint, group, place) = (self.endpoint, self.id, (self.rank, self.size));
+        CollectiveRequest { endpoint, group, place, what, elements, buffer, when: None }
     }
 }
 
@@ -212,18 +252,25 @@ impl<'e, A: Access> CollectiveRequest<'e, A> {
     /// # Errors
     /// If it cannot be posted.
     pub fn start(self) -> Result<CollectiveOperation<'e, A>, OperationError> {
-        let Self { endpoint, group, what, elements: (op, datatype), mut buffer, when } = self;
+        let Self { endpoint, group, place, what, elements: (op, datatype), mut buffer, when } = self;
         let refused = |cause: PostError, buffer| OperationError { cause: cause.into(), buffer: Some(buffer) };
         let Some(segment) = buffer.segment_for_receive() else {
             return Err(refused(PostError::ReadOnly, buffer));
         };
-        let count = segment.len() / datatype.size();
-        if count * datatype.size() != segment.len() {
-            return Err(refused(PostError::Collective("the buffer holds a number of whole elements"), buffer));
+        let (rank, members) = place;
+        let (given, got) = what.blocks(members, rank);
+        let blocks = given.max(got).max(1);
+        let count = segment.len() / datatype.size() / blocks;
+        let block = count * datatype.size();
+        if block * blocks != segment.len() {
+            let why = "the buffer holds a number of whole elements, in equal blocks";
+            return Err(refused(PostError::Collective(why), buffer));
         }
-        let source = if what.combines() { segment } else { Segment::EMPTY };
+        // Where only one of the two has all blocks, the other is this member's among them.
+        let part = |number: usize| if number == 1 { segment.slice(rank % blocks * block, block) } else { segment };
+        let (source, result) = (part(given), part(got));
         let flags = OpFlags::COMPLETION;
-        let work = CollectiveWork { group, what, op, datatype, count, source, result: segment, context: 0, flags };
+        let work = CollectiveWork { group, what, op, datatype, count, source, result, context: 0, flags };
         let id = match when {
             Some(when) => {
                 when.start(endpoint, buffer, |context, _| Operation::Collective(CollectiveWork { context, ..work }))?

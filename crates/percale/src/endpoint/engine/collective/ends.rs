@@ -8,7 +8,7 @@ use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::types::{Action, Notify, Receive, Side};
 use crate::endpoint::matching::{Envelope, Source};
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segment;
+use crate::memory::volatile::Segments;
 use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};
 
@@ -60,9 +60,7 @@ impl Core {
             let Some(running) = group.queue.front_mut().filter(|_| group.broken.is_none()) else { return false };
             match running.program.steps.get(running.at).copied() {
                 Some(Step::Settle) if running.outstanding == 0 => {}
-                Some(Step::Fold { place, at, from, len, theirs_first }) => {
-                    self.fold(index, place, (at, from, len), theirs_first);
-                }
+                Some(step @ (Step::Fold { .. } | Step::Copy { .. })) => self.step_here(index, step),
                 Some(_) => return false,
                 None => {
                     self.collective_done(index);
@@ -101,21 +99,25 @@ impl Core {
         self.fail(Side::Transmit, notify, ErrorEntry::new(entry, code).with_text(why.to_owned()));
     }
 
-    /// Combines what came with what was there.
-    pub(super) fn fold(
-        &mut self,
-        index: usize,
-        place: Place,
-        (at, from, len): (usize, usize, usize),
-        theirs_first: bool,
-    ) {
+    /// Does a step that is about this endpoint's memory alone: combines what came with what was there, copies.
+    pub(super) fn step_here(&mut self, index: usize, step: Step) {
         let group = &mut self.collectives.groups[index];
-        let Some(running) = group.queue.front() else { return };
-        let (result, op, datatype) = (running.result.slice(at, len), running.op, running.datatype);
-        let theirs = group.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(from, len));
-        let ours = if place == Place::Source { running.source.slice(at, len) } else { result };
-        let chunks = self.collectives.chunks.get_or_insert_default();
-        crate::collective::fold(result, ours, theirs, theirs_first, op, datatype, chunks);
+        match step {
+            Step::Copy { from, into, len } => {
+                let (from, into) = (group.memory(from, len), group.memory(into, len));
+                if from.as_ptr() != into.as_ptr() {
+                    Segments::one(into).copy_from(&Segments::one(from));
+                }
+            }
+            Step::Fold { ours, theirs, into, len, theirs_first } => {
+                let (ours, theirs) = (group.memory(ours, len), group.memory((Place::Scratch, theirs), len));
+                let result = group.memory(into, len);
+                let Some(running) = group.queue.front() else { return };
+                let chunks = self.collectives.chunks.get_or_insert_default();
+                crate::collective::fold(result, ours, theirs, theirs_first, running.op, running.datatype, chunks);
+            }
+            Step::Send { .. } | Step::Receive { .. } | Step::Settle => {}
+        }
     }
 
     /// A broken group takes back its receives, and throws away what came for it.

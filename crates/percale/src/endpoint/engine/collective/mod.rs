@@ -14,20 +14,17 @@ use super::peers::State;
 use super::send::transmit_collective;
 use super::types::{Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::address::PeerAddress;
-use crate::collective::{Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Place, Running, Step, combines};
+use crate::collective::{
+    Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Running, Step, combines, own_memory,
+};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, SendWork};
 use crate::memory::atomic::{AtomicOp, Datatype};
-use crate::memory::buffer::Buffer;
-use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Connection;
 use crate::trigger::Operation;
 use crate::wire::head::ABORT;
-
-/// Scratch from this size on is memory that peers can map.
-const SEALED: usize = 16 << 10;
 
 /// The context of messages that nobody waits for.
 const NOBODY: u64 = u64::MAX;
@@ -108,19 +105,23 @@ impl Engine {
 
     fn start_collective(&mut self, index: usize, work: &CollectiveWork, notify: Notify, joins: bool) {
         let group = &mut self.core.collectives.groups[index];
-        let bytes = work.bytes().unwrap_or(0);
+        let (bytes, members) = (work.bytes().unwrap_or(0), group.members.len());
+        let (given, got) = work.what.blocks(members, group.rank);
+        let source = work.source.slice(0, given * bytes);
+        // Who gets nothing may still have memory for that.
+        let (mut result, mut own) = (work.result.slice(0, got.max(1) * bytes), None);
         let mut program = std::mem::take(&mut group.spare);
-        let kind = (work.what, work.count, work.datatype, work.op);
+        let in_place = work.what == Collective::Alltoall && overlap(source, result);
+        let kind = (work.what, work.count, work.datatype, work.op, in_place);
         if program.made_for.is_none_or(|(known, _)| known != kind) {
-            program.write(work.what, group.members.len(), group.rank, work.count, work.datatype);
+            program.write(work.what, members, group.rank, work.count, work.datatype, in_place);
             program.made_for = Some((kind, Group::shape(work)));
         }
-        let (mut result, mut own) = (work.result.slice(0, bytes), None);
         if work.what.combines() {
             // Who gets no result still combines what others send, unless nobody does.
             let combines = program.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
             if result.len() < bytes && combines {
-                let mut buffer = scratch(bytes);
+                let mut buffer = own_memory(bytes);
                 result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
                 own = Some(buffer);
             }
@@ -134,7 +135,7 @@ impl Engine {
             at: 0,
             outstanding: 0,
             waiting: false,
-            source: work.source.slice(0, bytes),
+            source,
             result,
             own,
             op,
@@ -189,37 +190,21 @@ impl Engine {
             running.at += 1;
             match step {
                 Step::Settle => {}
-                Step::Send { to, place, at, len } => {
+                Step::Send { to, from, len } => {
                     running.outstanding += 1;
-                    let from = if place == Place::Source { running.source } else { running.result };
-                    let segments = Segments::one(from.slice(at, len));
-                    let context = context_of(index, running.sequence);
-                    let (tag, data, slot) = (group.tag, running.data, group.members[to]);
+                    let (context, data) = (context_of(index, running.sequence), running.data);
+                    let (tag, slot) = (group.tag, group.members[to]);
+                    let segments = Segments::one(group.memory(from, len));
                     self.send_to_member(slot, segments, (tag, data), context);
                 }
-                Step::Receive { from, place, at, len } => {
+                Step::Receive { from, into, len } => {
                     running.outstanding += 1;
-                    let wanted = running.program.scratch;
-                    let segment = match place {
-                        Place::Result | Place::Source => running.result.slice(at, len),
-                        Place::Scratch => {
-                            if group.scratch.len() < wanted {
-                                group.scratch = scratch(wanted);
-                            }
-                            group.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(at, len))
-                        }
-                    };
                     let context = context_of(index, running.sequence);
                     let (tag, slot) = (group.tag, group.members[from]);
+                    let segment = group.memory(into, len);
                     self.receive_from_member(index, slot, segment, tag, context);
                 }
-                Step::Fold { place, at, from, len, theirs_first } => {
-                    self.core.fold(index, place, (at, from, len), theirs_first);
-                }
-                Step::Copy { len } => {
-                    let (from, to) = (running.source.slice(0, len), running.result.slice(0, len));
-                    Segments::one(to).copy_from(&Segments::one(from));
-                }
+                Step::Fold { .. } | Step::Copy { .. } => self.core.step_here(index, step),
             }
         }
     }
@@ -305,31 +290,25 @@ impl Engine {
 /// Whether an operation is one that the group can do.
 fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<(), PostError> {
     let bytes = work.bytes().ok_or(PostError::TooLong(usize::MAX))?;
-    let root = work.what.root();
-    if root.is_some_and(|root| root >= members) {
+    if work.what.root().is_some_and(|root| root >= members) {
         return Err(PostError::Collective("the root is a member's rank"));
     }
-    let (source, result) = (work.source.len() >= bytes, work.result.len() >= bytes);
-    let fits = match work.what {
-        Collective::Barrier => work.count == 0,
-        Collective::Broadcast { .. } => result,
-        Collective::Allreduce => source && result,
-        Collective::Reduce { root } => source && (result || root != rank),
-    };
+    let holds = |segment: Segment, blocks: usize| bytes.checked_mul(blocks).is_some_and(|bytes| segment.len() >= bytes);
+    // Of every member's blocks there is a place somewhere.
+    bytes.checked_mul(members).ok_or(PostError::TooLong(usize::MAX))?;
+    let (given, got) = work.what.blocks(members, rank);
+    let fits =
+        holds(work.source, given) && holds(work.result, got) && (work.what != Collective::Barrier || work.count == 0);
     if work.what.combines() && !combines(work.op, work.datatype) {
         return Err(PostError::NoSuchAtomic(work.op, work.datatype));
     }
     if fits { Ok(()) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
 }
 
-/// Memory of the operation's own.
-fn scratch(len: usize) -> Buffer {
-    if len >= SEALED
-        && let Ok(allocation) = sealed::allocate(len)
-    {
-        return Buffer::from(allocation);
-    }
-    Buffer::zeroed(len)
+/// Whether two parts of memory have bytes in common.
+fn overlap(one: Segment, other: Segment) -> bool {
+    let (first, second) = (one.as_ptr().addr(), other.as_ptr().addr());
+    !one.is_empty() && !other.is_empty() && first < second + other.len() && second < first + one.len()
 }
 
 /// What the transfers of a group's operation carry.

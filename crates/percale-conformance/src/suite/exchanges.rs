@@ -1,0 +1,331 @@
+//! Groups whose members have blocks for each other: all-gather, all-to-all, reduce-scatter, scatter, gather.
+
+#![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
+
+use std::time::Duration;
+
+use percale::endpoint::safe::{Cause, CollectiveRequest, OperationError};
+use percale::{AtomicOp, Collective, CollectiveWork, Counter, Datatype, ErrorCode, GroupId, OpFlags, PostError};
+
+use super::collectives::{Alive, OPS, Ours, Started, TYPES, all_good, combined, elements, ends, group_of, why};
+use crate::fabric::Fabric;
+use crate::memory::{Memory, same};
+use crate::mesh::Mesh;
+use crate::random::Random;
+
+/// All of them; those with a root have this one.
+const fn all(root: usize) -> [Collective; 5] {
+    [
+        Collective::Allgather,
+        Collective::Alltoall,
+        Collective::ReduceScatter,
+        Collective::Scatter { root },
+        Collective::Gather { root },
+    ]
+}
+
+fn request<'m, A: percale::endpoint::Access>(
+    group: &percale::endpoint::safe::Group<'m, A>,
+    what: Collective,
+    (op, datatype): (AtomicOp, Datatype),
+    buffer: Vec<u8>,
+) -> CollectiveRequest<'m, A> {
+    match what {
+        Collective::Allgather => group.allgather(buffer),
+        Collective::Alltoall => group.alltoall(buffer),
+        Collective::ReduceScatter => group.reduce_scatter(op, datatype, buffer),
+        Collective::Scatter { root } => group.scatter(root, buffer),
+        Collective::Gather { root } => group.gather(root, buffer),
+        Collective::Allreduce => group.allreduce(op, datatype, buffer),
+        other => panic!("{other:?} is no exchange"),
+    }
+}
+
+/// What a member gets, of what everybody gives.
+fn result(what: Collective, rank: usize, given: &[Vec<u8>], block: usize, op: AtomicOp, datatype: Datatype) -> Vec<u8> {
+    let of = |bytes: &[u8], number: usize| bytes[number * block..(number + 1) * block].to_vec();
+    match what {
+        Collective::Allgather => given.concat(),
+        Collective::Gather { root } if root == rank => given.concat(),
+        Collective::Alltoall => given.iter().flat_map(|theirs| of(theirs, rank)).collect(),
+        Collective::ReduceScatter => of(&combined(op, datatype, given), rank),
+        Collective::Scatter { root } => of(&given[root], rank),
+        _ => Vec::new(),
+    }
+}
+
+/// What everybody gives: `blocks` of so many elements.
+fn given(what: Collective, members: usize, count: usize, datatype: Datatype, random: &mut Random) -> Vec<Vec<u8>> {
+    (0..members).map(|rank| elements(random, datatype, count * what.blocks(members, rank).0)).collect()
+}
+
+/// What a member's buffer holds before the operation and after it: the first has the result's place in it, or is in it.
+fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (gives, gets) = what.blocks(members, rank);
+    let block = source.len().checked_div(gives).or(result.len().checked_div(gets)).unwrap_or(0);
+    let own = rank * block..(rank + 1) * block;
+    let mut before = vec![0xA5; block * gives.max(gets)];
+    let mut after;
+    if gives == 1 && gets > 1 {
+        before[own].copy_from_slice(source);
+        after = result.to_vec();
+    } else {
+        before[..source.len()].copy_from_slice(source);
+        after = before.clone();
+        match (gives, gets) {
+            (_, 0) => {}
+            (gives, 1) if gives > 1 => after[own].copy_from_slice(result),
+            _ => after = result.to_vec(),
+        }
+    }
+    (before, after)
+}
+
+/// Random operations of groups of random size, several at a time.
+pub fn random_exchanges_do_what_a_plain_model_does<F: Fabric>() {
+    for round in 0..if crate::long() { 60 } else { 6 } {
+        let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
+        let mesh = Mesh::<F>::new(members);
+        let mut random = Random::new(crate::random::seed() ^ round as u64 ^ 0xe8c7);
+        let groups = group_of(&mesh, members);
+        for _ in 0..12 {
+            // What was posted, by operation: by member.
+            let mut batch = Vec::new();
+            for _ in 0..1 + random.below(4) {
+                let what = all(random.below(members))[random.below(5)];
+                let (mut op, mut datatype) = (AtomicOp::Sum, Datatype::U8);
+                if what.combines() {
+                    (op, datatype) = (OPS[random.below(10)], TYPES[random.below(6)]);
+                    op = if datatype.is_float() && op.is_bitwise() { AtomicOp::Sum } else { op };
+                }
+                let count = match random.below(8) {
+                    0 => 0,
+                    7 => F::BULK / datatype.size() / 4 / members + random.below(100),
+                    6 => random.below(5000),
+                    _ => random.below(60),
+                };
+                let given = given(what, members, count, datatype, &mut random);
+                let mut wanted = Vec::new();
+                let mut started = Vec::new();
+                for (rank, group) in groups.iter().enumerate() {
+                    let result = result(what, rank, &given, count * datatype.size(), op, datatype);
+                    let (before, after) = buffers(what, rank, members, &given[rank], &result);
+                    let (own, block) = (rank * count * datatype.size(), count * datatype.size());
+                    wanted.push((after, own..own + block));
+                    started.push(request(group, what, (op, datatype), before).start().expect("it is posted"));
+                }
+                batch.push((what, op, datatype, wanted, started));
+                mesh.turns(random.below(3));
+            }
+            for (what, op, datatype, wanted, started) in batch {
+                for (rank, (got, (wanted, own))) in all_good(&mesh, started).into_iter().zip(wanted).enumerate() {
+                    let told = format!("{what:?}, {op} of {datatype}, rank {rank} of {members}");
+                    assert_eq!(got.len(), wanted.len(), "{told}");
+                    // Of a combination the other blocks are of no use.
+                    let part = if what.combines() { own } else { 0..wanted.len() };
+                    same(&got[part.clone()], &wanted[part], &told);
+                }
+            }
+        }
+    }
+}
+
+/// An operation with memory of its own for what is given and for what comes.
+struct Raw {
+    source: Memory,
+    result: Memory,
+    context: u64,
+}
+
+/// Posts by the raw face; the memory is what the member needs.
+fn post<F: Fabric>(mesh: &Mesh<F>, rank: usize, group: GroupId, what: Collective, count: usize, source: &[u8]) -> Raw {
+    let (_, members) = mesh.endpoint(rank).rank_in(group).expect("it is a member");
+    let raw = Raw {
+        source: Memory::of(source),
+        result: Memory::blank(what.blocks(members, rank).1 * count * 8),
+        context: mesh.context(),
+    };
+    let work = work(group, what, count, &raw);
+    // SAFETY: `Memory` is never freed.
+    unsafe { mesh.endpoint(rank).post_collective(&work) }.expect("it is posted");
+    raw
+}
+
+fn work(group: GroupId, what: Collective, count: usize, raw: &Raw) -> CollectiveWork {
+    CollectiveWork {
+        group,
+        what,
+        op: AtomicOp::Sum,
+        datatype: Datatype::U64,
+        count,
+        source: raw.source.segment(),
+        result: raw.result.segment(),
+        context: raw.context,
+        flags: OpFlags::COMPLETION,
+    }
+}
+
+/// With every root; what is given stays as it is.
+pub fn what_is_given_stays_and_every_root_gets_its_own<F: Fabric>() {
+    let members = if F::ALONE { 1 } else { 5 };
+    let mesh = Mesh::<F>::new(members);
+    let groups: Vec<Ours<'_>> = group_of(&mesh, members);
+    let mut random = Random::new(crate::random::seed());
+    for root in 0..members {
+        for what in all(root) {
+            // Along a tree, and directly.
+            for count in [0, 1, 33, F::BULK / 8 / members] {
+                let given = given(what, members, count, Datatype::U64, &mut random);
+                let posted: Vec<Raw> =
+                    (0..members).map(|rank| post(&mesh, rank, groups[rank].id(), what, count, &given[rank])).collect();
+                for (rank, raw) in posted.into_iter().enumerate() {
+                    mesh.done(raw.context);
+                    let told = format!("{what:?} of {count}, rank {rank}");
+                    let wanted = result(what, rank, &given, count * 8, AtomicOp::Sum, Datatype::U64);
+                    same(&raw.result.read(), &wanted, &told);
+                    same(&raw.source.read(), &given[rank], &told);
+                }
+            }
+        }
+    }
+}
+
+/// What makes no sense is refused, and the buffer comes back.
+pub fn what_is_no_exchange_is_refused<F: Fabric>() {
+    let members = if F::ALONE { 1 } else { 3 };
+    let mesh = Mesh::<F>::new(members);
+    let groups = group_of(&mesh, members);
+    let group = &groups[0];
+    let refused = |result: Result<Started<'_>, OperationError>, length: usize| {
+        let error = result.expect_err("it is refused");
+        assert!(matches!(error.cause, Cause::Post(PostError::Collective(_))), "{error}");
+        assert_eq!(error.buffer.expect("the buffer comes back").len(), length);
+    };
+    refused(group.scatter(members, vec![1; 6]).start(), 6);
+    refused(group.gather(9, vec![1; 6]).start(), 6);
+    refused(group.reduce_scatter(AtomicOp::Sum, Datatype::U64, vec![1; 25]).start(), 25);
+    if !F::ALONE {
+        refused(group.allgather(vec![1; 7]).start(), 7);
+        refused(group.alltoall(vec![1; 8]).start(), 8);
+        refused(group.scatter(0, vec![1; 8]).start(), 8);
+        refused(group.gather(0, vec![1; 4]).start(), 4);
+        refused(group.reduce_scatter(AtomicOp::Sum, Datatype::U64, vec![1; 16]).start(), 16);
+    }
+    // Memory for less than all blocks.
+    let endpoint = mesh.endpoint(0);
+    for what in all(0) {
+        let (gives, gets) = what.blocks(members, 0);
+        for (source, into) in [(gives * 16 - 1, gets * 16), (gives * 16, gets * 16 - 1)] {
+            let raw = Raw { source: Memory::blank(source), result: Memory::blank(into), context: mesh.context() };
+            // SAFETY: `Memory` is never freed.
+            let error = unsafe { endpoint.post_collective(&work(group.id(), what, 2, &raw)) };
+            assert!(matches!(error, Err(PostError::Collective(_))), "{what:?}: {error:?}");
+        }
+        let raw = Raw { source: Memory::blank(8), result: Memory::blank(8), context: mesh.context() };
+        // SAFETY: as above.
+        let error = unsafe { endpoint.post_collective(&work(group.id(), what, usize::MAX / 4, &raw)) };
+        assert!(error.is_err(), "{what:?}: {error:?}");
+    }
+    // Nobody is the worse.
+    let started = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+    all_good(&mesh, started);
+}
+
+/// A member that has blocks of another length, or does something else, is found out, and the group is broken for all.
+pub fn members_that_disagree_about_an_exchange_are_told<F: Fabric>() {
+    for what in all(1) {
+        for other in [what, Collective::Allreduce, Collective::Alltoall, Collective::Gather { root: 2 }] {
+            let mesh = Mesh::<F>::new(4);
+            let groups = group_of(&mesh, 4);
+            let odd = if other == Collective::Alltoall && what == other { Collective::Allgather } else { other };
+            let started = groups.iter().enumerate().map(|(rank, group)| {
+                let what = if rank == 2 { odd } else { what };
+                let (gives, gets) = what.blocks(4, rank);
+                let block = if rank == 2 && what == other { 16 } else { 8 };
+                let elements = (AtomicOp::Sum, Datatype::U64);
+                request(group, what, elements, vec![1; gives.max(gets) * block]).start().expect("it is posted")
+            });
+            let started: Vec<_> = started.collect();
+            // Who has no part of it may be done before: then it finds out by what comes next.
+            let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
+            let later = ends(&mesh, later).into_iter().map(why);
+            let ended = ends(&mesh, started);
+            let failed: Vec<_> = ended.into_iter().filter(Result::is_err).map(why).collect();
+            let all_need_all = [Collective::Allgather, Collective::Alltoall, Collective::ReduceScatter].contains(&what);
+            assert!(!all_need_all || failed.len() == 4, "{what:?}, {odd:?}: {failed:?}");
+            for code in failed.into_iter().chain(later) {
+                assert!(matches!(code, ErrorCode::Protocol | ErrorCode::Truncated), "{what:?}, {odd:?}: {code:?}");
+            }
+        }
+    }
+}
+
+/// A member closes in the middle: whoever needs something of it gets an error, and nobody waits for ever.
+pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Fabric>() {
+    for members in [2, 3, 5] {
+        for count in [1, F::BULK / 8 / members] {
+            for leaver in [0, members - 1] {
+                for what in all(leaver) {
+                    let mut mesh = Mesh::<F>::new(members);
+                    let rest: Vec<usize> = (0..members).filter(|member| *member != leaver).collect();
+                    let posted: Vec<Raw> = {
+                        let groups = group_of(&mesh, members);
+                        let post = |rank: &usize| {
+                            let source = vec![1; what.blocks(members, *rank).0 * count * 8];
+                            post(&mesh, *rank, groups[*rank].id(), what, count, &source)
+                        };
+                        let posted = rest.iter().map(post).collect();
+                        mesh.turns(3);
+                        posted
+                    };
+                    mesh.close(leaver);
+                    for raw in posted {
+                        // What was sent to a root may have gone before.
+                        match (what, mesh.report(raw.context)) {
+                            (_, Err(_)) | (Collective::Gather { .. }, Ok(_)) => {}
+                            (_, Ok(entry)) => panic!("{what:?} of {count} without a member: {entry:?}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Deferred work: counters start exchanges and tell of their end; nobody calls anything meanwhile.
+pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Fabric>() {
+    const ROUNDS: u64 = 10;
+    let alive = Alive::new::<F>(3, "counters start exchanges");
+    let groups = alive.join();
+    let members = groups.len();
+    let start = Counter::new();
+    let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
+    let mut random = Random::new(crate::random::seed());
+    // All of them, before anything begins: each waits for the one before.
+    let mut started = Vec::new();
+    for round in 0..ROUNDS {
+        let what = all(round as usize % members)[round as usize % 5];
+        let given = given(what, members, 7, Datatype::U64, &mut random);
+        for (rank, (group, end)) in groups.iter().zip(&ends).enumerate() {
+            let (counter, threshold) = if round == 0 { (&start, 1) } else { (end, round) };
+            let result = result(what, rank, &given, 56, AtomicOp::Sum, Datatype::U64);
+            let (before, after) = buffers(what, rank, members, &given[rank], &result);
+            let wanted = if what.combines() { after[rank * 56..(rank + 1) * 56].to_vec() } else { after };
+            let exchange = request(group, what, (AtomicOp::Sum, Datatype::U64), before);
+            let exchange = exchange.when(counter, threshold).counting(end);
+            started.push((what, rank, wanted, exchange.start().expect("it waits")));
+        }
+    }
+    assert!(ends.iter().all(|end| end.value() == 0));
+    start.add(1);
+    for end in &ends {
+        end.wait(ROUNDS, Some(Duration::from_secs(60))).expect("they go on by themselves");
+    }
+    for (what, rank, wanted, exchange) in started {
+        let mut got = exchange.wait().expect("it has ended").into_vec();
+        if what.combines() {
+            got = got[rank * 56..(rank + 1) * 56].to_vec();
+        }
+        same(&got, &wanted, &format!("{what:?}, rank {rank}"));
+    }
+}

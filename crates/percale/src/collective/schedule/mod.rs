@@ -1,0 +1,132 @@
+//! What a member does in a collective: a program of steps, from the group's size, the member's rank and the operation alone.
+//!
+//! Sends and receives go on side by side; [`Step::Settle`] waits for those before it, and ends whatever has any. Between two members the sends
+//! of one and the receives of the other are in the same order, and equally long, in all programs.
+//!
+//! * `trees`: barrier, broadcast, scatter, gather
+//! * `reduction`: reduction to one, to all, and to each a part
+//! * `exchange`: all-gather, all-to-all
+
+mod exchange;
+mod reduction;
+mod trees;
+
+use super::Collective;
+use crate::memory::atomic::{AtomicOp, Datatype};
+
+/// Which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This member's elements, which are only read.
+    Source,
+    /// The result. What is broadcast is there to begin with.
+    Result,
+    /// Memory of the operation's own.
+    Scratch,
+}
+
+/// Where in it, in bytes.
+pub(crate) type Spot = (Place, usize);
+
+/// A step. Members are named by rank; lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Sends.
+    Send { to: usize, from: Spot, len: usize },
+    /// Receives.
+    Receive { from: usize, into: Spot, len: usize },
+    /// Waits until everything that was begun before has ended.
+    Settle,
+    /// Combines what is at `ours` with what is in scratch at `theirs`. The operand of the member with the lower rank is the first.
+    Fold { ours: Spot, theirs: usize, into: Spot, len: usize, theirs_first: bool },
+    /// Copies.
+    Copy { from: Spot, into: Spot, len: usize },
+}
+
+/// The steps, and what they need.
+#[derive(Debug, Default)]
+pub(crate) struct Program {
+    pub(crate) steps: Vec<Step>,
+    /// Bytes of scratch.
+    pub(crate) scratch: usize,
+    /// Where what was combined is; until something was there are this member's elements alone.
+    combined: Option<Place>,
+    /// What it was made for, and a digest of that; for whoever keeps it.
+    pub(crate) made_for: Option<(Kind, u64)>,
+}
+
+/// What is done to how many of what, and whether they lie where the result is to be.
+pub(crate) type Kind = (Collective, usize, Datatype, AtomicOp, bool);
+
+impl Program {
+    /// Makes it the program of this operation, of `count` elements (in each block), for one of `members`. Of an all-to-all `in_place` the
+    /// result is where the elements are.
+    pub(crate) fn write(
+        &mut self,
+        what: Collective,
+        members: usize,
+        rank: usize,
+        count: usize,
+        datatype: Datatype,
+        in_place: bool,
+    ) {
+        self.steps.clear();
+        (self.scratch, self.combined) = (0, None);
+        let size = datatype.size();
+        let bytes = count * size;
+        match what {
+            Collective::Barrier => self.barrier(members, rank),
+            _ if bytes == 0 => {}
+            Collective::Broadcast { root } => self.broadcast(members, rank, root, bytes),
+            _ if members == 1 => self.copy((Place::Source, 0), (Place::Result, 0), bytes),
+            Collective::Reduce { root } => self.reduce(members, rank, root, bytes),
+            Collective::Allreduce => self.allreduce(members, rank, count, size),
+            Collective::ReduceScatter => self.reduce_scatter(members, rank, bytes, size),
+            Collective::Allgather => self.allgather(members, rank, bytes),
+            Collective::Alltoall => self.alltoall(members, rank, bytes, in_place),
+            Collective::Scatter { root } => self.scatter(members, rank, root, bytes),
+            Collective::Gather { root } => self.gather(members, rank, root, bytes),
+        }
+    }
+
+    fn send(&mut self, to: usize, from: Spot, len: usize) {
+        if len > 0 {
+            self.uses(from, len);
+            self.steps.push(Step::Send { to, from, len });
+        }
+    }
+
+    fn receive(&mut self, from: usize, into: Spot, len: usize) {
+        if len > 0 {
+            self.uses(into, len);
+            self.steps.push(Step::Receive { from, into, len });
+        }
+    }
+
+    fn settle(&mut self) {
+        self.steps.push(Step::Settle);
+    }
+
+    fn copy(&mut self, from: Spot, into: Spot, len: usize) {
+        self.uses(from, len);
+        self.uses(into, len);
+        self.steps.push(Step::Copy { from, into, len });
+    }
+
+    /// What is in scratch has room there.
+    fn uses(&mut self, (place, at): Spot, len: usize) {
+        if place == Place::Scratch {
+            self.scratch = self.scratch.max(at + len);
+        }
+    }
+}
+
+/// `count` blocks from number `first` on, of `blocks` that are a circle: the first of each run of them, and how long it is. There are two runs
+/// at most.
+fn runs(first: usize, count: usize, blocks: usize) -> impl Iterator<Item = (usize, usize)> {
+    let here = count.min(blocks - first);
+    [(first, here), (0, count - here)].into_iter().filter(|(_, run)| *run > 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,165 @@
+//! What goes along trees, from a root or to it.
+//!
+//! * Barrier: dissemination (Hensgen, Finkel and Manber). After `k` rounds a member knows of `2^k`.
+//! * Broadcast: a binomial tree.
+//! * Scatter and gather, short: the same tree, along which each part of it gets or gives all of its blocks at once; long: between the root
+//!   and each directly, so that no block travels twice.
+
+use super::{Place, Program, Step, runs};
+
+/// Blocks of so many bytes in all go along the tree.
+const SHORT: usize = 64 << 10;
+
+/// A binomial tree. Its members have *places*, counted from the root: the lowest bit of a place says how far above is the next, and below it
+/// are those that differ in one bit lower than that.
+pub(super) struct Tree {
+    members: usize,
+    root: usize,
+    pub(super) place: usize,
+}
+
+impl Tree {
+    pub(super) const fn new(members: usize, rank: usize, root: usize) -> Self {
+        Self { members, root, place: (rank + members - root) % members }
+    }
+
+    pub(super) const fn rank(&self, place: usize) -> usize {
+        (place + self.root) % self.members
+    }
+
+    /// The distance to the place above; of the root: to where one would be.
+    pub(super) const fn above(&self) -> usize {
+        self.above_of(self.place)
+    }
+
+    const fn above_of(&self, place: usize) -> usize {
+        if place == 0 { self.members.next_power_of_two() } else { 1 << place.trailing_zeros() }
+    }
+
+    /// The places below this one, the furthest first.
+    fn below(&self) -> impl Iterator<Item = usize> {
+        let (place, members) = (self.place, self.members);
+        let distances = std::iter::successors(Some(self.above() / 2), |distance| Some(distance / 2));
+        distances
+            .take_while(|distance| *distance > 0)
+            .map(move |distance| place + distance)
+            .filter(move |below| *below < members)
+    }
+
+    /// How many places are a part of the tree, with the one at its top; they follow each other.
+    const fn width(&self, place: usize) -> usize {
+        let (above, rest) = (self.above_of(place), self.members - place);
+        if above < rest { above } else { rest }
+    }
+
+    /// In what pieces the blocks of that part are sent: the number of each one's first, counted from the top of the part, and how many they are.
+    /// The root has all blocks by rank, so that what goes on at the first of them is two pieces to it.
+    fn pieces(&self, place: usize, with_root: bool) -> impl Iterator<Item = (usize, usize)> {
+        let width = self.width(place);
+        let first = if with_root { width.min(self.members - self.rank(place)) } else { width };
+        [(0, first), (first, width - first)].into_iter().filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Program {
+    pub(super) fn barrier(&mut self, members: usize, rank: usize) {
+        let mut distance = 1;
+        while distance < members {
+            let from = (rank + members - distance) % members;
+            self.steps.push(Step::Receive { from, into: (Place::Scratch, 0), len: 0 });
+            self.steps.push(Step::Send { to: (rank + distance) % members, from: (Place::Result, 0), len: 0 });
+            self.settle();
+            distance *= 2;
+        }
+    }
+
+    pub(super) fn broadcast(&mut self, members: usize, rank: usize, root: usize, bytes: usize) {
+        let tree = Tree::new(members, rank, root);
+        if tree.place != 0 {
+            self.receive(tree.rank(tree.place - tree.above()), (Place::Result, 0), bytes);
+            self.settle();
+        }
+        tree.below().for_each(|place| self.send(tree.rank(place), (Place::Result, 0), bytes));
+        self.settle();
+    }
+
+    pub(super) fn scatter(&mut self, members: usize, rank: usize, root: usize, block: usize) {
+        let (own, result) = ((Place::Source, rank * block), (Place::Result, 0));
+        let tree = Tree::new(members, rank, root);
+        if members * block > SHORT {
+            if rank == root {
+                for other in (1..members).map(|place| tree.rank(place)) {
+                    self.send(other, (Place::Source, other * block), block);
+                }
+            } else {
+                self.receive(root, result, block);
+            }
+            self.settle();
+        } else if rank == root {
+            for place in tree.below() {
+                for (at, count) in runs(tree.rank(place), tree.width(place), members) {
+                    self.send(tree.rank(place), (Place::Source, at * block), count * block);
+                }
+            }
+            self.settle();
+        } else {
+            let (width, above) = (tree.width(tree.place), tree.place - tree.above());
+            let into = if width > 1 { Place::Scratch } else { Place::Result };
+            for (at, count) in tree.pieces(tree.place, above == 0) {
+                self.receive(tree.rank(above), (into, at * block), count * block);
+            }
+            self.settle();
+            if width > 1 {
+                for place in tree.below() {
+                    let at = (Place::Scratch, (place - tree.place) * block);
+                    self.send(tree.rank(place), at, tree.width(place) * block);
+                }
+                self.copy((Place::Scratch, 0), result, block);
+                self.settle();
+            }
+        }
+        if rank == root {
+            // When all has been sent: the result may overlap it.
+            self.copy(own, result, block);
+        }
+    }
+
+    pub(super) fn gather(&mut self, members: usize, rank: usize, root: usize, block: usize) {
+        let (own, result) = ((Place::Source, 0), (Place::Result, rank * block));
+        let tree = Tree::new(members, rank, root);
+        if members * block > SHORT {
+            if rank == root {
+                for other in (1..members).map(|place| tree.rank(place)) {
+                    self.receive(other, (Place::Result, other * block), block);
+                }
+            } else {
+                self.send(root, own, block);
+            }
+        } else if rank == root {
+            for place in tree.below() {
+                for (at, count) in runs(tree.rank(place), tree.width(place), members) {
+                    self.receive(tree.rank(place), (Place::Result, at * block), count * block);
+                }
+            }
+        } else {
+            let (width, above) = (tree.width(tree.place), tree.place - tree.above());
+            let mut from = Place::Source;
+            if width > 1 {
+                for place in tree.below() {
+                    let at = (Place::Scratch, (place - tree.place) * block);
+                    self.receive(tree.rank(place), at, tree.width(place) * block);
+                }
+                self.copy(own, (Place::Scratch, 0), block);
+                self.settle();
+                from = Place::Scratch;
+            }
+            for (at, count) in tree.pieces(tree.place, above == 0) {
+                self.send(tree.rank(above), (from, at * block), count * block);
+            }
+        }
+        if rank == root {
+            self.copy(own, result, block);
+        }
+        self.settle();
+    }
+}
