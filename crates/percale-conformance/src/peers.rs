@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use percale::domain::DomainBuilder;
 use percale::endpoint::EndpointBuilder;
-use percale::{AddressVector, Domain, Endpoint, Event, EventQueue, Info, PeerAddress, PostError};
+use percale::{AddressVector, Domain, Endpoint, Event, EventQueue, Info, PeerAddress, PostError, TransportKind};
 
+use crate::fabric::{Fabric, Verbs};
 use crate::memory::{content, same};
 use crate::process::{ask, say, told};
 
@@ -35,6 +36,15 @@ pub fn domain(transport: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuild
         builder = builder.transport(transport.parse().expect("a transport"));
     }
     adjust(builder).open().unwrap_or_else(|error| panic!("a domain of {transport}: {error}"))
+}
+
+/// Why this machine has no RDMA device, where that is the transport; the others have to be here.
+///
+/// # Panics
+/// If that cannot be found out.
+#[must_use]
+pub fn missing(transport: &str) -> Option<String> {
+    if transport.parse() == Ok(TransportKind::Verbs) { Verbs::missing() } else { None }
 }
 
 /// An endpoint on this transport.

@@ -124,7 +124,7 @@ impl Helper {
     /// If the helper ends, or says nothing for long.
     #[track_caller]
     pub fn hear(&mut self) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(PATIENCE * crate::watchdog::patience()) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("the helper {} says nothing", self.pid),
             Err(RecvTimeoutError::Disconnected) => panic!("the helper {} ended: {:?}", self.pid, self.child.wait()),

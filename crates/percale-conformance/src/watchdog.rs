@@ -1,6 +1,7 @@
 //! What ends a test that hangs: a thread that aborts the process, saying which test it was.
 //!
-//! No test asserts how long something takes; this bound is only there so that a hang becomes a failure.
+//! No test asserts how long something takes; this bound is only there so that a hang becomes a failure. On a machine that is many times
+//! slower than others (an emulated one), `PERCALE_PATIENCE` says how many times longer it is.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -8,6 +9,16 @@ use std::time::Duration;
 
 /// How long a test may take unless it says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How many times longer this machine may take.
+///
+/// # Panics
+/// If `PERCALE_PATIENCE` is there and no number.
+#[must_use]
+pub fn patience() -> u32 {
+    let set = std::env::var("PERCALE_PATIENCE").ok();
+    set.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
+}
 
 /// Watches until it is dropped.
 #[derive(Debug)]
@@ -23,13 +34,13 @@ impl Watchdog {
         Self::within(what, PATIENCE)
     }
 
-    /// Aborts the process if this is not dropped in time.
+    /// Aborts the process if this is not dropped in time, or so many times later ([`patience`]).
     ///
     /// # Panics
     /// If no thread can be started.
     pub fn within(what: &str, patience: Duration) -> Self {
         let (alive, ended) = channel();
-        let what = what.to_owned();
+        let (what, patience) = (what.to_owned(), patience * self::patience());
         let watch = move || watch(&what, patience, &ended);
         std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread for the watchdog");
         Self { _alive: alive }

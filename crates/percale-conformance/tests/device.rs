@@ -74,6 +74,11 @@ mod driver {
         }
 
         #[test]
+        fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
+            run(env!("CARGO_TARGET_TMPDIR"), device_driver::hmem_018_memory_that_is_pinned_in_part_is_the_hosts);
+        }
+
+        #[test]
         fn hmem_003_copies_are_begun_and_waited_for() {
             run(env!("CARGO_TARGET_TMPDIR"), device_driver::hmem_003_copies_are_begun_and_waited_for);
         }

@@ -75,7 +75,13 @@ const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 pub(super) const ALL: &[Case] = &[
     Case {
         is_quick: true,
-        ..test("verbs", "libibverbs, and what a stale registration does", "percale", &["verbs::"], 120)
+        ..test(
+            "verbs",
+            "libibverbs, what a stale registration does, and queue pairs that go",
+            "percale",
+            &["verbs::", "pairs::"],
+            120,
+        )
     },
     Case {
         left_out: &[("capi::tests::layouts_", COMPILER), ("capi::tests::the_header_", COMPILER)],
@@ -101,6 +107,13 @@ pub(super) const ALL: &[Case] = &[
         "percale-conformance:conformance",
         &["verbs::"],
         1200,
+    ),
+    test(
+        "processes-verbs",
+        "two processes over verbs: peers that die, stop and leave",
+        "percale-conformance:processes",
+        &["verbs::"],
+        300,
     ),
     torture("torture-none", "without a monitor", Expected::Sound, &["--monitor", "none"]),
     torture("torture-sealed", "memory that cannot change", Expected::Sound, &["--monitor", "sealed"]),

@@ -88,6 +88,9 @@ const LIMIT: u64 = 120;
 /// How much longer everything takes if QEMU translates.
 const TRANSLATED: u32 = 3;
 
+/// How much longer tests wait there until they take it for a hang.
+const PATIENCE: u32 = 10;
+
 fn setting(text: &str) -> Result<String, String> {
     let is_one = text.split_once('=').is_some_and(|(name, _)| !name.is_empty());
     if is_one { Ok(text.to_owned()) } else { Err("NAME=VALUE".into()) }
@@ -143,7 +146,13 @@ impl Guest {
 
     /// What every program has in common.
     fn job(&self, place: &Place, arguments: &Arguments) -> Job {
-        Job { environment: arguments.env.clone(), directory: Some(place.root.clone()), ..Job::default() }
+        // What was set by hand comes later, and counts. Tests may do there what they do on no other machine.
+        let mut environment = arguments.env.clone();
+        environment.insert(0, "PERCALE_GUEST=1".to_owned());
+        if self.accelerator == Accelerator::Tcg {
+            environment.insert(0, format!("PERCALE_PATIENCE={PATIENCE}"));
+        }
+        Job { environment, directory: Some(place.root.clone()), ..Job::default() }
     }
 
     fn boot(&self, job: &Job, name: &str, limit: Duration, each: impl FnMut(&str)) -> Outcome<End> {

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use percale::Segment;
-use percale::device::{CopyWay, DeviceError, Exported, Interface, Kind, Place};
+use percale::device::{CopyWay, Device, DeviceError, Exported, Interface, Kind, Place};
 
 use crate::device::{DeviceMemory, driver};
 use crate::memory::{Memory, content, same};
@@ -104,6 +104,21 @@ pub fn rcache_019_an_allocation_has_a_number_of_its_own() {
     assert_eq!(driver().locate(Memory::blank(8).address() as usize).expect("a place"), Place::HOST);
     let pinned = DeviceMemory::of(Kind::Pinned, 0, &[1; 100]);
     assert_eq!(place(&pinned), Place { kind: Kind::Pinned, ..Place::HOST });
+}
+
+/// Of memory that is pinned in part all is the host's, whichever part that is.
+pub fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
+    const HALF: usize = 1 << 16;
+    let memory = Memory::blank(2 * HALF);
+    for at in [0, HALF] {
+        let half = memory.segment().slice(at, HALF);
+        // SAFETY: it stays there until the mapping ends, below.
+        unsafe { driver().register_host(half) }.expect("pinned memory");
+        let ends = [0, 2 * HALF - 1].map(|at| driver().locate(memory.address() as usize + at).expect("a place").kind);
+        assert_ne!(ends[0], ends[1], "one half is pinned");
+        assert_eq!(Device::of(Interface::Cuda, memory.segment()), Ok(None));
+        driver().unregister_host(half).expect("it was pinned");
+    }
 }
 
 /// Copies one behind the other, which are over when they are waited for; polled they are over sometime.

@@ -12,7 +12,7 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
-crate::on!(shm, tcp: {
+crate::on!(shm, tcp, verbs: {
     con_019_flt_001_a_killed_server_ends_its_connections,
     con_019_flt_001_a_killed_client_ends_its_connection,
     con_016_the_request_of_a_killed_client_is_gone,

@@ -14,7 +14,7 @@ use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
 
-crate::on!(shm, tcp: {
+crate::on!(shm, tcp, verbs: {
     flt_001_all_that_waits_for_a_killed_peer_fails,
     flt_003_what_was_sent_before_a_farewell_arrives,
     flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back,

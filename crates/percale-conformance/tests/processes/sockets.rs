@@ -4,7 +4,7 @@ use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, ask, say};
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(shm, tcp: { con_001_no_socket_is_opened_before_the_first_operation });
+crate::on!(shm, tcp, verbs: { con_001_no_socket_is_opened_before_the_first_operation });
 
 /// The helper `lazy` looks, in a process of its own.
 fn con_001_no_socket_is_opened_before_the_first_operation(transport: &str) {

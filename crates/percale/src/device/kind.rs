@@ -145,6 +145,10 @@ pub(crate) fn whole(driver: &dyn Driver, memory: Segment) -> Result<Place, Devic
     let first = driver.locate(memory.as_ptr().addr())?;
     if memory.len() > 1 {
         let last = driver.locate(memory.as_ptr().addr() + (memory.len() - 1))?;
+        // A part of the host's memory may be pinned for a device, and the rest not.
+        if first.kind.is_host() && last.kind.is_host() {
+            return Ok(Place::HOST);
+        }
         if first != last {
             return Err(DeviceError::Mixed);
         }

@@ -29,7 +29,7 @@ enum Sheet {
 }
 
 impl Sheet {
-    const fn page(&self) -> &Page {
+    fn page(&self) -> &Page {
         match self {
             Self::Ours(page) => page,
             Self::Devices(mapped) => mapped.get(),

@@ -15,7 +15,7 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, key_of};
 use super::{ALL, Deadline, PATIENCE, all_of, open_as_told, serve};
 
-crate::on!(shm, untrusting, tcp: { rma_013_killed_initiators_and_targets_leave_nothing });
+crate::on!(shm, untrusting, tcp, verbs: { rma_013_killed_initiators_and_targets_leave_nothing });
 
 /// The victim's region.
 const VICTIM: u64 = 30;

@@ -292,7 +292,13 @@ unsafe impl Driver for Cuda {
             let mut mapped = 0;
             // SAFETY: room for an address; memory that was registered above.
             let code = unsafe { (self.functions.host_device_address)(&raw mut mapped, first, 0) };
-            self.check("cuMemHostGetDevicePointer", code).map(|()| mapped)
+            let found = self.check("cuMemHostGetDevicePointer", code).map(|()| mapped);
+            if found.is_err() {
+                // SAFETY: it was registered above; nobody was told.
+                let code = unsafe { (self.functions.unregister_host)(first) };
+                told(self.check("cuMemHostUnregister", code));
+            }
+            found
         })
     }
 
@@ -331,7 +337,13 @@ unsafe impl Driver for Cuda {
             let mut start = 0;
             // SAFETY: room for an address and a length.
             let code = unsafe { (self.functions.address_range)(&raw mut start, &raw mut len, first) };
-            self.check("cuMemGetAddressRange", code).map(|()| segment(first, len))
+            let found = self.check("cuMemGetAddressRange", code).map(|()| segment(first, len));
+            if found.is_err() {
+                // SAFETY: it was opened above, and nobody has it.
+                let code = unsafe { (self.functions.close)(first) };
+                told(self.check("cuIpcCloseMemHandle", code));
+            }
+            found
         })
     }
 

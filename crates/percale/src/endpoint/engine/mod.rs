@@ -221,7 +221,11 @@ impl Engine {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
             Ok(any) => any | self.core.report_sent(slot, link),
-            Err(broken) => self.broke(slot, &broken),
+            Err(broken) => {
+                // What came last may have said what arrived.
+                self.core.report_sent(slot, link);
+                self.broke(slot, &broken)
+            }
         }
     }
 
@@ -280,7 +284,8 @@ impl Engine {
         if let Some(slot) = self.poller.hot_socket {
             any = self.poll_link(slot);
         }
-        if !sweep || any {
+        // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
+        if !sweep {
             return any;
         }
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];

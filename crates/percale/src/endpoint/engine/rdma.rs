@@ -27,9 +27,9 @@ impl Engine {
         link.watches().for_each(|fd| watch(fd, WATCH | u64::from(slot)));
     }
 
-    /// It is no longer. Closing one of several descriptors of a file would not end its watch.
+    /// It is no longer. Closing one of several descriptors of a file would not end its watch, and a forked child has some.
     pub(super) fn unwatch_pair(&self, link: &VerbsLink) {
-        for fd in link.watches() {
+        for fd in link.watches().chain([link.completions()]) {
             if let Err(error) = epoll::delete(&*self.epoll, fd) {
                 tracing::error!(%error, "a queue pair is still watched");
             }

@@ -115,7 +115,7 @@ impl Reactor {
         self.settle(id, setup, next);
     }
 
-    fn talk(&mut self, id: u64, setup: &mut Setup) -> Next {
+    pub(super) fn talk(&mut self, id: u64, setup: &mut Setup) -> Next {
         loop {
             match setup.flush() {
                 Ok(true) => {}
@@ -171,7 +171,7 @@ impl Reactor {
                     }
                 }
                 Event::Offered(offered) => {
-                    if let Some(next) = self.offered(setup, offered) {
+                    if let Some(next) = self.offered(id, setup, offered) {
                         return next;
                     }
                 }
@@ -273,8 +273,7 @@ impl Reactor {
         (setup.token, setup.ruling, setup.why) = (verdict.token, verdict.ruling, verdict.why);
         match verdict.ruling {
             Ruling::Verbs => {
-                let offered = self.make_wire(setup);
-                setup.handshake.offer(&offered);
+                self.make_pair(id, setup);
                 None
             }
             Ruling::Tcp if !setup.ours.flags.contains(HelloFlags::TCP) => {

@@ -3,63 +3,207 @@
 //! The initiator makes its own and names it; the acceptor makes its own, connects it, and answers; the initiator connects, and
 //! its last word says whether that is the connection. So each side can receive before the other may send. Whoever cannot
 //! make or connect one says so, and the two go on over the TCP connection that is open already.
+//!
+//! **Not on the service thread.** A device takes milliseconds for a queue pair, and where a peer's port is not found the kernel looks
+//! for it for a second. So [`Pairs`] has threads of its own for that, as long as there is something to do; what came of it comes back as a
+//! command, and finds its set-up by number, if that is still about the same.
+//!
+//! **What callers cost.** A queue pair has locked memory before its caller has said its last word, so only [`UNDECIDED`] callers of a
+//! domain have one, or wait for one, at a time. The next ones are told [`CROWDED`] and try again; when half of their time is over they
+//! go on over TCP, if that is allowed.
 
+use std::collections::VecDeque;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::ConnectError;
 use super::reactor::Reactor;
+use super::service::{Command, Shared};
 use super::setup::{Next, Setup, Side, commit, reason};
-use crate::transport::verbs::{Wire, errno_of};
+use crate::transport::verbs::{Adapter, Wire, errno_of};
 use crate::wire::hello::{Choice, HelloFlags};
 use crate::wire::queue_pair::{End, Offered};
 use crate::wire::why::Why;
 
+/// How many callers may have queue pairs that they have not chosen yet: 41 MiB of locked memory.
+pub(super) const UNDECIDED: usize = 64;
+
+/// What the next one is told. (It is also what a device may say: then trying again is right, too.)
+pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
+
+/// Queue pairs that are made at a time: so many peers whose ports are not found hold up no other.
+const THREADS: usize = 8;
+
+/// What a set-up waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pairing {
+    /// The job.
+    number: u64,
+    /// The peer has named its queue pair; the initiator's last word follows.
+    is_last: bool,
+}
+
+/// A queue pair to be made, unless it is, and to be connected, if the peer's is known.
+struct Job {
+    setup: u64,
+    /// It is for a caller.
+    is_called: bool,
+    number: u64,
+    adapter: Arc<Adapter>,
+    wire: Option<Box<Wire>>,
+    peer: Option<End>,
+}
+
+impl Job {
+    fn run(self) -> Result<Box<Wire>, u32> {
+        let make = || match self.wire {
+            Some(wire) => Ok(wire),
+            None => Wire::new(&self.adapter).map(Box::new),
+        };
+        let done = make().and_then(|wire| self.peer.map_or(Ok(()), |peer| wire.connect(&peer)).map(|()| wire));
+        done.map_err(|error| failed(&error))
+    }
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    /// Each has one.
+    threads: usize,
+}
+
+/// See the module.
+pub(super) struct Pairs {
+    shared: Arc<Shared>,
+    jobs: Mutex<Jobs>,
+}
+
+impl Pairs {
+    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::clone(shared), jobs: Mutex::default() })
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Jobs for callers that are not begun, also for those who have hung up since.
+    fn waiting(&self) -> usize {
+        self.jobs().waiting.iter().filter(|job| job.is_called).count()
+    }
+
+    fn start(this: &Arc<Self>, job: Job) {
+        let mut jobs = this.jobs();
+        jobs.waiting.push_back(job);
+        if jobs.threads == THREADS {
+            return;
+        }
+        jobs.threads += 1;
+        drop(jobs);
+        let pairs = Arc::clone(this);
+        let thread = std::thread::Builder::new().name("percale-pairs".to_owned()).spawn(move || pairs.work());
+        if let Err(error) = thread {
+            tracing::warn!(%error, "no thread for queue pairs: they are made by the one for connections");
+            this.work();
+        }
+    }
+
+    /// Does what there is to do.
+    fn work(&self) {
+        loop {
+            let mut jobs = self.jobs();
+            let Some(job) = jobs.waiting.pop_front() else {
+                jobs.threads -= 1;
+                return;
+            };
+            drop(jobs);
+            let (setup, number) = (job.setup, job.number);
+            let result = job.run();
+            self.shared.send(Command::Paired { setup, number, result });
+        }
+    }
+}
+
 impl Reactor {
-    /// Makes our queue pair, to be named to the peer.
-    pub(super) fn make_wire(&self, setup: &mut Setup) -> Offered {
+    /// Whether one more caller may have a queue pair.
+    fn has_place(&self) -> bool {
+        let undecided = |setup: &&Setup| (setup.wire.is_some() || setup.pairing.is_some()) && setup.is_called();
+        self.setups.values().filter(undecided).count().max(self.pairs.waiting()) < UNDECIDED
+    }
+
+    /// Has our queue pair made, unless it is, and connected, if the peer's is known.
+    fn pair(&self, id: u64, setup: &mut Setup, peer: Option<End>) -> Result<(), u32> {
         let adapter = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.verbs.as_ref());
-        let made = adapter.ok_or_else(|| io::ErrorKind::Unsupported.into()).and_then(Wire::new);
-        match made {
-            Ok(wire) => {
-                let ours = wire.ours();
-                setup.wire = Some(wire);
-                Ok(ours)
-            }
-            Err(error) => Err(failed(&error)),
+        let adapter = adapter.ok_or_else(|| failed(&io::ErrorKind::Unsupported.into()))?;
+        let (number, wire) = (self.number(), setup.wire.take());
+        setup.pairing = Some(Pairing { number, is_last: wire.is_some() });
+        let (is_called, adapter) = (setup.is_called(), Arc::clone(adapter));
+        Pairs::start(&self.pairs, Job { setup: id, is_called, number, adapter, wire, peer });
+        Ok(())
+    }
+
+    /// The verdict is verbs: our queue pair is to be named to the peer.
+    pub(super) fn make_pair(&self, id: u64, setup: &mut Setup) {
+        if let Err(errno) = self.pair(id, setup, None) {
+            setup.handshake.offer(&Err(errno));
         }
     }
 
     /// The peer has named its queue pair, or said why it has none; `None` if the set-up goes on talking.
-    pub(super) fn offered(&self, setup: &mut Setup, theirs: Offered) -> Option<Next> {
-        if matches!(setup.side, Side::Acceptor { .. }) {
-            let answer = theirs.and_then(|end| {
-                let ours = self.make_wire(setup)?;
-                connect(setup, &end).map(|()| ours)
-            });
-            setup.handshake.offer(&answer);
+    pub(super) fn offered(&self, id: u64, setup: &mut Setup, theirs: Offered) -> Option<Next> {
+        if setup.is_called() {
+            let place = if self.has_place() { Ok(()) } else { Err(CROWDED) };
+            if let Err(errno) = theirs.and_then(|end| place.and_then(|()| self.pair(id, setup, Some(end)))) {
+                setup.handshake.offer(&Err(errno));
+            }
             return None;
         }
-        Some(match theirs.and_then(|end| connect(setup, &end)) {
-            Ok(()) => commit(setup, Choice::Verbs, setup.why, 0),
-            Err(errno) => {
-                setup.wire = None;
-                if setup.both().contains(HelloFlags::TCP) {
-                    return Some(commit(setup, Choice::Tcp, Why::PairFailed, errno));
-                }
-                Next::Fail(ConnectError::NoTransport(reason("verbs", Why::PairFailed, errno)))
+        // Without one of ours the peer's is not to blame.
+        let ours = if setup.wire.is_some() { Ok(()) } else { Err(libc::ENOTCONN.cast_unsigned()) };
+        match theirs.and_then(|end| ours.and_then(|()| self.pair(id, setup, Some(end)))) {
+            Ok(()) => None,
+            Err(errno) => Some(unpaired(setup, errno)),
+        }
+    }
+
+    /// What came of a job.
+    pub(super) fn paired(&mut self, id: u64, number: u64, result: Result<Box<Wire>, u32>) {
+        let Some(mut setup) = self.setups.remove(&id) else { return };
+        let Some(pairing) = setup.pairing.take_if(|pairing| pairing.number == number) else {
+            self.setups.insert(id, setup);
+            return;
+        };
+        let offer = result.as_ref().map(|wire| wire.ours()).map_err(|errno| *errno);
+        setup.wire = result.ok();
+        let why = setup.why;
+        let next = match offer {
+            Ok(_) if pairing.is_last => commit(&mut setup, Choice::Verbs, why, 0),
+            Err(errno) if pairing.is_last => unpaired(&mut setup, errno),
+            offer => {
+                setup.handshake.offer(&offer);
+                self.talk(id, &mut setup)
             }
-        })
+        };
+        self.settle(id, setup, next);
     }
 }
 
-/// Connects our queue pair; without one it is none that is to blame.
-fn connect(setup: &mut Setup, end: &End) -> Result<(), u32> {
-    let Some(wire) = &setup.wire else { return Err(libc::ENOTCONN.cast_unsigned()) };
-    wire.connect(end).map_err(|error| {
-        let errno = failed(&error);
-        setup.wire = None;
-        errno
-    })
+/// The initiator has no queue pair that is connected.
+fn unpaired(setup: &mut Setup, errno: u32) -> Next {
+    setup.wire = None;
+    let tcp = setup.both().contains(HelloFlags::TCP);
+    let error = ConnectError::NoTransport(reason("verbs", Why::PairFailed, errno));
+    match &mut setup.side {
+        Side::Initiator(attempt)
+            if errno == CROWDED && !(tcp && Instant::now() + attempt.timeout / 2 > attempt.deadline) =>
+        {
+            attempt.last = Some(error);
+            Next::Again { pause: true }
+        }
+        _ if tcp => commit(setup, Choice::Tcp, Why::PairFailed, errno),
+        _ => Next::Fail(error),
+    }
 }
 
 fn failed(error: &io::Error) -> u32 {

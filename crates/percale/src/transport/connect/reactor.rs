@@ -23,6 +23,7 @@ use super::listen::FLAGS;
 use super::liveness::Watched;
 use super::mailbox::Notice;
 use super::meeting::Meeting;
+use super::pairing::Pairs;
 use super::passing;
 use super::service::{Command, Opened, Shared};
 use super::setup::Setup;
@@ -103,6 +104,7 @@ struct Watch {
 /// The service thread's state.
 pub(super) struct Reactor {
     shared: Arc<Shared>,
+    pub(super) pairs: Arc<Pairs>,
     epoll: OwnedFd,
     pub(super) endpoints: HashMap<u64, Endpoint>,
     pub(super) setups: HashMap<u64, Setup>,
@@ -123,6 +125,7 @@ impl Reactor {
             watches: HashMap::new(),
             timers: BTreeSet::new(),
             reserve: Some(reserve()?),
+            pairs: Pairs::new(&shared),
             shared,
         };
         let data = epoll::EventData::new_u64(WAKE);
@@ -212,6 +215,7 @@ impl Reactor {
                     // Nobody waits in a process that is ending.
                     done.send(()).unwrap_or_default();
                 }
+                Command::Paired { setup, number, result } => self.paired(setup, number, result),
                 Command::Stop => return false,
             }
         }

@@ -20,7 +20,7 @@ use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
 use crate::fabric::host;
-use crate::transport::verbs::Adapter;
+use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 
 bitflags! {
@@ -110,8 +110,22 @@ pub(super) struct Opened {
 /// What endpoints ask of the thread.
 pub(super) enum Command {
     Open(u64, Box<Opened>),
-    Connect { endpoint: u64, attempt: u64, peer: SocketAddr, context: u16 },
-    Closed { endpoint: u64, serial: u64 },
+    Connect {
+        endpoint: u64,
+        attempt: u64,
+        peer: SocketAddr,
+        context: u16,
+    },
+    Closed {
+        endpoint: u64,
+        serial: u64,
+    },
+    /// Not they, but who makes queue pairs: what came of one.
+    Paired {
+        setup: u64,
+        number: u64,
+        result: Result<Box<Wire>, u32>,
+    },
     Close(u64, mpsc::SyncSender<()>),
     Stop,
 }
@@ -128,7 +142,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn send(&self, command: Command) {
+    pub(super) fn send(&self, command: Command) {
         match &mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(queue) => queue.push_back(command),
             None => return,

@@ -61,7 +61,8 @@ impl Reactor {
             }
             Next::Again { pause } => {
                 let Side::Initiator(attempt) = &mut setup.side else { return };
-                (setup.stage, setup.tcp, setup.meeting, setup.wire) = (Stage::Waiting, None, None, None);
+                (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
+                (setup.wire, setup.pairing) = (None, None);
                 attempt.claimed = false;
                 if !pause {
                     self.restart(id, setup);
@@ -92,7 +93,7 @@ impl Reactor {
                     self.unregister(&socket);
                     let uid = setup.peer.as_ref().map_or(0, |hello| hello.place.user);
                     let text = reason("verbs", why, 0);
-                    self.establish(setup, Made::Verbs(Box::new(wire), socket), (0, uid), text);
+                    self.establish(setup, Made::Verbs(wire, socket), (0, uid), text);
                 }
             }
             Next::Shm => {

@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 use super::ConnectError;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Degraded, Meeting};
+use super::pairing::Pairing;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
 use crate::wire::why::Why;
@@ -69,7 +70,9 @@ pub(super) struct Setup {
     pub(super) why: Why,
     pub(super) meeting: Option<Meeting>,
     /// Our queue pair, with a verdict for verbs; and why there is none.
-    pub(super) wire: Option<Wire>,
+    pub(super) wire: Option<Box<Wire>>,
+    /// It is being made, or connected.
+    pub(super) pairing: Option<Pairing>,
     pub(super) due: Instant,
 }
 
@@ -117,7 +120,7 @@ impl Setup {
         remote: SocketAddr,
         due: Instant,
     ) -> Self {
-        let (tcp, peer, refusal, meeting, wire, listener) = (None, None, None, None, None, endpoint);
+        let (tcp, peer, refusal, meeting, listener) = (None, None, None, None, endpoint);
         let (token, ruling, why) = ([0; 16], Ruling::Refuse, Why::NoTransport);
         Self {
             endpoint,
@@ -134,14 +137,15 @@ impl Setup {
             ruling,
             why,
             meeting,
-            wire,
+            wire: None,
+            pairing: None,
             due,
         }
     }
 
     /// Whether it is a call from somebody who has not yet said (and proved) who it is.
     pub(super) const fn is_stranger(&self) -> bool {
-        matches!(self.side, Side::Acceptor { .. }) && self.peer.is_none()
+        self.is_called() && self.peer.is_none()
     }
 
     /// Whether it waits for somebody with this token at the Unix socket.
@@ -161,6 +165,11 @@ impl Setup {
 
     pub(super) const fn is_claimed(&self) -> bool {
         matches!(&self.side, Side::Initiator(attempt) if attempt.claimed)
+    }
+
+    /// Whether it is a call from somebody else.
+    pub(super) const fn is_called(&self) -> bool {
+        matches!(self.side, Side::Acceptor { .. })
     }
 
     pub(super) const fn is_accepted(&self) -> bool {

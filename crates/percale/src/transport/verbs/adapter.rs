@@ -35,21 +35,31 @@ impl Adapter {
         Err(why.join("; "))
     }
 
+    /// That of a device by its name.
+    #[cfg(test)]
+    pub(super) fn of_device(name: &str) -> Result<Arc<Self>, String> {
+        let found = Context::open_all()?.into_iter().find(|context| context.name() == name);
+        Self::of(&found.ok_or_else(|| format!("there is no {name}"))?).map(Arc::new)
+    }
+
     fn of(context: &Arc<Context>) -> Result<Self, String> {
         let limits = context.limits().map_err(|error| error.to_string())?;
+        let mut why = "no port is active".to_owned();
         for number in 1..=limits.ports {
             let port = context.port(number).map_err(|error| error.to_string())?;
             if !port.active {
                 continue;
             }
-            let (gid_index, gid) = address(context, number, &port)
-                .ok_or_else(|| format!("port {number} is active but has no address; does its interface have one?"))?;
+            let Some((gid_index, gid)) = address(context, number, &port) else {
+                why = format!("port {number} is active but has no address; does its interface have one?");
+                continue;
+            };
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             let path = Path { port: number, gid_index, ethernet: port.ethernet };
             return Ok(Self { domain, path, port, gid });
         }
-        Err("no port is active".into())
+        Err(why)
     }
 
     /// The protection domain.

@@ -54,6 +54,12 @@ impl VerbsLink {
         self.stream().is_over()
     }
 
+    /// Puts the queue pair in error, as a device does of itself.
+    #[cfg(test)]
+    pub(crate) fn fail(&self) {
+        self.stream().fail_pair();
+    }
+
     /// Device, port and address, for people.
     #[must_use]
     pub fn describe(&self) -> String {

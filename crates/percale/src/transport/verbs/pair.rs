@@ -60,9 +60,13 @@ impl QueuePair {
     /// Makes one, whose requests and receives complete in `queue`.
     ///
     /// # Errors
-    /// What the device says.
+    /// EINVAL if queue and buffers are of two devices; what the device says.
     pub fn new(queue: &Arc<CompletionQueue>, buffers: &Arc<MemoryRegion>, size: PairSize) -> Result<Self, VerbsError> {
         let domain = buffers.domain();
+        // A driver takes its word for it.
+        if !Arc::ptr_eq(queue.context(), domain.context()) {
+            return Err(VerbsError { call: "ibv_create_qp", errno: libc::EINVAL });
+        }
         let mut attr = abi::QpInitAttr {
             qp_context: null_mut(),
             send_cq: queue.as_ptr(),
@@ -78,7 +82,7 @@ impl QueuePair {
             qp_type: abi::QPT_RC,
             sq_sig_all: 1,
         };
-        // SAFETY: domain and queue are alive, and this keeps them; the call changes the structure's sizes only.
+        // SAFETY: domain and queue are alive and of one device, and this keeps them; the call changes the structure's sizes only.
         let ptr = unsafe { (domain.context().library().ibv_create_qp)(domain.as_ptr(), &raw mut attr) };
         Ok(Self {
             ptr: Handle::given("ibv_create_qp", ptr)?,

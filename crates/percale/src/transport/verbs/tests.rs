@@ -134,6 +134,29 @@ fn a_pair_that_fails_gives_back_what_was_posted() {
     assert_eq!((got.id, got.status != 0), (100, true), "{}", two.queue.explain(got.status));
 }
 
+/// By credits no wire comes here; whoever did would be told, and not wait for ever.
+#[test]
+fn a_receiver_without_a_receive_is_an_error_for_the_sender() {
+    let Some(adapter) = adapter() else { return };
+    let (one, two) = sides(&adapter);
+    one.pair.post_send(1, 0, 8, None).expect("a send");
+    assert_eq!((one.next().status, two.next().id), (0, 100));
+    one.pair.post_send(2, 0, 8, None).expect("a send");
+    let refused = one.next();
+    assert_eq!((refused.id, refused.status), (2, abi::WC_RNR_RETRY_EXC_ERR), "{}", one.queue.explain(refused.status));
+}
+
+#[test]
+fn queues_and_buffers_of_two_devices_make_no_pair() {
+    let Ok(contexts) = Context::open_all() else { return println!("skipped: no verbs here") };
+    let [one, two, ..] = &contexts[..] else { return println!("skipped: there is one device") };
+    let queue = CompletionQueue::new(&CompletionChannel::new(one).expect("a channel"), 8).expect("a queue");
+    let domain = ProtectionDomain::new(two).expect("a domain");
+    let buffers = MemoryRegion::new(&domain, PAGE, Rights::LOCAL_WRITE).expect("a region");
+    let made = QueuePair::new(&queue, &buffers, PairSize { sends: 1, receives: 1, inline: 0 });
+    assert_eq!(made.err().map(|error| error.errno), Some(libc::EINVAL));
+}
+
 #[test]
 fn mw_windows_of_both_types_give_their_right_and_take_it_back() {
     let Some(adapter) = adapter() else { return };
@@ -160,6 +183,8 @@ fn mw_windows_of_both_types_give_their_right_and_take_it_back() {
         assert_eq!(two.bytes(64, 8), b"windowed");
         if kind == WindowKind::Two {
             assert_eq!(window.bind(&two.pair, 3, binding).map_err(|error| error.errno), Err(libc::EBUSY));
+            let foreign = window.invalidate(&one.pair, 3).map_err(|error| error.errno);
+            assert_eq!(foreign, Err(libc::EPERM), "over a queue pair that it was not bound over");
             window.invalidate(&two.pair, 3).expect("an invalidation");
             assert_eq!(window.invalidate(&two.pair, 4).map_err(|error| error.errno), Err(libc::EINVAL));
         } else {

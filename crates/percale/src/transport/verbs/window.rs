@@ -35,8 +35,8 @@ pub struct Window {
 
 #[derive(Debug, Default)]
 struct Bindings {
-    /// A request to bind it was posted, and none to take that back.
-    bound: bool,
+    /// Over which a request to bind it was posted, and none to take that back.
+    bound: Option<Arc<QueuePair>>,
     pairs: Vec<Arc<QueuePair>>,
     regions: Vec<Arc<MemoryRegion>>,
 }
@@ -117,7 +117,7 @@ impl Window {
         }
         let info = binding.info(call)?;
         let mut bindings = self.lock();
-        if self.kind == WindowKind::Two && bindings.bound {
+        if self.kind == WindowKind::Two && bindings.bound.is_some() {
             return Err(VerbsError { call, errno: libc::EBUSY });
         }
         bindings.keep(pair, binding.region);
@@ -143,30 +143,34 @@ impl Window {
                 unsafe { (*window).rkey = key };
             }
         }
-        bindings.bound = binding.len > 0;
+        bindings.bound = (binding.len > 0).then(|| Arc::clone(pair));
         Ok(())
     }
 
     /// Posts a local invalidation of a bound window of type 2: once it completes no access comes through any more.
     ///
     /// # Errors
-    /// EINVAL of a window that is of type 1 or not bound; what the device says.
+    /// EINVAL of a window that is of type 1 or not bound; EPERM over another queue pair than it was bound over, which some devices
+    /// would not refuse; what the device says.
     pub fn invalidate(&self, pair: &Arc<QueuePair>, id: u64) -> Result<(), VerbsError> {
         let mut bindings = self.lock();
-        if self.kind == WindowKind::One || !bindings.bound {
-            return Err(VerbsError { call: "an invalidation", errno: libc::EINVAL });
+        let refused = |errno| Err(VerbsError { call: "an invalidation", errno });
+        match &bindings.bound {
+            Some(over) if self.kind == WindowKind::Two && Arc::ptr_eq(over, pair) => {}
+            Some(_) if self.kind == WindowKind::Two => return refused(libc::EPERM),
+            _ => return refused(libc::EINVAL),
         }
         let mut request = abi::SendWr::new(id, abi::WR_LOCAL_INV);
         // SAFETY: as in `remote_key`.
         request.imm_data = unsafe { (*self.ptr.as_ptr()).rkey };
         pair.post(&mut request)?;
-        bindings.bound = false;
+        bindings.bound = None;
         Ok(())
     }
 
     /// Notes that the peer has invalidated it, as a completion said ([`Completion`](super::Completion)).
     pub fn invalidated(&self) {
-        self.lock().bound = false;
+        self.lock().bound = None;
     }
 }
 

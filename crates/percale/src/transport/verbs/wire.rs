@@ -4,11 +4,8 @@
 //! out of the slot that the device chose, and posts that slot anew. So a message is one piece of the stream, whatever
 //! frames it holds, and nothing of the user's memory is registered.
 //!
-//! **Credits.** A message needs a receive that is posted, so each side counts: a message with bytes costs one of
-//! [`CREDITS`] credits, and the receiver gives back, as immediate data of whatever it sends next, one for each slot that it
-//! has posted anew. Once it owes half of them it sends a *note*: a message of no bytes, which costs no credit. Notes need
-//! receives too: each note stands for half of the credits, and no more can come back than were spent, so at most two
-//! are on their way; [`NOTES`] receives are posted beyond the credits. Hence no receiver is ever found without a receive.
+//! **Credits.** A message needs a receive that is posted, so each side counts (`credit`): no receiver is ever found without a
+//! receive, and who does not read stops the other side and nobody else.
 //!
 //! **The end.** A queue pair that goes tells its peer nothing. So the two keep the TCP connection over which they met, and send
 //! nothing over it: its end is the peer's. What was acknowledged before is there by then, and is delivered first.
@@ -23,6 +20,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use super::credit::{Credits, NOTES, RECEIVES, SENDS};
 use super::region::Rights;
 use super::{Adapter, Completion, CompletionChannel, CompletionQueue, End, MemoryRegion, PairSize, QueuePair, abi};
 use crate::transport::Broken;
@@ -30,15 +28,8 @@ use crate::transport::tcp::{Socket, Stream};
 
 /// Bytes of a message at most.
 const SLOT: usize = 4 << 10;
-/// Messages with bytes that may lie with one side unread: as much as sockets hold, so that who closes need not wait for who
-/// is to read.
-const CREDITS: usize = 128;
-/// Messages with bytes that may be without an acknowledgement of the peer's device.
-const SENDS: usize = 32;
-/// Notes for which there are receives, and sends.
-const NOTES: usize = 4;
-/// Receives that are posted.
-const RECEIVES: usize = CREDITS + NOTES;
+/// Completions that there may be at a time.
+const COMPLETIONS: usize = SENDS + NOTES + RECEIVES;
 /// Bytes that a message may carry in its request, if the device lets it.
 const INLINE: u32 = 256;
 /// Polls that find nothing after the peer's end was seen, until it is believed that nothing more comes: its last bytes may
@@ -60,20 +51,14 @@ pub struct Wire {
     watched: Option<Socket>,
     /// Wake whoever sleeps on what the device tells unasked, and on its end: descriptors of this wire's own, for its owner's epoll.
     events: Vec<OwnedFd>,
-    /// Messages with bytes that we may send.
-    credits: usize,
-    /// Slots posted anew that the peer was not told of.
-    owed: usize,
-    /// Messages with bytes that were posted, and that were acknowledged; the first one's slot is their number in the ring.
-    sent: u64,
-    acknowledged: u64,
-    /// The same in bytes.
+    /// What may be sent, what was, and what the peer is to be told. A message's slot is its number in the ring.
+    credits: Credits,
+    /// Bytes that were posted, and those of the first messages, so many, that are known to be with the peer.
     bytes_sent: u64,
-    bytes_acknowledged: u64,
+    bytes_delivered: u64,
+    delivered: u64,
     /// How many bytes each slot holds that is under way.
     lengths: [u32; SENDS],
-    /// Notes under way.
-    notes: usize,
     /// Slots with bytes to be read: which, and how many bytes.
     arrived: VecDeque<(usize, usize)>,
     /// Of the first of them: how many were read.
@@ -94,7 +79,7 @@ impl Wire {
         let context = adapter.domain().context();
         let channel = CompletionChannel::new(context)?;
         let sends = (SENDS + NOTES) as u32;
-        let queue = CompletionQueue::new(&channel, sends + RECEIVES as u32)?;
+        let queue = CompletionQueue::new(&channel, COMPLETIONS as u32)?;
         let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
         let size = PairSize { sends, receives: RECEIVES as u32, inline: INLINE };
         // Some devices carry nothing in a request.
@@ -108,14 +93,11 @@ impl Wire {
             ours,
             watched: None,
             events: Vec::new(),
-            credits: CREDITS,
-            owed: 0,
-            sent: 0,
-            acknowledged: 0,
+            credits: Credits::new(),
             bytes_sent: 0,
-            bytes_acknowledged: 0,
+            bytes_delivered: 0,
+            delivered: 0,
             lengths: [0; SENDS],
-            notes: 0,
             arrived: VecDeque::new(),
             taken: 0,
             posted: [false; RECEIVES],
@@ -164,6 +146,11 @@ impl Wire {
         self.watched.iter().map(Socket::as_fd).chain(self.events.iter().map(OwnedFd::as_fd))
     }
 
+    #[cfg(test)]
+    pub(super) fn fail_pair(&self) {
+        self.pair.fail().expect("a queue pair in error");
+    }
+
     /// Device, port and address, for people.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -204,10 +191,10 @@ impl Wire {
         self.failed.is_some() || self.ended.is_some()
     }
 
-    /// Bytes that were sent, and that were acknowledged: these are with the peer's device.
+    /// Bytes that were sent, and those of them that are with the peer's device, or were.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
-        (self.bytes_sent, self.bytes_acknowledged)
+        (self.bytes_sent, self.bytes_delivered)
     }
 
     fn fail(&mut self, why: Broken) {
@@ -230,9 +217,23 @@ impl Wire {
         }
     }
 
-    /// Takes what completed; how much that was.
+    /// Takes all that completed; how much that was. What is left here, nobody would be woken for.
     #[inline]
     fn take(&mut self) -> usize {
+        let mut all = 0;
+        // More than the queue holds is nothing that a percale sends: its next turn comes.
+        while all < COMPLETIONS {
+            let count = self.take_some();
+            all += count;
+            if count < super::POLLED {
+                break;
+            }
+        }
+        all
+    }
+
+    #[inline]
+    fn take_some(&mut self) -> usize {
         let mut some = [None; super::POLLED];
         let mut count = 0;
         let polled = self.pair.queue().poll(|one| {
@@ -256,22 +257,15 @@ impl Wire {
         }
         let result = match one.id {
             id if id & RECEIVE != 0 => self.received((id & !RECEIVE) as usize, one),
-            NOTE => match self.notes.checked_sub(1) {
-                Some(left) => {
-                    self.notes = left;
-                    Ok(())
-                }
-                None => Err("a note that was not sent"),
-            },
-            id if id == self.acknowledged && id < self.sent => {
-                self.bytes_acknowledged += u64::from(self.lengths[ring(id)]);
-                self.acknowledged += 1;
-                Ok(())
-            }
-            _ => Err("a send that was not under way"),
+            NOTE => self.credits.acknowledge_note(),
+            id => self.credits.acknowledge(id),
         };
         if let Err(what) = result {
             self.fail(Broken::Protocol(format!("the device completed {what}")));
+        }
+        while self.delivered < self.credits.delivered() {
+            self.bytes_delivered += u64::from(self.lengths[ring(self.delivered)]);
+            self.delivered += 1;
         }
     }
 
@@ -281,16 +275,11 @@ impl Wire {
         if !std::mem::replace(posted, false) || one.len as usize > SLOT {
             return Err("a receive that was not posted");
         }
-        let credits = self.credits + one.immediate.unwrap_or(0) as usize;
-        if credits > CREDITS {
-            self.fail(Broken::Protocol("the peer gives back more credits than there are".into()));
-            return Ok(());
-        }
-        self.credits = credits;
-        if one.len == 0 {
+        let immediate = one.immediate.unwrap_or(0);
+        if let Err(what) = self.credits.come(one.len == 0, immediate, self.arrived.len()) {
+            self.fail(Broken::Protocol(what.into()));
+        } else if one.len == 0 {
             self.repost(slot);
-        } else if self.arrived.len() == CREDITS {
-            self.fail(Broken::Protocol("the peer sends more than its credits allow".into()));
         } else {
             self.arrived.push_back((slot, one.len as usize));
         }
@@ -311,32 +300,24 @@ impl Wire {
 
     /// Tells the peer of slots that were posted anew, once they are so many that it may be waiting for them.
     fn give_back(&mut self) {
-        if self.owed < CREDITS / 2 || self.notes >= NOTES || self.failed.is_some() {
-            return;
-        }
-        match self.pair.post_send(NOTE, 0, 0, Some(self.owed as u32)) {
-            Ok(()) => (self.owed, self.notes) = (0, self.notes + 1),
+        let Some(owed) = self.credits.note().filter(|_| self.failed.is_none()) else { return };
+        match self.pair.post_send(NOTE, 0, 0, Some(owed)) {
+            Ok(()) => self.credits.noted(),
             Err(error) => self.fail(Broken::Died(error.to_string())),
         }
-    }
-
-    /// Whether a message can be sent now.
-    #[inline]
-    fn has_room(&self) -> bool {
-        self.credits > 0 && self.sent - self.acknowledged < SENDS as u64
     }
 
     /// Sends the first `len` bytes of the next slot.
     #[inline]
     fn send_slot(&mut self, len: usize) -> bool {
-        let slot = ring(self.sent);
-        let immediate = (self.owed > 0).then_some(self.owed as u32);
-        if let Err(error) = self.pair.post_send(self.sent, slot * SLOT, len, immediate) {
+        let number = self.credits.next();
+        let slot = ring(number);
+        if let Err(error) = self.pair.post_send(number, slot * SLOT, len, self.credits.owed()) {
             self.fail(Broken::Died(error.to_string()));
             return false;
         }
         self.lengths[slot] = len as u32;
-        (self.sent, self.credits, self.owed) = (self.sent + 1, self.credits - 1, 0);
+        self.credits.spend();
         self.bytes_sent += len as u64;
         true
     }
@@ -374,7 +355,7 @@ impl Stream for Wire {
                     self.arrived.pop_front();
                     self.taken = 0;
                     self.repost(slot);
-                    self.owed += 1;
+                    self.credits.read();
                 }
             }
         }
@@ -396,7 +377,7 @@ impl Stream for Wire {
     }
 
     fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        if !self.has_room() {
+        if !self.credits.has_room() {
             self.take();
         }
         let (mut done, mut filled) = (0, 0);
@@ -406,10 +387,11 @@ impl Stream for Wire {
                 if self.failed.is_some() {
                     return Err(self.error());
                 }
-                if !self.has_room() {
+                if !self.credits.has_room() {
                     return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
                 }
-                let copied = self.pair.buffers().copy_in(rest, ring(self.sent) * SLOT + filled, SLOT - filled);
+                let copied =
+                    self.pair.buffers().copy_in(rest, ring(self.credits.next()) * SLOT + filled, SLOT - filled);
                 (rest, filled) = (&rest[copied..], filled + copied);
                 if filled == SLOT {
                     if !self.send_slot(filled) {
@@ -431,7 +413,7 @@ impl Stream for Wire {
     /// Whether everything that was sent is acknowledged, all that came is read, and nothing tells of an end.
     #[inline]
     fn is_calm(&self) -> bool {
-        self.sent == self.acknowledged && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()
+        self.credits.is_calm() && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()
     }
 
     fn failure(&self) -> Option<&Broken> {
@@ -442,3 +424,7 @@ impl Stream for Wire {
 #[cfg(test)]
 #[path = "wire_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "removed_tests.rs"]
+mod removed_tests;

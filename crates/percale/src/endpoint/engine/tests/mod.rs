@@ -1,9 +1,11 @@
 //! Engines of one process, one of which plays the peer that does wrong: its links are used behind its back.
 
 mod broken;
+mod fair;
 mod full;
 mod hostile;
 mod lingering;
+mod pairs;
 
 use std::time::{Duration, Instant};
 

@@ -3,6 +3,7 @@
 mod both;
 mod keys;
 mod made;
+mod pairs;
 mod refused;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,0 +1,26 @@
+//! One peer that always has something to say, and others.
+
+use super::*;
+
+#[test]
+fn flt_009_a_peer_that_never_pauses_keeps_nobody_else_waiting() {
+    let [busy, other, target] = [(); 3].map(|()| Station::new("tcp"));
+    let from_other = connect(&other, &target);
+    // The last one that was heard of is looked at first.
+    let from_busy = connect(&busy, &target);
+    let before = target.finished();
+    let receive = target.endpoint.tagged_recv(9, 0, vec![0; 8]).start().unwrap();
+    other.endpoint.tagged_inject(from_other, 9, &[9; 8]).unwrap();
+    for _ in 0..1000 {
+        other.endpoint.progress();
+        // Whenever the target looks, there is something of this one's.
+        busy.endpoint.tagged_inject(from_busy, 5, &[5; 8]).unwrap();
+        busy.endpoint.progress();
+        target.endpoint.progress();
+        if target.finished() > before {
+            assert_eq!(receive.wait().unwrap().to_vec(), [9; 8]);
+            return;
+        }
+    }
+    panic!("a thousand rounds, and the other one's message still waits");
+}

@@ -1,0 +1,63 @@
+//! Queue pairs that fail, on a device if there is one; else each test says why it was skipped.
+
+use super::*;
+use crate::TransportKind;
+use crate::transport::any::AnyLink;
+
+/// Two that are connected by queue pairs.
+fn connected() -> Option<(Station, Station, PeerAddress)> {
+    let info = Info::discover().unwrap();
+    let verbs = info.transports().iter().find(|one| one.kind == TransportKind::Verbs).unwrap();
+    if !verbs.available {
+        println!("skipped: no verbs here: {}", verbs.reason);
+        return None;
+    }
+    let (a, b) = (Station::new("verbs"), Station::new("verbs"));
+    let peer = connect(&a, &b);
+    Some((a, b, peer))
+}
+
+#[test]
+fn flt_001_a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
+    let Some((a, b, to_b)) = connected() else { return };
+    let to_a = b.peer(&a);
+    let long = || vec![1; 2 << 20];
+    let sends = [a.endpoint.tagged_send(to_b, 7, long()), b.endpoint.tagged_send(to_a, 7, long())];
+    let receives = [a.endpoint.recv(vec![0; 8]).from(to_b), b.endpoint.recv(vec![0; 8]).from(to_a)];
+    let before = a.finished() + b.finished();
+    let (sends, receives) = (sends.map(|send| send.start().unwrap()), receives.map(|one| one.start().unwrap()));
+    let slot = a.slot(&b);
+    a.engine(|engine| match &engine.links[slot as usize] {
+        Some(AnyLink::Verbs(link)) => link.fail(),
+        other => panic!("{other:?}"),
+    });
+    until(&[&a, &b], || (a.finished() + b.finished() == before + 4).then_some(()));
+    sends.into_iter().for_each(|send| assert_eq!(send.wait().unwrap_err().errno(), libc::ECONNRESET));
+    receives.into_iter().for_each(|one| assert_eq!(one.wait().unwrap_err().errno(), libc::ECONNRESET));
+    let reason = a.ended().expect("an event");
+    assert!(reason.contains("queue pair is in error"), "{reason}");
+    assert!(b.ended().is_some());
+    // What comes next connects afresh.
+    connect(&a, &b);
+}
+
+#[test]
+fn flt_001_who_sleeps_hears_of_a_queue_pair_in_error() {
+    let Some((a, b, to_b)) = connected() else { return };
+    until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
+    let slot = b.slot(&a);
+    let (posted, waits) = std::sync::mpsc::channel();
+    let sleeping = std::thread::spawn(move || {
+        let receive = a.endpoint.recv(vec![0; 8]).from(to_b).start().unwrap();
+        posted.send(()).unwrap();
+        receive.wait().unwrap_err().errno()
+    });
+    waits.recv().unwrap();
+    b.engine(|engine| match &engine.links[slot as usize] {
+        Some(AnyLink::Verbs(link)) => link.fail(),
+        other => panic!("{other:?}"),
+    });
+    // The other side's queue pair says nothing; its owner closes the connection that does.
+    until(&[&b], || b.ended());
+    assert_eq!(sleeping.join().unwrap(), libc::ECONNRESET);
+}

@@ -1,0 +1,123 @@
+//! Queue pairs, on a device if there is one; else each test says why it was skipped.
+
+use std::io::{Read, Write};
+
+use super::*;
+use crate::transport::connect::handshake::{Event, Handshake};
+use crate::transport::connect::pairing::{CROWDED, UNDECIDED};
+use crate::transport::verbs::Adapter;
+use crate::wire::hello::HelloFlags;
+use crate::wire::queue_pair::Offered;
+
+fn adapter() -> Option<Arc<Adapter>> {
+    Adapter::open().inspect_err(|why| println!("skipped: no verbs here: {why}")).ok()
+}
+
+fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): (Transports, u64)) -> Peer {
+    Peer::with(service, |options| {
+        options.transports = transports;
+        options.verbs = Some(Arc::clone(adapter));
+        options.connect_timeout = Duration::from_secs(timeout);
+    })
+}
+
+/// A caller that names a queue pair, hears what it is offered, and says nothing more.
+struct Caller {
+    socket: TcpStream,
+    handshake: Handshake,
+}
+
+impl Caller {
+    fn call(number: u8, to: SocketAddr) -> Self {
+        let mut hello = handshake::fuzz::hello(number, false);
+        hello.flags = HelloFlags::TCP | HelloFlags::VERBS;
+        let socket = TcpStream::connect(to).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { socket, handshake: Handshake::new(true, &hello, None) }
+    }
+
+    /// What it hears next.
+    fn hear(&mut self) -> Event {
+        loop {
+            let output = std::mem::take(self.handshake.output());
+            self.socket.write_all(&output).unwrap();
+            let mut bytes = vec![0; self.handshake.wants()];
+            self.socket.read_exact(&mut bytes).unwrap();
+            if let Some(event) = self.handshake.feed(&bytes).unwrap() {
+                return event;
+            }
+        }
+    }
+
+    fn pair(&mut self, adapter: &Adapter) -> Offered {
+        assert!(matches!(self.hear(), Event::Verdict(..)));
+        self.handshake.offer(&Ok(adapter.end(0x11).unwrap()));
+        match self.hear() {
+            Event::Offered(offered) => offered,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn two_with_devices_connect_by_queue_pairs() {
+    let Some(adapter) = adapter() else { return };
+    let [one, two] = services();
+    let [a, b] = [&one, &two].map(|service| verbs(service, &adapter, (Transports::empty(), 60)));
+    a.registration.connect(1, b.address());
+    for up in [a.up(), b.up()] {
+        assert!(matches!(up.link, Made::Verbs(..)), "{:?}", up.link);
+    }
+}
+
+#[test]
+fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than_some() {
+    let Some(adapter) = adapter() else { return };
+    let [one, two] = services();
+    let b = verbs(&two, &adapter, (Transports::TCP, 600));
+    let mut callers: Vec<Caller> = (0..UNDECIDED).map(|number| Caller::call(number as u8 + 1, b.address())).collect();
+    for caller in &mut callers {
+        assert!(caller.pair(&adapter).is_ok());
+    }
+    let mut next = Caller::call(200, b.address());
+    assert_eq!(next.pair(&adapter), Err(CROWDED), "each has locked memory");
+    // Whoever may goes on over TCP, in time.
+    let a = verbs(&one, &adapter, (Transports::TCP, 4));
+    a.registration.connect(1, b.address());
+    let up = a.up();
+    assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
+    assert!(up.reason.contains("queue pairs"), "{}", up.reason);
+    b.up();
+    // Whoever may not tries again until there is a place.
+    let c = verbs(&one, &adapter, (Transports::empty(), 60));
+    c.registration.connect(2, b.address());
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!c.mailbox.has_notices(), "{:?}", c.mailbox.take());
+    callers.truncate(UNDECIDED - 1);
+    assert!(matches!(c.up().link, Made::Verbs(..)));
+    b.up();
+}
+
+/// The kernel looks for a port that is not there for a second: it holds up nobody else.
+#[test]
+fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
+    let Some(adapter) = adapter() else { return };
+    let [one, two] = services();
+    let b = verbs(&two, &adapter, (Transports::TCP, 600));
+    let mut lost = Caller::call(1, b.address());
+    assert!(matches!(lost.hear(), Event::Verdict(..)));
+    // In the port's network, and nobody's.
+    let mut end = adapter.end(0x11).unwrap();
+    end.gid[15] ^= 0x40;
+    lost.handshake.offer(&Ok(end));
+    let output = std::mem::take(lost.handshake.output());
+    lost.socket.write_all(&output).unwrap();
+    // Meanwhile others come and go.
+    let a = verbs(&one, &adapter, (Transports::empty(), 60));
+    a.registration.connect(1, b.address());
+    assert!(matches!(a.up().link, Made::Verbs(..)));
+    b.up();
+    let told = lost.hear();
+    println!("it was told: {told:?}");
+    assert!(matches!(told, Event::Offered(_)));
+}

@@ -1,0 +1,195 @@
+//! Two sides that count, and between them devices that deliver when they like.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a device has completed.
+#[derive(Clone, Copy, Debug)]
+enum Done {
+    Came { is_note: bool, immediate: u32 },
+    Acknowledged(Option<u64>),
+}
+
+/// One side, with its device.
+#[derive(Debug)]
+struct Side {
+    credits: Credits,
+    /// Receives that are posted.
+    posted: usize,
+    /// Came, and was not read.
+    unread: usize,
+    /// Messages on their way to the peer's device: their number, unless they are notes, and their immediate data.
+    leaving: VecDeque<(Option<u64>, u32)>,
+    /// Delivered, but this side's device was not told so far.
+    told: VecDeque<Option<u64>>,
+    completed: VecDeque<Done>,
+    /// Messages that are yet to be sent, and those that were read.
+    to_send: usize,
+    got: usize,
+}
+
+impl Side {
+    fn new(to_send: usize) -> Self {
+        Self {
+            credits: Credits::new(),
+            posted: RECEIVES,
+            unread: 0,
+            leaving: VecDeque::new(),
+            told: VecDeque::new(),
+            completed: VecDeque::new(),
+            to_send,
+            got: 0,
+        }
+    }
+
+    fn take(&mut self) {
+        for done in std::mem::take(&mut self.completed) {
+            match done {
+                Done::Came { is_note, immediate } => {
+                    self.credits.come(is_note, immediate, self.unread).expect("what a percale sends");
+                    *if is_note { &mut self.posted } else { &mut self.unread } += 1;
+                }
+                Done::Acknowledged(Some(number)) => self.credits.acknowledge(number).expect("in order"),
+                Done::Acknowledged(None) => self.credits.acknowledge_note().expect("a note"),
+            }
+        }
+    }
+
+    /// As a wire writes.
+    fn write(&mut self, at_most: usize) {
+        if !self.credits.has_room() {
+            self.take();
+        }
+        for _ in 0..at_most.min(self.to_send) {
+            if !self.credits.has_room() {
+                return;
+            }
+            self.leaving.push_back((Some(self.credits.next()), self.credits.owed().unwrap_or(0)));
+            self.credits.spend();
+            self.to_send -= 1;
+        }
+    }
+
+    /// As a wire reads.
+    fn read(&mut self, at_most: usize) {
+        self.take();
+        for _ in 0..at_most.min(self.unread) {
+            self.unread -= 1;
+            self.posted += 1;
+            self.credits.read();
+            self.got += 1;
+        }
+        if let Some(owed) = self.credits.note() {
+            self.leaving.push_back((None, owed));
+            self.credits.noted();
+        }
+    }
+
+    /// This side's device delivers the next messages to the other's.
+    fn deliver(&mut self, to: &mut Self, at_most: usize) {
+        assert!(self.leaving.len() + self.told.len() <= SENDS + NOTES, "more sends than the queue pair holds");
+        for _ in 0..at_most.min(self.leaving.len()) {
+            let (number, immediate) = self.leaving.pop_front().expect("one of them");
+            to.posted = to.posted.checked_sub(1).expect("a receive is posted for whatever comes");
+            to.completed.push_back(Done::Came { is_note: number.is_none(), immediate });
+            assert!(to.completed.len() <= SENDS + NOTES + RECEIVES, "more completions than the queue holds");
+            self.told.push_back(number);
+        }
+    }
+
+    /// This side's device hears of what was delivered.
+    fn hear(&mut self, at_most: usize) {
+        let told = at_most.min(self.told.len());
+        self.completed.extend(self.told.drain(..told).map(Done::Acknowledged));
+        assert!(self.completed.len() <= SENDS + NOTES + RECEIVES, "more completions than the queue holds");
+    }
+}
+
+/// Carries out steps in any order, and then in turns: all arrives.
+fn runs(totals: [usize; 2], steps: &[(bool, u8, usize)]) {
+    let [mut one, mut two] = totals.map(Side::new);
+    let step = |one: &mut Side, two: &mut Side, (first, what, count): (bool, u8, usize)| {
+        let (this, other) = if first { (one, two) } else { (two, one) };
+        match what {
+            0 => this.write(count),
+            1 => this.read(count),
+            2 => this.deliver(other, count),
+            _ => this.hear(count),
+        }
+    };
+    for &chosen in steps {
+        step(&mut one, &mut two, chosen);
+    }
+    for _ in 0..totals[0] + totals[1] + 10 {
+        for what in [0, 2, 3, 1] {
+            for first in [true, false] {
+                step(&mut one, &mut two, (first, what, usize::MAX));
+            }
+        }
+    }
+    assert_eq!([two.got, one.got], totals, "both wait for ever: {one:?} {two:?}");
+    assert!(one.credits.is_calm() && two.credits.is_calm());
+}
+
+proptest! {
+    #[test]
+    fn msg_014_both_sides_get_on_in_whatever_order_devices_deliver(
+        totals in [0usize..2000, 0usize..2000],
+        steps in prop::collection::vec((any::<bool>(), 0u8..4, 0usize..200), 0..400),
+    ) {
+        runs(totals, &steps);
+    }
+
+    #[test]
+    fn whatever_a_peer_gives_back_is_no_more_than_was_spent(
+        spent in 0u64..=CREDITS as u64,
+        given in prop::collection::vec((any::<bool>(), 0u32..200, 0usize..200), 0..50),
+    ) {
+        let mut credits = Credits::new();
+        for number in 0..spent {
+            credits.spend();
+            credits.acknowledge(number).expect("in order");
+        }
+        for (is_note, immediate, unread) in given {
+            let before = credits.free;
+            let believed = credits.come(is_note, immediate, unread).is_ok();
+            prop_assert_eq!(credits.free, before + if believed { immediate as usize } else { 0 });
+            prop_assert!(credits.free <= CREDITS);
+            prop_assert!(!believed || !is_note || immediate as usize >= DUE);
+            prop_assert!(!believed || is_note || unread < CREDITS);
+        }
+    }
+}
+
+/// The last acknowledgement of a peer that goes may be lost; what it says of what it read is enough.
+#[test]
+fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
+    let [mut one, mut two] = [5, 1].map(Side::new);
+    one.write(5);
+    one.deliver(&mut two, 5);
+    two.read(3);
+    two.write(1);
+    two.deliver(&mut one, 1);
+    assert_eq!(one.credits.delivered(), 0);
+    one.take();
+    assert_eq!(one.credits.delivered(), 3);
+    assert!(!one.credits.is_calm(), "its device may send them again");
+    one.hear(5);
+    one.take();
+    assert_eq!((one.credits.delivered(), one.credits.is_calm()), (5, true));
+}
+
+#[test]
+fn msg_014_both_sides_send_more_than_their_credits_before_either_reads() {
+    // Both write and deliver until nothing moves; neither reads.
+    let mut steps = Vec::new();
+    for _ in 0..20 {
+        for what in [0, 2, 3] {
+            steps.extend([true, false].map(|first| (first, what, usize::MAX)));
+        }
+    }
+    runs([10 * CREDITS, 10 * CREDITS], &steps);
+}

@@ -1,0 +1,125 @@
+//! Devices that are taken away. They are the tests' own, in a guest that is ours; elsewhere each test says that it was skipped.
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::tests::wires;
+use super::*;
+
+/// A soft-RoCE device over an interface of its own.
+struct Device {
+    name: String,
+    interface: String,
+}
+
+fn command(words: &str) -> Command {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words);
+    command
+}
+
+impl Device {
+    fn new(number: u8) -> Option<Self> {
+        if std::env::var_os("PERCALE_GUEST").is_none() {
+            println!("skipped: devices are made and taken away in a guest only (cargo xtask guest)");
+            return None;
+        }
+        let (name, interface) = (format!("rxe{number}"), format!("soft{number}"));
+        for words in [
+            format!("ip link add {interface} type dummy"),
+            format!("ip addr add 10.9.{number}.1/24 dev {interface}"),
+            format!("ip link set {interface} up"),
+            format!("rdma link add {name} type rxe netdev {interface}"),
+        ] {
+            assert!(command(&words).status().expect("a program of the guest").success(), "{words}");
+        }
+        Some(Self { name, interface })
+    }
+
+    fn adapter(&self) -> Arc<Adapter> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match Adapter::of_device(&self.name) {
+                Ok(adapter) => return adapter,
+                Err(why) => assert!(Instant::now() < deadline, "{why}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Sends a byte and reads it, or finds out that this is over; for a minute.
+fn exchange(one: &mut Wire, two: &mut Wire) -> Result<(), Broken> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut sent, mut byte) = (false, [0]);
+    loop {
+        one.look();
+        two.look();
+        sent = sent || one.write(&[IoSlice::new(&[7])]) == Ok(1);
+        if two.read(&mut [IoSliceMut::new(&mut byte)]) == Ok(1) {
+            assert!(sent && byte == [7]);
+            return Ok(());
+        }
+        _ = one.read(&mut [IoSliceMut::new(&mut [0])]);
+        if let Some(why) = one.failure().or(two.failure()) {
+            return Err(why.clone());
+        }
+        assert!(Instant::now() < deadline, "neither a byte nor an error");
+    }
+}
+
+/// Waits for a program to end, for a minute; whether it did.
+fn ends(child: &mut Child) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        if child.try_wait().expect("a child").is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+/// Whoever takes a device away waits for those who have it open, unless its driver can do without; both sides get on.
+#[test]
+fn flt_001_a_device_that_is_removed_hangs_nobody() {
+    let Some(device) = Device::new(91) else { return };
+    let adapter = device.adapter();
+    let (mut one, mut two) = wires(&adapter);
+    exchange(&mut one, &mut two).expect("it works");
+    let mut delete = command(&format!("rdma link delete {}", device.name)).spawn().expect("a program of the guest");
+    std::thread::sleep(Duration::from_millis(500));
+    let waits = delete.try_wait().expect("a child").is_none();
+    let used = exchange(&mut one, &mut two);
+    println!(
+        "the deletion waits: {waits}; a byte meanwhile: {used:?}; the device: {:?}",
+        adapter.domain().context().lost()
+    );
+    let made = Wire::new(&adapter).map(|wire| wire.ours());
+    println!("a queue pair meanwhile: {made:?}");
+    drop((one, two, adapter));
+    assert!(ends(&mut delete), "it is still here, though nobody has it open");
+    assert!(delete.wait().expect("it has ended").success());
+    assert!(Adapter::of_device(&device.name).is_err(), "it is gone");
+    assert!(command(&format!("ip link delete {}", device.interface)).status().expect("a program").success());
+}
+
+/// Its interface goes, and with it the way of every packet.
+#[test]
+fn flt_001_a_device_whose_interface_is_removed_hangs_nobody() {
+    let Some(device) = Device::new(92) else { return };
+    let adapter = device.adapter();
+    let (mut one, mut two) = wires(&adapter);
+    exchange(&mut one, &mut two).expect("it works");
+    let mut delete = command(&format!("ip link delete {}", device.interface)).spawn().expect("a program of the guest");
+    std::thread::sleep(Duration::from_millis(500));
+    let waits = delete.try_wait().expect("a child").is_none();
+    let used = exchange(&mut one, &mut two);
+    println!(
+        "the deletion waits: {waits}; a byte meanwhile: {used:?}; the device: {:?}",
+        adapter.domain().context().lost()
+    );
+    drop((one, two, adapter));
+    assert!(ends(&mut delete), "it is still here, though nobody has it open");
+}
