@@ -51,6 +51,17 @@ impl Spin {
     /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s (unless endless).
     #[inline]
     pub(crate) fn turn(&mut self, watch: &mut Watch) -> Result<()> {
+        self.polled(watch)?;
+        std::hint::spin_loop();
+        Ok(())
+    }
+
+    /// As [`turn`](Self::turn), after a poll of the library, which pauses by itself.
+    ///
+    /// # Errors
+    /// As of `turn`.
+    #[inline]
+    pub(crate) fn polled(&mut self, watch: &mut Watch) -> Result<()> {
         self.turns = self.turns.wrapping_add(1);
         if watch.yielding {
             std::thread::yield_now();
@@ -58,7 +69,6 @@ impl Spin {
         if self.turns.is_multiple_of(GLANCE) {
             return self.glance(watch);
         }
-        std::hint::spin_loop();
         Ok(())
     }
 

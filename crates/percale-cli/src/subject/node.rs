@@ -101,7 +101,7 @@ impl Node {
                 Ok(()) => return Ok(()),
                 Err(PostError::Again) => {
                     self.poll(&mut take)?;
-                    spin.turn(watch)?;
+                    spin.polled(watch)?;
                 }
                 Err(error) => return Err(percale(what)(error)),
             }

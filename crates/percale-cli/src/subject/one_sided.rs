@@ -123,7 +123,7 @@ impl OneSided {
         let mut spin = Spin::default();
         while self.pending & what != 0 {
             if !self.poll()? {
-                spin.turn(watch)?;
+                spin.polled(watch)?;
             }
         }
         Ok(())
@@ -343,7 +343,7 @@ impl Subject for OneSided {
         let mut spin = Spin::default();
         while self.exposed.block.word(self.shape.bytes - MARK).load(Acquire) != self.received {
             if !self.poll()? {
-                spin.turn(watch)?;
+                spin.polled(watch)?;
             }
         }
         Ok(())
@@ -420,7 +420,7 @@ impl Subject for OneSided {
                 own += 1;
             }
             if !self.poll()? {
-                spin.turn(watch)?;
+                spin.polled(watch)?;
             }
         }
         self.verify(slots, round, own)

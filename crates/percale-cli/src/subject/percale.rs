@@ -129,7 +129,7 @@ impl Percale {
         let mut spin = Spin::default();
         while !done(self) {
             if !self.poll()? {
-                spin.turn(watch)?;
+                spin.polled(watch)?;
             }
         }
         Ok(())
