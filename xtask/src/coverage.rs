@@ -116,7 +116,7 @@ impl Proofs {
                 match test.ending {
                     Ending::Passed => cell.passed.insert(id),
                     Ending::Failed => cell.failed.insert(id),
-                    Ending::Ignored => continue,
+                    Ending::Ignored | Ending::Skipped => continue,
                 };
             }
         }

@@ -1,4 +1,7 @@
-//! Reads what `cargo test` prints.
+//! Reads what `cargo test -- --show-output` prints.
+//!
+//! A test that cannot be done on a machine passes, and says so in a line that begins with "skipped": it has proved
+//! nothing, and is counted apart.
 //!
 //! Stable Rust prints no machine-readable results, so the lines for people are read. A test that writes past the
 //! harness can break a line, so what was read is counted against the totals that the harness prints for each
@@ -16,6 +19,10 @@ pub(crate) struct Reader {
     /// Test programs whose totals do not agree with the lines read, and programs that ended without totals.
     pub(crate) unread: Vec<String>,
     is_open: bool,
+    /// What tests that passed have printed follows.
+    in_successes: bool,
+    /// The one whose output it is.
+    speaker: Option<String>,
 }
 
 /// What a line said.
@@ -27,13 +34,24 @@ pub(crate) enum Line {
     Test(Ending),
     /// A program's totals.
     Totals,
+    /// What a test that passed has printed.
+    Output,
     /// Something else: a compiler's message, a failed test's output.
     Other,
 }
 
 impl Reader {
     pub(crate) fn new(step: &'static str) -> Self {
-        Self { step, program: String::new(), first: 0, tests: Vec::new(), unread: Vec::new(), is_open: false }
+        Self {
+            step,
+            program: String::new(),
+            first: 0,
+            tests: Vec::new(),
+            unread: Vec::new(),
+            is_open: false,
+            in_successes: false,
+            speaker: None,
+        }
     }
 
     pub(crate) fn read(&mut self, line: &str) -> Line {
@@ -43,22 +61,45 @@ impl Reader {
             self.program = program;
             self.first = self.tests.len();
             self.is_open = true;
+            self.in_successes = false;
             return Line::Program;
         }
         if let Some((passed, failed, ignored)) = totals_in(trimmed) {
             let of = |ending| self.tests[self.first..].iter().filter(|test| test.ending == ending).count();
-            if (of(Ending::Passed), of(Ending::Failed), of(Ending::Ignored)) != (passed, failed, ignored) {
+            let good = of(Ending::Passed) + of(Ending::Skipped);
+            if (good, of(Ending::Failed), of(Ending::Ignored)) != (passed, failed, ignored) {
                 self.unread.push(format!("{}: the lines read disagree with \"{trimmed}\"", self.program));
             }
             // A program of documentation tests may print several totals, one for each run.
             self.first = self.tests.len();
-            self.is_open = false;
+            (self.is_open, self.in_successes) = (false, false);
             return Line::Totals;
+        }
+        match line {
+            "successes:" => (self.in_successes, self.speaker) = (true, None),
+            "failures:" => self.in_successes = false,
+            _ => {}
+        }
+        if self.in_successes {
+            self.hear(line);
+            return Line::Output;
         }
         let Some((name, ending)) = test_in(line) else { return Line::Other };
         let (step, program, name) = (self.step.into(), self.program.clone(), name.into());
         self.tests.push(TestResult { step, program, name, ending });
         Line::Test(ending)
+    }
+
+    /// A line of what tests that passed have printed.
+    fn hear(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.speaker = Some(name.strip_suffix(" - should panic").unwrap_or(name).to_owned());
+        } else if says_skipped(line) {
+            let tests = self.tests[self.first..].iter_mut();
+            tests
+                .filter(|test| Some(&test.name) == self.speaker.as_ref())
+                .for_each(|test| test.ending = Ending::Skipped);
+        }
     }
 
     /// Says that no more lines come.
@@ -76,6 +117,12 @@ impl Reader {
     pub(crate) fn count(&self, ending: Ending) -> usize {
         self.tests.iter().filter(|test| test.ending == ending).count()
     }
+}
+
+/// Whether a test says with this line that it could not be done.
+fn says_skipped(line: &str) -> bool {
+    line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
+        && matches!(line.as_bytes().get(7), Some(b':' | b' '))
 }
 
 /// The program in "Running unittests src/lib.rs (target/debug/deps/percale-3f1c)", "Running tests/conformance.rs (...)"
@@ -145,6 +192,40 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(reader.tests[1].name, "ring::overflows");
         assert_eq!(reader.tests[3].program, "two (tests/two.rs)");
         assert_eq!(reader.count(Ending::Failed), 1);
+    }
+
+    #[test]
+    fn what_could_not_be_done_is_not_passed() {
+        let reader = read(
+            "Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+test verbs::rust::msg_001_arrives ... ok
+test shm::rust::msg_001_arrives ... ok
+test tcp::rust::msg_001_arrives ... FAILED
+
+successes:
+
+---- verbs::rust::msg_001_arrives stdout ----
+skipped: no verbs here: no device
+test shm::rust::msg_001_arrives ... ok
+
+---- shm::rust::msg_001_arrives stdout ----
+skippedness is no reason
+
+
+successes:
+    shm::rust::msg_001_arrives
+    verbs::rust::msg_001_arrives
+
+failures:
+
+---- tcp::rust::msg_001_arrives stdout ----
+skipped: half of it
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+",
+        );
+        assert_eq!(reader.unread, Vec::<String>::new());
+        let endings: Vec<_> = reader.tests.iter().map(|test| test.ending).collect();
+        assert_eq!(endings, [Ending::Skipped, Ending::Passed, Ending::Failed]);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) enum Ending {
     Passed,
     Failed,
     Ignored,
+    /// It could not be done on this machine, and said so.
+    Skipped,
 }
 
 /// One test that cargo ran, or was told to ignore.

@@ -152,7 +152,7 @@ fn identical(a: &Path, b: &Path) {
 }
 
 #[test]
-fn files_of_every_size_go_there_and_back_over_both_transports() {
+fn srv_001_files_of_every_size_go_there_and_back_over_both_transports() {
     let place = Place::new("sizes");
     let mut serving = Serving::start(&place, &["--writable"]);
     let block = 4 << 20;
@@ -194,7 +194,7 @@ fn files_of_every_size_go_there_and_back_over_both_transports() {
 }
 
 #[test]
-fn a_server_is_read_only_unless_told_otherwise() {
+fn srv_003_a_server_is_read_only_unless_told_otherwise() {
     let place = Place::new("read-only");
     let serving = Serving::start(&place, &[]);
     place.write("local/a", b"text");
@@ -204,7 +204,7 @@ fn a_server_is_read_only_unless_told_otherwise() {
 }
 
 #[test]
-fn nothing_outside_of_the_directory_is_read_or_written() {
+fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
     let place = Place::new("escape");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("secret", b"secret");
@@ -265,7 +265,7 @@ fn local_files_that_cannot_be_copied_are_named() {
 }
 
 #[test]
-fn only_those_with_the_key_are_served() {
+fn srv_005_only_those_with_the_key_are_served() {
     let place = Place::new("key");
     for (name, key, mode) in [("right", "secret\n", 0o600), ("also", "secret", 0o400), ("wrong", "other", 0o600)] {
         place.write(name, key.as_bytes());
@@ -302,7 +302,7 @@ fn half_way(from: &str, to: &str, transport: &str, part: &Path) -> Child {
 }
 
 #[test]
-fn an_interrupted_copy_goes_on_where_it_was() {
+fn srv_004_an_interrupted_copy_goes_on_where_it_was() {
     let place = Place::new("interrupted");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("source", &content(5, LONG));
@@ -328,7 +328,7 @@ fn an_interrupted_copy_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_file_that_changed_in_between_is_copied_from_its_beginning() {
+fn srv_004_a_file_that_changed_in_between_is_copied_from_its_beginning() {
     let place = Place::new("changed");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(6, LONG));
@@ -360,7 +360,7 @@ fn a_file_that_changes_while_it_is_copied_is_not_taken_for_a_copy() {
 }
 
 #[test]
-fn a_server_that_dies_is_an_error_and_no_hang() {
+fn srv_006_a_server_that_dies_is_an_error_and_no_hang() {
     for transport in TRANSPORTS {
         let place = Place::new(&format!("dies-{transport}"));
         let mut serving = Serving::start(&place, &[]);
@@ -383,7 +383,7 @@ fn a_server_that_dies_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody() {
+fn srv_006_clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody() {
     let place = Place::new("several");
     let mut serving = Serving::start(&place, &[]);
     place.write("served/a", &content(10, LONG));

@@ -264,7 +264,8 @@ macro_rules! others {
         }
 
         #[test]
-        fn trig_002_trig_003_trig_006_trig_009_trig_010_trig_011_trig_012_trig_014_trig_016_trig_017_trig_018_from_c() {
+        fn trig_002_trig_003_trig_005_trig_006_trig_009_trig_010_trig_011_trig_012_trig_014_trig_016_trig_017_trig_018_xpu_001_xpu_002_xpu_005_xpu_006_xpu_007_xpu_008_xpu_009_xpu_014_xpu_016_from_c()
+        {
             crate::run_part("triggers", Some("triggers"), 7, $way, &[]);
         }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 /// All tests of the workspace. With a filter the results are shown but not kept: they would pass for all of them.
 pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
     let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
+    let program = program.args(["--", "--show-output"]);
     let found = harness("tests", program)?;
     if filter.is_none() {
         Results::replace(place, "tests", &found)?;
@@ -23,7 +24,7 @@ pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let program = place.cargo().args(["test", "--release", "-p", "percale", "-p", "pindown", "--lib"]);
-    let program = program.arg("--target-dir").arg(place.target.join("loom")).arg("loom_");
+    let program = program.arg("--target-dir").arg(place.target.join("loom")).args(["loom_", "--", "--show-output"]);
     let found = harness("loom", program.env("RUSTFLAGS", flags.trim()))?;
     Results::replace(place, "loom", &found)?;
     Ok(findings(&found, "no model ran"))
@@ -36,10 +37,9 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
         // A check that checked nothing has not passed.
         return Findings::new(0, 1, none);
     }
-    let note = match count(Ending::Ignored) {
-        0 => String::new(),
-        ignored => format!("{ignored} ignored"),
-    };
+    let apart = [(Ending::Skipped, "cannot be done here"), (Ending::Ignored, "ignored")];
+    let apart = apart.map(|(ending, what)| (count(ending), what)).into_iter().filter(|(count, _)| *count > 0);
+    let note = apart.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
     Findings::new(passed, failed, note)
 }
 
@@ -55,10 +55,12 @@ fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
         Line::Totals => {
             let (tests, seconds) = (reader.tests.len() - before, start.elapsed().as_secs_f64());
             if tests > 0 {
-                println!("  {:<44} {tests:>5} tests {seconds:>7.1} s", reader.program());
+                let skipped = reader.tests[before..].iter().filter(|test| test.ending == Ending::Skipped).count();
+                let skipped = if skipped > 0 { format!(", {skipped} of them skipped") } else { String::new() };
+                println!("  {:<44} {tests:>5} tests {seconds:>7.1} s{skipped}", reader.program());
             }
         }
-        Line::Test(Ending::Passed) => {}
+        Line::Test(Ending::Passed) | Line::Output => {}
         Line::Test(_) => println!("  {line}"),
         Line::Other if is_chatter(line) => {}
         Line::Other => println!("  {line}"),

@@ -375,7 +375,7 @@ void trigger_groups(void)
 		void (*run)(struct two *);
 	} all[] = {
 		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", &how, messages },
-		{ "TRIG-002 TRIG-014: every kind of triggered operation", &how, kinds },
+		{ "TRIG-002 TRIG-005 TRIG-014: every kind of triggered operation", &how, kinds },
 		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", &how, canceled },
 		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", &how, work },
 		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", &how, taken_back },

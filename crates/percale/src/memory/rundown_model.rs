@@ -61,7 +61,7 @@ impl<const LINES: usize> Target<LINES> {
 }
 
 #[test]
-fn loom_no_write_lands_after_its_line_retired() {
+fn rev_007_loom_no_write_lands_after_its_line_retired() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -76,7 +76,7 @@ fn loom_no_write_lands_after_its_line_retired() {
 
 /// The revoker may see the line changed and odd: the second access is not its business.
 #[test]
-fn loom_a_changed_line_has_retired_though_it_is_odd() {
+fn rev_007_loom_a_changed_line_has_retired_though_it_is_odd() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -92,7 +92,7 @@ fn loom_a_changed_line_has_retired_though_it_is_odd() {
 }
 
 #[test]
-fn loom_a_renewed_access_looks_again() {
+fn rev_007_loom_a_renewed_access_looks_again() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -109,7 +109,7 @@ fn loom_a_renewed_access_looks_again() {
 
 /// The entry is granted again while the first grant's initiator goes on: it must not take the new grant for its own.
 #[test]
-fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
+fn rev_007_loom_an_old_generation_does_not_hold_under_a_new_grant() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -129,7 +129,7 @@ fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
 
 /// One fence serves all lines. The initiators have memory of their own, since nothing orders one after the other.
 #[test]
-fn loom_one_fence_serves_every_line() {
+fn rev_007_loom_one_fence_serves_every_line() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -160,7 +160,7 @@ fn loom_one_fence_serves_every_line() {
 /// The model bites: an announcement without a fence lets both sides miss each other.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_an_unfenced_announcement_is_found_out() {
+fn rev_007_loom_an_unfenced_announcement_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, _, line| {
@@ -176,7 +176,7 @@ fn loom_an_unfenced_announcement_is_found_out() {
 /// The model bites: so does a revoker that looks without having fenced.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_an_unfenced_revocation_is_found_out() {
+fn rev_007_loom_an_unfenced_revocation_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -197,7 +197,7 @@ fn loom_an_unfenced_revocation_is_found_out() {
 /// The model bites: whoever renews and does not look again writes late.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_a_renewal_that_does_not_look_again_is_found_out() {
+fn rev_007_loom_a_renewal_that_does_not_look_again_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -244,7 +244,7 @@ impl Pinned {
 }
 
 #[test]
-fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
+fn rev_007_loom_no_thread_is_inside_a_revoked_quiet_pin() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -260,7 +260,7 @@ fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
 /// The model bites: quiet without having been revoked means nothing.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
+fn rev_007_loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
     loom::model(|| {
         let pinned = Pinned::new();
         let thread = Pinned::start(&pinned, 0, 1);
