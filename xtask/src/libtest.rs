@@ -19,8 +19,9 @@ pub(crate) struct Reader {
     /// Test programs whose totals do not agree with the lines read, and programs that ended without totals.
     pub(crate) unread: Vec<String>,
     is_open: bool,
-    /// What tests that passed have printed follows.
-    in_successes: bool,
+    /// What tests that passed have printed follows, up to the list of their names. It may look like anything, also like
+    /// a test program's: some tests run one.
+    in_output: bool,
     /// The one whose output it is.
     speaker: Option<String>,
 }
@@ -49,19 +50,27 @@ impl Reader {
             tests: Vec::new(),
             unread: Vec::new(),
             is_open: false,
-            in_successes: false,
+            in_output: false,
             speaker: None,
         }
     }
 
     pub(crate) fn read(&mut self, line: &str) -> Line {
+        if line == "successes:" {
+            // It stands before the output, and before the names.
+            (self.in_output, self.speaker) = (!self.in_output, None);
+            return Line::Output;
+        }
+        if self.in_output {
+            self.hear(line);
+            return Line::Output;
+        }
         let trimmed = line.trim_start();
         if let Some(program) = program_in(trimmed) {
             self.close();
             self.program = program;
             self.first = self.tests.len();
             self.is_open = true;
-            self.in_successes = false;
             return Line::Program;
         }
         if let Some((passed, failed, ignored)) = totals_in(trimmed) {
@@ -72,17 +81,8 @@ impl Reader {
             }
             // A program of documentation tests may print several totals, one for each run.
             self.first = self.tests.len();
-            (self.is_open, self.in_successes) = (false, false);
+            self.is_open = false;
             return Line::Totals;
-        }
-        match line {
-            "successes:" => (self.in_successes, self.speaker) = (true, None),
-            "failures:" => self.in_successes = false,
-            _ => {}
-        }
-        if self.in_successes {
-            self.hear(line);
-            return Line::Output;
         }
         let Some((name, ending)) = test_in(line) else { return Line::Other };
         let (step, program, name) = (self.step.into(), self.program.clone(), name.into());
@@ -210,6 +210,10 @@ test shm::rust::msg_001_arrives ... ok
 
 ---- shm::rust::msg_001_arrives stdout ----
 skippedness is no reason
+Running tests/life.rs (target/debug/deps/life-0123456789abcdef)
+running 1 test
+test a ... FAILED
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 15 filtered out; finished in 0.10s
 
 
 successes:
