@@ -22,6 +22,8 @@ pub(crate) struct Reader {
     /// What tests that passed have printed follows, up to the list of their names. It may look like anything, also like
     /// a test program's: some tests run one.
     in_output: bool,
+    /// Those names follow.
+    in_names: bool,
     /// The one whose output it is.
     speaker: Option<String>,
 }
@@ -51,6 +53,7 @@ impl Reader {
             unread: Vec::new(),
             is_open: false,
             in_output: false,
+            in_names: false,
             speaker: None,
         }
     }
@@ -58,7 +61,11 @@ impl Reader {
     pub(crate) fn read(&mut self, line: &str) -> Line {
         if line == "successes:" {
             // It stands before the output, and before the names.
-            (self.in_output, self.speaker) = (!self.in_output, None);
+            (self.in_output, self.in_names, self.speaker) = (!self.in_output, self.in_output, None);
+            return Line::Output;
+        }
+        self.in_names &= line.is_empty() || line.starts_with("    ");
+        if self.in_names {
             return Line::Output;
         }
         if self.in_output {
@@ -230,6 +237,14 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(reader.unread, Vec::<String>::new());
         let endings: Vec<_> = reader.tests.iter().map(|test| test.ending).collect();
         assert_eq!(endings, [Ending::Skipped, Ending::Passed, Ending::Failed]);
+    }
+
+    #[test]
+    fn names_of_what_passed_are_no_news() {
+        let mut reader = Reader::new("tests");
+        let lines = "test a ... ok\n\nsuccesses:\n\nsuccesses:\n    a\n\nfailures:\n";
+        let said: Vec<_> = lines.lines().skip(2).map(|line| reader.read(line)).collect();
+        assert_eq!(said, [Line::Output, Line::Output, Line::Output, Line::Output, Line::Output, Line::Other]);
     }
 
     #[test]
