@@ -146,7 +146,7 @@ fn mon_027_other_allocators() {
         let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
         let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
         let Some(library) = found else {
-            eprintln!("skipped: {name} is not installed");
+            eprintln!("not tried: {name} is not installed");
             continue;
         };
         let library = library.to_str().expect("a path").to_owned();
@@ -154,6 +154,9 @@ fn mon_027_other_allocators() {
         let at_once = [("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"), ("MIMALLOC_RESET_DELAY", "0")];
         println!("{}", in_child("allocators::allocator_process", &[("LD_PRELOAD", &library), at_once[0], at_once[1]]));
         tried += 1;
+    }
+    if tried == 0 {
+        println!("skipped: no other allocator is installed");
     }
     println!("{tried} allocators");
 }
