@@ -46,8 +46,8 @@ impl Engine {
                 Found::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
                 Found::Messages => return Ok(1),
                 Found::Nothing if self.reads < self.glances => {
-                    // Who asks for the line again while it is being written gets it before its mark is there, and then waits for it
-                    // to be sent once more: between distant cores that made three transfers of two.
+                    // Seen between distant cores: without this a line often takes three transfers instead of two. Probably it is asked
+                    // for again before its mark is written, and has to come once more.
                     std::hint::spin_loop();
                     return Ok(0);
                 }
