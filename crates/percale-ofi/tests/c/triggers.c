@@ -166,6 +166,39 @@ static void canceled(struct two *t)
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
+/* A context's memory is the provider's until the operation has completed or is cancelled. Then it is the client's: written over and
+ * freed, it is not looked at again, whatever its counter does (valgrind watches). */
+static void given_back(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_triggered_context *contexts[3];
+	static const char *const texts[3] = { "first---", "second--", "third---" };
+
+	for (int n = 0; n < 3; n++) {
+		contexts[n] = malloc(sizeof(*contexts[n]));
+		MUST(contexts[n], "out of memory");
+		*contexts[n] = when(counter, (size_t)n + 1);
+		ANSWERS(0, send_when(t, texts[n], 8, contexts[n]));
+		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
+	}
+	ANSWERS(0, fi_cancel(&t->a.ep->fid, contexts[1]));
+	CHECK(take(&t->a, contexts[1]).err == FI_ECANCELED, "the second is cancelled");
+	memset(contexts[1], 0xff, sizeof(*contexts[1])), free(contexts[1]);
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	CHECK(take(&t->a, contexts[0]).err == 0, "the first is sent");
+	memset(contexts[0], 0xff, sizeof(*contexts[0])), free(contexts[0]);
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	turn(t, 50);
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	CHECK(take(&t->a, contexts[2]).err == 0, "the third is sent");
+	free(contexts[2]);
+	CHECK(take(&t->b, context(0)).len == 8 && !memcmp(t->b.in, texts[0], 8), "%.8s", t->b.in);
+	CHECK(take(&t->b, context(1)).len == 8 && !memcmp(t->b.in + 8, texts[2], 8), "%.8s", t->b.in + 8);
+	POSTED(&t->a, fi_send(t->a.ep, t->a.out, 8, NULL, t->a.peer, context(3)));
+	CHECK(take(&t->b, context(2)).len == 8 && take(&t->a, context(3)).err == 0, "the last receive");
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
 static int queue(struct two *t, struct fi_deferred_work *work, enum fi_op_type type, void *op, struct fid_cntr *trigger, size_t threshold, struct fid_cntr *done)
 {
 	memset(work, 0, sizeof(*work));
@@ -377,6 +410,7 @@ void trigger_groups(void)
 		{ "TRIG-006 TRIG-009 TRIG-010 TRIG-011 TRIG-017: messages that wait for a counter", &how, messages },
 		{ "TRIG-002 TRIG-005 TRIG-014: every kind of triggered operation", &how, kinds },
 		{ "TRIG-012 TRIG-016 TRIG-018: cancelled, and refused", &how, canceled },
+		{ "TRIG-015: whose the context's memory is", &how, given_back },
 		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", &how, work },
 		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", &how, taken_back },
 		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },

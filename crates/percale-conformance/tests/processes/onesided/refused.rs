@@ -105,6 +105,56 @@ fn accesses_of_a_quiet_target() {
     tries.end();
 }
 
+mod executed {
+    mod shm {
+        mod rust {
+            #[test]
+            fn rma_014_the_target_carries_out_what_nobody_else_may() {
+                for kind in ["untrusting", "bounced"] {
+                    super::super::super::accesses_that_the_target_carries_out(kind);
+                }
+            }
+        }
+    }
+}
+
+/// Where memory is neither mapped nor may be reached by the kernel, accesses wait until the target makes progress, and are made then.
+fn accesses_that_the_target_carries_out(kind: &str) {
+    let _watchdog = Watchdog::new("accesses that the target carries out");
+    let mut tries = Tries::new(kind, seed());
+    tries.warm();
+    tries.target.tell("quiet");
+    assert_eq!(tries.target.hear(), "quiet");
+    // Sealed memory is mapped, also where the kernel may not copy.
+    let regions: &[usize] = if kind == "untrusting" { &[0, 4] } else { &[4] };
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    for &region in regions {
+        for len in [1, 8, 4096, 20_000] {
+            let at = tries.random.next() % (LEN - len);
+            let wanted = content(region as u64, LEN as usize)[at as usize..][..len as usize].to_vec();
+            let part = tries.part(region, at, len);
+            let (endpoint, peer) = (&tries.open.endpoint, tries.peer);
+            writes.push(endpoint.write(peer, wanted.clone(), part).start().expect("a write"));
+            reads.push((wanted, endpoint.read(peer, part, vec![0; len as usize]).start().expect("a read")));
+        }
+    }
+    for _ in 0..10_000 {
+        tries.open.endpoint.progress();
+    }
+    let done = writes.iter().filter(|write| write.is_ready()).count();
+    let done = done + reads.iter().filter(|(_, read)| read.is_ready()).count();
+    assert_eq!(done, 0, "{kind}: accesses completed, and nobody can have made them");
+    tries.target.tell("check");
+    assert_eq!(tries.target.hear(), "unchanged");
+    for write in writes {
+        write.wait_for(super::PATIENCE).expect("the write");
+    }
+    for (wanted, read) in reads {
+        same(&read.wait_for(super::PATIENCE).expect("the read").into_vec(), &wanted, "what was read");
+    }
+    tries.end();
+}
+
 struct Tries {
     kind: String,
     open: Open,

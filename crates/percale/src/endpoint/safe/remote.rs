@@ -314,6 +314,12 @@ impl<A: Access, R: Outcome> Accessing<'_, A, R> {
         self.under_way.wait(None).map(|(_, buffer)| R::of(buffer))
     }
 
+    /// Whether the operation has ended, without waiting (but making progress).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.under_way.is_ready()
+    }
+
     /// As [`wait`](Self::wait), for at most `timeout`; after that the operation goes on without its handle.
     ///
     /// # Errors

@@ -139,6 +139,12 @@ impl<A: Access> Sending<'_, A> {
         self.under_way.wait(None).map(|(_, buffer)| Sent { buffer })
     }
 
+    /// Whether the send has ended, without waiting (but making progress).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.under_way.is_ready()
+    }
+
     /// As [`wait`](Self::wait), for at most `timeout`; after that the send goes on without its handle.
     ///
     /// # Errors

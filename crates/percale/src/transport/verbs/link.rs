@@ -55,7 +55,7 @@ impl VerbsLink {
     }
 
     /// Puts the queue pair in error, as a device does of itself.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn fail(&self) {
         self.stream().fail_pair();
     }

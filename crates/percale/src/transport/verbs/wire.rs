@@ -146,7 +146,7 @@ impl Wire {
         self.watched.iter().map(Socket::as_fd).chain(self.events.iter().map(OwnedFd::as_fd))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn fail_pair(&self) {
         self.pair.fail().expect("a queue pair in error");
     }
