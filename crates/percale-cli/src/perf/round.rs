@@ -174,8 +174,9 @@ pub(crate) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, wat
 fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples> {
     let mut samples = Samples::with_room(round.count as usize);
     for index in 0..round.messages() {
+        let before = clock.now();
         subject.write(round.written(index, Way::There), watch)?;
-        let start = clock.now();
+        let start = settle(before, clock);
         // The answer is expected while the message is on its way, as a program would do it.
         subject.send(watch)?;
         subject.expect(watch)?;
@@ -188,6 +189,19 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     }
     subject.end(watch)?;
     Ok(samples)
+}
+
+/// The other side began to write its answer a little later than we our message: it gets an eighth more time, since what is timed
+/// includes no writing. The time then.
+fn settle(before: u64, clock: &Clock) -> u64 {
+    let after = clock.now();
+    let spent = after.wrapping_sub(before);
+    loop {
+        let now = clock.now();
+        if now.wrapping_sub(after) >= spent / 8 {
+            return now;
+        }
+    }
 }
 
 fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {

@@ -73,8 +73,8 @@ pub(super) struct ProducerMarks {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
-    /// The next chunk that nobody has claimed. Both add.
-    pub(super) next: AtomicU64,
+    /// How many chunks are claimed, from the front and from the back, 32 bits each. Both add.
+    pub(super) claimed: AtomicU64,
     pub(super) puller: Half,
     pub(super) pusher: PusherHalf,
 }

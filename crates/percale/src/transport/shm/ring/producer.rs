@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "copies to lines; each block states its own reason")]
 
-use super::super::cache::prefetch_write;
+use super::super::cache::{can_demote, demote, prefetch_write};
 use super::super::sync::{Ordering, fence, publish_fenced};
 use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word};
 use crate::memory::volatile::{Segment, Segments, copy_short};
@@ -44,13 +44,15 @@ pub(in crate::transport::shm) struct Producer {
     /// The same of the byte ring.
     bulk_at: u64,
     bulk_limit: u64,
+    demotes: bool,
 }
 
 impl Producer {
     /// The sending end of a ring whose memory is all zero.
-    pub(in crate::transport::shm) const fn new(area: Area) -> Self {
+    pub(in crate::transport::shm) fn new(area: Area) -> Self {
         let cursor = Cursor::new(&area);
-        Self { cursor, limit: area.count() - 1, bulk_at: 0, bulk_limit: area.bulk_bytes, area }
+        let (limit, bulk_limit) = (area.count() - 1, area.bulk_bytes);
+        Self { cursor, limit, bulk_at: 0, bulk_limit, demotes: can_demote(), area }
     }
 
     /// Learns how far the consumer has come.
@@ -245,6 +247,13 @@ impl Producer {
         }
         self.first(&head, flags, std::ptr::null(), 0);
         self.publish_first(head.kind, flags, len as u32, publish);
+        if fetched && self.demotes && publish == Publish::Fenced {
+            // Of a single message the receiver reads the first lines by now, and has the others sooner from the shared cache than from
+            // this core's: 4 KiB in 650 ns, not 780. A stream would be three times as slow.
+            for line in 0..need as usize / LINE {
+                demote(to.wrapping_add(line * LINE));
+            }
+        }
         self.cursor.advance(&self.area, 1);
         self.bulk_at = start + need;
         if fetched {

@@ -1,7 +1,7 @@
 //! Large payloads: copied once, from the sender's memory to the receiver's, by whoever can.
 //!
 //! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that names
-//! it. Both sides then claim chunks from the slot's counter and copy them: either can finish alone, so a side that is
+//! it. Both sides then [claim](claim) chunks and copy them: either can finish alone, so a side that is
 //! not running costs nothing. How each copies is a [`Way`]: through a mapping of the peer's sealed arena, or by CMA. If
 //! neither can, the sender (the *pusher*) sends `Data` frames.
 //!
@@ -31,6 +31,7 @@
 //! puller throws away what comes, and the pusher sends one empty `Data` frame at the offset [`GONE`].
 
 mod arenas;
+mod claim;
 mod cma;
 mod pull;
 mod push;
@@ -57,9 +58,12 @@ use crate::memory::volatile::{Segments, View};
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
 
-/// Chunks where one side copies through a mapping, and where both use the kernel.
+/// The longest chunks, where one side copies through a mapping, and where both use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;
 const CMA_CHUNK: u32 = 128 << 10;
+/// A payload that is longer has shorter chunks than that, so that the sides end together.
+const FINE: u64 = 512 << 10;
+const FINE_CHUNK: u32 = 64 << 10;
 /// No chunk is shorter, but the last.
 const CHUNK_LEAST: u32 = 16 << 10;
 /// The puller copies from the start if there is more than this.

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
+use super::claim::Side;
 use super::request::{NO_SLOT, Request};
 use super::way::Way;
 use super::{
-    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, GONE, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair, PullError, Sender,
-    Slot, Step, TransferError, Transfers, puller, pusher,
+    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, GONE, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
+    PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
 };
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
@@ -147,7 +148,7 @@ impl Transfers {
         let Some((index, slot)) = self.take_slot() else {
             return Err(TransferError::Send(SendError::Refused(Refused::Full)));
         };
-        slot.next.store(0, Ordering::Relaxed);
+        slot.claimed.store(0, Ordering::Relaxed);
         slot.puller.done.store(0, Ordering::Relaxed);
         slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
         slot.pusher.0.done.store(0, Ordering::Relaxed);
@@ -178,7 +179,8 @@ impl Transfers {
 /// How much one claim copies: large enough to be worth a system call or a claim, small enough that both sides get some.
 fn chunk_of(wanted: u64, mapped: bool) -> u32 {
     let most = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
-    most.min(u32::try_from(wanted.div_ceil(4)).unwrap_or(most).next_multiple_of(4096)).max(CHUNK_LEAST)
+    let (parts, least) = if wanted > FINE { (16, FINE_CHUNK) } else { (4, CHUNK_LEAST) };
+    most.min(u32::try_from(wanted.div_ceil(parts)).map_or(most, |part| part.next_multiple_of(4096))).max(least)
 }
 
 fn send(sender: &mut Sender, head: &Head, request: &mut Request) -> Result<(), TransferError> {
@@ -264,14 +266,16 @@ impl Pull {
 
     /// Claims a chunk and copies it.
     fn copy(&mut self, slot: &Slot, sender: &mut Sender, may_copy: &mut bool) {
-        let offset = slot.next.fetch_add(1, Ordering::AcqRel).saturating_mul(self.chunk);
+        let total = self.wanted.div_ceil(self.chunk);
+        let claim = Side::Front.claim(&slot.claimed, total, self.claims == 0);
         self.claims += 1;
-        if offset >= self.wanted || self.claims > self.wanted.div_ceil(self.chunk) {
+        let Some(chunks) = claim.filter(|_| self.claims <= total) else {
             self.exhausted = true;
             return;
-        }
+        };
+        let offset = chunks.start * self.chunk;
         *may_copy = false;
-        let len = self.chunk.min(self.wanted - offset);
+        let len = (chunks.end * self.chunk).min(self.wanted) - offset;
         match self.way.fetch(&self.into, offset as usize, len as usize) {
             Ok(()) => {
                 self.copied += len;

@@ -1,5 +1,6 @@
 //! The sending side of a transfer.
 
+use super::claim::Side;
 use super::request::{NO_SLOT, Request};
 use super::way::Way;
 use super::{CMA_CHUNK, End, GONE, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
@@ -123,9 +124,6 @@ impl Transfers {
     }
 }
 
-/// Chunks of a short transfer that the pusher claims at once, of four.
-const PUSHER_FIRST: u64 = 3;
-
 impl Push {
     fn holds_slot(&self, slot: u8) -> bool {
         self.slot == slot && matches!(self.phase, Phase::Copying | Phase::Failed(_))
@@ -173,17 +171,16 @@ impl Push {
         {
             return false;
         }
-        // A short source was probably just written: most of it lies in our cache, so most of it is ours to copy.
-        let short = self.claims == 0 && self.wanted <= PUSHER_FIRST * self.chunk + self.chunk;
-        let take = if short { PUSHER_FIRST } else { 1 };
-        let offset = slot.next.fetch_add(take, Ordering::AcqRel).saturating_mul(self.chunk);
+        let total = self.wanted.div_ceil(self.chunk);
+        let claim = Side::Back.claim(&slot.claimed, total, self.claims == 0);
         self.claims += 1;
-        if offset >= self.wanted || self.claims > self.wanted.div_ceil(self.chunk) {
+        let Some(chunks) = claim.filter(|_| self.claims <= total) else {
             self.exhausted = true;
             return false;
-        }
+        };
+        let offset = chunks.start * self.chunk;
         *may_copy = false;
-        let len = (take * self.chunk).min(self.wanted - offset);
+        let len = (chunks.end * self.chunk).min(self.wanted) - offset;
         match self.way.store(&self.source, offset as usize, len as usize) {
             Ok(()) => {
                 self.copied += len;

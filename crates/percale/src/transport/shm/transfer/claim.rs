@@ -1,0 +1,133 @@
+//! Who copies which part of a transfer.
+//!
+//! A payload is cut into chunks. The puller claims them from the front, the pusher from the back, both by adding to one word, until
+//! they meet; either can finish alone. Side two ends, because then, transfer after transfer, each side mostly writes to lines that lie in
+//! its own cache, and because the puller then reads what the pusher wrote longest ago and has the least of in its cache.
+//!
+//! Measured between two cores with 2 MiB of cache each, 1 MiB, µs: from one end 38.3 and 43.3 (the source just written), from two 34.3
+//! and 37.3; through mappings 27.3 and 28.6, and 21.3 and 23.5.
+
+use std::ops::Range;
+
+use super::super::sync::{AtomicU64, Ordering};
+
+/// A side of a transfer, by the end that it claims from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The puller.
+    Front,
+    /// The pusher.
+    Back,
+}
+
+/// Nobody claims more chunks at once, but for the pusher's first claim: what one side still copies, the other waits for.
+const MOST: u64 = 2;
+
+/// A pusher that can copy all of a payload soon takes most of it at once: if that was just written, it lies in its cache.
+const FEW: u64 = 16;
+
+impl Side {
+    /// How many chunks to claim while `left` of `total` are.
+    fn take(self, left: u64, total: u64, first: bool) -> u64 {
+        let some = left / 4;
+        match self {
+            Self::Back if first && total <= 4 => 3,
+            Self::Back if first && total <= FEW => total * 5 / 8,
+            Self::Back => some.clamp(1, MOST),
+            Self::Front => (some / 2).clamp(1, MOST),
+        }
+    }
+
+    /// Claims some of the `total` chunks that `word` counts; `first`: for the first time. `None` once all are claimed.
+    pub(super) fn claim(self, word: &AtomicU64, total: u64, first: bool) -> Option<Range<u64>> {
+        let left = total.saturating_sub(claimed(word.load(Ordering::Relaxed)));
+        let wish = self.take(left, total, first);
+        let added = match self {
+            Self::Front => wish,
+            Self::Back => wish << 32,
+        };
+        let seen = word.fetch_add(added, Ordering::AcqRel);
+        let left = total.saturating_sub(claimed(seen));
+        if left == 0 {
+            return None;
+        }
+        let take = wish.min(left);
+        Some(match self {
+            Self::Front => {
+                let front = seen & FRONT;
+                front..front + take
+            }
+            Self::Back => {
+                let back = total - (seen >> 32);
+                back - take..back
+            }
+        })
+    }
+}
+
+/// The half of the word that counts the puller's.
+const FRONT: u64 = u32::MAX as u64;
+
+/// How many are claimed from both ends.
+const fn claimed(word: u64) -> u64 {
+    (word & FRONT) + (word >> 32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// In whatever order the sides claim, each chunk is claimed once.
+        #[test]
+        fn each_chunk_is_claimed_once(total in 1_u64..300, turns in prop::collection::vec(any::<bool>(), 0..400)) {
+            let word = AtomicU64::new(0);
+            let mut owners = vec![0; total as usize];
+            let mut first = true;
+            let mut claim = |end: Side| {
+                let range = end.claim(&word, total, end == Side::Back && std::mem::take(&mut first));
+                for chunk in range.clone().into_iter().flatten() {
+                    owners[chunk as usize] += 1;
+                }
+                range.is_some()
+            };
+            for turn in turns {
+                claim(if turn { Side::Back } else { Side::Front });
+            }
+            while claim(Side::Front) {}
+            prop_assert!(!claim(Side::Back) && !claim(Side::Front));
+            prop_assert!(owners.iter().all(|owner| *owner == 1), "{owners:?}");
+        }
+
+        /// Whatever a peer wrote to the word, a claim lies within the payload.
+        #[test]
+        fn a_claim_of_nonsense_lies_within(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
+            let end = if pusher { Side::Back } else { Side::Front };
+            if let Some(range) = end.claim(&AtomicU64::new(word), total, first) {
+                prop_assert!(range.start < range.end && range.end <= total);
+            }
+        }
+    }
+
+    /// Two threads at once: all of it, and nothing twice.
+    #[test]
+    fn two_sides_meet() {
+        for total in [1, 4, 5, 16, 17, 1000] {
+            let word = AtomicU64::new(0);
+            let all = |end: Side| {
+                let mut first = end == Side::Back;
+                std::iter::from_fn(|| end.claim(&word, total, std::mem::take(&mut first))).flatten().collect::<Vec<_>>()
+            };
+            let mut chunks = std::thread::scope(|scope| {
+                let pusher = scope.spawn(|| all(Side::Back));
+                let mut chunks = all(Side::Front);
+                chunks.extend(pusher.join().expect("a side"));
+                chunks
+            });
+            chunks.sort_unstable();
+            assert!(chunks.iter().copied().eq(0..total), "{total}: {chunks:?}");
+        }
+    }
+}
