@@ -285,7 +285,7 @@ impl Engine {
             any = self.poll_link(slot);
         }
         // Also while the hot one is busy: the others wait for nobody else, and of a dead peer's end only the epoll tells.
-        if !sweep {
+        if !sweep || !self.poller.asks_epoll() {
             return any;
         }
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
