@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 
 use super::*;
+use crate::wire::hello::VERSION;
 
 #[test]
 fn nobody_there_is_refused_at_once() {
@@ -43,7 +44,8 @@ fn strangers_are_told_as_much_as_they_need() {
     assert_eq!(a.error(), ConnectError::Version { theirs: 9 });
     let mut told = [0; 10];
     peer.read_exact(&mut told).unwrap();
-    assert_eq!(told, *b"percale\0\x04\0", "another version learns ours");
+    assert_eq!(told[..8], *b"percale\0", "another version learns whom it called");
+    assert_eq!(told[8..], VERSION.to_le_bytes(), "another version learns ours");
 
     // And the other way round: whom we call has another version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
