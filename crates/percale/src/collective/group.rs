@@ -292,6 +292,11 @@ impl Collectives {
         self.heard.push_back((tag, from));
     }
 
+    /// Whether no group is open, and nothing is remembered of any that is yet to be.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.groups.is_empty() && self.heard.is_empty()
+    }
+
     /// A connection is over, and its number may be another's next.
     pub(crate) fn forget_heard(&mut self, from: Connection) {
         self.heard.retain(|(_, who)| *who != from);

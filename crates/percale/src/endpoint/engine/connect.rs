@@ -366,6 +366,7 @@ impl Engine {
             self.link_over(slot, error, &reason);
         } else {
             self.core.event(|| Event::PeerDown { peer, address, reason });
+            self.parted(slot);
         }
     }
 

@@ -33,6 +33,7 @@ mod kinds;
 mod known;
 mod linger;
 pub(crate) mod listening;
+mod parted;
 pub(crate) mod peers;
 mod poller;
 mod pooled;

@@ -1,8 +1,8 @@
 //! Whom this endpoint talks to: one slot for each context of each advertised address, kept across connections.
 //!
 //! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
-//! connects first) and stays, so that a directed receive posted before the peer ever connected still means that peer. Only a
-//! listener, which nobody exchanges messages with, gives up the slots of those that have left.
+//! connects first) and stays as long as anything may mean it: the vector, a directed receive posted before the peer ever
+//! connected, a message that nobody has received yet. Slots of those that have left for good are given up (see `parted`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -80,6 +80,10 @@ pub(crate) struct Peer {
     source_changes: u64,
     /// It broke the protocol; the engine closes the link when it next looks.
     pub(crate) accused: Option<&'static str>,
+    /// Another slot is this peer under another address.
+    aliased: bool,
+    /// It waits among those that may be given up.
+    parted: bool,
 }
 
 impl Peer {
@@ -107,7 +111,15 @@ impl Peer {
             source: PeerAddress::UNSPECIFIED,
             source_changes: NEVER,
             accused: None,
+            aliased: false,
+            parted: false,
         }
+    }
+
+    /// Whether nothing of the peer's own keeps its slot: it has no connection and asked for none, nothing waits for it, and no other
+    /// slot leads here.
+    pub(super) fn is_free(&self) -> bool {
+        self.state == State::Idle && self.pending.is_empty() && self.outstanding == 0 && !self.aliased
     }
 
     /// Where it is.
@@ -141,6 +153,8 @@ pub(crate) struct Peers {
     pub(crate) single: bool,
     /// Slots that were given up.
     free: Vec<Connection>,
+    /// Slots whose connection ended, the longest ago first.
+    parted: VecDeque<Connection>,
 }
 
 impl Peers {
@@ -158,6 +172,7 @@ impl Peers {
             any_accused: false,
             single,
             free: Vec::new(),
+            parted: VecDeque::new(),
         }
     }
 
@@ -240,6 +255,20 @@ impl Peers {
         self.free.push(slot);
     }
 
+    /// The connection in this slot has ended.
+    pub(crate) fn part(&mut self, slot: Connection) {
+        if !std::mem::replace(&mut self.list[slot as usize].parted, true) {
+            self.parted.push_back(slot);
+        }
+    }
+
+    /// The slot whose connection ended the longest ago, of those that were not asked for.
+    pub(crate) fn next_parted(&mut self) -> Option<Connection> {
+        let slot = self.parted.pop_front()?;
+        self.list[slot as usize].parted = false;
+        Some(slot)
+    }
+
     /// Names the only peer of an endpoint that has one.
     ///
     /// # Errors
@@ -270,6 +299,7 @@ impl Peers {
         }
         let moved = std::mem::take(&mut self.list[slot as usize].pending);
         self.list[slot as usize].state = State::Alias(real);
+        self.list[real as usize].aliased = true;
         self.list[real as usize].pending.extend(moved);
         self.known.rename(slot, real);
         let (peer, last) = self.last.get();

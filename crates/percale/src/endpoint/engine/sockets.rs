@@ -52,6 +52,9 @@ impl Sockets {
 
     /// Forgets all addresses of a slot.
     pub(super) fn forget(&mut self, slot: Connection, peers: &[Peer]) {
+        if self.others.iter().all(|(_, whose)| *whose != slot) {
+            return self.forget_one(slot, peers);
+        }
         let own = self.places.iter().filter_map(|place| place.checked_sub(1)).filter(|what| what & OTHER == 0);
         let own: Vec<u32> = own.filter(|what| *what != slot).collect();
         self.others.retain(|(_, whose)| *whose != slot);
@@ -60,6 +63,33 @@ impl Sockets {
         for what in own.into_iter().chain((0..self.others.len() as u32).map(|other| OTHER | other)) {
             self.note(what, peers);
         }
+    }
+
+    /// Forgets a slot that has no other address. Those behind it that would not be found past the gap move up (Knuth, volume 3,
+    /// 6.4, algorithm R).
+    fn forget_one(&mut self, slot: Connection, peers: &[Peer]) {
+        let size = self.places.len();
+        let after = |at: usize| if at + 1 == size { 0 } else { at + 1 };
+        let Some(mut gap) = self.place(&peers[slot as usize].at()) else { return };
+        while self.places[gap] != slot + 1 {
+            if self.places[gap] == 0 {
+                return;
+            }
+            gap = after(gap);
+        }
+        let mut at = gap;
+        loop {
+            at = after(at);
+            let Some(what) = self.places[at].checked_sub(1) else { break };
+            let Some(home) = self.place(&self.meant(what, peers).0) else { break };
+            // How far it is from where looking for it begins, and from the gap.
+            if (at + size - home) % size >= (at + size - gap) % size {
+                self.places[gap] = self.places[at];
+                gap = at;
+            }
+        }
+        self.places[gap] = 0;
+        self.used -= 1;
     }
 
     /// Bytes that it takes, apart from itself.
@@ -126,6 +156,28 @@ mod tests {
         sockets.forget(6, &peers);
         assert_eq!([6, 1006, 7, 1009].map(|n| found(&sockets, n)), [None, None, Some(7), Some(9)]);
         assert!((0..300).all(|n| n == 6 || found(&sockets, n) == Some(n.into())));
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_all_others_to_be_found() {
+        let (mut sockets, mut peers) = (Sockets::default(), Vec::new());
+        for n in 0..200u16 {
+            peers.push(Peer::new(address(n)));
+            sockets.insert(n.into(), &peers);
+        }
+        // In an order in which gaps open everywhere; places are used again.
+        for round in 0..3u16 {
+            let forgotten: Vec<u16> = (0..200).map(|n| n * 77 % 200).take(150).collect();
+            for (count, n) in (1..).zip(&forgotten) {
+                sockets.forget((*n).into(), &peers);
+                assert_eq!(sockets.used, 200 - count);
+                for other in 0..200 {
+                    let there = !forgotten[..count].contains(&other);
+                    assert_eq!(sockets.get(address(other), &peers), there.then_some(other.into()), "round {round}");
+                }
+            }
+            forgotten.iter().for_each(|n| sockets.insert((*n).into(), &peers));
+        }
     }
 
     #[test]

@@ -188,7 +188,6 @@ impl<K, T, const L: usize> Arena<K, T, L> {
     }
 
     /// The entries of a list, in order.
-    #[cfg(test)]
     pub(super) fn walk(&self, slot: usize, list: List) -> impl Iterator<Item = u32> {
         let entry = |index| (index != NIL).then_some(index);
         std::iter::successors(entry(list.head), move |&index| entry(self.next(slot, index)))

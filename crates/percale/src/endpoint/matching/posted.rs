@@ -10,7 +10,7 @@
 
 use super::arena::{Arena, List, NIL, Posted};
 use super::bins::Bins;
-use super::key::{Envelope, Key, Masks, Pattern};
+use super::key::{Envelope, Key, Masks, Pattern, Source};
 use super::steps::step;
 
 /// How many receives an arrival looks at without hash tables.
@@ -124,6 +124,14 @@ impl<R> Queue<R> {
                 }
             }
             None
+        })
+    }
+
+    /// From whom each receive takes messages, in posting order.
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
+        self.arena.walk(ORDER, self.order).map(|index| {
+            let entry = self.arena.key(index);
+            entry.masks.pattern(entry.key).source
         })
     }
 

@@ -178,6 +178,12 @@ impl<U> Queue<U> {
         })
     }
 
+    /// From whom each message is, the claimed ones last.
+    pub(super) fn sources(&self) -> impl Iterator<Item = u64> {
+        let all = self.arena.walk(ORDER, self.order).chain(self.arena.walk(ORDER, self.claimed));
+        all.map(|index| self.arena.key(index).key.source)
+    }
+
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
         self.arena

@@ -6,6 +6,7 @@ mod full;
 mod hostile;
 mod lingering;
 mod pairs;
+mod parted;
 
 use std::time::{Duration, Instant};
 

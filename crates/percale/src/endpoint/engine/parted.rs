@@ -1,0 +1,52 @@
+//! Slots of peers that have left for good: given up, to be those of others. Who serves many, one after the other, would otherwise
+//! remember all of them.
+//!
+//! A slot is given up when nothing means it any more: it has no connection and asks for none, its address is not in the vector and
+//! nothing leads to it under another, no receive is directed at it, no message of it waits to be received, and nothing is left of what it
+//! was doing to our memory. Looked for when a connection ends: then some of those that ended before are looked at, so a slot that
+//! was still meant is looked at again later. Endpoints with a role, members of groups and users of shared receives keep theirs.
+
+use super::Engine;
+use super::peers::State;
+use crate::address::PeerAddress;
+use crate::transport::Connection;
+use crate::wire::head::Kind;
+
+/// Slots that are looked at whenever a connection has ended.
+const LOOKS: usize = 4;
+
+/// Receives, and messages, that are looked at for each; where there are more the slot is kept.
+const MOST: usize = 256;
+
+impl Engine {
+    /// The connection in this slot has ended.
+    pub(super) fn parted(&mut self, slot: Connection) {
+        self.core.peers.part(slot);
+        for _ in 0..LOOKS {
+            let Some(slot) = self.core.peers.next_parted() else { return };
+            if self.core.peers.get(slot).state != State::Idle {
+                continue; // It is back, and comes here again when it leaves.
+            }
+            if self.is_meant(slot) {
+                self.core.peers.part(slot);
+            } else {
+                self.core.peers.give_up(slot);
+            }
+        }
+    }
+
+    /// Whether anything may still mean this slot.
+    fn is_meant(&mut self, slot: Connection) -> bool {
+        let kept = self.role.is_some() || self.core.pool.is_some() || slot == 0;
+        kept || !self.core.peers.get(slot).is_free()
+            || self.links.get(slot as usize).is_some_and(Option::is_some)
+            || self.attempts.values().any(|its| *its == slot)
+            || self.core.outbox.iter().any(|(to, _)| *to == slot)
+            || !self.core.left.is_empty()
+            || !self.core.collectives.is_idle()
+            || [Kind::Message, Kind::Tagged, Kind::Collective]
+                .into_iter()
+                .any(|kind| !self.core.table_of(kind).is_free_of(slot.into(), MOST))
+            || self.core.peers.source(slot) != PeerAddress::UNSPECIFIED
+    }
+}
