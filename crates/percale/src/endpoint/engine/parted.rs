@@ -8,7 +8,6 @@
 
 use super::Engine;
 use super::peers::State;
-use crate::address::PeerAddress;
 use crate::transport::Connection;
 use crate::wire::head::Kind;
 
@@ -47,6 +46,6 @@ impl Engine {
             || [Kind::Message, Kind::Tagged, Kind::Collective]
                 .into_iter()
                 .any(|kind| !self.core.table_of(kind).is_free_of(slot.into(), MOST))
-            || self.core.peers.source(slot) != PeerAddress::UNSPECIFIED
+            || self.core.peers.is_named(slot)
     }
 }

@@ -368,6 +368,13 @@ impl Peers {
         peer.source
     }
 
+    /// Whether the vector names this slot, by its own address or by another that it is known by.
+    pub(super) fn is_named(&mut self, slot: Connection) -> bool {
+        let Some(vector) = &self.vector else { return false };
+        let named = self.by_socket.others(slot).any(|(address, _)| vector.find(address).is_some());
+        named || self.source(slot).is_specified()
+    }
+
     /// How events name the peer of a slot: its place in the vector, and its address.
     pub(crate) fn identify(&mut self, slot: Connection) -> (PeerAddress, SocketAddr) {
         (self.source(slot), self.list[slot as usize].address)

@@ -50,9 +50,14 @@ impl Sockets {
         self.note(OTHER | (self.others.len() as u32 - 1), peers);
     }
 
+    /// The other addresses of a slot.
+    pub(super) fn others(&self, slot: Connection) -> impl Iterator<Item = At> {
+        self.others.iter().filter(move |(_, whose)| *whose == slot).map(|(address, _)| *address)
+    }
+
     /// Forgets all addresses of a slot.
     pub(super) fn forget(&mut self, slot: Connection, peers: &[Peer]) {
-        if self.others.iter().all(|(_, whose)| *whose != slot) {
+        if self.others(slot).next().is_none() {
             return self.forget_one(slot, peers);
         }
         let own = self.places.iter().filter_map(|place| place.checked_sub(1)).filter(|what| what & OTHER == 0);
