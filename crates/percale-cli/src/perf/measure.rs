@@ -248,7 +248,7 @@ fn best_setting(
     let mut slowest = vec![0.0_f64; settings.len()];
     if settings.len() > 1 {
         for pass in 0..PASSES {
-            for setting in 0..settings.len() {
+            for (setting, slowest) in slowest.iter_mut().enumerate() {
                 let name = String::new();
                 let samples = Samples::default();
                 let run = Run { kind, shape: *shape, setting, setting_name: name, count: 1, samples };
@@ -256,7 +256,7 @@ fn best_setting(
                 let round = Round { count, setting, ..timed_round(shape, options) };
                 let (samples, _) = session.round(kind, round)?;
                 if let Some(summary) = samples.summary().filter(|_| pass > 0) {
-                    slowest[setting] = slowest[setting].max(summary.p50);
+                    *slowest = slowest.max(summary.p50);
                 }
             }
         }
