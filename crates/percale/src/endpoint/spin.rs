@@ -24,7 +24,7 @@
 //! * Yielding to the end of the budget took 4.8 to 7.5 µs a hop; sleeping at once 3.6 µs, but 5.8 µs for the two;
 //!   sleeping after late yields 2.3 to 5.0 µs, by what else the machine did, and the two keep their 0.3 µs.
 //! * On another such machine, where to wake an idle processor takes 20 to 30 µs: 20 µs without the lot, 6.3 to 9.5 µs with
-//!   up to 3 yields more, 5.2 to 5.6 µs with up to 7, 15 or 31. (If only a quarter of the waiters stayed: 7 to 9 µs.)
+//!   up to 3 yields more, 5.4 to 6.2 µs with up to 7, 15 or 31, once 7.7. (If only a quarter of the waiters stayed: 7 to 9 µs.)
 //! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares
 //!   its processor with a third process still has a turn to answer in.
 //! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields

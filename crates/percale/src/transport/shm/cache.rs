@@ -34,8 +34,10 @@ pub(super) fn can_demote() -> bool {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
-        // CLDEMOTE: leaf 7, ECX, bit 25.
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 25) != 0
+        // CLDEMOTE: leaf 7, ECX, bit 25. Asked once: in a virtual machine the hypervisor answers.
+        static CAN: std::sync::LazyLock<bool> =
+            std::sync::LazyLock::new(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 25) != 0);
+        *CAN
     }
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
     false
