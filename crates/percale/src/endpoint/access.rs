@@ -75,7 +75,7 @@ pub(super) mod reach {
                     Ok(found) => return Some(found),
                     Err(looked) => looked,
                 };
-                match budget.step(deadline) {
+                match budget.step(deadline, || self.with(|engine| engine.is_called_from_here())) {
                     Step::Again => {}
                     Step::Late => return None,
                     Step::Sleep => {
@@ -125,7 +125,7 @@ impl Reach for Owned {
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         if let Some(armed) = self.with(|engine| engine.arm(looked)) {
             armed.sleep(deadline);
-            self.with(Engine::disarm);
+            self.with(|engine| engine.disarm(&armed));
         }
     }
 }
@@ -298,7 +298,7 @@ impl Reach for Shared {
         drop(state);
         armed.sleep(deadline);
         let mut state = self.lock();
-        state.engine.disarm();
+        state.engine.disarm(&armed);
         state.led = false;
         if state.followers > 0 {
             self.inner.changed.notify_all();

@@ -106,7 +106,7 @@ fn run(endpoint: &WeakShared) {
             armed.sleep(Some(Instant::now() + LOOK));
             idle_since = None;
             if let Some(shared) = endpoint.upgrade() {
-                shared.with(Engine::disarm);
+                shared.with(|engine| engine.disarm(&armed));
             }
         }
     }

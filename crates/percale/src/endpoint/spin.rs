@@ -1,34 +1,36 @@
 //! How long to look before sleeping.
 //!
-//! A wake-up costs microseconds (tens of them if the processor slept too), so a waiter looks before it sleeps:
+//! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiter looks
+//! before it sleeps:
 //! 1. [`LOOKS`] times without more ado (2.3 µs with one idle peer): two processes that have a processor each answer
 //!    within them, and pay for no system call;
 //! 2. then after a `sched_yield` each time, for at most [`BUDGET`]: while nobody else wants the processor, looking
 //!    costs nobody anything;
-//! 3. but after a few yields in a row that came back late ([`LATES`] and, by lot, some more), it sleeps at once. A late
-//!    yield let others run, so there are more of them than processors, and every further yield is a turn that the one
-//!    with something to do waits for. By lot, because two that yield to each other and sleep at the same time leave
-//!    their processor idle, and to wake an idle one takes longer than all else: the one that stays has it to itself, its
-//!    yields are prompt again, and who is woken next finds the processor awake.
+//! 3. but after a few late yields in a row ([`LATES`]) it sleeps at once if the peer heard of last runs on this
+//!    processor, too. A late yield let others run, so there are more of them than processors, and every further yield is
+//!    a turn that the one with something to do waits for; and to be woken from the same processor is cheap. From another
+//!    one it is not: then it stays, for [`CROWDED_BUDGET`] at most, which also keeps its processor awake.
 //!
 //! A thread with a late yield is *crowded*: its next [`MEMORY`] waits yield from their first failed look on, as looks
-//! would take the processor from those whom it waits for. Waits without a late yield use the memory up, so a thread
-//! that is alone again looks again.
+//! would take the processor from those whom it waits for, and one more late yield is enough. Waits without a late yield
+//! use the memory up, so a thread that is alone again looks again.
 //!
 //! Both ways out of step 2 are bounded (by time, and by a number of yields of which each is one turn of everyone
 //! else), so an idle waiter takes no processor time.
 //!
 //! # Why these numbers
-//! Measured on a virtual machine with two processors by the example `token_ring` of percale-conformance: the hop of a
-//! ring of 16 processes, beside that of two (0.3 µs) and a context switch (1.0 µs).
-//! * Yielding to the end of the budget took 4.8 to 7.5 µs a hop; sleeping at once 3.6 µs, but 5.8 µs for the two;
-//!   sleeping after late yields 2.3 to 5.0 µs, by what else the machine did, and the two keep their 0.3 µs.
-//! * On another such machine, where to wake an idle processor takes 20 to 30 µs: 20 µs without the lot, 6.3 to 9.5 µs with
-//!   up to 3 yields more, 5.4 to 6.2 µs with up to 7, 15 or 31, once 7.7. (If only a quarter of the waiters stayed: 7 to 9 µs.)
+//! Measured by the example `token_ring` of percale-conformance: the hop of a ring of 16 processes on two processors, beside
+//! that of two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where a wake-up of the other processor takes its
+//! caller 12 µs, and who is woken 20 to 40 µs, idle or not:
+//! * sleeping after two late yields, whoever wakes, took 20 µs a hop; if the sleepers were spread by lot, 5.5 to 6 µs;
+//!   yielding for 80 to 150 µs and then sleeping, 4.5 to 5 µs (a turn among eight costs 1.06 µs, four of them are waited for);
+//! * asking where the peer is: 2.9 to 3.4 µs with 150 µs for [`CROWDED_BUDGET`], 3.1 to 3.6 µs with 250, 3.2 to 4.3 µs with
+//!   100, 5 to 10 µs with 80, as a round then takes longer than that and everyone sleeps.
+//! * On another machine, whose processors wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
 //! * Between one and four for [`LATES`] the ring shows no difference beyond its noise. Two, so that a pair that shares
 //!   its processor with a third process still has a turn to answer in.
-//! * [`LATE`] lies between a yield to nobody (0.20 µs, 0.35 at the 99th percentile) and one to a process that yields
-//!   back at once (1.17 µs at the 10th).
+//! * [`LATE`] lies between a yield to nobody with the look after it (0.3 µs, 0.45 at the 99th percentile) and one to a
+//!   process that yields back at once (1.17 µs at the 10th).
 //! * [`MEMORY`]: 16 and 64 waits did the same.
 
 use std::cell::Cell;
@@ -36,6 +38,9 @@ use std::time::{Duration, Instant};
 
 /// Time spent yielding before a sleep.
 pub(crate) const BUDGET: Duration = Duration::from_micros(50);
+
+/// The same among more threads than processors.
+const CROWDED_BUDGET: Duration = Duration::from_micros(150);
 
 /// Looks before the first yield.
 const LOOKS: u32 = 100;
@@ -46,15 +51,10 @@ const LATE: Duration = Duration::from_nanos(700);
 /// Late yields in a row before a sleep.
 const LATES: u32 = 2;
 
-/// By lot, fewer than so many more; a power of two.
-const LOTS: u32 = 16;
-
 /// Waits for which a late yield is remembered.
 const MEMORY: u32 = 32;
 
 thread_local! {
-    /// What lots are drawn from: never 0.
-    static LOT: Cell<u32> = Cell::new(std::process::id() | 1);
     /// How many more of this thread's waits begin with a yield.
     static CROWDED: Cell<u32> = const { Cell::new(0) };
 }
@@ -88,36 +88,29 @@ impl World for Real {
     }
 }
 
-/// How many late yields the next wait bears: Marsaglia's xorshift, whose upper bits are the better ones.
-fn draw() -> u32 {
-    let mut lot = LOT.get();
-    lot ^= lot << 13;
-    lot ^= lot >> 17;
-    lot ^= lot << 5;
-    LOT.set(lot);
-    LATES + lot / (u32::MAX / LOTS + 1)
-}
-
 /// One wait.
 #[derive(Debug)]
 pub(crate) struct Budget {
     looks: u32,
-    /// Late yields in a row, and how many it bears.
+    /// Late yields in a row.
     lates: u32,
-    bears: u32,
     /// The first yield, or the first one since the last sleep.
     since: Option<Instant>,
+    /// When the last yield was over.
+    last: Option<Instant>,
 }
 
 impl Budget {
     /// A wait begins.
     pub(crate) fn new() -> Self {
-        Self { looks: if CROWDED.get() > 0 { LOOKS } else { 0 }, lates: 0, bears: draw(), since: None }
+        let (looks, lates) = if CROWDED.get() > 0 { (LOOKS, LATES - 1) } else { (0, 0) };
+        Self { looks, lates, since: None, last: None }
     }
 
-    /// A look found nothing.
+    /// A look found nothing. `near` says whether whoever will probably end the wait runs on this processor; it is asked only by
+    /// who is crowded.
     #[inline]
-    pub(crate) fn step(&mut self, deadline: Option<Instant>) -> Step {
+    pub(crate) fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> Step {
         if self.looks < LOOKS {
             self.looks += 1;
             std::hint::spin_loop();
@@ -127,12 +120,13 @@ impl Budget {
             }
             return Step::Again;
         }
-        self.step_aside(deadline, &mut Real)
+        self.step_aside(deadline, near, &mut Real)
     }
 
     #[inline(never)]
-    fn step_aside(&mut self, deadline: Option<Instant>, world: &mut impl World) -> Step {
-        let before = world.now();
+    fn step_aside(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool, world: &mut impl World) -> Step {
+        // The look since the last yield belongs to the next one: the clock is read once for each.
+        let before = self.last.unwrap_or_else(|| world.now());
         if deadline.is_some_and(|at| before >= at) {
             return Step::Late;
         }
@@ -140,11 +134,14 @@ impl Budget {
             CROWDED.set(CROWDED.get().saturating_sub(1));
             before
         });
-        if self.lates >= self.bears || before.duration_since(since) >= BUDGET {
+        let budget = if CROWDED.get() > 0 { CROWDED_BUDGET } else { BUDGET };
+        if before.duration_since(since) >= budget || (self.lates >= LATES && near()) {
             return Step::Sleep;
         }
         world.yield_now();
-        if world.now().duration_since(before) >= LATE {
+        let after = world.now();
+        self.last = Some(after);
+        if after.duration_since(before) >= LATE {
             self.lates += 1;
             CROWDED.set(MEMORY);
         } else {
@@ -155,9 +152,8 @@ impl Budget {
 
     /// Slept: look again before sleeping again, but if others want the processor, only briefly.
     pub(crate) fn rest(&mut self) {
-        self.looks = LOOKS;
-        self.lates = self.bears - 1;
-        self.since = None;
+        (self.looks, self.lates) = (LOOKS, LATES - 1);
+        (self.since, self.last) = (None, None);
     }
 }
 
@@ -177,11 +173,15 @@ mod tests {
             Self { now: Instant::now(), a_yield, yields: 0 }
         }
 
-        /// Waits in vain, without the looks; how many yields there were before the sleep.
+        /// Waits in vain for somebody near, without the looks; how many yields there were before the sleep.
         fn yields_of(&mut self, wait: &mut Budget) -> u32 {
+            self.yields_for(wait, true)
+        }
+
+        fn yields_for(&mut self, wait: &mut Budget, near: bool) -> u32 {
             let before = self.yields;
             for _ in 0..1000 {
-                match wait.step_aside(None, self) {
+                match wait.step_aside(None, || near, self) {
                     Step::Again => {}
                     Step::Sleep => return self.yields - before,
                     Step::Late => panic!("there is no deadline"),
@@ -209,12 +209,17 @@ mod tests {
         LOOKS - Budget::new().looks
     }
 
+    /// Nobody asks.
+    fn unasked() -> bool {
+        panic!("only who is crowded asks");
+    }
+
     #[test]
     fn a_waiter_that_is_alone_looks_then_yields_for_its_budget_then_sleeps() {
         CROWDED.set(0);
         let mut wait = Budget::new();
         for _ in 0..LOOKS {
-            assert_eq!(wait.step(None), Step::Again);
+            assert_eq!(wait.step(None, unasked), Step::Again);
             assert_eq!(wait.since, None, "no yield yet");
         }
         assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100);
@@ -225,18 +230,21 @@ mod tests {
     fn a_waiter_among_many_sleeps_after_few_yields_and_remembers() {
         CROWDED.set(0);
         let mut many = Fake::new(LATE);
-        let mut seen = [false; LOTS as usize];
-        for _ in 0..1000 {
-            let mut wait = Budget::new();
-            let bears = wait.bears;
-            assert_eq!(many.yields_of(&mut wait), bears);
-            seen[(bears - LATES) as usize] = true;
-        }
-        assert_eq!(seen, [true; LOTS as usize], "each lot is drawn");
+        assert_eq!(many.yields_of(&mut Budget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
-        // Turns that take long are no reason to take fewer, within the budget.
-        let mut long = Fake::new(Duration::from_micros(24));
-        assert!((LATES..=3).contains(&long.yields_of(&mut Budget::new())));
+        assert_eq!(many.yields_of(&mut Budget::new()), 1, "and needs no more than one");
+        // Turns that take long are no reason to take fewer.
+        CROWDED.set(0);
+        assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut Budget::new()), LATES);
+    }
+
+    #[test]
+    fn a_waiter_among_many_whose_peer_is_elsewhere_stays_for_a_while() {
+        CROWDED.set(0);
+        let mut many = Fake::new(Duration::from_micros(3));
+        assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
+        // The others sleep: it has its processor to itself, and keeps it awake.
+        assert_eq!(Fake::new(PROMPT).yields_for(&mut Budget::new(), false), 300);
     }
 
     #[test]
@@ -244,14 +252,14 @@ mod tests {
         CROWDED.set(0);
         let mut wait = Budget::new();
         let mut many = Fake::new(LATE);
-        for _ in 1..wait.bears {
-            assert_eq!(wait.step_aside(None, &mut many), Step::Again);
+        for _ in 1..LATES {
+            assert_eq!(wait.step_aside(None, unasked, &mut many), Step::Again);
         }
         many.a_yield = PROMPT;
-        assert_eq!(wait.step_aside(None, &mut many), Step::Again, "the others sleep");
+        assert_eq!(wait.step_aside(None, unasked, &mut many), Step::Again, "the others sleep");
         assert_eq!(wait.lates, 0);
         many.a_yield = LATE;
-        assert!(many.yields_of(&mut wait) >= LATES, "it bears others anew");
+        assert_eq!(many.yields_of(&mut wait), LATES, "it bears others anew");
     }
 
     #[test]
@@ -278,6 +286,7 @@ mod tests {
         many.yields_of(&mut wait);
         wait.rest();
         assert_eq!(many.yields_of(&mut wait), 1);
+        CROWDED.set(0);
         wait.rest();
         assert_eq!(Fake::new(PROMPT).yields_of(&mut wait), 100, "alone, it has its budget again");
     }
@@ -286,11 +295,11 @@ mod tests {
     fn deadlines_are_seen_at_the_first_look_and_before_every_yield() {
         CROWDED.set(0);
         let mut world = Fake::new(PROMPT);
-        assert_eq!(Budget::new().step(Some(world.now)), Step::Late, "passed already");
+        assert_eq!(Budget::new().step(Some(world.now), unasked), Step::Late, "passed already");
         let deadline = Some(world.now + 3 * PROMPT);
         let mut wait = Budget::new();
-        while wait.step_aside(deadline, &mut world) == Step::Again {}
+        while wait.step_aside(deadline, unasked, &mut world) == Step::Again {}
         assert_eq!(world.yields, 3);
-        assert_eq!(wait.step_aside(deadline, &mut world), Step::Late);
+        assert_eq!(wait.step_aside(deadline, unasked, &mut world), Step::Late);
     }
 }

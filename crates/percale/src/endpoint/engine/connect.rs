@@ -326,6 +326,7 @@ impl Engine {
             AnyLink::Shm(_) => self.poller.add_shm(slot, bit),
             AnyLink::Tcp(tcp) => {
                 self.poller.sockets += 1;
+                self.has_descriptor();
                 self.start_ticks();
                 let data = epoll::EventData::new_u64(slot.into());
                 if let Err(error) = epoll::add(&*self.epoll, tcp.as_fd(), data, epoll::EventFlags::IN) {

@@ -170,7 +170,7 @@ impl Engine {
                 _ => self.poll_link(slot),
             };
             if moved {
-                self.poller.heard();
+                self.poller.heard(slot);
                 any = true;
             }
         }

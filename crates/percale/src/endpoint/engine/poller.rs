@@ -69,6 +69,8 @@ pub(crate) struct Poller {
     skipped: u32,
     /// Rounds since shared memory brought something.
     quiet: u32,
+    /// Which link that was.
+    pub(super) last: Connection,
 }
 
 impl Poller {
@@ -90,6 +92,7 @@ impl Poller {
             round: 0,
             skipped: 0,
             quiet: 0,
+            last: 0,
         }
     }
 
@@ -202,8 +205,8 @@ impl Poller {
 
     /// A hot link brought something in this round.
     #[inline]
-    pub(super) fn heard(&mut self) {
-        self.quiet = 0;
+    pub(super) fn heard(&mut self, slot: Connection) {
+        (self.quiet, self.last) = (0, slot);
     }
 
     /// A link of shared memory, hot at first.

@@ -16,6 +16,7 @@ impl Engine {
     /// A link is in use.
     pub(super) fn watch_pair(&mut self, slot: Connection, link: &VerbsLink) {
         self.poller.sockets += 1;
+        self.has_descriptor();
         self.poller.add_polled(slot);
         let watch = |fd: BorrowedFd<'_>, name: u64| {
             let data = epoll::EventData::new_u64(name);

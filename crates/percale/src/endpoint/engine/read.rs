@@ -87,7 +87,7 @@ impl Engine {
         if !core.message_at_once(slot, message.head(), link.payload(&message), into) {
             return Found::More;
         }
-        poller.heard();
+        poller.heard(slot);
         if link.take(&message) { Found::Messages } else { Found::Message }
     }
 

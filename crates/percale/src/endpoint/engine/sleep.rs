@@ -18,7 +18,7 @@ use super::types::{Pending, Work};
 use super::{Connector, Engine};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
-use crate::transport::shm::Bell;
+use crate::transport::shm::{Bell, Rouse};
 
 /// How long to sleep while a link waits for its peer's progress.
 const NAP: Duration = Duration::from_micros(500);
@@ -32,6 +32,8 @@ const SLEEP: Duration = Duration::from_millis(100);
 pub(super) struct Sleepers {
     /// Those that will say that they are awake.
     waiters: u32,
+    /// How many of these sleep on the bell's word.
+    by_word: u32,
     /// There are, or were, others.
     watched: bool,
     /// Some of them look at nothing but the endpoint's own results, and nobody else tells them of those.
@@ -42,25 +44,49 @@ impl Sleepers {
     const fn any(&self) -> bool {
         self.watched || self.waiters > 0
     }
+
+    /// How to wake them, and one more who sleeps thus.
+    const fn and(&self, one: Rouse) -> Rouse {
+        let word = self.by_word > 0 || !matches!(one, Rouse::Event);
+        let event = self.watched || self.waiters > self.by_word || !matches!(one, Rouse::Word);
+        match (word, event) {
+            (true, false) => Rouse::Word,
+            (true, true) => Rouse::Both,
+            (false, _) => Rouse::Event,
+        }
+    }
 }
 
-/// A promise that the endpoint's descriptor will become readable; sleep on it, then [`Engine::disarm`].
+/// What a waiter sleeps on.
+#[derive(Debug)]
+enum On {
+    /// The endpoint's descriptor.
+    Descriptor(Arc<OwnedFd>),
+    /// The bell alone, which was armed thus.
+    Bell(Arc<Bell>, Rouse),
+}
+
+/// A promise to be woken; sleep, then [`Engine::disarm`].
 #[derive(Debug)]
 #[must_use = "whoever was promised to be woken has to say that he is awake"]
 pub(crate) struct Armed {
-    epoll: Arc<OwnedFd>,
+    on: On,
     /// Some link waits for its peer to make room or progress, which rings nothing: do not sleep longer than this.
     nap: bool,
 }
 
 impl Armed {
-    /// Sleeps until the descriptor is readable or the deadline has passed.
+    /// Sleeps until it is woken or the deadline has passed; or for no reason.
     pub(crate) fn sleep(&self, deadline: Option<Instant>) {
-        let look = Instant::now() + if self.nap { NAP } else { SLEEP };
-        let left = deadline.map_or(look, |at| at.min(look)).saturating_duration_since(Instant::now());
+        let look = if self.nap { NAP } else { SLEEP };
+        let left = deadline.map_or(look, |at| at.saturating_duration_since(Instant::now()).min(look));
+        let epoll = match &self.on {
+            On::Bell(bell, rouse) => return bell.sleep(*rouse, left),
+            On::Descriptor(epoll) => epoll,
+        };
         let left = rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         // Looked at with poll, not epoll_wait: whoever makes progress takes the events.
-        let mut fds = [rustix::event::PollFd::new(&*self.epoll, rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::new(&**epoll, rustix::event::PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "poll failed"),
@@ -69,17 +95,41 @@ impl Armed {
 }
 
 impl Engine {
-    /// Prepares to sleep: from here on whatever there is to do makes the descriptor readable. `None` if there is something to
-    /// do already, or there are other [`results`](Self::results) than those that the caller looked at.
+    /// Prepares to sleep: from here on whatever there is to do wakes. `None` if there is something to do already, or there
+    /// are other [`results`](Self::results) than those that the caller looked at.
     pub(crate) fn arm(&mut self, looked: u64) -> Option<Armed> {
-        let nap = self.look_asleep(looked)?;
+        let one = if self.has_only_the_bell() { Rouse::Word } else { Rouse::Event };
+        let rouse = self.sleepers.and(one);
+        let nap = self.look_asleep(looked, rouse)?;
         self.sleepers.waiters += 1;
-        Some(Armed { epoll: Arc::clone(&self.epoll), nap })
+        let on = if one == Rouse::Word {
+            self.sleepers.by_word += 1;
+            On::Bell(Arc::clone(&self.bell), rouse)
+        } else {
+            On::Descriptor(Arc::clone(&self.epoll))
+        };
+        Some(Armed { on, nap })
+    }
+
+    /// Whether there is nothing but the bell to wait for: no socket, no queue pair, no deadline of a connection.
+    fn has_only_the_bell(&self) -> bool {
+        self.poller.sockets == 0 && self.role.is_none()
+    }
+
+    /// There is something else to wait for now.
+    pub(super) fn has_descriptor(&self) {
+        if self.sleepers.by_word > 0 {
+            self.bell.wake();
+        }
     }
 
     /// Awake again after [`arm`](Self::arm): unless others sleep, peers need not ring.
-    pub(crate) fn disarm(&mut self) {
+    pub(crate) fn disarm(&mut self, armed: &Armed) {
         self.sleepers.waiters -= 1;
+        self.bell.tell_processor();
+        if matches!(armed.on, On::Bell(..)) {
+            self.sleepers.by_word -= 1;
+        }
         if !self.sleepers.any() {
             self.bell.disarm();
         } else if self.needs_naps() {
@@ -91,7 +141,7 @@ impl Engine {
     /// is readable.
     pub(crate) fn watch(&mut self) -> bool {
         self.sleepers.watched = true;
-        let calm = self.look_asleep(self.results()) == Some(false);
+        let calm = self.look_asleep(self.results(), self.sleepers.and(Rouse::Event)) == Some(false);
         if !calm {
             self.bell.wake();
         }
@@ -105,12 +155,14 @@ impl Engine {
     }
 
     /// Arms the bell, then looks at everything once more. `None` if that found something; else whether naps are needed.
-    fn look_asleep(&mut self, looked: u64) -> Option<bool> {
+    fn look_asleep(&mut self, looked: u64, rouse: Rouse) -> Option<bool> {
         if !self.process.is_here() || matches!(self.connector, Connector::Sim(_)) {
             return None; // Simulated time passes only while somebody looks.
         }
-        self.bell.drain();
-        self.bell.arm();
+        if rouse != Rouse::Word {
+            self.bell.drain();
+        }
+        self.bell.arm(rouse);
         let fenced = self.fence_hot();
         // Whoever published before the mark could be seen is found by this look at everything.
         let mut any = self.connector.has_notices();
@@ -118,6 +170,7 @@ impl Engine {
         if self.poller.has_cold() && self.core.has_room() {
             any |= self.poll_cold();
         }
+        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // Since that look.
         // Results may come without anything that arrived: of a send that found room just now, say.
         if any || self.results() != looked || self.core.watched.is_eager() {
             if self.sleepers.any() {
@@ -156,6 +209,22 @@ impl Engine {
             }
         }
         !barrier || Bell::barrier()
+    }
+
+    /// For a waiter that lets others run: whether it is a peer on this processor that was heard of last, or nobody who could say
+    /// where it runs.
+    pub(crate) fn is_called_from_here(&mut self) -> bool {
+        for &slot in &self.poller.hot {
+            if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
+                // To sleep beside a peer that streams takes a barrier on all processors, which costs more than its fences.
+                link.end_stream();
+            }
+        }
+        let here = self.bell.tell_processor();
+        match self.links.get(self.poller.last as usize) {
+            Some(Some(AnyLink::Shm(link))) => link.peer_processor() == Some(here),
+            _ => true,
+        }
     }
 
     /// Makes whoever sleeps on the descriptor look again.

@@ -1,8 +1,8 @@
 //! The doorbell: how an endpoint learns that a ring which it does not watch has something, or that it should wake.
 //!
 //! An endpoint has one [`Bell`]: a page that its peers map, and an event descriptor that they hold. In the page are
-//! * `asleep`: 1 while the endpoint sleeps (or is about to) on its event descriptor. Who swaps it to 0 writes the
-//!   descriptor, so that only one of many senders pays for the wake-up;
+//! * `asleep`: not 0 while the endpoint sleeps (or is about to); its bits say [how it is woken](Rouse): by its event
+//!   descriptor, or by `asleep` itself, as a futex(2). Who swaps it to 0 wakes, so that only one of many senders pays;
 //! * a bitmap, one bit for each inbound ring, set by the sender that finds its ring's *cold* mark (in the pair memory),
 //!   and over it a summary: bit `n` says that word `n` of the bitmap has bits.
 //!
@@ -24,12 +24,15 @@
 //!
 //! # Going to sleep
 //! ```text
-//! bell.arm();
+//! bell.arm(Rouse::Word);
 //! let barrier = links.fold(false, |any, link| link.prepare_sleep() | any);
 //! if barrier && !Bell::barrier() { bell.disarm(); return }          // spin on
 //! if poll_hot_links() || bell.take_rung(poll_that_link) > 0 { bell.disarm(); return }
-//! wait(bell.event_fd()); bell.disarm(); bell.drain();
+//! bell.sleep(Rouse::Word, timeout); bell.disarm();
 //! ```
+//! The descriptor ([`Rouse::Event`]) is for who waits for others, too, or lets somebody else wait: to be looked at with poll(2), and
+//! [drained](Bell::drain) before the bell is armed. A sleep on the word spares that read, and an epoll's share of the wake-up.
+//!
 //! A peer that writes nonsense into the page can keep the endpoint from being woken by others: who sleeps does so with a
 //! timeout, and looks at all links now and then.
 
@@ -37,8 +40,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+use rustix::thread::futex;
+use rustix::time::Timespec;
 
 use super::barrier;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -50,12 +57,42 @@ pub const BELL_BITS: u32 = 4096;
 pub const BELL_BYTES: usize = 4096;
 const WORDS: usize = BELL_BITS as usize / 64;
 
+/// How sleepers are to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rouse {
+    /// By the event descriptor.
+    Event = 1,
+    /// By the word that says so, as a futex.
+    Word = 2,
+    /// Some by one, some by the other.
+    Both = 3,
+}
+
+impl Rouse {
+    /// As it stands in the page.
+    const fn bits(self) -> u32 {
+        self as u32
+    }
+
+    /// What the page says: whatever is not the word's bit asks for the event.
+    const fn of(bits: u32) -> Option<Self> {
+        match (bits & !Self::Word.bits(), bits & Self::Word.bits()) {
+            (0, 0) => None,
+            (0, _) => Some(Self::Word),
+            (_, 0) => Some(Self::Event),
+            _ => Some(Self::Both),
+        }
+    }
+}
+
 /// What lies in the page.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Page {
     asleep: AtomicU32,
-    pad: [u32; 15],
+    /// Where the endpoint runs, and one: what it told last, or 0.
+    processor: AtomicU32,
+    pad: [u32; 14],
     summary: AtomicU64,
     pad2: [u64; 7],
     words: [AtomicU64; WORDS],
@@ -70,7 +107,8 @@ impl Page {
     pub(super) fn for_model() -> Self {
         Self {
             asleep: AtomicU32::new(0),
-            pad: [0; 15],
+            processor: AtomicU32::new(0),
+            pad: [0; 14],
             summary: AtomicU64::new(0),
             pad2: [0; 7],
             words: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -83,8 +121,8 @@ impl Page {
     }
 
     /// The receiver is about to sleep; its next looks come after everyone can see that.
-    pub(super) fn arm(&self) {
-        self.asleep.store(1, Ordering::SeqCst);
+    pub(super) fn arm(&self, rouse: Rouse) {
+        self.asleep.store(rouse.bits(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
@@ -100,9 +138,9 @@ impl Page {
         fence(Ordering::SeqCst);
     }
 
-    /// True for the one that has to write the event descriptor.
-    pub(super) fn must_wake(&self) -> bool {
-        self.is_asleep() && self.asleep.swap(0, Ordering::SeqCst) != 0
+    /// For the one that has to wake the endpoint: how.
+    pub(super) fn must_wake(&self) -> Option<Rouse> {
+        if self.is_asleep() { Rouse::of(self.asleep.swap(0, Ordering::SeqCst)) } else { None }
     }
 
     pub(super) fn take_rung(&self, mut rung: impl FnMut(u32)) -> usize {
@@ -139,9 +177,22 @@ impl Mapped {
         unsafe { &*self.mapping.as_ptr().cast::<Page>() }
     }
 
+    /// The page's first word, for the kernel.
+    fn word(&self) -> &std::sync::atomic::AtomicU32 {
+        const { assert!(std::mem::offset_of!(Page, asleep) == 0, "the word is the first one") };
+        // SAFETY: as in `page`; both kinds of atomics are the word that they hold, wherever pages are mapped.
+        unsafe { &*self.mapping.as_ptr().cast() }
+    }
+
     #[cold]
     fn wake(&self) {
-        if self.page().must_wake() {
+        let Some(rouse) = self.page().must_wake() else { return };
+        if rouse != Rouse::Event
+            && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
+        {
+            tracing::warn!(%error, "cannot wake the peer");
+        }
+        if rouse != Rouse::Word {
             self.write_event();
         }
     }
@@ -149,7 +200,7 @@ impl Mapped {
     fn write_event(&self) {
         // A full counter (EAGAIN) wakes as well as one more would.
         if let Err(error) = rustix::io::write(&self.event, &1u64.to_ne_bytes())
-            && error != rustix::io::Errno::AGAIN
+            && error != Errno::AGAIN
         {
             tracing::warn!(%error, "cannot wake the peer");
         }
@@ -188,13 +239,33 @@ impl Bell {
     }
 
     /// Says that the endpoint is about to sleep. It has to look at everything once more before it does.
-    pub fn arm(&self) {
-        self.mapped.page().arm();
+    pub fn arm(&self, rouse: Rouse) {
+        self.mapped.page().arm(rouse);
+    }
+
+    /// Sleeps until somebody wakes who was [armed](Self::arm) thus, for as long as this at most. Returns at once if that
+    /// happened already, and also without any reason.
+    pub fn sleep(&self, rouse: Rouse, patience: Duration) {
+        let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        match futex::wait(self.mapped.word(), futex::Flags::empty(), rouse.bits(), Some(&patience)) {
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
+            Err(error) => tracing::error!(%error, "cannot sleep on the bell"),
+        }
     }
 
     /// Says that the endpoint is awake.
     pub fn disarm(&self) {
         self.mapped.page().disarm();
+    }
+
+    /// Tells peers on which processor the endpoint runs, and returns it.
+    pub fn tell_processor(&self) -> u32 {
+        let here = rustix::thread::sched_getcpu() as u32;
+        let told = &self.mapped.page().processor;
+        if told.load(Ordering::Relaxed) != here + 1 {
+            told.store(here + 1, Ordering::Relaxed);
+        }
+        here
     }
 
     /// Makes the event descriptor unreadable again. One system call.
@@ -253,6 +324,11 @@ impl PeerBell {
         Ok(Self { mapped: Mapped { mapping: Mapping::of(memory.as_fd(), BELL_BYTES)?, event }, bit })
     }
 
+    /// Where the peer ran when it told last.
+    pub(super) fn processor(&self) -> Option<u32> {
+        self.mapped.page().processor.load(Ordering::Relaxed).checked_sub(1)
+    }
+
     #[inline]
     pub(super) fn is_asleep(&self) -> bool {
         self.mapped.page().is_asleep()
@@ -300,16 +376,61 @@ mod tests {
             rustix::io::read(bell.event_fd(), &mut count).map(|_| u64::from_ne_bytes(count))
         };
         bell.wake();
-        assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
-        bell.arm();
+        assert_eq!(count(), Err(Errno::AGAIN));
+        bell.arm(Rouse::Event);
         bell.wake();
         bell.ring(3);
         assert_eq!(count(), Ok(1));
-        assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
-        bell.arm();
+        assert_eq!(count(), Err(Errno::AGAIN));
+        bell.arm(Rouse::Event);
         bell.disarm();
         bell.wake();
-        assert_eq!(count(), Err(rustix::io::Errno::AGAIN));
+        assert_eq!(count(), Err(Errno::AGAIN));
+        bell.arm(Rouse::Word);
+        bell.wake();
+        assert_eq!(count(), Err(Errno::AGAIN), "nobody waits for the event");
+        bell.arm(Rouse::Both);
+        bell.wake();
+        assert_eq!(count(), Ok(1));
+    }
+
+    /// Longer than anything here takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_sleeps_on_the_word_is_woken() {
+        let bell = Bell::new().unwrap();
+        let event = rustix::io::dup(bell.event_fd()).unwrap();
+        let peer = PeerBell::new(&rustix::io::dup(bell.memory_fd()).unwrap(), event, 1).unwrap();
+        let since = std::time::Instant::now();
+        for rouse in [Rouse::Word, Rouse::Both] {
+            bell.arm(rouse);
+            std::thread::scope(|threads| {
+                let sleepers = [(), ()].map(|()| threads.spawn(|| bell.sleep(rouse, LONG)));
+                std::thread::sleep(Duration::from_millis(20));
+                peer.notify(true);
+                sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+            });
+            // What happened before is no reason to sleep.
+            bell.arm(rouse);
+            peer.notify(true);
+            bell.sleep(rouse, LONG);
+            bell.arm(rouse);
+            bell.sleep(rouse, Duration::from_millis(1));
+            assert!(peer.is_asleep(), "nobody woke it");
+            bell.disarm();
+        }
+        assert!(since.elapsed() < LONG);
+    }
+
+    #[test]
+    fn whatever_the_page_says_somebody_is_woken() {
+        assert_eq!(Rouse::of(0), None);
+        for rouse in [Rouse::Event, Rouse::Word, Rouse::Both] {
+            assert_eq!(Rouse::of(rouse.bits()), Some(rouse));
+        }
+        assert_eq!(Rouse::of(4), Some(Rouse::Event));
+        assert_eq!(Rouse::of(u32::MAX), Some(Rouse::Both));
     }
 }
 

@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::Page;
+use super::{Page, Rouse};
 use crate::transport::shm::sync::publish_fenced;
 
 /// A page, an event descriptor, and rings of one line.
@@ -33,7 +33,7 @@ impl Shared {
             if cold {
                 self.page.ring(ring as u32);
             }
-            if self.page.must_wake() {
+            if self.page.must_wake().is_some() {
                 assert!(!self.event.swap(true, Ordering::Relaxed), "two woke one sleeper");
             }
         }
@@ -59,7 +59,7 @@ fn res_008_loom_a_sleeper_that_watches_is_woken() {
             let shared = Arc::clone(&shared);
             loom::thread::spawn(move || shared.send(0))
         };
-        shared.page.arm();
+        shared.page.arm(Rouse::Word);
         let sleeps = !shared.arrived(0);
         sender.join().unwrap();
         assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
@@ -75,7 +75,7 @@ fn res_008_loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
             loom::thread::spawn(move || shared.send(1))
         };
         let cold = shared.going_cold(1);
-        shared.page.arm();
+        shared.page.arm(Rouse::Word);
         let mut rung = Vec::new();
         shared.page.take_rung(|bit| rung.push(bit));
         let sleeps = cold && rung.is_empty();
@@ -102,7 +102,7 @@ fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
         }
         // Ring 0 is hot again; ring 1 stays cold.
         shared.cold[0].store(0, Ordering::Relaxed);
-        shared.page.arm();
+        shared.page.arm(Rouse::Word);
         seen[0] |= shared.arrived(0);
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
         let sleeps = !seen[0] & !seen[1];

@@ -34,7 +34,7 @@ mod transfer;
 mod fuzz;
 
 pub(crate) use barrier::register;
-pub use bell::{BELL_BITS, BELL_BYTES, Bell};
+pub use bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
 pub use death::Death;
 pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
 #[cfg(any(test, fuzzing))]

@@ -73,6 +73,10 @@ impl Sender {
         }
     }
 
+    pub(super) fn peer_processor(&self) -> Option<u32> {
+        self.bell.processor()
+    }
+
     /// The longest payload that can be sent, now or after growing.
     #[inline]
     pub(super) fn limit(&self) -> usize {
@@ -209,11 +213,17 @@ impl Sender {
         self.look();
     }
 
-    /// Before the owner sleeps.
-    pub(super) fn prepare_sleep(&mut self) {
+    /// Who sleeps between its frames, or lets others run, does not stream, however few its answers.
+    pub(super) fn end_stream(&mut self) {
         if self.unfenced {
             self.fenced();
         }
+        self.streak = 0;
+    }
+
+    /// Before the owner sleeps.
+    pub(super) fn prepare_sleep(&mut self) {
+        self.end_stream();
         self.flush();
     }
 

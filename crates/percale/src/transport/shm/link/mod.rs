@@ -97,6 +97,16 @@ impl ShmLink {
         })
     }
 
+    /// Where the peer ran when it last waited among others. It may say what it likes.
+    pub(crate) fn peer_processor(&self) -> Option<u32> {
+        self.sender.peer_processor()
+    }
+
+    /// What was sent comes one at a time: the peer may sleep without a barrier again.
+    pub(crate) fn end_stream(&mut self) {
+        self.sender.end_stream();
+    }
+
     /// How whoever watches the peer's process tells this link that it is gone.
     #[must_use]
     pub fn death(&self) -> Arc<Death> {

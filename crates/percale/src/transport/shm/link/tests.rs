@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
 use crate::memory::sealed::{Allocation, allocate};
-use crate::transport::shm::Bell;
 use crate::transport::shm::pair::pair_memory;
+use crate::transport::shm::{Bell, Rouse};
 use crate::transport::{Landing, PullError};
 use crate::wire::head::Flags;
 
@@ -345,7 +345,7 @@ fn a_sleeping_receiver_misses_nothing() {
             if moved || done || (got % 2 == 0 && !b.link.set_cold()) {
                 continue;
             }
-            b.bell.arm();
+            b.bell.arm(Rouse::Event);
             let barrier = b.link.prepare_sleep();
             assert!(!barrier || Bell::barrier());
             let arrived = if b.link.is_cold() { b.bell.is_rung() } else { !b.link.rx.is_empty() };
