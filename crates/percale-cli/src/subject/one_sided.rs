@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use percale::memory::volatile::{Segments, View};
 use percale::{
     Access, AtomicOp, AtomicWork, Datatype, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion,
-    ReceiveWork, RemoteMemory, RemotePieces, RmaWork, SendWork,
+    ReceiveWork, RemoteMemory, SendWork,
 };
 
 use super::Subject;
@@ -200,16 +200,17 @@ impl OneSided {
 
     #[inline]
     fn post_rma(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
-        let (peer, remote) = (self.node.peer, RemotePieces::one(self.remote(slot)?));
-        let work =
-            RmaWork { peer, local: self.local(), remote, data: None, context: ACCESS, flags: OpFlags::COMPLETION };
+        let (peer, remote, flags) = (self.node.peer, self.remote(slot)?, OpFlags::COMPLETION);
+        let local = self.local.segment(0, self.shape.bytes);
         if self.shape.op == Operation::Get {
             // SAFETY: the memory stays, and is left alone until the completion.
-            self.post(ACCESS, "reading the other side's memory", watch, |endpoint| unsafe { endpoint.post_read(&work) })
+            self.post(ACCESS, "reading the other side's memory", watch, |endpoint| unsafe {
+                endpoint.post_read_one(peer, local, remote, ACCESS, flags)
+            })
         } else {
             // SAFETY: as above.
             self.post(ACCESS, "writing the other side's memory", watch, |endpoint| unsafe {
-                endpoint.post_write(&work)
+                endpoint.post_write_one(peer, local, remote, ACCESS, flags)
             })
         }
     }

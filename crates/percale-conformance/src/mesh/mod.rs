@@ -290,18 +290,35 @@ impl<F: Fabric> Mesh<F> {
     #[track_caller]
     pub fn write(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
-        // SAFETY: as in `try_send`.
-        unsafe { self.endpoint(from).post_write(&work) }.expect("room for a write");
-        work.context
+        let RmaWork { peer, context, flags, .. } = work;
+        // Of two that could be posted either way, each is.
+        let posted = match (local.as_slice(), pieces) {
+            // SAFETY: as in `try_send`.
+            (&[local], &[piece]) if context % 2 == 0 => unsafe {
+                self.endpoint(from).post_write_one(peer, local, piece, context, flags)
+            },
+            // SAFETY: as above.
+            _ => unsafe { self.endpoint(from).post_write(&work) },
+        };
+        posted.expect("room for a write");
+        context
     }
 
     /// Posts a read into this memory from pieces of the other's regions.
     #[track_caller]
     pub fn read(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
-        // SAFETY: as in `try_receive`.
-        unsafe { self.endpoint(from).post_read(&work) }.expect("room for a read");
-        work.context
+        let RmaWork { peer, context, flags, .. } = work;
+        let posted = match (local.as_slice(), pieces) {
+            // SAFETY: as in `try_receive`.
+            (&[local], &[piece]) if context % 2 == 0 => unsafe {
+                self.endpoint(from).post_read_one(peer, local, piece, context, flags)
+            },
+            // SAFETY: as above.
+            _ => unsafe { self.endpoint(from).post_read(&work) },
+        };
+        posted.expect("room for a read");
+        context
     }
 
     /// Posts an addition of 8 bytes, which fetches nothing, to 8 bytes of the other's regions.

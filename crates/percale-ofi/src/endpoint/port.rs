@@ -108,6 +108,28 @@ impl Port {
     }
 
     /// # Safety
+    /// As [`Endpoint::post_write_one`], or [`Endpoint::post_read_one`].
+    #[inline(always)]
+    pub(crate) unsafe fn access_one(
+        &self,
+        writes: bool,
+        peer: PeerAddress,
+        local: Segment,
+        remote: RemoteMemory,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        // SAFETY: passed on.
+        either!(self, endpoint => unsafe {
+            if writes {
+                endpoint.post_write_one(peer, local, remote, context, flags)
+            } else {
+                endpoint.post_read_one(peer, local, remote, context, flags)
+            }
+        })
+    }
+
+    /// # Safety
     /// As [`Endpoint::post_write`].
     #[inline]
     pub(crate) unsafe fn write(&self, work: &RmaWork) -> Result<(), PostError> {

@@ -79,6 +79,13 @@ impl Endpoint {
             Ok(port) => port,
             Err(refused) => return refused,
         };
+        if let (&[local], &[remote], None) = (local.as_slice(), remote.as_slice(), data)
+            && !flags.contains(TRIGGERED)
+        {
+            let (peer, context) = (self.peer(peer), local::context(context));
+            // SAFETY: the client keeps the memory until the operation has completed.
+            return answer(unsafe { port.access_one(writes, peer, local, remote, context, flags) });
+        }
         let work = self.rma_work(local, peer, remote, data, context, flags);
         if flags.contains(TRIGGERED) {
             let operation = if writes { Operation::Write(work) } else { Operation::Read(work) };

@@ -4,13 +4,14 @@
 
 use super::Endpoint;
 use super::access::Access;
+use super::access::reach::Call;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
-use super::remote_work::{AtomicWork, RemotePieces, RmaWork};
+use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork};
 use super::work::{OpFlags, PostError};
 use crate::address::PeerAddress;
 use crate::memory::region::RemoteMemory;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 
 impl<A: Access> Endpoint<A> {
     /// Posts a write to a peer's memory (fi_writemsg(3)).
@@ -36,6 +37,44 @@ impl<A: Access> Endpoint<A> {
     #[inline]
     pub unsafe fn post_read(&self, work: &RmaWork) -> Result<(), PostError> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_rma(false, work, notify)))
+    }
+
+    /// As [`post_write`](Self::post_write), of one piece on each side: where it can be made at once, the shortest way.
+    ///
+    /// # Errors
+    /// As of [`post_write`](Self::post_write).
+    ///
+    /// # Safety
+    /// As of [`post_write`](Self::post_write).
+    #[inline(always)]
+    pub unsafe fn post_write_one(
+        &self,
+        peer: PeerAddress,
+        local: Segment,
+        remote: RemoteMemory,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.access.run(RmaOne { write: true, peer, local, remote, context, flags })
+    }
+
+    /// As [`post_read`](Self::post_read), of one piece on each side: where it can be made at once, the shortest way.
+    ///
+    /// # Errors
+    /// As of [`post_read`](Self::post_read).
+    ///
+    /// # Safety
+    /// As of [`post_read`](Self::post_read).
+    #[inline(always)]
+    pub unsafe fn post_read_one(
+        &self,
+        peer: PeerAddress,
+        local: Segment,
+        remote: RemoteMemory,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.access.run(RmaOne { write: false, peer, local, remote, context, flags })
     }
 
     /// Posts an atomic operation on a peer's memory (fi_atomicmsg(3), fi_fetch_atomicmsg(3), fi_compare_atomicmsg(3)).
@@ -73,7 +112,25 @@ impl<A: Access> Endpoint<A> {
     }
 }
 
+impl Call for RmaOne {
+    type Result = Result<(), PostError>;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Result<(), PostError> {
+        match engine.access_in_place(&self) {
+            Some(result) => result,
+            None => engine.post_other_access(self),
+        }
+    }
+}
+
 impl Engine {
+    #[inline(never)]
+    fn post_other_access(&mut self, one: RmaOne) -> Result<(), PostError> {
+        let work = RmaWork::from(one);
+        self.post_raw(work.flags, |engine, notify| engine.post_rma(one.write, &work, notify))
+    }
+
     /// An access whose result goes to a completion queue.
     #[inline]
     pub(super) fn post_raw(

@@ -4,7 +4,7 @@ use super::work::OpFlags;
 use crate::address::PeerAddress;
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::region::RemoteMemory;
-use crate::memory::volatile::{IOV_LIMIT, Segments};
+use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
 /// The most operand bytes of one atomic operation.
 pub const ATOMIC_LIMIT: usize = 1000;
@@ -79,6 +79,25 @@ pub struct RmaWork {
     pub context: u64,
     /// How. A write completes when its bytes are in the peer's memory, whatever level is asked for.
     pub flags: OpFlags,
+}
+
+/// A read or write of one piece: what [`RmaWork`] describes in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RmaOne {
+    pub(crate) write: bool,
+    pub(crate) peer: PeerAddress,
+    pub(crate) local: Segment,
+    pub(crate) remote: RemoteMemory,
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+}
+
+impl From<RmaOne> for RmaWork {
+    fn from(one: RmaOne) -> Self {
+        let RmaOne { peer, local, remote, context, flags, .. } = one;
+        let (local, remote) = (Segments::one(local), RemotePieces::one(remote));
+        Self { peer, local, remote, data: None, context, flags }
+    }
 }
 
 /// An atomic operation on as many elements as the remote memory holds (fi_atomic(3)). Each element is changed as a whole; there is

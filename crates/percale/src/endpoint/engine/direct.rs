@@ -66,7 +66,12 @@ impl Engine {
                 let counted = counts.intersects(counts_it - Counts::REGION);
                 let tells = counted || write && (work.data.is_some() || link.grant_notifies(grant));
                 let told = work.data.map(|data| Told { data, len: piece.len });
-                self.over(slot, rma_entry(write, work), notify, tells.then_some((piece.key, counts_it, told)));
+                self.over(
+                    slot,
+                    rma_entry(write, work.context, piece.len),
+                    notify,
+                    tells.then_some((piece.key, counts_it, told)),
+                );
                 return Ok(());
             }
         }

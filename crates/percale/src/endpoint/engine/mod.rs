@@ -5,7 +5,7 @@
 //! [`Engine::progress`], in this order: notices; links; what the frames that arrived ask for; sends that waited.
 //!
 //! * [`core`]: the protocol's state, which links see as their sink
-//! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access` and `direct` those for accesses to peers' memory,
+//! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access`, `direct` and `in_place` those for accesses to peers' memory,
 //!   `target` for accesses to ours
 //! * `pooled`: receives shared with other endpoints
 //! * [`peers`]: whom it talks to
@@ -29,6 +29,7 @@ pub(crate) mod counting;
 mod direct;
 mod doorbell;
 pub(crate) mod gate;
+mod in_place;
 mod kinds;
 mod known;
 mod linger;

@@ -90,8 +90,8 @@ impl Operation {
                 let kind = if work.tag.is_some() { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
                 Entry { context: work.context, flags: CompletionFlags::RECEIVE | kind, ..Entry::default() }
             }
-            Self::Read(work) => rma_entry(false, work),
-            Self::Write(work) => rma_entry(true, work),
+            Self::Read(work) => rma_entry(false, work.context, work.remote.len()),
+            Self::Write(work) => rma_entry(true, work.context, work.remote.len()),
             Self::Atomic(work) => atomic_entry(work),
             Self::Collective(work) => collective_entry(work),
         }

@@ -46,8 +46,8 @@ impl What {
     #[inline]
     pub(in super::super) fn entry(&self) -> Entry {
         match self {
-            Self::Write(work) => rma_entry(true, work),
-            Self::Read(work) => rma_entry(false, work),
+            Self::Write(work) => rma_entry(true, work.context, work.remote.len()),
+            Self::Read(work) => rma_entry(false, work.context, work.remote.len()),
             Self::Atomic(work) => atomic_entry(work),
         }
     }
@@ -144,10 +144,9 @@ impl What {
 
 /// What the completion of a read or a write says.
 #[inline]
-pub(in super::super) fn rma_entry(write: bool, work: &RmaWork) -> Entry {
+pub(in super::super) fn rma_entry(write: bool, context: u64, len: u64) -> Entry {
     let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
-    let (context, flags, len) = (work.context, CompletionFlags::RMA | kind, work.remote.len());
-    Entry { context, flags, len, ..Entry::default() }
+    Entry { context, flags: CompletionFlags::RMA | kind, len, ..Entry::default() }
 }
 
 /// What the completion of an atomic operation says.

@@ -253,7 +253,7 @@ impl Initiator {
         self.grants.get(grant).is_some_and(|grant| matches!(grant.memory, Memory::Mapped(_)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, grant: GrantIndex, address: u64, len: usize, wanted: Access) -> Result<Target, DirectError> {
         let grant = self.grants.get(grant).ok_or(DirectError::Stale)?;
         grant.check(address, len, wanted).map_err(|error| self.rejected(grant, error))
@@ -287,7 +287,7 @@ impl Initiator {
     }
 
     /// Makes an access, if the grant holds. It must not panic, nor take longer than a revoker may wait.
-    #[inline]
+    #[inline(always)]
     fn announced<R>(&mut self, entry: u32, generation: u64, access: impl FnOnce() -> R) -> Result<R, DirectError> {
         let entry = self.page.as_ref().and_then(|page| page.entry(entry)).ok_or(DirectError::Stale)?;
         let line = self.pair.announcements(self.side);
@@ -300,34 +300,60 @@ impl Initiator {
     /// Writes `from` to the region, from `address` on.
     #[inline]
     pub(super) fn write(&mut self, grant: GrantIndex, address: u64, from: &Segments) -> Result<(), DirectError> {
-        let target = self.check(grant, address, from.len(), Access::REMOTE_WRITE)?;
-        if let (Memory::Mapped(memory), [only]) = (target.memory, from.as_slice())
-            && only.len() <= MAPPED_PIECE
+        if let [only] = from.as_slice()
+            && self.write_one(grant, address, *only).is_some()
         {
-            let to = memory.as_ptr().wrapping_add(target.offset);
-            return self.announced(target.entry, target.generation, || {
-                // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped
-                // for writing. The source is our own memory.
-                unsafe { store(to, *only) };
-            });
+            return Ok(());
         }
+        let target = self.check(grant, address, from.len(), Access::REMOTE_WRITE)?;
         self.in_pieces(target, Direction::Write, from)
+    }
+
+    /// As [`write`](Self::write) of one piece, not too long, to mapped memory. `None` if it is something else, or refused; then
+    /// nothing was written.
+    #[inline(always)]
+    pub(super) fn write_one(&mut self, grant: GrantIndex, address: u64, from: Segment) -> Option<()> {
+        let target = self.check(grant, address, from.len(), Access::REMOTE_WRITE).ok()?;
+        let Memory::Mapped(memory) = target.memory else { return None };
+        if from.len() > MAPPED_PIECE {
+            return None;
+        }
+        let to = memory.as_ptr().wrapping_add(target.offset);
+        let written = self.announced(target.entry, target.generation, || {
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped
+            // for writing. The source is our own memory.
+            unsafe { store(to, from) };
+        });
+        written.ok()
     }
 
     /// Reads the region from `address` on, as much as `into` has room for.
     #[inline]
     pub(super) fn read(&mut self, grant: GrantIndex, address: u64, into: &Segments) -> Result<(), DirectError> {
-        let target = self.check(grant, address, into.len(), Access::REMOTE_READ)?;
-        if let (Memory::Mapped(memory), [only]) = (target.memory, into.as_slice())
-            && only.len() <= MAPPED_PIECE
+        if let [only] = into.as_slice()
+            && self.read_one(grant, address, *only).is_some()
         {
-            let from = memory.as_ptr().wrapping_add(target.offset);
-            return self.announced(target.entry, target.generation, || {
-                // SAFETY: `check` found the range within the mapping, which the grant holds. The destination is our own memory.
-                unsafe { load(from, *only) };
-            });
+            return Ok(());
         }
+        let target = self.check(grant, address, into.len(), Access::REMOTE_READ)?;
         self.in_pieces(target, Direction::Read, into)
+    }
+
+    /// As [`read`](Self::read) of one piece, not too long, from mapped memory. `None` if it is something else, or refused; then
+    /// nothing was read.
+    #[inline(always)]
+    pub(super) fn read_one(&mut self, grant: GrantIndex, address: u64, into: Segment) -> Option<()> {
+        let target = self.check(grant, address, into.len(), Access::REMOTE_READ).ok()?;
+        let Memory::Mapped(memory) = target.memory else { return None };
+        if into.len() > MAPPED_PIECE {
+            return None;
+        }
+        let from = memory.as_ptr().wrapping_add(target.offset);
+        let read = self.announced(target.entry, target.generation, || {
+            // SAFETY: `check` found the range within the mapping, which the grant holds. The destination is our own memory.
+            unsafe { load(from, into) };
+        });
+        read.ok()
     }
 
     /// Lends `len` bytes of mapped memory to `operate`, under one announcement.

@@ -4,7 +4,7 @@ use super::LongAccess;
 use super::access::DirectError;
 use super::grants::{GrantIndex, Lookup};
 use crate::memory::region::Access;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segment, Segments};
 use crate::transport::shm::ShmLink;
 
 impl ShmLink {
@@ -47,6 +47,23 @@ impl ShmLink {
     #[inline]
     pub(crate) fn direct_write(&mut self, grant: GrantIndex, address: u64, from: &Segments) -> Result<(), DirectError> {
         self.initiator().ok_or(DirectError::Stale)?.write(grant, address, from)
+    }
+
+    /// As [`direct_write`](Self::direct_write) of one piece to mapped memory of which the target wants no news, if the grant for this
+    /// key is the one that was used last. `None` if it is something else, or refused; then nothing was written.
+    #[inline(always)]
+    pub(crate) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
+        let initiator = self.initiator()?;
+        let grant = initiator.grants().last(key)?;
+        if initiator.notifies(grant) { None } else { initiator.write_one(grant, address, from) }
+    }
+
+    /// As [`write_in_place`](Self::write_in_place), for a read.
+    #[inline(always)]
+    pub(crate) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
+        let initiator = self.initiator()?;
+        let grant = initiator.grants().last(key)?;
+        initiator.read_one(grant, address, into)
     }
 
     /// Fills `into` from the region, from `address` on.
