@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use percale::memory::volatile::{Segments, View};
 use percale::{
-    Access, AtomicOp, AtomicWork, Datatype, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion,
-    ReceiveWork, RemoteMemory, SendWork,
+    Access, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork, RemoteMemory, SendWork,
 };
 
 use super::Subject;
@@ -222,22 +221,20 @@ impl OneSided {
             self.local.word(self.place(OPERAND)).store(self.next + 1, Relaxed);
             self.local.word(self.place(COMPARE)).store(self.next, Relaxed);
         }
-        let word = |place| self.local.segments(self.place(place), 8);
-        let work = AtomicWork {
-            peer: self.node.peer,
-            op: if swaps { AtomicOp::Cswap } else { AtomicOp::Sum },
-            datatype: Datatype::U64,
-            operand: word(OPERAND),
-            compare: swaps.then(|| word(COMPARE)),
-            result: Some(word(RESULT)),
-            // All change one word.
-            remote: self.remote(0)?,
-            data: None,
-            context: ACCESS,
-            flags: OpFlags::COMPLETION,
-        };
-        // SAFETY: as in `post_rma`; the words are touched again after the completion only.
-        self.post(ACCESS, "changing the other side's memory", watch, |endpoint| unsafe { endpoint.post_atomic(&work) })
+        let word = |place| self.local.segment(self.place(place), 8);
+        let (operand, compare, result) = (word(OPERAND), word(COMPARE), word(RESULT));
+        // All change one word.
+        let (peer, remote, flags) = (self.node.peer, self.remote(0)?, OpFlags::COMPLETION);
+        self.post(ACCESS, "changing the other side's memory", watch, |endpoint| {
+            if swaps {
+                let operands = [compare, operand];
+                // SAFETY: as in `post_rma`; the words are touched again after the completion only.
+                unsafe { endpoint.post_compare_swap(peer, operands, result, remote, ACCESS, flags) }
+            } else {
+                // SAFETY: as above.
+                unsafe { endpoint.post_fetch_add(peer, operand, result, remote, ACCESS, flags) }
+            }
+        })
     }
 
     /// Looks at what an atomic operation found.

@@ -342,6 +342,35 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
+    /// Posts an addition to a word, by the call for it.
+    #[track_caller]
+    pub fn fetch_add(&self, from: usize, to: usize, operand: Memory, result: Memory, remote: RemoteMemory) -> u64 {
+        let (peer, context, flags) = (self.peer(to), self.context(), OpFlags::COMPLETION);
+        let (operand, result) = (operand.segment(), result.segment());
+        // SAFETY: as in `try_receive`.
+        let posted = unsafe { self.endpoint(from).post_fetch_add(peer, operand, result, remote, context, flags) };
+        posted.expect("room for an addition");
+        context
+    }
+
+    /// Posts a compare-and-swap of a word, by the call for it.
+    #[track_caller]
+    pub fn compare_swap(
+        &self,
+        from: usize,
+        to: usize,
+        operands: [Memory; 2],
+        result: Memory,
+        remote: RemoteMemory,
+    ) -> u64 {
+        let (peer, context, flags) = (self.peer(to), self.context(), OpFlags::COMPLETION);
+        let (operands, result) = (operands.map(|operand| operand.segment()), result.segment());
+        // SAFETY: as in `try_receive`.
+        let posted = unsafe { self.endpoint(from).post_compare_swap(peer, operands, result, remote, context, flags) };
+        posted.expect("room for a compare-and-swap");
+        context
+    }
+
     /// A read or a write, to be posted in another way.
     #[must_use]
     pub fn rma(&self, to: usize, local: Segments, pieces: &[RemoteMemory]) -> RmaWork {

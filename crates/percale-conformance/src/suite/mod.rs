@@ -115,6 +115,7 @@ macro_rules! conformance {
                 mr_010_rma_004_pieces_on_both_sides,
                 mr_069_rev_004_closing_ends_what_is_under_way,
                 atm_002_atm_003_atm_004_words_are_changed_atomically,
+                rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long,
                 rma_003_rma_010_writes_are_counted_and_told,
                 rma_005_rma_006_messages_and_reads_do_not_overtake_writes,
                 rma_007_rma_009_accesses_are_fenced_and_refused,

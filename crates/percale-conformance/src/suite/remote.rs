@@ -214,6 +214,64 @@ pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
     }
 }
 
+/// Calls for one piece or one word do what the general ones do: as often as one likes, and where they are refused.
+pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabric>() {
+    let mesh = Mesh::<F>::new(2);
+    let operands = Memory::of(&[[5_u64.to_ne_bytes(), 7_u64.to_ne_bytes()], [[0; 8]; 2]].concat().concat());
+    let [operand, compare, result] = [0, 8, 16].map(|at| operands.part(at, 8));
+    let found = || u64::from_ne_bytes(result.read().try_into().expect("8 bytes"));
+    let read_only = mesh.station(1).domain.register(vec![0; 64], Access::REMOTE_READ).expect("a region");
+    for memory in memories(&mesh, &[0; 64]) {
+        let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
+        let word = |at: u64, len: u64| region.remote().slice(at..at + len);
+        let mut expected = 0_u64;
+        for round in 0..20_u64 {
+            mesh.done(mesh.fetch_add(0, 1, operand, result, word(8, 8)));
+            assert_eq!(found(), expected, "round {round}");
+            expected += 5;
+            // Every second one finds what it compares with.
+            compare.write(&(expected + round % 2).to_ne_bytes());
+            let entry = mesh.done(mesh.compare_swap(0, 1, [compare, operand], result, word(8, 8)));
+            assert_eq!((entry.len, entry.flags), (8, CompletionFlags::ATOMIC | CompletionFlags::READ));
+            assert_eq!(found(), expected, "round {round}");
+            expected = if round % 2 == 0 { 5 } else { expected };
+            // Any other length, by turns: read and written as it stands.
+            let len = 1 + round as usize % 16;
+            let (out, back) = (Memory::content(round, len), Memory::blank(len));
+            for _ in 0..2 {
+                mesh.done(mesh.write(0, 1, out.segments(), &[word(32, len as u64)]));
+                let entry = mesh.done(mesh.read(0, 1, back.segments(), &[word(32, len as u64)]));
+                assert_eq!((entry.len, entry.flags), (len as u64, CompletionFlags::RMA | CompletionFlags::READ));
+                same(&back.read(), &content(round, len), "what was written");
+            }
+        }
+        // Refused, twice each: by either call.
+        for _ in 0..2 {
+            assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, word(9, 8))).error, ErrorCode::Misaligned);
+            let outside = RemoteMemory { address: region.remote().address + 60, ..word(0, 8) };
+            for (wrong, writes_only) in [(outside, false), (read_only.remote().slice(0..8), true)] {
+                assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, wrong)).error, ErrorCode::Denied);
+                assert_eq!(mesh.failed(mesh.write(0, 1, operand.segments(), &[wrong])).error, ErrorCode::Denied);
+                let read = mesh.read(0, 1, result.segments(), &[wrong]);
+                if writes_only {
+                    mesh.done(read);
+                } else {
+                    assert_eq!(mesh.failed(read).error, ErrorCode::Denied);
+                }
+            }
+        }
+        assert_eq!(bytes_of(&region)[8..16], expected.to_ne_bytes());
+        let gone = word(8, 8);
+        mesh.done(mesh.fetch_add(0, 1, operand, result, gone));
+        region.close().expect("a region that nobody holds");
+        for _ in 0..2 {
+            assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, gone)).error, ErrorCode::KeyRejected);
+            assert_eq!(mesh.failed(mesh.read(0, 1, result.segments(), &[gone])).error, ErrorCode::KeyRejected);
+            assert_eq!(mesh.failed(mesh.write(0, 1, operand.segments(), &[gone])).error, ErrorCode::KeyRejected);
+        }
+    }
+}
+
 /// The target is told of writes where that is asked for: by its counter, and by 8 bytes in its queue; after the data.
 pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);

@@ -119,14 +119,13 @@ impl Port {
         context: u64,
         flags: OpFlags,
     ) -> Result<(), PostError> {
-        // SAFETY: passed on.
-        either!(self, endpoint => unsafe {
-            if writes {
-                endpoint.post_write_one(peer, local, remote, context, flags)
-            } else {
-                endpoint.post_read_one(peer, local, remote, context, flags)
-            }
-        })
+        if writes {
+            // SAFETY: passed on.
+            either!(self, endpoint => unsafe { endpoint.post_write_one(peer, local, remote, context, flags) })
+        } else {
+            // SAFETY: passed on.
+            either!(self, endpoint => unsafe { endpoint.post_read_one(peer, local, remote, context, flags) })
+        }
     }
 
     /// # Safety

@@ -7,7 +7,7 @@ use super::access::Access;
 use super::access::reach::Call;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
-use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork};
+use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use super::work::{OpFlags, PostError};
 use crate::address::PeerAddress;
 use crate::memory::region::RemoteMemory;
@@ -90,6 +90,50 @@ impl<A: Access> Endpoint<A> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_atomic(work, notify)))
     }
 
+    /// Posts an addition to 8 bytes of a peer's memory, which fetches what was there: [`AtomicOp::Sum`](crate::AtomicOp::Sum) of one
+    /// [`Datatype::U64`](crate::Datatype::U64), as [`post_atomic`](Self::post_atomic) makes it; where it can be made at once, the
+    /// shortest way. Operand and result are of 8 bytes each.
+    ///
+    /// # Errors
+    /// As of [`post_atomic`](Self::post_atomic).
+    ///
+    /// # Safety
+    /// As of [`post_atomic`](Self::post_atomic).
+    #[inline(always)]
+    pub unsafe fn post_fetch_add(
+        &self,
+        peer: PeerAddress,
+        operand: Segment,
+        result: Segment,
+        remote: RemoteMemory,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.access.run(WordOne { peer, operand, compare: None, result, remote, context, flags })
+    }
+
+    /// Posts a compare-and-swap of 8 bytes of a peer's memory, which fetches what was there:
+    /// [`AtomicOp::Cswap`](crate::AtomicOp::Cswap), as [`post_fetch_add`](Self::post_fetch_add). `compare` comes first, then
+    /// what is put in its place.
+    ///
+    /// # Errors
+    /// As of [`post_atomic`](Self::post_atomic).
+    ///
+    /// # Safety
+    /// As of [`post_atomic`](Self::post_atomic).
+    #[inline(always)]
+    pub unsafe fn post_compare_swap(
+        &self,
+        peer: PeerAddress,
+        [compare, operand]: [Segment; 2],
+        result: Segment,
+        remote: RemoteMemory,
+        context: u64,
+        flags: OpFlags,
+    ) -> Result<(), PostError> {
+        self.access.run(WordOne { peer, operand, compare: Some(compare), result, remote, context, flags })
+    }
+
     /// Writes up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns, to as many bytes
     /// of a peer's memory (fi_inject_write(3), fi_inject_writedata(3)). There is no completion, unless it fails.
     ///
@@ -124,7 +168,25 @@ impl Call for RmaOne {
     }
 }
 
+impl Call for WordOne {
+    type Result = Result<(), PostError>;
+
+    #[inline(always)]
+    fn call(self, engine: &mut Engine) -> Result<(), PostError> {
+        match engine.word_in_place(&self) {
+            Some(result) => result,
+            None => engine.post_other_atomic(self),
+        }
+    }
+}
+
 impl Engine {
+    #[inline(never)]
+    fn post_other_atomic(&mut self, one: WordOne) -> Result<(), PostError> {
+        let work = AtomicWork::from(one);
+        self.post_raw(work.flags, |engine, notify| engine.post_atomic(&work, notify))
+    }
+
     #[inline(never)]
     fn post_other_access(&mut self, one: RmaOne) -> Result<(), PostError> {
         let work = RmaWork::from(one);

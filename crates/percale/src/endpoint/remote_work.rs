@@ -100,6 +100,36 @@ impl From<RmaOne> for RmaWork {
     }
 }
 
+/// An atomic operation on one word of 8 bytes, which fetches what was there: an addition, or a compare-and-swap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WordOne {
+    pub(crate) peer: PeerAddress,
+    pub(crate) operand: Segment,
+    pub(crate) compare: Option<Segment>,
+    pub(crate) result: Segment,
+    pub(crate) remote: RemoteMemory,
+    pub(crate) context: u64,
+    pub(crate) flags: OpFlags,
+}
+
+impl From<WordOne> for AtomicWork {
+    fn from(one: WordOne) -> Self {
+        let WordOne { peer, operand, compare, result, remote, context, flags } = one;
+        Self {
+            peer,
+            op: if compare.is_some() { AtomicOp::Cswap } else { AtomicOp::Sum },
+            datatype: Datatype::U64,
+            operand: Segments::one(operand),
+            compare: compare.map(Segments::one),
+            result: Some(Segments::one(result)),
+            remote,
+            data: None,
+            context,
+            flags,
+        }
+    }
+}
+
 /// An atomic operation on as many elements as the remote memory holds (fi_atomic(3)). Each element is changed as a whole; there is
 /// no order between elements.
 #[derive(Clone, Copy, Debug)]

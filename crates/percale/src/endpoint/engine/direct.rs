@@ -16,7 +16,7 @@ use super::receive::unresolved;
 use super::send::PENDING_LIMIT;
 use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorEntry};
-use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
+use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork, WordOne};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, is_valid};
 use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights, is_mapped};
@@ -222,7 +222,7 @@ impl Engine {
 }
 
 /// The commonest atomic operations: one word is added to, or compared and swapped, and its value from before comes back.
-struct Word {
+pub(super) struct Word {
     operand: u64,
     compare: Option<u64>,
     result: Segment,
@@ -236,8 +236,7 @@ impl Word {
             [only] if only.len() == 8 => Some(*only),
             _ => None,
         };
-        // SAFETY: the segment is as long, and was lent to this operation for reading.
-        let value = |segment: Segment| unsafe { segment.as_ptr().cast::<u64>().read_unaligned() };
+        let value = |segment| Self::value(segment);
         if work.flags.contains(OpFlags::DEVICE) {
             return None; // Not to be read here, perhaps.
         }
@@ -252,8 +251,27 @@ impl Word {
         Some(Self { operand: value(only(&work.operand)?), compare, result: only(work.result.as_ref()?)? })
     }
 
+    /// `None` if some memory is not 8 bytes long, or not to be read here.
+    #[inline(always)]
+    pub(super) fn of_one(one: &WordOne) -> Option<Self> {
+        let compare = one.compare;
+        let sound = [one.operand, compare.unwrap_or(one.operand), one.result].iter().all(|segment| segment.len() == 8);
+        if !sound || one.remote.len != 8 || one.flags.intersects(OpFlags::DEVICE | OpFlags::INJECT) {
+            return None;
+        }
+        Some(Self { operand: Self::value(one.operand), compare: compare.map(Self::value), result: one.result })
+    }
+
+    /// What stands in 8 bytes of an operand.
     #[inline]
-    fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
+    fn value(segment: Segment) -> u64 {
+        debug_assert_eq!(segment.len(), 8, "as the caller found");
+        // SAFETY: the segment is as long, and was lent to this operation for reading.
+        unsafe { segment.as_ptr().cast::<u64>().read_unaligned() }
+    }
+
+    #[inline]
+    pub(super) fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
         let rights = Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC);
         let found = link.direct_atomic(grant, address, 8, rights, |target| {
             if !target.cast::<u64>().is_aligned() {

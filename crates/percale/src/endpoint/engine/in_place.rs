@@ -1,32 +1,75 @@
-//! The shortest way of a read or a write: made within the call that posts it, and over.
+//! The shortest way of a read, a write or an atomic operation on a word: made within the call that posts it, and over.
+//!
+//! It is for the commonest of all: one piece on each side, of mapped memory whose grant was used last, reported to the endpoint's own
+//! queue, and neither counted by the target nor to be told. Of whatever else is asked, nothing is done, and the caller
+//! posts it in general.
 
 use super::Engine;
-use super::access::rma_entry;
+use super::access::{rma_entry, word_entry};
 use super::core::Core;
+use super::direct::Word;
 use super::peers::State;
-use crate::endpoint::remote_work::RmaOne;
+use crate::address::PeerAddress;
+use crate::completion::entry::Entry;
+use crate::completion::ring::Ring;
+use crate::endpoint::remote_work::{RmaOne, WordOne};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::region::is_mapped;
 use crate::transport::any::AnyLink;
+use crate::transport::shm::ShmLink;
 use crate::wire::head::Counts;
 
+/// What such an operation may ask for. An access that is over is so at every level.
+const PLAIN: OpFlags = OpFlags::COMPLETION
+    .union(OpFlags::INJECT)
+    .union(OpFlags::MORE)
+    .union(OpFlags::TRANSMIT_COMPLETE)
+    .union(OpFlags::DELIVERY_COMPLETE);
+
 impl Engine {
-    /// Makes the commonest access of all, without detours: it has one piece on each side, of mapped memory whose grant was used last,
-    /// reports to the endpoint's own queue, and the target neither counts nor wants to hear of it. `None` if it is another: nothing
-    /// was done.
+    /// A read or a write.
     #[inline(always)]
     pub(crate) fn access_in_place(&mut self, access: &RmaOne) -> Option<Result<(), PostError>> {
-        const PLAIN: OpFlags = OpFlags::COMPLETION
-            .union(OpFlags::INJECT)
-            .union(OpFlags::MORE)
-            .union(OpFlags::TRANSMIT_COMPLETE)
-            .union(OpFlags::DELIVERY_COMPLETE);
         let RmaOne { write, peer, local, remote, context, flags } = *access;
-        let Self { core: Core { peers, queue, transmit, .. }, links, process, .. } = self;
-        if !PLAIN.contains(flags) || local.len() as u64 != remote.len || transmit.detour || !process.is_here() {
+        if local.len() as u64 != remote.len
+            || (flags.contains(OpFlags::INJECT) && !(write && local.len() <= INJECT_LIMIT))
+        {
             return None;
         }
-        if flags.contains(OpFlags::INJECT) && !(write && local.len() <= INJECT_LIMIT) {
+        let counts = if write { Counts::WRITES } else { Counts::READS };
+        let (link, queue) = self.in_place(peer, remote.key, flags, counts)?;
+        report(queue, flags, rma_entry(write, context, remote.len), || {
+            if write {
+                link.write_in_place(remote.key, remote.address, local)
+            } else {
+                link.read_in_place(remote.key, remote.address, local)
+            }
+        })
+    }
+
+    /// An addition to a word, or a compare-and-swap, which fetches what was there.
+    #[inline(always)]
+    pub(crate) fn word_in_place(&mut self, one: &WordOne) -> Option<Result<(), PostError>> {
+        let word = Word::of_one(one)?;
+        let (key, address) = (one.remote.key, one.remote.address);
+        let (link, queue) = self.in_place(one.peer, key, one.flags, Counts::READS)?;
+        report(queue, one.flags, word_entry(one.context), || {
+            let grant = link.grant_in_place(key)?;
+            word.change(link, grant, address).ok()
+        })
+    }
+
+    /// The link and the queue of what may be made at once.
+    #[inline(always)]
+    fn in_place(
+        &mut self,
+        peer: PeerAddress,
+        key: u64,
+        flags: OpFlags,
+        counts: Counts,
+    ) -> Option<(&mut ShmLink, &mut Ring)> {
+        let Self { core: Core { peers, queue, transmit, .. }, links, process, .. } = self;
+        if !PLAIN.contains(flags) || transmit.detour || !process.is_here() {
             return None;
         }
         let slot = peers.resolved(peer)?;
@@ -34,28 +77,35 @@ impl Engine {
         if peer.state != State::Up || !peer.pending.is_empty() || peer.executed != 0 || peer.notices != 0 {
             return None;
         }
-        let kind = if write { Counts::WRITES } else { Counts::READS };
-        if peer.counts.intersects(kind) || is_mapped(remote.key) {
+        if peer.counts.intersects(counts) || is_mapped(key) {
             return None;
         }
-        let Some(AnyLink::Shm(link)) = links.get_mut(slot as usize)? else { return None };
-        if link.is_dead() {
-            return None; // As `direct_link` says.
+        match links.get_mut(slot as usize)? {
+            // As `direct_link` says of the dead.
+            Some(AnyLink::Shm(link)) if !link.is_dead() => Some((link, queue)),
+            _ => None,
         }
-        let reports = flags.contains(OpFlags::COMPLETION);
-        if reports && queue.reserve().is_err() {
-            return Some(Err(PostError::Again));
-        }
-        let made = if write {
-            link.write_in_place(remote.key, remote.address, local)
-        } else {
-            link.read_in_place(remote.key, remote.address, local)
-        };
-        match (made, reports) {
-            (Some(()), true) => queue.push(rma_entry(write, context, remote.len)),
-            (None, true) => queue.unreserve(),
-            (_, false) => {}
-        }
-        made.map(Ok)
     }
+}
+
+/// Makes an access if there is room for its result, and reports it if that is asked for.
+#[inline(always)]
+fn report(
+    queue: &mut Ring,
+    flags: OpFlags,
+    entry: Entry,
+    make: impl FnOnce() -> Option<()>,
+) -> Option<Result<(), PostError>> {
+    if !flags.contains(OpFlags::COMPLETION) {
+        return make().map(Ok);
+    }
+    if queue.reserve().is_err() {
+        return Some(Err(PostError::Again));
+    }
+    let made = make();
+    match made {
+        Some(()) => queue.push(entry),
+        None => queue.unreserve(),
+    }
+    made.map(Ok)
 }

@@ -28,7 +28,7 @@ pub(super) use self::issue::{atomic_kind, execute};
 use self::what::Tell;
 pub(super) use self::what::Told;
 pub(crate) use self::what::{Waiting, What};
-pub(super) use self::what::{atomic_entry, rma_entry};
+pub(super) use self::what::{atomic_entry, rma_entry, word_entry};
 use super::core::Core;
 use super::types::{Action, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};

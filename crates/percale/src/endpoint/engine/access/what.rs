@@ -149,6 +149,12 @@ pub(in super::super) fn rma_entry(write: bool, context: u64, len: u64) -> Entry 
     Entry { context, flags: CompletionFlags::RMA | kind, len, ..Entry::default() }
 }
 
+/// What the completion of an atomic operation says that fetches a word.
+#[inline]
+pub(in super::super) fn word_entry(context: u64) -> Entry {
+    Entry { context, flags: CompletionFlags::ATOMIC | CompletionFlags::READ, len: 8, ..Entry::default() }
+}
+
 /// What the completion of an atomic operation says.
 #[inline]
 pub(in super::super) fn atomic_entry(work: &AtomicWork) -> Entry {

@@ -49,13 +49,20 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.write(grant, address, from)
     }
 
-    /// As [`direct_write`](Self::direct_write) of one piece to mapped memory of which the target wants no news, if the grant for this
-    /// key is the one that was used last. `None` if it is something else, or refused; then nothing was written.
+    /// The grant for a key, if it is the one that was used last, and the target wants no news of what is written.
     #[inline(always)]
-    pub(crate) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
+    pub(crate) fn grant_in_place(&mut self, key: u64) -> Option<GrantIndex> {
         let initiator = self.initiator()?;
         let grant = initiator.grants().last(key)?;
-        if initiator.notifies(grant) { None } else { initiator.write_one(grant, address, from) }
+        if initiator.notifies(grant) { None } else { Some(grant) }
+    }
+
+    /// As [`direct_write`](Self::direct_write) of one piece to mapped memory, where there is a [grant in
+    /// place](Self::grant_in_place). `None` if it is something else, or refused; then nothing was written.
+    #[inline(always)]
+    pub(crate) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
+        let grant = self.grant_in_place(key)?;
+        self.initiator()?.write_one(grant, address, from)
     }
 
     /// As [`write_in_place`](Self::write_in_place), for a read.
