@@ -112,10 +112,10 @@ const METHOD: &str = "
 ## How it is measured
 
 - Two processes, each pinned to a core of its own. Times are one way: half a round trip. Rates are streams one way.
-- put, get, fetch-add and compare-swap are one operation on the other process' memory until it has completed; percale's
+- put, get, fetch-add, fetch-add-alone and compare-swap are one operation on the other process' memory until it has completed; percale's
   below 4 KiB are timed 32 in turn. put-latency is half a round trip of writes, each side polling its own memory.
 - fetch-add: the other side adds to the same word by itself meanwhile, for percale and for its limit. The peers' programs
-  have no such case; compare-swap is without others on all sides.
+  have no such case; fetch-add-alone and compare-swap are without others on all sides.
 - Times are medians of all round trips of a run (p50), except libfabric's, whose program prints a mean only.
 - The sides of a comparison take turns within each round, the order turned around every round; the median of the
   rounds counts. So noise hits all sides alike; still, a ratio between 0.95 and 1.05 says little.

@@ -24,6 +24,8 @@ pub(crate) enum Operation {
     Get,
     /// One fetching addition to a word of the other's memory, to which the other adds as well.
     FetchAdd,
+    /// The same, and the other leaves the word alone.
+    FetchAddAlone,
     /// One compare-and-swap of a word of the other's memory.
     CompareSwap,
 }
@@ -41,7 +43,7 @@ pub(crate) enum Pattern {
 
 impl Operation {
     /// All, in the order shown.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::TaggedLatency,
         Self::MessageLatency,
         Self::TaggedRate,
@@ -50,6 +52,7 @@ impl Operation {
         Self::Put,
         Self::Get,
         Self::FetchAdd,
+        Self::FetchAddAlone,
         Self::CompareSwap,
     ];
 
@@ -64,6 +67,7 @@ impl Operation {
             Self::Put => "put",
             Self::Get => "get",
             Self::FetchAdd => "fetch-add",
+            Self::FetchAddAlone => "fetch-add-alone",
             Self::CompareSwap => "compare-swap",
         }
     }
@@ -73,7 +77,7 @@ impl Operation {
         match self {
             Self::TaggedLatency | Self::MessageLatency | Self::PutLatency => Pattern::PingPong,
             Self::TaggedRate | Self::Bandwidth => Pattern::Stream,
-            Self::Put | Self::Get | Self::FetchAdd | Self::CompareSwap => Pattern::Access,
+            Self::Put | Self::Get | Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap => Pattern::Access,
         }
     }
 
@@ -84,7 +88,7 @@ impl Operation {
 
     /// Whether it changes a word as a whole.
     pub(crate) const fn is_atomic(self) -> bool {
-        matches!(self, Self::FetchAdd | Self::CompareSwap)
+        matches!(self, Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap)
     }
 
     /// Whether there is a source that may be written before each message.
@@ -95,7 +99,7 @@ impl Operation {
     /// Why there is no such operation on so many bytes.
     pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
         match self {
-            Self::FetchAdd | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
+            Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
             // The last 8 are what the other side polls.
             Self::PutLatency if bytes == 0 || !bytes.is_multiple_of(8) => Some("it is of a multiple of 8 bytes"),
             _ => None,

@@ -41,7 +41,7 @@ fn notes(rows: &[Row]) -> String {
     let has = |wanted: &dyn Fn(&Row) -> bool| rows.iter().any(wanted);
     if has(&|row| row.op.pattern() == Pattern::Access) {
         text.push_str(
-            "\n  put, get, fetch-add, compare-swap: of one operation until it has completed (below 4 KiB: of 32 in turn, a 32nd).",
+            "\n  put, get, fetch-add, fetch-add-alone, compare-swap: of one operation until it has completed (below 4 KiB: of 32 in turn, a 32nd).",
         );
     }
     if has(&|row| row.op == Operation::FetchAdd) {

@@ -64,8 +64,8 @@ fn nobody_there_exits_with_1() {
 fn limits_are_measured_between_two_processes_one_json_object_a_row() {
     let rows = rows(&percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]));
     // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB. Of one-sided
-    // operations three have all sizes and two one, over shm with two memories.
-    assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1) + (2 + 1) * (3 * 3 + 2));
+    // operations three have all sizes and three one, over shm with two memories.
+    assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1) + (2 + 1) * (3 * 3 + 3));
     for row in &rows {
         assert!(row["limit_p50_ns"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["limit_p99_ns"].as_f64().unwrap() >= row["limit_p50_ns"].as_f64().unwrap(), "{row}");
@@ -75,7 +75,7 @@ fn limits_are_measured_between_two_processes_one_json_object_a_row() {
         let of = |name: &str| row[name].as_str().unwrap();
         let expected = match (of("transport"), of("op"), of("memory"), row["bytes"].as_u64().unwrap()) {
             ("tcp", ..) => "sockets: writes",
-            (_, "fetch-add" | "compare-swap", "percale", _) => "word",
+            (_, "fetch-add" | "fetch-add-alone" | "compare-swap", "percale", _) => "word",
             (_, "put" | "get" | "put-latency", "ordinary", _) => "kernel",
             (_, "put" | "get", ..) | (.., 65536) => "copy",
             _ => "ring",
@@ -117,8 +117,8 @@ fn percale_is_measured_beside_its_limit_on_both_transports() {
     let quick = ["perf", "--seconds", "0.01", "--json"];
     let latency = ["--op", "tagged-latency", "--size", "8,64K"];
     // Two latencies of two sizes, a rate, a bandwidth; over shm the large ones from both memories. Of one-sided operations
-    // three have both sizes and two one, over shm with two memories.
-    let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1) + (2 + 1) * (3 * 2 + 2);
+    // three have both sizes and three one, over shm with two memories.
+    let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1) + (2 + 1) * (3 * 2 + 3);
     for (more, count) in [
         (["--size", "8,64K"].as_slice(), all),
         (&[latency.as_slice(), &["--dirty"]].concat(), 5),
@@ -138,13 +138,14 @@ fn percale_is_measured_beside_its_limit_on_both_transports() {
 
 #[test]
 fn one_sided_operations_reach_both_memories_over_both_transports() {
-    let ops = ["--op", "put-latency,put,get,fetch-add,compare-swap", "--size", "8"];
+    let ops = ["--op", "put-latency,put,get,fetch-add,fetch-add-alone,compare-swap", "--size", "8"];
     let large = ["--op", "put-latency,put,get", "--size", "4096,300000"];
     for memory in ["percale", "ordinary"] {
         for which in [ops, large] {
             let arguments = [&["perf", "--json", "--iterations", "64", "--memory", memory], which.as_slice()].concat();
             let rows = rows(&percale(&arguments));
-            assert_eq!(rows.len(), if which == ops { 2 * 5 } else { 2 * 3 * 2 });
+            // Six operations of one size, or three of two; over both transports.
+            assert_eq!(rows.len(), 2 * 6);
             for row in &rows {
                 assert_eq!(row["memory"], memory, "{row}");
                 assert!(row["verified"].as_u64().unwrap() > 0, "{row}");
@@ -168,7 +169,7 @@ fn a_listening_process_serves_one_measurement_after_another() {
     let address = line.split_once(';').unwrap().0.rsplit_once(' ').unwrap().1.to_owned();
     for _ in 0..2 {
         let rows = rows(&percale(&["perf", &address, "--size", "8,64K", "--seconds", "0.02", "--json"]));
-        assert_eq!(rows.len(), 2 * 2 + 1 + 1 + 3 * 2 + 2);
+        assert_eq!(rows.len(), 2 * 2 + 1 + 1 + 3 * 2 + 3);
         for row in &rows {
             assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["verified"].as_u64().unwrap() > 0, "{row}");
             assert!(row["limit_p50_ns"].is_null(), "{row}");

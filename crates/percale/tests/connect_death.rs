@@ -51,7 +51,10 @@ fn open(service: &Arc<Service>) -> (Registration, Arc<Mailbox>, OwnedFd) {
     let memory = sealed_memfd("percale-test", 4096, 4096).unwrap();
     options.bell = Some(Arc::new(Bell { memory, event: eventfd(), next: AtomicU32::new(0) }));
     let wake = eventfd();
-    let mailbox = Mailbox::new(wake.try_clone().unwrap());
+    let told = wake.try_clone().unwrap();
+    let mailbox = Mailbox::new(move || {
+        rustix::io::write(&told, &1u64.to_ne_bytes()).unwrap();
+    });
     (service.open(options, &mailbox).unwrap(), mailbox, wake)
 }
 

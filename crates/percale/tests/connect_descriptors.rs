@@ -21,7 +21,10 @@ fn peer(service: &Arc<Service>) -> Peer {
     options.transports = Transports::TCP;
     options.connect_timeout = Duration::from_secs(1);
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let mailbox = Mailbox::new(wake.try_clone().unwrap());
+    let told = wake.try_clone().unwrap();
+    let mailbox = Mailbox::new(move || {
+        rustix::io::write(&told, &1u64.to_ne_bytes()).unwrap();
+    });
     Peer { registration: service.open(options, &mailbox).unwrap(), mailbox, wake }
 }
 

@@ -18,8 +18,10 @@ pub(crate) enum Op {
     PutLatency,
     /// One read of the other's memory, completed.
     Get,
-    /// One compare-and-swap of a word of the other's memory, completed. (percale's fetch-add is measured while the other side
-    /// adds too, which the peers' programs never do: it has no counterpart.)
+    /// One fetching addition to a word of the other's memory, completed. (percale's fetch-add without this word is measured
+    /// while the other side adds too, which the peers' programs never do: it has no counterpart.)
+    FetchAddAlone,
+    /// One compare-and-swap of a word of the other's memory, completed.
     CompareSwap,
 }
 
@@ -31,6 +33,7 @@ impl Op {
             Self::Bandwidth => "bandwidth",
             Self::PutLatency => "put-latency",
             Self::Get => "get",
+            Self::FetchAddAlone => "fetch-add-alone",
             Self::CompareSwap => "compare-swap",
         }
     }
@@ -42,7 +45,7 @@ impl Op {
 
     /// Whether the other's memory is accessed, without a receive.
     pub(crate) fn is_one_sided(self) -> bool {
-        matches!(self, Self::PutLatency | Self::Get | Self::CompareSwap)
+        matches!(self, Self::PutLatency | Self::Get | Self::FetchAddAlone | Self::CompareSwap)
     }
 }
 
@@ -98,7 +101,7 @@ impl Case {
         for op in [Op::PutLatency, Op::Get] {
             all.extend([8, 64 << 10, 1 << 20].map(|bytes| Self { transport, op, bytes }));
         }
-        all.push(Self { transport, op: Op::CompareSwap, bytes: 8 });
+        all.extend([Op::FetchAddAlone, Op::CompareSwap].map(|op| Self { transport, op, bytes: 8 }));
         all
     }
 

@@ -13,7 +13,7 @@ pub(super) fn run(run: &Run) {
     }
     println!("{shown}");
     println!(
-        "one way (get, compare-swap: the operation); medians of {} rounds; a ratio is percale's by the peer's; {}",
+        "one way (get, fetch-add-alone, compare-swap: the operation); medians of {} rounds; a ratio is percale's by the peer's; {}",
         run.rounds,
         run.versions.join(", ")
     );

@@ -42,6 +42,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
         Op::TaggedRate | Op::Bandwidth => "tag_bw",
         Op::PutLatency => "ucp_put_lat",
         Op::Get => "ucp_get",
+        Op::FetchAddAlone => "ucp_fadd",
         Op::CompareSwap => "ucp_cswap",
     };
     let iterations = iterations(case);

@@ -73,9 +73,10 @@ impl Access {
     #[inline]
     fn change(&mut self) {
         let word = &self.shared.words().word.value;
-        let (found, is_expected) = if self.shape.op == Operation::FetchAdd {
+        let (found, is_expected) = if self.shape.op != Operation::CompareSwap {
             let found = word.fetch_add(1, SeqCst);
-            (found, found >= self.next)
+            let alone = self.shape.op == Operation::FetchAddAlone;
+            (found, if alone { found == self.next } else { found >= self.next })
         } else {
             match word.compare_exchange(self.next, self.next + 1, SeqCst, SeqCst) {
                 Ok(found) => (found, true),

@@ -83,7 +83,7 @@ fn streams_longer_than_their_window_arrive_verified() {
 
 #[test]
 fn accesses_are_verified_where_their_bytes_go() {
-    use Operation::{CompareSwap, FetchAdd, Get, Put};
+    use Operation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put};
     with_session(|session| {
         for (kind, op, sizes) in [
             (Kind::Access(Means::Copy), Put, [1, 8, 4096, 300_000].as_slice()),
@@ -91,6 +91,7 @@ fn accesses_are_verified_where_their_bytes_go() {
             (Kind::Access(Means::Kernel), Put, &[8, 100, 300_000]),
             (Kind::Access(Means::Kernel), Get, &[8, 100, 300_000]),
             (Kind::Access(Means::Word), FetchAdd, &[8]),
+            (Kind::Access(Means::Word), FetchAddAlone, &[8]),
             (Kind::Access(Means::Word), CompareSwap, &[8]),
             (Kind::Twice, Put, &[8, 100, 300_000]),
             (Kind::Twice, Get, &[8, 100, 300_000]),

@@ -43,9 +43,9 @@ impl Planned {
         match (self.transport, self.op, self.memory) {
             (Transport::Tcp, ..) => (Kind::Sockets, shape),
             (.., Memory::Bounced) => (Kind::Twice, shape),
-            (_, Operation::FetchAdd | Operation::CompareSwap, Memory::Percale) => (Kind::Access(Means::Word), shape),
+            (_, op, Memory::Percale) if op.is_atomic() => (Kind::Access(Means::Word), shape),
             // Nobody but its owner can change such memory atomically: a round trip.
-            (_, Operation::FetchAdd | Operation::CompareSwap, Memory::Ordinary) => (Kind::Ring, shape),
+            (_, op, Memory::Ordinary) if op.is_atomic() => (Kind::Ring, shape),
             (_, op, Memory::Ordinary) if op.is_one_sided() => (Kind::Access(Means::Kernel), write),
             (_, Operation::PutLatency, _) if is_small => (Kind::Ring, shape),
             (_, op, _) if op.is_one_sided() => (Kind::Access(Means::Copy), write),
@@ -59,7 +59,8 @@ impl Planned {
 const fn default_sizes(op: Operation) -> &'static [usize] {
     match op {
         Operation::TaggedLatency | Operation::MessageLatency => &[8, 64, 512, 4 << 10, 64 << 10, 1 << 20],
-        Operation::TaggedRate | Operation::PutLatency | Operation::FetchAdd | Operation::CompareSwap => &[8],
+        Operation::TaggedRate | Operation::PutLatency => &[8],
+        Operation::FetchAdd | Operation::FetchAddAlone | Operation::CompareSwap => &[8],
         Operation::Bandwidth => &[64 << 10, 1 << 20],
         Operation::Put | Operation::Get => &[8, 64 << 10, 1 << 20],
     }
@@ -143,8 +144,8 @@ mod tests {
     fn the_default_covers_both_transports_all_operations_and_both_memories_where_it_matters() {
         let rows = rows(&[]).unwrap();
         let shm: Vec<_> = rows.iter().filter(|row| row.transport == Transport::Shm).collect();
-        // Messages; put-latency, fetch-add and compare-swap of one size, put and get of three.
-        assert_eq!((rows.len(), shm.len()), (36 + 9 + 18, 21 + 18));
+        // Messages; put-latency, both kinds of fetch-add and compare-swap of one size, put and get of three.
+        assert_eq!((rows.len(), shm.len()), (36 + 10 + 20, 21 + 20));
         for op in Operation::ALL {
             assert!(rows.iter().any(|row| row.op == op));
         }
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn given_sizes_leave_out_streams_that_they_do_not_suit() {
         let rows = rows(&["--size", "8,16", "--transport", "shm"]).unwrap();
-        assert_eq!(rows.len(), 2 + 2 + 1 + 2 * (2 + 2 + 2 + 1 + 1));
+        assert_eq!(rows.len(), 2 + 2 + 1 + 2 * (2 + 2 + 2 + 1 + 1 + 1));
         assert_eq!(super::tests::rows(&["--size", "2M", "--op", "bandwidth"]).unwrap().len(), 3);
         assert_eq!(super::tests::rows(&["--size", "8,8", "--op", "tagged-rate,tagged-rate"]).unwrap().len(), 2);
     }
@@ -171,12 +172,13 @@ mod tests {
     #[test]
     fn accesses_are_compared_with_what_reaches_the_memory() {
         use Memory::{Ordinary, Percale};
-        use Operation::{CompareSwap, FetchAdd, Get, Put, PutLatency};
+        use Operation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put, PutLatency};
         for (op, bytes, memory, kind, does) in [
             (Put, 8, Percale, Kind::Access(Means::Copy), Put),
             (Get, 1 << 20, Percale, Kind::Access(Means::Copy), Get),
             (Get, 8, Ordinary, Kind::Access(Means::Kernel), Get),
             (FetchAdd, 8, Percale, Kind::Access(Means::Word), FetchAdd),
+            (FetchAddAlone, 8, Percale, Kind::Access(Means::Word), FetchAddAlone),
             (CompareSwap, 8, Ordinary, Kind::Ring, CompareSwap),
             (PutLatency, 8, Percale, Kind::Ring, PutLatency),
             (PutLatency, 64 << 10, Percale, Kind::Access(Means::Copy), Put),

@@ -53,6 +53,9 @@ pub struct Mesh<F: Fabric> {
     pub fabric: F,
     reports: RefCell<HashMap<u64, VecDeque<Report>>>,
     next: Cell<u64>,
+    /// The next write of one piece, and the next read, are posted by the calls for those.
+    other_way: Cell<bool>,
+    other_way_back: Cell<bool>,
     seed: u64,
     _watchdog: Watchdog,
 }
@@ -90,7 +93,9 @@ impl<F: Fabric> Mesh<F> {
         });
         let stations: Vec<_> = stations.map(Some).collect();
         let _watchdog = Watchdog::new(&what);
-        let mesh = Self { stations, fabric, reports: RefCell::default(), next: Cell::new(1), seed, _watchdog };
+        let (other_way, other_way_back) = (Cell::new(true), Cell::new(true));
+        let (reports, next) = (RefCell::default(), Cell::new(1));
+        let mesh = Self { stations, fabric, reports, next, other_way, other_way_back, seed, _watchdog };
         for station in mesh.stations() {
             for (number, other) in mesh.stations().enumerate() {
                 let peer = station.vector.insert(other.endpoint.address()).expect("an address");
@@ -294,7 +299,7 @@ impl<F: Fabric> Mesh<F> {
         // Of two that could be posted either way, each is.
         let posted = match (local.as_slice(), pieces) {
             // SAFETY: as in `try_send`.
-            (&[local], &[piece]) if context % 2 == 0 => unsafe {
+            (&[local], &[piece]) if self.other_way.replace(!self.other_way.get()) => unsafe {
                 self.endpoint(from).post_write_one(peer, local, piece, context, flags)
             },
             // SAFETY: as above.
@@ -311,7 +316,7 @@ impl<F: Fabric> Mesh<F> {
         let RmaWork { peer, context, flags, .. } = work;
         let posted = match (local.as_slice(), pieces) {
             // SAFETY: as in `try_receive`.
-            (&[local], &[piece]) if context % 2 == 0 => unsafe {
+            (&[local], &[piece]) if self.other_way_back.replace(!self.other_way_back.get()) => unsafe {
                 self.endpoint(from).post_read_one(peer, local, piece, context, flags)
             },
             // SAFETY: as above.

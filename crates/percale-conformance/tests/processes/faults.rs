@@ -13,6 +13,7 @@ use percale_conformance::process::{Helper, ask, fork, say, told};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 crate::on!(shm, tcp, verbs: {
     flt_001_all_that_waits_for_a_killed_peer_fails,
@@ -285,6 +286,25 @@ pub(crate) fn fork_calls() {
         assert!(!endpoint.progress());
         true
     });
+    let crowded = fork(|| {
+        // Another process on the same processor makes yields late: a waiter then looks at what is shared, if it is there.
+        let one = sched_getaffinity(None).expect("an affinity");
+        let one = (0..CpuSet::MAX_CPU).find(|&processor| one.is_set(processor)).expect("a processor");
+        let mut set = CpuSet::new();
+        set.set(one);
+        sched_setaffinity(None, &set).expect("an affinity");
+        let until = Instant::now() + Duration::from_millis(200);
+        let other = fork(|| {
+            while Instant::now() < until {
+                std::thread::yield_now();
+            }
+            true
+        });
+        let waited = mesh.endpoint(0).wait(Some(Duration::from_millis(150)));
+        let other = Pid::from_raw(other);
+        rustix::process::waitpid(other, WaitOptions::empty()).expect("the other one");
+        !waited
+    });
     let status = |child| {
         let child = Pid::from_raw(child);
         let (_, status) =
@@ -292,6 +312,7 @@ pub(crate) fn fork_calls() {
         status.exit_status()
     };
     assert_eq!(status(child), Some(0), "the child's calls are refused");
+    assert_eq!(status(crowded), Some(0), "a child among others may wait, in vain");
     let own = fork(|| {
         let open = open("any", "127.0.0.1:0", |domain| domain);
         let me = open.insert(&open.endpoint.address().to_string());

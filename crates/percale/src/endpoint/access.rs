@@ -150,7 +150,7 @@ struct State {
     engine: Engine,
     /// Its own thread makes progress.
     automatic: bool,
-    /// A thread sleeps on the endpoint's descriptor; the others wait for `changed`.
+    /// A thread sleeps until the endpoint has something; the others wait for `changed`.
     led: bool,
     /// Threads that wait for `changed`.
     followers: usize,

@@ -376,7 +376,8 @@ impl<'d> EndpointBuilder<'d> {
         let Some(service) = &self.domain.inner.service else {
             return Err(BindError::System(io::ErrorKind::NotConnected.into()));
         };
-        let mailbox = Mailbox::new(doorbell.bell().event_fd().try_clone_to_owned()?);
+        let bell = Arc::clone(doorbell.bell());
+        let mailbox = Mailbox::new(move || bell.wake());
         let mut transports = Transports::empty();
         transports.set(Transports::SHM, settings.shm);
         transports.set(Transports::TCP, settings.tcp);

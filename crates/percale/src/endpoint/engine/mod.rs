@@ -13,7 +13,7 @@
 //! * [`read`]: reading results, and making progress for that
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
-//! * [`sleep`]: going to sleep on the endpoint's descriptor
+//! * [`sleep`]: going to sleep
 //! * `triggered`: operations that a counter begins; `collective`: those of groups
 //! * `windows`: binding and invalidating windows; `bound`: those that were bound lately
 //! * [`ticks`]: TCP peers that have gone silent; `residue`: memory that the peer of a broken connection still writes
@@ -103,7 +103,7 @@ pub struct Engine {
     epoll: Arc<OwnedFd>,
     /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
     ticks: Option<OwnedFd>,
-    /// Who may be asleep on that descriptor.
+    /// Who may be asleep.
     sleepers: Sleepers,
     /// What it is for, if not for anybody's messages.
     role: Option<Box<Role>>,

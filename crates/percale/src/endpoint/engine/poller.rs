@@ -40,7 +40,7 @@ struct Mark {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    /// Wakes whoever sleeps on the endpoint's descriptor.
+    /// Wakes whoever sleeps.
     bell: Arc<Bell>,
     /// Links that are looked at in every round.
     pub(super) hot: Vec<Connection>,

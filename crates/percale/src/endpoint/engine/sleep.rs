@@ -1,11 +1,12 @@
-//! Going to sleep on the endpoint's descriptor.
+//! Going to sleep, on the endpoint's descriptor or on its bell alone.
 //!
 //! There are two kinds of sleepers. A *waiter* says when it is awake again ([`Engine::arm`], [`Engine::disarm`]); a
 //! *watcher* does not ([`Engine::watch`]): a queue's reader, a task, somebody's event loop. Both may sleep at once, in
 //! several threads of a shared endpoint or as tasks of one.
 //!
-//! While anybody sleeps, one of these holds: the bell is armed, and everything was looked at after that; or the
-//! descriptor is readable. So whoever arms, finds something and does not sleep wakes the others, as he may leave some of
+//! While anybody sleeps, one of these holds: the bell is armed as it wakes him, and everything was looked at after that; or
+//! the descriptor is readable, and whoever sleeps on the bell alone was woken. Only waiters do so, while the bell is all that
+//! the endpoint has to wait for: what brings on something else wakes them ([`Engine::has_descriptor`]). So whoever arms, finds something and does not sleep wakes the others, as he may leave some of
 //! it; whoever comes back leaves the bell armed while others sleep; and work that only naps bring on wakes them
 //! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper that was just woken
 //! asleep: what it waits for is then told by whom it waits with (its queue, its waker, the lock's condition).
@@ -27,7 +28,7 @@ const NAP: Duration = Duration::from_micros(500);
 /// wake-up of another: whoever sleeps looks by itself now and then.
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// Who may be asleep on the endpoint's descriptor.
+/// Who may be asleep.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
     /// Those that will say that they are awake.
@@ -91,6 +92,15 @@ impl Armed {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "poll failed"),
         }
+    }
+}
+
+#[cfg(test)]
+impl Armed {
+    /// Sleeps until it is woken, without looks in between; or for no reason.
+    pub(super) fn sleep_on_the_bell(&self, patience: Duration) {
+        let On::Bell(bell, rouse) = &self.on else { panic!("there is more than the bell to wait for") };
+        bell.sleep(*rouse, patience);
     }
 }
 
@@ -211,9 +221,12 @@ impl Engine {
         !barrier || Bell::barrier()
     }
 
-    /// For a waiter that lets others run: whether it is a peer on this processor that was heard of last, or nobody who could say
-    /// where it runs.
+    /// For a waiter that lets others run: whether it is a peer on this processor that was heard of last, or one that is not of this
+    /// machine's shared memory. (A local one may not have told yet where it runs.)
     pub(crate) fn is_called_from_here(&mut self) -> bool {
+        if !self.process.is_here() {
+            return false; // What is shared is not even mapped here.
+        }
         for &slot in &self.poller.hot {
             if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
                 // To sleep beside a peer that streams takes a barrier on all processors, which costs more than its fences.

@@ -1,6 +1,6 @@
 //! How the service thread tells an endpoint what happened.
 //!
-//! A mailbox is a locked list, a flag that its owner may look at for nothing, and an eventfd that wakes it. The flag is
+//! A mailbox is a locked list, a flag that its owner may look at for nothing, and a way to wake it. The flag is
 //! set after the push and cleared under the lock, so a notice is never overlooked, at most looked for in vain.
 
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct PeerIdentity {
 pub trait LocalBell: Send + Sync {
     /// The sealed memory of the doorbell page.
     fn memory(&self) -> BorrowedFd<'_>;
-    /// The eventfd that wakes the endpoint.
+    /// The eventfd by which peers wake the endpoint.
     fn event(&self) -> BorrowedFd<'_>;
     /// Reserves a bit for one peer; `None` if all are taken. The link gives it back when it is dropped.
     fn allocate(&self) -> Option<u32>;
@@ -155,7 +155,7 @@ const STRANGERS: usize = 64;
 pub struct Mailbox {
     flag: AtomicBool,
     queue: Mutex<Vec<Notice>>,
-    wake: OwnedFd,
+    wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl fmt::Debug for Mailbox {
@@ -165,10 +165,10 @@ impl fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
-    /// An empty one; `wake` is an eventfd (non-blocking) to which 1 is added whenever something arrives.
-    #[must_use]
-    pub fn new(wake: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { flag: AtomicBool::new(false), queue: Mutex::new(Vec::new()), wake })
+    /// An empty one; `wake` is called whenever something has arrived. It must not block. What was stored before a sequentially
+    /// consistent fence in it is seen by whoever looks after one of its own.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { flag: AtomicBool::new(false), queue: Mutex::new(Vec::new()), wake: Box::new(wake) })
     }
 
     /// Whether there may be something. Costs one relaxed load.
@@ -201,11 +201,6 @@ impl Mailbox {
             queue.push(notice);
             self.flag.store(true, Ordering::Relaxed);
         }
-        // EAGAIN means that the counter is full, and then the owner is as awake as it gets.
-        if let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes())
-            && error != rustix::io::Errno::AGAIN
-        {
-            tracing::error!(%error, "an endpoint could not be woken");
-        }
+        (self.wake)();
     }
 }

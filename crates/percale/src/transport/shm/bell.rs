@@ -406,18 +406,30 @@ mod tests {
         for rouse in [Rouse::Word, Rouse::Both] {
             bell.arm(rouse);
             std::thread::scope(|threads| {
-                let sleepers = [(), ()].map(|()| threads.spawn(|| bell.sleep(rouse, LONG)));
+                let sleeps = || {
+                    while bell.mapped.page().is_asleep() {
+                        bell.sleep(rouse, LONG);
+                    }
+                    std::time::Instant::now()
+                };
+                let sleepers = [(), ()].map(|()| threads.spawn(sleeps));
                 std::thread::sleep(Duration::from_millis(20));
+                let wakes = std::time::Instant::now();
                 peer.notify(true);
-                sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+                for sleeper in sleepers {
+                    assert!(sleeper.join().unwrap() >= wakes, "it did not sleep");
+                }
             });
             // What happened before is no reason to sleep.
             bell.arm(rouse);
             peer.notify(true);
             bell.sleep(rouse, LONG);
             bell.arm(rouse);
-            bell.sleep(rouse, Duration::from_millis(1));
-            assert!(peer.is_asleep(), "nobody woke it");
+            let sleeps = std::time::Instant::now();
+            while sleeps.elapsed() < Duration::from_millis(1) {
+                bell.sleep(rouse, Duration::from_millis(1));
+                assert!(peer.is_asleep(), "nobody woke it");
+            }
             bell.disarm();
         }
         assert!(since.elapsed() < LONG);

@@ -95,7 +95,10 @@ impl Peer {
         options.bell = Some(Arc::clone(&bell) as Arc<dyn LocalBell>);
         change(&mut options);
         let wake = eventfd();
-        let mailbox = Mailbox::new(wake.try_clone().unwrap());
+        let told = wake.try_clone().unwrap();
+        let mailbox = Mailbox::new(move || {
+            rustix::io::write(&told, &1u64.to_ne_bytes()).unwrap();
+        });
         Self { registration: service.open(options, &mailbox).unwrap(), mailbox, wake, bell }
     }
 
