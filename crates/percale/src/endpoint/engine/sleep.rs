@@ -6,10 +6,11 @@
 //!
 //! While anybody sleeps, one of these holds: the bell is armed as it wakes him, and everything was looked at after that; or
 //! the descriptor is readable, and whoever sleeps on the bell alone was woken. Only waiters do so, while the bell is all that
-//! the endpoint has to wait for: what brings on something else wakes them ([`Engine::has_descriptor`]). So whoever arms, finds something and does not sleep wakes the others, as he may leave some of
-//! it; whoever comes back leaves the bell armed while others sleep; and work that only naps bring on wakes them
-//! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper that was just woken
-//! asleep: what it waits for is then told by whom it waits with (its queue, its waker, the lock's condition).
+//! the endpoint has to wait for: what brings on something else wakes them ([`Engine::has_descriptor`]). So whoever arms,
+//! finds something and does not sleep wakes the others, as he may leave some of it; whoever comes back leaves the bell armed
+//! while others sleep; and work that only naps bring on wakes them ([`Poller::sent`](super::poller::Poller::sent)). Arming
+//! empties the event, which may keep a sleeper that was just woken asleep: what it waits for is then told by whom it waits
+//! with (its queue, its waker, the lock's condition).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
