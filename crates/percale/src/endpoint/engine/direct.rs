@@ -229,6 +229,9 @@ pub(super) struct Word {
 }
 
 impl Word {
+    /// The rights that it needs.
+    pub(super) const RIGHTS: Access = Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC);
+
     /// `None` for any other operation, or one that is not sound.
     #[inline]
     fn of(work: &AtomicWork) -> Option<Self> {
@@ -270,27 +273,43 @@ impl Word {
         unsafe { segment.as_ptr().cast::<u64>().read_unaligned() }
     }
 
+    /// Makes the operation on a place that a grant leads to.
     #[inline]
-    pub(super) fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
-        let rights = Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC);
-        let found = link.direct_atomic(grant, address, 8, rights, |target| {
-            if !target.cast::<u64>().is_aligned() {
-                return None;
-            }
-            // SAFETY: the link vouches for the place until this returns; it is aligned, and changed by atomics only.
-            let word = unsafe { AtomicU64::from_ptr(target.cast()) };
-            Some(match self.compare {
-                None => word.fetch_add(self.operand, Ordering::SeqCst),
-                Some(compare) => {
-                    let swapped = word.compare_exchange(compare, self.operand, Ordering::SeqCst, Ordering::SeqCst);
-                    swapped.unwrap_or_else(|found| found)
-                }
-            })
+    fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
+        let found = link.direct_atomic(grant, address, 8, Self::RIGHTS, |target| {
+            // SAFETY: the link vouches for the place until this returns.
+            unsafe { self.apply(target) }
         })?;
-        let found = found.ok_or(DirectError::Misaligned)?;
+        self.fetched(found.ok_or(DirectError::Misaligned)?);
+        Ok(())
+    }
+
+    /// Makes the operation on 8 bytes. What was there before; `None` if they are not aligned.
+    ///
+    /// # Safety
+    /// A link vouches for the place: mapped and writable until this returns.
+    #[inline(always)]
+    pub(super) unsafe fn apply(&self, target: *mut u8) -> Option<u64> {
+        if !target.cast::<u64>().is_aligned() {
+            return None;
+        }
+        // SAFETY: as the caller promised; it is aligned, and changed by atomics only.
+        let word = unsafe { AtomicU64::from_ptr(target.cast()) };
+        Some(match self.compare {
+            None => word.fetch_add(self.operand, Ordering::SeqCst),
+            Some(compare) => {
+                let swapped = word.compare_exchange(compare, self.operand, Ordering::SeqCst, Ordering::SeqCst);
+                swapped.unwrap_or_else(|found| found)
+            }
+        })
+    }
+
+    /// Hands over what was there before.
+    #[inline(always)]
+    pub(super) fn fetched(&self, found: u64) {
+        debug_assert_eq!(self.result.len(), 8, "as the constructors found");
         // SAFETY: the segment is as long, and was lent to this operation for writing.
         unsafe { self.result.as_ptr().cast::<u64>().write_unaligned(found) };
-        Ok(())
     }
 }
 

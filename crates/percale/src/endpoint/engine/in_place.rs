@@ -4,6 +4,11 @@
 //! queue, and neither counted by the target nor to be told. Of whatever else is asked, nothing is done, and the caller
 //! posts it in general.
 
+#![expect(
+    unsafe_code,
+    reason = "an atomic operation on a place that the link vouches for; the block states its reason"
+)]
+
 use super::Engine;
 use super::access::{rma_entry, word_entry};
 use super::core::Core;
@@ -16,7 +21,7 @@ use crate::endpoint::remote_work::{RmaOne, WordOne};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::region::is_mapped;
 use crate::transport::any::AnyLink;
-use crate::transport::shm::ShmLink;
+use crate::transport::shm::{ASSISTED, ShmLink};
 use crate::wire::head::Counts;
 
 /// What such an operation may ask for. An access that is over is so at every level.
@@ -32,6 +37,7 @@ impl Engine {
     pub(crate) fn access_in_place(&mut self, access: &RmaOne) -> Option<Result<(), PostError>> {
         let RmaOne { write, peer, local, remote, context, flags } = *access;
         if local.len() as u64 != remote.len
+            || local.len() > ASSISTED
             || (flags.contains(OpFlags::INJECT) && !(write && local.len() <= INJECT_LIMIT))
         {
             return None;
@@ -54,8 +60,12 @@ impl Engine {
         let (key, address) = (one.remote.key, one.remote.address);
         let (link, queue) = self.in_place(one.peer, key, one.flags, Counts::READS)?;
         report(queue, one.flags, word_entry(one.context), || {
-            let grant = link.grant_in_place(key)?;
-            word.change(link, grant, address).ok()
+            let found = link.atomic_in_place(key, address, 8, Word::RIGHTS, |target| {
+                // SAFETY: the link vouches for the place until this returns.
+                unsafe { word.apply(target) }
+            })?;
+            word.fetched(found?);
+            Some(())
         })
     }
 

@@ -49,28 +49,31 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.write(grant, address, from)
     }
 
-    /// The grant for a key, if it is the one that was used last, and the target wants no news of what is written.
-    #[inline(always)]
-    pub(crate) fn grant_in_place(&mut self, key: u64) -> Option<GrantIndex> {
-        let initiator = self.initiator()?;
-        let grant = initiator.grants().last(key)?;
-        if initiator.notifies(grant) { None } else { Some(grant) }
-    }
-
-    /// As [`direct_write`](Self::direct_write) of one piece to mapped memory, where there is a [grant in
-    /// place](Self::grant_in_place). `None` if it is something else, or refused; then nothing was written.
+    /// As [`direct_write`](Self::direct_write) of one piece to the region whose key was used last, if the target wants no news
+    /// of it. `None` if not, and if it failed; then some of it may have been written.
     #[inline(always)]
     pub(crate) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
-        let grant = self.grant_in_place(key)?;
-        self.initiator()?.write_one(grant, address, from)
+        self.initiator()?.write_in_place(key, address, from)
     }
 
     /// As [`write_in_place`](Self::write_in_place), for a read.
     #[inline(always)]
     pub(crate) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
-        let initiator = self.initiator()?;
-        let grant = initiator.grants().last(key)?;
-        initiator.read_one(grant, address, into)
+        self.initiator()?.read_in_place(key, address, into)
+    }
+
+    /// As [`write_in_place`](Self::write_in_place), for what [`direct_atomic`](Self::direct_atomic) does. After `None`, `operate`
+    /// was not called.
+    #[inline(always)]
+    pub(crate) fn atomic_in_place<R>(
+        &mut self,
+        key: u64,
+        address: u64,
+        len: usize,
+        wanted: Access,
+        operate: impl FnOnce(*mut u8) -> R,
+    ) -> Option<R> {
+        self.initiator()?.operate_in_place(key, address, len, wanted, operate)
     }
 
     /// Fills `into` from the region, from `address` on.

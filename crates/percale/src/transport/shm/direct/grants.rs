@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use super::ASKED;
-use super::access::Grant;
+use super::reach::Grant;
 
 /// Keys that are known at a time.
 pub(super) const KEYS: usize = 64 << 10;
@@ -102,6 +102,12 @@ impl Grants {
             Some((last, index)) if last == key => Some(index),
             _ => None,
         }
+    }
+
+    /// As [`last`](Self::last), the grant itself.
+    #[inline]
+    pub(super) fn last_grant(&self, key: u64) -> Option<&Grant> {
+        self.get(self.last(key)?)
     }
 
     /// A grant.

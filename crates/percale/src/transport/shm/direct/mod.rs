@@ -8,7 +8,8 @@
 //!
 //! * `resolution`: the answer as it travels, and its checks
 //! * `grantee`: the target's record of the peer, with its key page; `target`: answers
-//! * `grants`: what the initiator knows, by key; `access`: reading and writing; `face`: what a link's owner calls
+//! * `grants`: what the initiator knows, by key; `access`: its operations; `reach`: how their bytes move; `face`: what a link's
+//!   owner calls
 //! * `assist`: long accesses that the target helps with
 //!
 //! Bounds: a target answers at most [`ASKED`] questions that are under way, and grants at most [`ENTRIES`] regions to a peer at a
@@ -25,6 +26,7 @@ mod assist;
 mod face;
 mod grantee;
 mod grants;
+mod reach;
 mod resolution;
 mod target;
 

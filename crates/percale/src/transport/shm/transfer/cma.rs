@@ -44,31 +44,58 @@ impl Cma {
         let mut done = 0;
         while done < local.len() {
             let rest = local.slice(done, usize::MAX);
-            let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT];
-            for (vector, piece) in vectors.iter_mut().zip(rest.as_slice()) {
-                *vector = libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };
+            let mut vectors = [vector(Segment::EMPTY); IOV_LIMIT];
+            for (into, piece) in vectors.iter_mut().zip(rest.as_slice()) {
+                *into = vector(*piece);
             }
-            let theirs = libc::iovec {
-                iov_base: std::ptr::without_provenance_mut(remote.wrapping_add(done as u64) as usize),
-                iov_len: rest.len(),
-            };
-            let count = rest.as_slice().len() as libc::c_ulong;
-            let copied = match direction {
-                // SAFETY: the local vectors name memory lent for writing; the remote one is the kernel's to check.
-                Direction::Read => unsafe {
-                    libc::process_vm_readv(self.pid, vectors.as_ptr(), count, &raw const theirs, 1, 0)
-                },
-                // SAFETY: the local vectors name memory lent for reading; the remote one is the kernel's to check.
-                Direction::Write => unsafe {
-                    libc::process_vm_writev(self.pid, vectors.as_ptr(), count, &raw const theirs, 1, 0)
-                },
-            };
-            match usize::try_from(copied) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(copied) => done += copied,
-                Err(_) => return Err(io::Error::last_os_error()),
-            }
+            // SAFETY: the segments were lent for this.
+            done += unsafe { self.call(direction, &vectors[..rest.as_slice().len()], rest.len(), remote, done) }?;
         }
         Ok(())
     }
+
+    /// As [`copy`](Self::copy), of one segment.
+    #[inline]
+    pub(in super::super) fn copy_one(&self, direction: Direction, local: Segment, remote: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < local.len() {
+            let rest = vector(local.slice(done, usize::MAX));
+            // SAFETY: the segment was lent for this.
+            done += unsafe { self.call(direction, &[rest], rest.iov_len, remote, done) }?;
+        }
+        Ok(())
+    }
+
+    /// One system call: how many bytes it copied, at least one. `len` bytes of the peer's are meant, `done` behind `remote`.
+    ///
+    /// # Safety
+    /// The local vectors name memory that is lent: to read into, for writing, else for reading.
+    #[inline]
+    unsafe fn call(
+        &self,
+        direction: Direction,
+        local: &[libc::iovec],
+        len: usize,
+        remote: u64,
+        done: usize,
+    ) -> io::Result<usize> {
+        let first = std::ptr::without_provenance_mut(remote.wrapping_add(done as u64) as usize);
+        let theirs = libc::iovec { iov_base: first, iov_len: len };
+        let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+        let copied = match direction {
+            // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+            Direction::Read => unsafe { libc::process_vm_readv(self.pid, vectors, count, &raw const theirs, 1, 0) },
+            // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+            Direction::Write => unsafe { libc::process_vm_writev(self.pid, vectors, count, &raw const theirs, 1, 0) },
+        };
+        match usize::try_from(copied) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(copied) => Ok(copied),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn vector(segment: Segment) -> libc::iovec {
+    libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() }
 }
