@@ -176,8 +176,8 @@ One of SRC and DST is HOST:PORT/PATH, where PATH is below the directory that is 
 file (write ./a:1/b if it looks like the former). Permissions are kept. Until it is complete the copy has the name \
 DST.percale-part; a copy that was interrupted goes on from there when it is repeated, as far as both sides have the same.
 
-Both sides compute checksums of what they read or write, and compare them. tree_sha256 is the SHA-256 of the SHA-256s \
-of the file's blocks of 4 MiB: split -b 4M --filter='sha256sum | head -c 64 | xxd -r -p' FILE | sha256sum
+Both sides compute checksums of what they read or write, and compare them. The whole file's, blake3 in the output of \
+--json, is what b3sum tells of it.
 
 Exit codes: 0 copied, 1 failed, 2 bad usage.")]
 pub(crate) struct CpArgs {

@@ -59,7 +59,7 @@ impl Client {
         };
         let client = Self { endpoint, server: peer };
         client.say(json!("Hello").to_string().as_bytes());
-        assert_eq!(client.hear()["Welcome"]["protocol"], 1);
+        assert_eq!(client.hear()["Welcome"]["protocol"], 2);
         client
     }
 

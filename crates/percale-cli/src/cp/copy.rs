@@ -65,11 +65,11 @@ impl Copy<'_> {
     /// The part of a slot that a block takes.
     fn slot(&self, slot: usize, block: u64) -> Result<RemoteMemory> {
         let memory = self.slots.get(slot).zip(blocks::place(self.size, block));
-        let (memory, (_, len)) = memory.ok_or_else(|| Failure::Protocol(format!("slot {slot}, block {block}")))?;
-        if memory.len < len as u64 {
+        let (memory, place) = memory.ok_or_else(|| Failure::Protocol(format!("slot {slot}, block {block}")))?;
+        if memory.len < place.len as u64 {
             return Err(Failure::Protocol(format!("a slot of {} bytes", memory.len)));
         }
-        Ok(memory.slice(0..len as u64))
+        Ok(memory.slice(0..place.len as u64))
     }
 
     /// Reads the blocks from `first` on from the server.

@@ -96,7 +96,7 @@ impl LocalFile {
 
     /// A buffer as long as the block.
     pub(super) fn buffer(&mut self, block: u64) -> Option<Vec<u8>> {
-        let (_, len) = blocks::place(self.size, block)?;
+        let len = blocks::place(self.size, block)?.len;
         let mut buffer = self.spare.pop()?;
         buffer.resize(len, 0);
         Some(buffer)
@@ -138,10 +138,9 @@ impl Job {
         let place = blocks::place(size, block).ok_or(io::ErrorKind::InvalidInput)?;
         let (digest, buffer) = match work {
             Work::Hash => (blocks::load(file, place, scratch, |_, _| {})?, Vec::new()),
-            // The block's own buffer takes the place of the scratch memory.
-            Work::Load(mut buffer) => (blocks::load(file, place, &mut buffer, |_, _| {})?, buffer),
-            Work::Save(mut buffer, expected) => {
-                let digest = blocks::store(file, place, &mut buffer, |_, _| {})?;
+            Work::Load(mut buffer) => (blocks::load_into(file, place, &mut buffer)?, buffer),
+            Work::Save(buffer, expected) => {
+                let digest = blocks::store_from(file, place, &buffer)?;
                 if digest != expected {
                     let why = format!("block {block} arrived with another checksum than it was sent with");
                     return Err(io::Error::other(why));

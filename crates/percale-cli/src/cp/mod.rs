@@ -39,8 +39,8 @@ struct Outcome {
     seconds: f64,
     /// Of those that were moved now.
     bytes_per_s: f64,
-    /// The SHA-256 of the blocks' SHA-256s, in hexadecimal digits.
-    tree_sha256: String,
+    /// The file's BLAKE3, in hexadecimal digits.
+    blake3: String,
     /// How many bytes were there from an earlier attempt.
     resumed_from: u64,
 }
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
     };
     let seconds = start.elapsed().as_secs_f64();
     let bytes_per_s = (bytes - resumed) as f64 / seconds;
-    let outcome = Outcome { bytes, seconds, bytes_per_s, tree_sha256: blocks::hex(&digest), resumed_from: resumed };
+    let outcome = Outcome { bytes, seconds, bytes_per_s, blake3: blocks::hex(&digest), resumed_from: resumed };
     if args.json {
         return print_line(&serde_json::to_string(&outcome).map_err(Failure::system("writing JSON"))?);
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use percale::{Access, Domain, Region};
 
 use super::root::Root;
-use crate::transfer::blocks::{self, BLOCK, Digest};
+use crate::transfer::blocks::{self, BLOCK, Digest, Place};
 use crate::transfer::part::Part;
 use crate::transfer::protocol::{Reply, SLOTS, Slot};
 
@@ -90,7 +90,7 @@ impl Transfer {
         Ok(Reply::Opened { size: self.size, mode, held, slots })
     }
 
-    fn place(&self, block: u64) -> io::Result<(u64, usize)> {
+    fn place(&self, block: u64) -> io::Result<Place> {
         blocks::place(self.size, block).ok_or_else(|| io::Error::other(format!("there is no block {block}")))
     }
 

@@ -1,16 +1,18 @@
 //! Blocks of files and their checksums.
 //!
-//! A block's checksum is the SHA-256 of its bytes, a file's the SHA-256 of its blocks' checksums, one after the other: so blocks can be
-//! copied and checked by several processors at once, in any order, and a file's beginning can be told to be right without the rest.
+//! A file's checksum is its BLAKE3, which is made of those of its parts in a tree; a block is such a part, and its checksum the
+//! chaining value of its subtree (of a file's only block: the file's own checksum). So blocks can be copied and checked by several
+//! processors at once, in any order, a file's beginning can be told to be right without the rest, and `b3sum` tells the same of the
+//! whole.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use blake3::Hasher;
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
-/// Length of a block; the last of a file may be shorter.
+/// Length of a block, a power of two; the last of a file may be shorter.
 pub(crate) const BLOCK: u64 = 4 << 20;
 
 /// Blocks are read, hashed and copied on in pieces that stay in a processor's cache.
@@ -24,55 +26,109 @@ pub(crate) const fn count(size: u64) -> u64 {
     size.div_ceil(BLOCK)
 }
 
-/// Where a block is: its offset and its length. `None` past the end.
-pub(crate) fn place(size: u64, block: u64) -> Option<(u64, usize)> {
-    let offset = block.checked_mul(BLOCK).filter(|&offset| offset < size)?;
-    Some((offset, BLOCK.min(size - offset) as usize))
+/// Where a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    offset: u64,
+    /// In bytes.
+    pub(crate) len: usize,
+    /// The file has no other.
+    only: bool,
 }
 
-/// Reads `len` bytes of the file from `offset` on and gives each piece to `take`, with its place in the block; returns the checksum.
+/// Where a block of a file of so many bytes is. `None` past the end.
+pub(crate) fn place(size: u64, block: u64) -> Option<Place> {
+    let offset = block.checked_mul(BLOCK).filter(|&offset| offset < size)?;
+    Some(Place { offset, len: BLOCK.min(size - offset) as usize, only: size <= BLOCK })
+}
+
+impl Place {
+    fn hasher(self) -> Hasher {
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(self.offset);
+        hasher
+    }
+
+    fn digest(self, hasher: &Hasher) -> Digest {
+        if self.only { hasher.finalize().into() } else { hasher.finalize_non_root() }
+    }
+}
+
+/// Reads a block of the file and gives each piece to `take`, with its place in the block; returns the checksum.
 ///
 /// # Errors
-/// If they cannot be read, or are not there.
+/// If it cannot be read, or is not there.
 pub(crate) fn load(
     file: &File,
-    (offset, len): (u64, usize),
+    place: Place,
     scratch: &mut [u8],
     mut take: impl FnMut(usize, &[u8]),
 ) -> io::Result<Digest> {
-    let mut hash = Sha256::new();
-    for at in (0..len).step_by(scratch.len()) {
-        let count = scratch.len().min(len - at);
+    let mut hasher = place.hasher();
+    for at in (0..place.len).step_by(scratch.len()) {
+        let count = scratch.len().min(place.len - at);
         let piece = &mut scratch[..count];
-        file.read_exact_at(piece, offset + at as u64).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => changed(),
-            _ => error,
-        })?;
-        hash.update(&*piece);
+        read(file, piece, place.offset + at as u64)?;
+        hasher.update(piece);
         take(at, piece);
     }
-    Ok(hash.finalize().into())
+    Ok(place.digest(&hasher))
 }
 
-/// Writes `len` bytes to the file from `offset` on, each piece as `give` has filled it in; returns the checksum of what was written.
+/// Reads a block of the file into a buffer as long; returns the checksum.
 ///
 /// # Errors
-/// If they cannot be written.
+/// As [`load`].
+pub(crate) fn load_into(file: &File, place: Place, buffer: &mut [u8]) -> io::Result<Digest> {
+    let (mut hasher, mut at) = (place.hasher(), place.offset);
+    for piece in buffer.chunks_mut(PIECE) {
+        read(file, piece, at)?;
+        hasher.update(piece);
+        at += piece.len() as u64;
+    }
+    Ok(place.digest(&hasher))
+}
+
+fn read(file: &File, piece: &mut [u8], at: u64) -> io::Result<()> {
+    file.read_exact_at(piece, at).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => changed(),
+        _ => error,
+    })
+}
+
+/// Writes a block of the file, each piece as `give` has filled it in; returns the checksum of what was written.
+///
+/// # Errors
+/// If it cannot be written.
 pub(crate) fn store(
     file: &File,
-    (offset, len): (u64, usize),
+    place: Place,
     scratch: &mut [u8],
     mut give: impl FnMut(usize, &mut [u8]),
 ) -> io::Result<Digest> {
-    let mut hash = Sha256::new();
-    for at in (0..len).step_by(scratch.len()) {
-        let count = scratch.len().min(len - at);
+    let mut hasher = place.hasher();
+    for at in (0..place.len).step_by(scratch.len()) {
+        let count = scratch.len().min(place.len - at);
         let piece = &mut scratch[..count];
         give(at, piece);
-        hash.update(&*piece);
-        file.write_all_at(piece, offset + at as u64)?;
+        hasher.update(piece);
+        file.write_all_at(piece, place.offset + at as u64)?;
     }
-    Ok(hash.finalize().into())
+    Ok(place.digest(&hasher))
+}
+
+/// Writes a block of the file from a buffer as long; returns the checksum.
+///
+/// # Errors
+/// As [`store`].
+pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result<Digest> {
+    let (mut hasher, mut at) = (place.hasher(), place.offset);
+    for piece in buffer.chunks(PIECE) {
+        hasher.update(piece);
+        file.write_all_at(piece, at)?;
+        at += piece.len() as u64;
+    }
+    Ok(place.digest(&hasher))
 }
 
 /// That the file is what it was when it had this metadata.
@@ -90,11 +146,28 @@ fn changed() -> io::Error {
 
 /// The checksum of a file from those of its blocks, in order.
 pub(crate) fn whole<'a>(blocks: impl IntoIterator<Item = &'a Digest>) -> Digest {
-    let mut hash = Sha256::new();
-    for block in blocks {
-        hash.update(block);
+    let blocks: Vec<Digest> = blocks.into_iter().copied().collect();
+    match *blocks.as_slice() {
+        [] => Hasher::new().finalize().into(),
+        [only] => only,
+        _ => {
+            let (left, right) = halves(&blocks);
+            merge_subtrees_root(&subtree(left), &subtree(right), Mode::Hash).into()
+        }
     }
-    hash.finalize().into()
+}
+
+/// A tree's left part is the largest power of two that leaves something for the right one.
+fn halves(blocks: &[Digest]) -> (&[Digest], &[Digest]) {
+    blocks.split_at(blocks.len().next_power_of_two() / 2)
+}
+
+fn subtree(blocks: &[Digest]) -> Digest {
+    if let [only] = *blocks {
+        return only;
+    }
+    let (left, right) = halves(blocks);
+    merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
 /// A checksum as people compare it.
@@ -113,20 +186,37 @@ mod tests {
 
     #[test]
     fn blocks_cover_a_file_and_no_more() {
+        let found = |size, block| place(size, block).map(|place| (place.offset, place.len, place.only));
         assert_eq!((count(0), count(1), count(BLOCK), count(BLOCK + 1)), (0, 1, 1, 2));
-        assert_eq!(place(0, 0), None);
-        assert_eq!(place(BLOCK + 7, 0), Some((0, BLOCK as usize)));
-        assert_eq!(place(BLOCK + 7, 1), Some((BLOCK, 7)));
-        assert_eq!(place(BLOCK, 1), None);
-        assert_eq!(place(u64::MAX, u64::MAX), None);
+        assert_eq!(found(0, 0), None);
+        assert_eq!(found(BLOCK, 0), Some((0, BLOCK as usize, true)));
+        assert_eq!(found(BLOCK + 7, 0), Some((0, BLOCK as usize, false)));
+        assert_eq!(found(BLOCK + 7, 1), Some((BLOCK, 7, false)));
+        assert_eq!(found(BLOCK, 1), None);
+        assert_eq!(found(u64::MAX, u64::MAX), None);
     }
 
     #[test]
-    fn checksums_are_those_of_the_standard() {
-        // FIPS 180-4's example, and that of nothing.
-        let abc: Digest = Sha256::digest(b"abc").into();
-        assert_eq!(hex(&abc), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_eq!(hex(&whole([])), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-        assert_ne!(whole([&abc]), abc);
+    fn checksums_are_those_of_the_whole_file() {
+        // BLAKE3's published test vector for nothing at all.
+        let nothing = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+        assert_eq!(hex(&whole([])), nothing);
+        let longest: Vec<u8> = (0..6 * BLOCK + 1).map(|at| (at % 251) as u8).collect();
+        let file = File::from(rustix::fs::memfd_create("blocks", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        file.write_all_at(&longest, 0).unwrap();
+        for blocks in 0..=6 {
+            for more in [-1, 0, 1, 1024, 1_000_000] {
+                let Some(size) = (blocks * BLOCK).checked_add_signed(more).filter(|size| *size <= longest.len() as u64)
+                else {
+                    continue;
+                };
+                let mut scratch = vec![0; PIECE];
+                let places = (0..count(size)).map(|block| place(size, block).unwrap());
+                let digests: Vec<Digest> =
+                    places.map(|place| load(&file, place, &mut scratch, |_, _| {}).unwrap()).collect();
+                let wanted: Digest = blake3::hash(&longest[..size as usize]).into();
+                assert_eq!(whole(&digests), wanted, "{size} bytes");
+            }
+        }
     }
 }

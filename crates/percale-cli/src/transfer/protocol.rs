@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::blocks::Digest;
 
 /// The version of this protocol.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// The tag of all its messages.
 pub(crate) const TAG: u64 = 0x7065_7263_6669_6c65;
