@@ -142,6 +142,7 @@ impl<'a> Site<'a> {
     /// The same, linked with these libraries.
     pub(super) fn compile_with(&self, compiler: &Path, name: &str, suffix: &str, with: &[&str]) -> Outcome<PathBuf> {
         let source = self.place.root.join("xtask/src/interop/c").join(format!("{name}.c"));
+        fs::create_dir_all(&self.directory)?;
         let program = self.directory.join(format!("{name}-{suffix}"));
         let compile = Program::new(compiler).args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]);
         compile.arg(&program).arg(source).args(with).limit(Duration::from_secs(60)).output()?.success()?;
