@@ -225,3 +225,21 @@ fn no_thread_is_inside_a_quiet_pin() {
         });
     }
 }
+
+#[test]
+fn an_access_after_one_that_unwound_is_announced_all_the_same() {
+    let (mut announcer, line) = (Announcer::default(), Line::default());
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        announcer.enter(&line);
+        panic!("in the middle of an access");
+    }));
+    assert!(unwound.is_err());
+    let left_open = line.snapshot();
+    assert!(!line.has_retired(left_open), "nobody knows that it has ended");
+    announcer.enter(&line);
+    assert!(line.has_retired(left_open));
+    let under_way = line.snapshot();
+    assert!(!line.has_retired(under_way));
+    announcer.leave(&line);
+    assert!(line.has_retired(under_way) && line.has_retired(line.snapshot()));
+}

@@ -1,12 +1,5 @@
 //! Posting one-sided operations: made within the call where the peer's memory can be reached, else behind what waits.
 
-#![expect(
-    unsafe_code,
-    reason = "an atomic operation on a place that the link vouches for; the block states its reason"
-)]
-
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::Engine;
 use super::access::{Told, Waiting, What, atomic_entry, atomic_kind, execute, refused_code, rma_entry};
 use super::core::Core;
@@ -16,10 +9,10 @@ use super::receive::unresolved;
 use super::send::PENDING_LIMIT;
 use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorEntry};
-use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork, WordOne};
+use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
-use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, is_valid};
-use crate::memory::region::{Access, Refusal, RemoteMemory, atomic_rights, is_mapped};
+use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
+use crate::memory::region::{Refusal, RemoteMemory, is_mapped};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
@@ -81,7 +74,7 @@ impl Engine {
     /// Posts an atomic operation.
     #[inline]
     pub(crate) fn post_atomic(&mut self, work: &AtomicWork, notify: Notify) -> Result<(), PostError> {
-        let word = Word::of(work);
+        let word = word_of(work);
         if word.is_none() {
             check_atomic(work)?;
         }
@@ -91,7 +84,7 @@ impl Engine {
             && let Lookup::Ready(grant) = link.look_up(work.remote.key)
             && link.grant_can_atomic(grant)
             && match &word {
-                Some(word) => word.change(link, grant, work.remote.address),
+                Some(word) => link.direct_atomic(grant, work.remote.address, word),
                 None => atomically(link, grant, work),
             }
             .is_ok()
@@ -221,95 +214,29 @@ impl Engine {
     }
 }
 
-/// The commonest atomic operations: one word is added to, or compared and swapped, and its value from before comes back.
-pub(super) struct Word {
-    operand: u64,
-    compare: Option<u64>,
-    result: Segment,
+/// An operation that is on one word, if it is sound. Of any other the caller finds out what is wrong.
+#[inline]
+fn word_of(work: &AtomicWork) -> Option<Word> {
+    if work.remote.len != Word::LEN as u64
+        || !matches!(work.datatype, Datatype::U64 | Datatype::I64)
+        || work.flags.contains(OpFlags::DEVICE)
+    {
+        return None; // Or not to be read here, perhaps.
+    }
+    let compare = match (work.op, &work.compare) {
+        (AtomicOp::Sum, None) => None,
+        (AtomicOp::Cswap, Some(compare)) => Some(only(compare)?),
+        _ => return None,
+    };
+    Word::new(only(&work.operand)?, compare, only(work.result.as_ref()?)?)
 }
 
-impl Word {
-    /// The rights that it needs.
-    pub(super) const RIGHTS: Access = Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC);
-
-    /// `None` for any other operation, or one that is not sound.
-    #[inline]
-    fn of(work: &AtomicWork) -> Option<Self> {
-        let only = |segments: &Segments| match segments.as_slice() {
-            [only] if only.len() == 8 => Some(*only),
-            _ => None,
-        };
-        let value = |segment| Self::value(segment);
-        if work.flags.contains(OpFlags::DEVICE) {
-            return None; // Not to be read here, perhaps.
-        }
-        let compare = match (work.op, &work.compare) {
-            (AtomicOp::Sum, None) => None,
-            (AtomicOp::Cswap, Some(compare)) => Some(value(only(compare)?)),
-            _ => return None,
-        };
-        if work.remote.len != 8 || !matches!(work.datatype, Datatype::U64 | Datatype::I64) {
-            return None;
-        }
-        Some(Self { operand: value(only(&work.operand)?), compare, result: only(work.result.as_ref()?)? })
-    }
-
-    /// `None` if some memory is not 8 bytes long, or not to be read here.
-    #[inline(always)]
-    pub(super) fn of_one(one: &WordOne) -> Option<Self> {
-        let compare = one.compare;
-        let sound = [one.operand, compare.unwrap_or(one.operand), one.result].iter().all(|segment| segment.len() == 8);
-        if !sound || one.remote.len != 8 || one.flags.intersects(OpFlags::DEVICE | OpFlags::INJECT) {
-            return None;
-        }
-        Some(Self { operand: Self::value(one.operand), compare: compare.map(Self::value), result: one.result })
-    }
-
-    /// What stands in 8 bytes of an operand.
-    #[inline]
-    fn value(segment: Segment) -> u64 {
-        debug_assert_eq!(segment.len(), 8, "as the caller found");
-        // SAFETY: the segment is as long, and was lent to this operation for reading.
-        unsafe { segment.as_ptr().cast::<u64>().read_unaligned() }
-    }
-
-    /// Makes the operation on a place that a grant leads to.
-    #[inline]
-    fn change(&self, link: &mut ShmLink, grant: GrantIndex, address: u64) -> Result<(), DirectError> {
-        let found = link.direct_atomic(grant, address, 8, Self::RIGHTS, |target| {
-            // SAFETY: the link vouches for the place until this returns.
-            unsafe { self.apply(target) }
-        })?;
-        self.fetched(found.ok_or(DirectError::Misaligned)?);
-        Ok(())
-    }
-
-    /// Makes the operation on 8 bytes. What was there before; `None` if they are not aligned.
-    ///
-    /// # Safety
-    /// A link vouches for the place: mapped and writable until this returns.
-    #[inline(always)]
-    pub(super) unsafe fn apply(&self, target: *mut u8) -> Option<u64> {
-        if !target.cast::<u64>().is_aligned() {
-            return None;
-        }
-        // SAFETY: as the caller promised; it is aligned, and changed by atomics only.
-        let word = unsafe { AtomicU64::from_ptr(target.cast()) };
-        Some(match self.compare {
-            None => word.fetch_add(self.operand, Ordering::SeqCst),
-            Some(compare) => {
-                let swapped = word.compare_exchange(compare, self.operand, Ordering::SeqCst, Ordering::SeqCst);
-                swapped.unwrap_or_else(|found| found)
-            }
-        })
-    }
-
-    /// Hands over what was there before.
-    #[inline(always)]
-    pub(super) fn fetched(&self, found: u64) {
-        debug_assert_eq!(self.result.len(), 8, "as the constructors found");
-        // SAFETY: the segment is as long, and was lent to this operation for writing.
-        unsafe { self.result.as_ptr().cast::<u64>().write_unaligned(found) };
+/// The segment of memory in one piece.
+#[inline]
+fn only(segments: &Segments) -> Option<Segment> {
+    match segments.as_slice() {
+        [only] => Some(*only),
+        _ => None,
     }
 }
 
@@ -446,11 +373,7 @@ fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Att
 /// An atomic operation on memory within reach.
 #[inline]
 fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Result<(), DirectError> {
-    let one = |segments: &Segments| match segments.as_slice() {
-        [] => Some(Segment::EMPTY),
-        [only] => Some(*only),
-        _ => None,
-    };
+    let one = |segments: &Segments| if segments.is_empty() { Some(Segment::EMPTY) } else { only(segments) };
     let compare = work.compare.unwrap_or(Segments::EMPTY);
     let result = work.result.unwrap_or(Segments::EMPTY);
     match (one(&work.operand), one(&compare), one(&result)) {
@@ -481,12 +404,10 @@ fn operate(
     compare: Segment,
     result: Segment,
 ) -> Result<(), DirectError> {
-    let (kind, len) = (atomic_kind(work), work.remote.len as usize);
-    let operands = Operands { op: work.op, datatype: work.datatype, kind, operand, compare, result };
-    let rights = atomic_rights(work.op, kind);
-    let done = link.direct_atomic(grant, work.remote.address, len, rights, |target| {
-        // SAFETY: the link vouches for the place until this returns.
-        unsafe { operands.apply(target, len) }
-    })?;
-    done.map_err(|_| DirectError::Misaligned)
+    let operands = Operands::new(
+        (work.op, work.datatype, atomic_kind(work)),
+        work.remote.len as usize,
+        [operand, compare, result],
+    );
+    link.direct_atomic(grant, work.remote.address, &operands)
 }

@@ -1,24 +1,19 @@
 //! The shortest way of a read, a write or an atomic operation on a word: made within the call that posts it, and over.
 //!
-//! It is for the commonest of all: one piece on each side, of mapped memory whose grant was used last, reported to the endpoint's own
-//! queue, and neither counted by the target nor to be told. Of whatever else is asked, nothing is done, and the caller
-//! posts it in general.
-
-#![expect(
-    unsafe_code,
-    reason = "an atomic operation on a place that the link vouches for; the block states its reason"
-)]
+//! It is for the commonest of all: one piece on each side, not long, of memory whose grant was used last, reported to the endpoint's
+//! own queue, and neither counted by the target nor to be told. Whatever else is asked, and what fails, is not reported, and the
+//! caller posts it in general; of a write that failed some may be made, and is made again.
 
 use super::Engine;
 use super::access::{rma_entry, word_entry};
 use super::core::Core;
-use super::direct::Word;
 use super::peers::State;
 use crate::address::PeerAddress;
 use crate::completion::entry::Entry;
 use crate::completion::ring::Ring;
 use crate::endpoint::remote_work::{RmaOne, WordOne};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
+use crate::memory::atomic::Word;
 use crate::memory::region::is_mapped;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{ASSISTED, ShmLink};
@@ -56,16 +51,13 @@ impl Engine {
     /// An addition to a word, or a compare-and-swap, which fetches what was there.
     #[inline(always)]
     pub(crate) fn word_in_place(&mut self, one: &WordOne) -> Option<Result<(), PostError>> {
-        let word = Word::of_one(one)?;
-        let (key, address) = (one.remote.key, one.remote.address);
-        let (link, queue) = self.in_place(one.peer, key, one.flags, Counts::READS)?;
+        if one.remote.len != Word::LEN as u64 || one.flags.intersects(OpFlags::DEVICE | OpFlags::INJECT) {
+            return None;
+        }
+        let word = Word::new(one.operand, one.compare, one.result)?;
+        let (link, queue) = self.in_place(one.peer, one.remote.key, one.flags, Counts::READS)?;
         report(queue, one.flags, word_entry(one.context), || {
-            let found = link.atomic_in_place(key, address, 8, Word::RIGHTS, |target| {
-                // SAFETY: the link vouches for the place until this returns.
-                unsafe { word.apply(target) }
-            })?;
-            word.fetched(found?);
-            Some(())
+            link.atomic_in_place(one.remote.key, one.remote.address, &word)
         })
     }
 

@@ -6,7 +6,7 @@
 //! * `execute` does it to the elements of an array, each for itself. An initiator with direct access and a target that
 //!   executes for its peers both call it, and so do the threads of the target: their operations are atomic to each
 //!   other, since all use the same instructions.
-//! * `request` is an operation with its operands, checked.
+//! * `request` is an operation with its operands, checked; `word` the commonest ones, on one word.
 //! * `fold` does the same to values that nobody else touches, many at a time: for collectives.
 //! * `element` is what it needs of each type: one instruction where processors have one, else a compare-exchange loop
 //!   of the element's width.
@@ -32,13 +32,15 @@ mod execute;
 mod fold;
 mod op;
 mod request;
+mod word;
 
 pub use datatype::Datatype;
 pub use execute::Misaligned;
 pub(crate) use execute::execute;
 pub(crate) use fold::fold;
 pub use op::{AtomicOp, Kind};
-pub(crate) use request::{Operands, Request};
+pub(crate) use request::{Operands, Operation, Request};
+pub(crate) use word::Word;
 
 /// Whether atomic operations of this kind can do `op` to elements of `datatype`: what fi_atomicvalid,
 /// fi_fetch_atomicvalid and fi_compare_atomicvalid ask (fi_atomic(3)).

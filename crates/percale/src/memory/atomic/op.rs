@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::memory::region::Access;
+
 /// What is done to each element of the target (fi_atomic(3), `enum fi_op`). The [module](super) says what each means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -133,5 +135,16 @@ impl fmt::Display for AtomicOp {
             Self::CswapGt => "cswap_gt",
             Self::Mswap => "mswap",
         })
+    }
+}
+
+impl Kind {
+    /// The rights to a region that such an operation needs: it changes, and what it fetches it learns.
+    pub(crate) const fn rights(self, op: AtomicOp) -> Access {
+        match (op, self) {
+            (AtomicOp::Read, _) => Access::REMOTE_FETCH,
+            (_, Self::Plain) => Access::REMOTE_ATOMIC,
+            (_, Self::Fetch | Self::Compare) => Access::REMOTE_FETCH.union(Access::REMOTE_ATOMIC),
+        }
     }
 }

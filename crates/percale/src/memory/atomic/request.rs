@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
 
 use super::{AtomicOp, Datatype, Kind, Misaligned, execute};
+use crate::memory::region::Access;
 use crate::memory::volatile::Segment;
 
 /// A checked request: the operands and compare values are as long as its elements, or not used by its kind.
@@ -68,31 +69,70 @@ impl Request<'_> {
     }
 }
 
-/// An operation of our own, on memory of a peer that is within reach.
+/// An operation of our own on memory of a peer that is within reach.
+pub(crate) trait Operation {
+    /// Bytes of the elements.
+    fn len(&self) -> usize;
+
+    /// The rights that it needs.
+    fn rights(&self) -> Access;
+
+    /// Does it to the elements at `target`. It does not panic.
+    ///
+    /// # Errors
+    /// The target is misaligned; nothing was done.
+    ///
+    /// # Safety
+    /// There are as [many](Self::len) bytes at `target`, mapped until this returns, and writable if the [rights](Self::rights)
+    /// say that it changes them; others may use them.
+    unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
+}
+
+/// The operation with its operands: what it uses is as long as its elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands {
-    pub(crate) op: AtomicOp,
-    pub(crate) datatype: Datatype,
-    pub(crate) kind: Kind,
-    pub(crate) operand: Segment,
-    pub(crate) compare: Segment,
-    pub(crate) result: Segment,
+    op: AtomicOp,
+    datatype: Datatype,
+    kind: Kind,
+    len: usize,
+    operand: Segment,
+    compare: Segment,
+    result: Segment,
 }
 
 impl Operands {
-    /// Does it to `len` bytes at `target`. What the operation uses is as long.
-    ///
-    /// # Safety
-    /// There are `len` bytes at `target`, mapped and writable until this returns; others may use them.
+    /// An operation on `len` bytes. The segments are lent until it is done, and as long where it uses them: no operand is used by
+    /// a read, no compare value by what does not compare, no result by what fetches nothing.
     #[inline]
-    pub(crate) unsafe fn apply(&self, target: *mut u8, len: usize) -> Result<(), Misaligned> {
-        let Self { op, datatype, kind, operand, compare, result } = *self;
+    pub(crate) fn new(
+        (op, datatype, kind): (AtomicOp, Datatype, Kind),
+        len: usize,
+        [operand, compare, result]: [Segment; 3],
+    ) -> Self {
         assert!(op == AtomicOp::Read || operand.len() == len, "an operand for each element");
         assert!(kind != Kind::Compare || compare.len() == len, "a compare value for each element");
         assert!(kind == Kind::Plain || result.len() == len, "room for each value");
+        Self { op, datatype, kind, len, operand, compare, result }
+    }
+}
+
+impl Operation for Operands {
+    #[inline]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn rights(&self) -> Access {
+        self.kind.rights(self.op)
+    }
+
+    #[inline]
+    unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned> {
+        let Self { op, datatype, kind, len, operand, compare, result } = *self;
         let into = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
         let count = len / datatype.size();
-        // SAFETY: the caller vouches for the target; the segments are lent to this operation and as long, as was just checked.
+        // SAFETY: the caller vouches for the target; the segments are lent to this operation, and as long as `new` found.
         unsafe { execute(op, datatype, target, operand.as_ptr(), compare.as_ptr(), into, count) }
     }
 }

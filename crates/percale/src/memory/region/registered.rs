@@ -8,7 +8,7 @@ use super::via::{Through, Via};
 use super::windows::Windows;
 use crate::completion::counter::Counter;
 use crate::device::Device;
-use crate::memory::atomic::{AtomicOp, Kind, Request};
+use crate::memory::atomic::Request;
 use crate::memory::kernel;
 use crate::memory::lease::Lease;
 use crate::memory::rundown::{Pin, Snapshot};
@@ -270,7 +270,7 @@ impl Registered {
     /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
     pub(crate) fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
         let len = request.len();
-        let offset = self.check(address, len as u64, atomic_rights(request.op, request.kind))?;
+        let offset = self.check(address, len as u64, request.kind.rights(request.op))?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
         if len == 0 {
             return Ok(());
@@ -295,14 +295,5 @@ impl Registered {
             return Err(Refusal::Fault); // A transfer would touch it with instructions of ours.
         }
         Ok(Lease::of(self, self.memory.slice(offset as usize, len as usize)))
-    }
-}
-
-/// The rights that an atomic operation needs: it changes, and what it fetches it learns.
-pub(crate) fn atomic_rights(op: AtomicOp, kind: Kind) -> Access {
-    match (op, kind) {
-        (AtomicOp::Read, _) => Access::REMOTE_FETCH,
-        (_, Kind::Plain) => Access::REMOTE_ATOMIC,
-        (_, Kind::Fetch | Kind::Compare) => Access::REMOTE_FETCH | Access::REMOTE_ATOMIC,
     }
 }

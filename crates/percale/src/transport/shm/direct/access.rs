@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::Side;
 use super::grantee::KeyPage;
 use super::grants::{Answer, Asked, GrantIndex, Grants};
-use super::reach::{Checked, Grant, Memory, Reach};
+use super::path::{Checked, DirectPath, Grant, Memory};
 use super::resolution::{Resolution, Status};
+use crate::memory::atomic::Operation;
 use crate::memory::region::Access;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::shm::death::Death;
@@ -39,7 +40,7 @@ pub(crate) enum DirectError {
 #[derive(Debug)]
 pub(in super::super) struct Initiator {
     grants: Grants,
-    reach: Reach,
+    path: DirectPath,
     /// The number of the key page.
     number: u32,
     /// The arenas' count when grants were last swept.
@@ -50,7 +51,7 @@ pub(in super::super) struct Initiator {
 
 impl Initiator {
     pub(super) fn new(pair: Arc<Pair>, side: usize, death: Arc<Death>) -> Self {
-        Self { grants: Grants::new(), reach: Reach::new(pair, side, death), number: 0, taken_back: 0, assists: 0 }
+        Self { grants: Grants::new(), path: DirectPath::new(pair, side, death), number: 0, taken_back: 0, assists: 0 }
     }
 
     /// The grants, by key.
@@ -73,8 +74,8 @@ impl Initiator {
 
     /// Forgets the grants that do not hold, and with them what they keep mapped.
     fn sweep(&mut self) {
-        let Self { grants, reach, .. } = self;
-        grants.sweep(|grant| reach.stands(grant));
+        let Self { grants, path, .. } = self;
+        grants.sweep(|grant| path.stands(grant));
     }
 
     /// An answer.
@@ -108,10 +109,10 @@ impl Initiator {
         arenas: &mut Arenas,
     ) -> Result<Answer, &'static str> {
         let number = resolution.page.get();
-        if self.reach.page().is_none() {
+        if self.path.page().is_none() {
             match arenas.mapping((number, Sharing::ReadOnly))? {
                 Given::Mapped(mapping) => {
-                    *self.reach.page() = Some(KeyPage::new(mapping).ok_or("a key page of the wrong size")?)
+                    self.path.is_shown(KeyPage::new(mapping).ok_or("a key page of the wrong size")?);
                 }
                 Given::Unmapped => return Ok(Answer::Executed),
                 Given::Not => return Err("a key page that was not handed over"),
@@ -122,7 +123,7 @@ impl Initiator {
             return Err("a second key page");
         }
         let entry = resolution.entry.get();
-        if let Some(page) = self.reach.page()
+        if let Some(page) = self.path.page()
             && let Err(error) = page.prepare(entry)
         {
             tracing::debug!(%error, "a key page cannot be read: accesses will be executed");
@@ -144,7 +145,7 @@ impl Initiator {
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
-            let (Some(cma), false) = (cma, self.reach.has_no_cma()) else { return Ok(Answer::Executed) };
+            let (Some(cma), false) = (cma, self.path.has_no_cma()) else { return Ok(Answer::Executed) };
             (Memory::Cma(cma, resolution.place.get()), None)
         };
         Ok(Answer::Granted(Grant {
@@ -168,7 +169,7 @@ impl Initiator {
     /// Whether atomic operations can be made directly.
     #[inline]
     pub(super) fn can_atomic(&self, grant: GrantIndex) -> bool {
-        self.grants.get(grant).is_some_and(Grant::can_atomic)
+        self.grants.get(grant).is_some_and(Grant::is_mapped)
     }
 
     /// Checks an access, and that the grant stands now; the grant's generation.
@@ -179,8 +180,8 @@ impl Initiator {
         len: usize,
         wanted: Access,
     ) -> Result<u64, DirectError> {
-        let (Checked { grant, .. }, reach) = self.check(grant, address, len, wanted)?;
-        if reach.stands(grant) { Ok(grant.generation) } else { Err(DirectError::Stale) }
+        let (Checked { grant, .. }, path) = self.check(grant, address, len, wanted)?;
+        if path.stands(grant) { Ok(grant.generation) } else { Err(DirectError::Stale) }
     }
 
     /// A number for a long access; never 0.
@@ -197,14 +198,14 @@ impl Initiator {
         address: u64,
         len: usize,
         wanted: Access,
-    ) -> Result<(Checked<'_>, &mut Reach), DirectError> {
-        let Self { grants, reach, .. } = self;
+    ) -> Result<(Checked<'_>, &mut DirectPath), DirectError> {
+        let Self { grants, path, .. } = self;
         let grant = grants.get(grant).ok_or(DirectError::Stale)?;
         match grant.check(address, len, wanted) {
-            Ok(checked) => Ok((checked, reach)),
+            Ok(checked) => Ok((checked, path)),
             // Where the grant does not hold, nothing follows: another region may have the key by now, with other rights and
             // another length.
-            Err(_) if !reach.stands(grant) => Err(DirectError::Stale),
+            Err(_) if !path.stands(grant) => Err(DirectError::Stale),
             Err(error) => Err(error),
         }
     }
@@ -218,68 +219,59 @@ impl Initiator {
         address: u64,
         len: usize,
         wanted: Access,
-    ) -> Option<(Checked<'_>, &mut Reach)> {
-        let Self { grants, reach, .. } = self;
+    ) -> Option<(Checked<'_>, &mut DirectPath)> {
+        let Self { grants, path, .. } = self;
         let grant = grants.last_grant(key)?;
         if grant.notifies && wanted.changes() {
             return None;
         }
-        Some((grant.check(address, len, wanted).ok()?, reach))
+        Some((grant.check(address, len, wanted).ok()?, path))
     }
 
     /// Writes `from` to the region, from `address` on.
     #[inline]
     pub(super) fn write(&mut self, grant: GrantIndex, address: u64, from: &Segments) -> Result<(), DirectError> {
-        let (checked, reach) = self.check(grant, address, from.len(), Access::REMOTE_WRITE)?;
-        reach.write(checked, from)
+        let (checked, path) = self.check(grant, address, from.len(), Access::REMOTE_WRITE)?;
+        path.write(checked, from)
     }
 
     /// Reads the region from `address` on, as much as `into` has room for.
     #[inline]
     pub(super) fn read(&mut self, grant: GrantIndex, address: u64, into: &Segments) -> Result<(), DirectError> {
-        let (checked, reach) = self.check(grant, address, into.len(), Access::REMOTE_READ)?;
-        reach.read(checked, into)
+        let (checked, path) = self.check(grant, address, into.len(), Access::REMOTE_READ)?;
+        path.read(checked, into)
     }
 
-    /// Lends `len` bytes of mapped memory to `operate`, under one announcement.
+    /// Does an atomic operation to mapped memory, under one announcement.
     #[inline]
-    pub(super) fn operate<R>(
+    pub(super) fn operate(
         &mut self,
         grant: GrantIndex,
         address: u64,
-        len: usize,
-        wanted: Access,
-        operate: impl FnOnce(*mut u8) -> R,
-    ) -> Result<R, DirectError> {
-        let (checked, reach) = self.check(grant, address, len, wanted)?;
-        reach.lend(checked, operate)
+        operation: &impl Operation,
+    ) -> Result<(), DirectError> {
+        let (checked, path) = self.check(grant, address, operation.len(), operation.rights())?;
+        path.operate(checked, operation)
     }
 
     /// As [`write`](Self::write), where it may be made in place. `None` if it may not, and if it failed.
     #[inline(always)]
     pub(super) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
-        let (checked, reach) = self.check_in_place(key, address, from.len(), Access::REMOTE_WRITE)?;
-        reach.write_one(checked, from).ok()
+        let (checked, path) = self.check_in_place(key, address, from.len(), Access::REMOTE_WRITE)?;
+        path.write_one(checked, from).ok()
     }
 
     /// As [`read`](Self::read), where it may be made in place. `None` if it may not, and if it failed.
     #[inline(always)]
     pub(super) fn read_in_place(&mut self, key: u64, address: u64, into: Segment) -> Option<()> {
-        let (checked, reach) = self.check_in_place(key, address, into.len(), Access::REMOTE_READ)?;
-        reach.read_one(checked, into).ok()
+        let (checked, path) = self.check_in_place(key, address, into.len(), Access::REMOTE_READ)?;
+        path.read_one(checked, into).ok()
     }
 
-    /// As [`operate`](Self::operate), where it may be made in place. `None` if it may not; then `operate` was not called.
+    /// As [`operate`](Self::operate), where it may be made in place. `None` if it may not; then nothing was done.
     #[inline(always)]
-    pub(super) fn operate_in_place<R>(
-        &mut self,
-        key: u64,
-        address: u64,
-        len: usize,
-        wanted: Access,
-        operate: impl FnOnce(*mut u8) -> R,
-    ) -> Option<R> {
-        let (checked, reach) = self.check_in_place(key, address, len, wanted)?;
-        reach.lend(checked, operate).ok()
+    pub(super) fn operate_in_place(&mut self, key: u64, address: u64, operation: &impl Operation) -> Option<()> {
+        let (checked, path) = self.check_in_place(key, address, operation.len(), operation.rights())?;
+        path.operate(checked, operation).ok()
     }
 }

@@ -3,7 +3,7 @@
 use super::LongAccess;
 use super::access::DirectError;
 use super::grants::{GrantIndex, Lookup};
-use crate::memory::region::Access;
+use crate::memory::atomic::Operation;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::shm::ShmLink;
 
@@ -62,18 +62,11 @@ impl ShmLink {
         self.initiator()?.read_in_place(key, address, into)
     }
 
-    /// As [`write_in_place`](Self::write_in_place), for what [`direct_atomic`](Self::direct_atomic) does. After `None`, `operate`
-    /// was not called.
+    /// As [`write_in_place`](Self::write_in_place), for what [`direct_atomic`](Self::direct_atomic) does. After `None` nothing was
+    /// done.
     #[inline(always)]
-    pub(crate) fn atomic_in_place<R>(
-        &mut self,
-        key: u64,
-        address: u64,
-        len: usize,
-        wanted: Access,
-        operate: impl FnOnce(*mut u8) -> R,
-    ) -> Option<R> {
-        self.initiator()?.operate_in_place(key, address, len, wanted, operate)
+    pub(crate) fn atomic_in_place(&mut self, key: u64, address: u64, operation: &impl Operation) -> Option<()> {
+        self.initiator()?.operate_in_place(key, address, operation)
     }
 
     /// Fills `into` from the region, from `address` on.
@@ -85,22 +78,18 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.read(grant, address, into)
     }
 
-    /// Calls `operate` with the place of `len` bytes of the region, from `address` on: mapped, writable, theirs until it returns.
-    /// All is made under one announcement, so that nothing is done twice; so it must be short, and must not panic. `wanted` says
-    /// which rights it needs; without REMOTE_WRITE it must only read.
+    /// Does an atomic operation to the region, from `address` on: all of it under one announcement, so that nothing is done twice.
     ///
     /// # Errors
-    /// As [`DirectError`] says; then `operate` was not called. `Fault` if the region [cannot](Self::grant_can_atomic).
+    /// As [`DirectError`] says; then nothing was done. `Fault` if the region [cannot](Self::grant_can_atomic).
     #[inline]
-    pub(crate) fn direct_atomic<R>(
+    pub(crate) fn direct_atomic(
         &mut self,
         grant: GrantIndex,
         address: u64,
-        len: usize,
-        wanted: Access,
-        operate: impl FnOnce(*mut u8) -> R,
-    ) -> Result<R, DirectError> {
-        self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, len, wanted, operate)
+        operation: &impl Operation,
+    ) -> Result<(), DirectError> {
+        self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, operation)
     }
 
     /// Makes an access of more than [`ASSISTED`](super::ASSISTED) bytes, which the target helps with if it makes progress. False if its

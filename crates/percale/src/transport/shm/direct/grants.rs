@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use super::ASKED;
-use super::reach::Grant;
+use super::path::Grant;
 
 /// Keys that are known at a time.
 pub(super) const KEYS: usize = 64 << 10;

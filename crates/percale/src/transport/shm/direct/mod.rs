@@ -8,7 +8,7 @@
 //!
 //! * `resolution`: the answer as it travels, and its checks
 //! * `grantee`: the target's record of the peer, with its key page; `target`: answers
-//! * `grants`: what the initiator knows, by key; `access`: its operations; `reach`: how their bytes move; `face`: what a link's
+//! * `grants`: what the initiator knows, by key; `access`: its operations; `path`: how their bytes move; `face`: what a link's
 //!   owner calls
 //! * `assist`: long accesses that the target helps with
 //!
@@ -26,7 +26,7 @@ mod assist;
 mod face;
 mod grantee;
 mod grants;
-mod reach;
+mod path;
 mod resolution;
 mod target;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{DirectError, GrantIndex, Lookup};
 use crate::domain::{Domain, DomainBuilder};
+use crate::memory::atomic::Word;
 use crate::memory::region::{Access, Region, Via};
 use crate::memory::sealed::allocate;
 use crate::memory::volatile::Segments;
@@ -90,6 +91,18 @@ impl Two {
         let into = Lent::new(vec![0xEE; len]);
         self.initiator.direct_read(grant, address, &into.whole())?;
         Ok(into.bytes())
+    }
+}
+
+impl Two {
+    /// Adds to a word; its value from before.
+    fn add(&mut self, key: u64, address: u64, addend: u64) -> Result<u64, DirectError> {
+        let grant = self.grant(key);
+        let (addend, before) = (Lent::new(addend.to_ne_bytes().to_vec()), Lent::new(vec![0; 8]));
+        let [addend, result] = [&addend, &before].map(|memory| memory.whole().as_slice()[0]);
+        let word = Word::new(addend, None, result).expect("words");
+        self.initiator.direct_atomic(grant, address, &word)?;
+        Ok(u64::from_ne_bytes(before.bytes().try_into().expect("a word")))
     }
 }
 

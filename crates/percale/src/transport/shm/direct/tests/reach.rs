@@ -1,9 +1,6 @@
 //! Reading and writing, rights and ranges.
 
-#![expect(
-    unsafe_code,
-    reason = "registers memory that is not there, and changes mapped memory; each block states its own reason"
-)]
+#![expect(unsafe_code, reason = "registers memory that is not there; each block states its own reason")]
 
 use super::*;
 use crate::completion::counter::Counter;
@@ -96,12 +93,9 @@ fn mr_050_mr_052_rights_are_kept() {
             (bytes_of(&readable), bytes_of(&writable)[..9].to_vec()),
             (vec![0; 64], vec![1, 1, 1, 1, 1, 1, 1, 1, 0])
         );
-        let (read, write) = (two.grant(readable.key()), two.grant(writable.key()));
-        assert_eq!(two.initiator.direct_atomic(read, 0, 8, Access::REMOTE_WRITE, |_| ()), Err(DirectError::Right));
-        assert_eq!(
-            two.initiator.direct_atomic(write, 0, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, |_| ()),
-            Err(DirectError::Right)
-        );
+        for region in [&readable, &writable] {
+            assert_eq!(two.add(region.key(), 0, 1), Err(DirectError::Right));
+        }
         // Not remote at all: nothing is told of where it lies.
         let local = two.region(64, mapped, Access::READ | Access::WRITE);
         assert_eq!(two.look_up(local.key()), Lookup::Executed);
@@ -147,23 +141,68 @@ fn a_counted_region_asks_to_be_told() {
 }
 
 #[test]
-fn an_atomic_operation_gets_the_targets_own_word() {
+fn an_atomic_operation_changes_the_targets_own_word() {
     let mut two = Two::new(false);
-    let region = two.region(64, true, BOTH);
-    let grant = two.grant(region.key());
-    let add = |word: *mut u8| {
-        // SAFETY: mapped, writable, eight bytes, aligned as the allocation is.
-        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(word.cast()) };
-        word.fetch_add(5, std::sync::atomic::Ordering::SeqCst)
-    };
-    assert_eq!(two.initiator.direct_atomic(grant, 8, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, add), Ok(0));
-    assert_eq!(two.initiator.direct_atomic(grant, 8, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, add), Ok(5));
+    let region = two.region(64, true, BOTH | Access::REMOTE_FETCH | Access::REMOTE_ATOMIC);
+    assert_eq!((two.add(region.key(), 8, 5), two.add(region.key(), 8, 5)), (Ok(0), Ok(5)));
     assert_eq!(bytes_of(&region)[8], 10);
-    let never = |_| unreachable!("not allowed");
-    assert_eq!(
-        two.initiator.direct_atomic(grant, 57, 8, Access::REMOTE_READ | Access::REMOTE_WRITE, never),
-        Err(DirectError::Range)
-    );
+    assert_eq!(two.add(region.key(), 57, 5), Err(DirectError::Range));
+    assert_eq!(two.add(region.key(), 12, 5), Err(DirectError::Misaligned));
+    assert_eq!(bytes_of(&region)[12..], [0; 52]);
+}
+
+/// What is made in place: the bytes that a read finds, a write's, and the value from before of an addition. `None` as there.
+fn in_place(two: &mut Two, key: u64, address: u64) -> [Option<Vec<u8>>; 3] {
+    let (from, into) = (Lent::new(vec![9; 8]), Lent::new(vec![0xEE; 8]));
+    let read = two.initiator.read_in_place(key, address, into.whole().as_slice()[0]).map(|()| into.bytes());
+    let written = two.initiator.write_in_place(key, address, from.whole().as_slice()[0]).map(|()| from.bytes());
+    let (one, before) = (Lent::new(1_u64.to_ne_bytes().to_vec()), Lent::new(vec![0xEE; 8]));
+    let [one, result] = [&one, &before].map(|memory| memory.whole().as_slice()[0]);
+    let word = Word::new(one, None, result).unwrap();
+    let added = two.initiator.atomic_in_place(key, address, &word).map(|()| before.bytes());
+    [read, written, added]
+}
+
+#[test]
+fn what_is_made_in_place_is_checked_as_all_else() {
+    let all = BOTH | Access::REMOTE_FETCH | Access::REMOTE_ATOMIC;
+    let (zeroes, nines) = (Some(vec![0; 8]), Some(vec![9; 8]));
+    for mapped in MAPPED_AND_NOT {
+        let mut two = Two::new(true);
+        let [readable, whole] = [Access::REMOTE_READ, all].map(|access| two.region(64, mapped, access));
+        let added = mapped.then(|| vec![9; 8]);
+        assert_eq!(in_place(&mut two, whole.key(), 0), [None, None, None], "never asked for");
+        two.grant(whole.key());
+        assert_eq!(in_place(&mut two, whole.key(), 0), [zeroes.clone(), nines.clone(), added.clone()]);
+        assert_eq!(in_place(&mut two, whole.key(), 57), [None, None, None], "out of range");
+        assert_eq!(in_place(&mut two, whole.key(), u64::MAX), [None, None, None], "out of range");
+        assert_eq!(in_place(&mut two, readable.key(), 0), [None, None, None], "not the last key");
+        two.grant(readable.key());
+        assert_eq!(in_place(&mut two, readable.key(), 0), [zeroes.clone(), None, None], "no right");
+        // Closed: the grant is stale.
+        two.grant(whole.key());
+        assert_eq!(bytes_of(&whole)[0], 9 + u8::from(mapped));
+        let key = whole.key();
+        let _memory = whole.close().unwrap();
+        assert_eq!(in_place(&mut two, key, 0), [None, None, None]);
+    }
+    // Of a region that counts, the target wants to hear: only a read is made in place.
+    let mut two = Two::new(true);
+    let counted = two.domain.registration(all).counter(&Arc::new(Counter::new())).own(allocate(64).unwrap()).unwrap();
+    two.grant(counted.key());
+    assert_eq!(in_place(&mut two, counted.key(), 0), [zeroes, None, None]);
+    // Memory that is not there, and a peer that is gone.
+    // SAFETY: nobody follows it but the kernel, which refuses.
+    let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
+    // SAFETY: not backed, so only the kernel touches it.
+    let region = unsafe { two.domain.registration(all).raw(&[nowhere], false) }.unwrap();
+    two.grant(region.key());
+    assert_eq!(in_place(&mut two, region.key(), 0), [None, None, None]);
+    let ordinary = two.region(64, false, all);
+    two.grant(ordinary.key());
+    assert_eq!(in_place(&mut two, ordinary.key(), 0)[1], nines);
+    two.initiator.death().set_dead("killed");
+    assert_eq!(in_place(&mut two, ordinary.key(), 0), [None, None, None]);
 }
 
 #[test]

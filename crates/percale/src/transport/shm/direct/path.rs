@@ -13,6 +13,7 @@ use zerocopy::FromBytes;
 
 use super::access::DirectError;
 use super::grantee::KeyPage;
+use crate::memory::atomic::{Misaligned, Operation};
 use crate::memory::mapping::Mapping;
 use crate::memory::region::Access;
 use crate::memory::rundown::Announcer;
@@ -73,16 +74,16 @@ impl Grant {
         }
     }
 
-    /// Whether atomic operations can be made directly.
+    /// Whether our own loads and stores path it.
     #[inline]
-    pub(super) const fn can_atomic(&self) -> bool {
+    pub(super) const fn is_mapped(&self) -> bool {
         matches!(self.memory, Memory::Mapped(_))
     }
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct DirectPath {
     announcer: Announcer,
     page: Option<KeyPage>,
     pair: Arc<Pair>,
@@ -92,15 +93,21 @@ pub(super) struct Reach {
     no_cma: bool,
 }
 
-impl Reach {
+impl DirectPath {
     pub(super) fn new(pair: Arc<Pair>, side: usize, death: Arc<Death>) -> Self {
         Self { announcer: Announcer::default(), page: None, pair, side, death, no_cma: false }
     }
 
     /// The key page that the peer shows us, once it did.
     #[inline]
-    pub(super) const fn page(&mut self) -> &mut Option<KeyPage> {
-        &mut self.page
+    pub(super) const fn page(&self) -> Option<&KeyPage> {
+        self.page.as_ref()
+    }
+
+    /// The peer shows us a key page, its first and only one.
+    pub(super) fn is_shown(&mut self, page: KeyPage) {
+        debug_assert!(self.page.is_none(), "grants name entries of the one page");
+        self.page = Some(page);
     }
 
     /// Whether the kernel ever refused to copy.
@@ -135,7 +142,7 @@ impl Reach {
     /// As [`write`](Self::write), of one segment.
     #[inline(always)]
     pub(super) fn write_one(&mut self, checked: Checked<'_>, from: Segment) -> Result<(), DirectError> {
-        if !checked.grant.can_atomic() || from.len() > MAPPED_PIECE {
+        if !checked.grant.is_mapped() || from.len() > MAPPED_PIECE {
             return self.far(checked, Direction::Write, from);
         }
         self.lend(checked, |to| {
@@ -148,7 +155,7 @@ impl Reach {
     /// As [`read`](Self::read), of one segment.
     #[inline(always)]
     pub(super) fn read_one(&mut self, checked: Checked<'_>, into: Segment) -> Result<(), DirectError> {
-        if !checked.grant.can_atomic() || into.len() > MAPPED_PIECE {
+        if !checked.grant.is_mapped() || into.len() > MAPPED_PIECE {
             return self.far(checked, Direction::Read, into);
         }
         self.lend(checked, |from| {
@@ -157,16 +164,23 @@ impl Reach {
         })
     }
 
-    /// Calls `operate` with the place in the mapping, under one announcement. `Fault` if it is not mapped.
+    /// Does an atomic operation, which was checked for its length and rights. `Fault` if the memory is not mapped.
     #[inline(always)]
-    pub(super) fn lend<R>(
-        &mut self,
-        checked: Checked<'_>,
-        operate: impl FnOnce(*mut u8) -> R,
-    ) -> Result<R, DirectError> {
+    pub(super) fn operate(&mut self, checked: Checked<'_>, operation: &impl Operation) -> Result<(), DirectError> {
+        let done = self.lend(checked, |target| {
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions whose rights let it be changed
+            // are mapped for writing.
+            unsafe { operation.apply(target) }
+        })?;
+        done.map_err(|Misaligned| DirectError::Misaligned)
+    }
+
+    /// Calls `access` with the place in the mapping, under one announcement. `Fault` if it is not mapped.
+    #[inline(always)]
+    fn lend<R>(&mut self, checked: Checked<'_>, access: impl FnOnce(*mut u8) -> R) -> Result<R, DirectError> {
         let Memory::Mapped(memory) = checked.grant.memory else { return Err(DirectError::Fault) };
         let at = memory.as_ptr().wrapping_add(checked.offset);
-        self.announced(checked, || operate(at))
+        self.announced(checked, || access(at))
     }
 
     /// Makes an access, if the grant holds. It must not panic, nor take longer than a revoker may wait.
@@ -204,7 +218,7 @@ impl Reach {
         let grant = checked.grant;
         let entry = self.page.as_ref().and_then(|page| page.entry(grant.entry)).ok_or(DirectError::Stale)?;
         let line = self.pair.announcements(self.side);
-        let most = if grant.can_atomic() { MAPPED_PIECE } else { CMA_PIECE };
+        let most = if grant.is_mapped() { MAPPED_PIECE } else { CMA_PIECE };
         let mut done = 0;
         self.announcer.enter(line);
         let copied = loop {
