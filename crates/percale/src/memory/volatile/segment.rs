@@ -252,37 +252,31 @@ impl Segments {
         done
     }
 
-    /// Calls `f` with `prefix` followed by the segments from `offset` on, as the kernel's vectors for sending.
-    pub fn with_io_slices<R>(&self, prefix: &[u8], offset: usize, f: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
+    /// Calls `f`, which hands them to the kernel and nobody else, with `prefix` and these segments as vectors for sending.
+    pub fn with_io_slices<R>(&self, prefix: &[u8], f: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
         let mut vectors = [IoSlice::new(&[]); IOV_LIMIT + 1];
         let mut count = 0;
         if !prefix.is_empty() {
             vectors[0] = IoSlice::new(prefix);
             count = 1;
         }
-        for piece in self.slice(offset, usize::MAX).as_slice() {
+        // One without bytes may be without an address, too.
+        for piece in self.as_slice().iter().filter(|piece| !piece.is_empty()) {
             // SAFETY: the memory is readable until the operation completes; the slice goes to the kernel only, which
-            // does not care whether a peer writes it meanwhile.
+            // does not care whether a peer writes it meanwhile (`f` is the socket's, which looks at none of it).
             vectors[count] = IoSlice::new(unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) });
             count += 1;
         }
         f(&vectors[..count])
     }
 
-    /// Calls `f` with the segments from `offset` on, at most `len` bytes, followed by `tail`, as the kernel's vectors
-    /// for receiving.
-    pub fn with_io_slices_mut<R>(
-        &self,
-        offset: usize,
-        len: usize,
-        tail: &mut [u8],
-        f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
-    ) -> R {
+    /// Calls `f`, which hands them to the kernel and nobody else, with these segments and `tail` as vectors for receiving.
+    pub fn with_io_slices_mut<R>(&self, tail: &mut [u8], f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R) -> R {
         let mut vectors: [IoSliceMut<'_>; IOV_LIMIT + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut count = 0;
-        for piece in self.slice(offset, len).as_slice() {
-            // SAFETY: the memory is writable and the operation's alone until it completes; the slice goes to the
-            // kernel only and ends before `f` returns.
+        for piece in self.as_slice().iter().filter(|piece| !piece.is_empty()) {
+            // SAFETY: the memory is writable until the operation completes; the slice goes to the kernel only, which does
+            // not care whether a peer writes it meanwhile (as above), and ends before `f` returns.
             vectors[count] = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(piece.ptr, piece.len) });
             count += 1;
         }

@@ -1,12 +1,11 @@
 //! The receiving half, fed with arbitrary bytes.
 
-use std::io::{IoSlice, IoSliceMut};
-
 use rustix::io::Errno;
 
 use super::buffers::with_scratch;
 use super::inbound::Inbound;
 use super::socket::Stream;
+use crate::memory::volatile::{Segments, View};
 use crate::transport::Broken;
 use crate::transport::stream::Pulls;
 use crate::transport::testing::{Lent, Notes};
@@ -20,23 +19,20 @@ pub(super) struct Pieces<'a> {
 }
 
 impl Stream for Pieces<'_> {
-    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
         if self.bytes.is_empty() {
             return Err(Errno::AGAIN);
         }
         let length = usize::from(self.lengths[self.turn % self.lengths.len()]) + 1;
         self.turn += 1;
-        let mut done = 0;
-        for piece in into {
-            let n = piece.len().min(length - done).min(self.bytes.len());
-            piece[..n].copy_from_slice(&self.bytes[..n]);
-            self.bytes = &self.bytes[n..];
-            done += n;
-        }
+        let piece = &self.bytes[..length.min(self.bytes.len())];
+        let placed = View::of(piece).copy_into(into, 0);
+        let done = placed + View::of(&piece[placed..]).read_into(tail);
+        self.bytes = &self.bytes[done..];
         Ok(done)
     }
 
-    fn write(&mut self, _from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    fn write(&mut self, _prefix: &[u8], _from: &Segments) -> Result<usize, Errno> {
         Err(Errno::AGAIN)
     }
 }

@@ -8,8 +8,6 @@
 //! Everything is checked before it is used: the head by its check word, its length by the limit of its kind, `Data` by
 //! the table of pulls. After an error nothing more is read: the stream has lost its place.
 
-use std::io::IoSliceMut;
-
 use rustix::io::Errno;
 use zerocopy::FromBytes;
 
@@ -87,7 +85,7 @@ impl Inbound {
                 let room = if pulls.is_empty() && !self.long { SCRATCH_BYTES } else { TAIL_BYTES };
                 let into = &mut scratch[self.carried..room];
                 let asked = into.len();
-                (from.read(&mut [IoSliceMut::new(into)]), asked)
+                (from.read_one(into), asked)
             };
             let received = match result {
                 Ok(0) => return Err(self.ended()),
@@ -124,7 +122,7 @@ impl Inbound {
         let placed = body.placed();
         let tail = &mut scratch[..(body.excess() + TAIL_BYTES).min(SCRATCH_BYTES)];
         let asked = placed + tail.len();
-        (into.with_io_slices_mut(body.done, placed, tail, |vectors| from.read(vectors)), asked)
+        (from.read(&into.slice(body.done, placed), tail), asked)
     }
 
     /// Deals with `received` bytes: first those of the payload that is arriving, then frames in the scratch.

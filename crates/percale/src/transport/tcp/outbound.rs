@@ -18,7 +18,6 @@
 //!
 //! A write error only stops sending: the link first delivers what still comes, then breaks.
 
-use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -106,11 +105,11 @@ impl DataFrame {
         let offset = self.done.saturating_sub(HEAD_BYTES);
         if self.void {
             let zeros = &ZEROS[..ZEROS.len().min(self.payload.len() - offset)];
-            let result = to.write(&[IoSlice::new(prefix), IoSlice::new(zeros)]);
+            let result = Segments::lend(zeros, |zeros| to.write(prefix, zeros));
             return Some((prefix.len() + zeros.len(), result));
         }
         let (payload, _held) = self.payload.enter()?;
-        Some((self.rest(), payload.with_io_slices(prefix, offset, |vectors| to.write(vectors))))
+        Some((self.rest(), to.write(prefix, &payload.slice(offset, usize::MAX))))
     }
 }
 
@@ -352,7 +351,7 @@ impl Outbound {
             let offset = sent.saturating_sub(prefix.len());
             let prefix = &prefix[sent.min(prefix.len())..];
             let piece = payload.slice(offset, piece_bytes(payload.len()));
-            let result = piece.with_io_slices(prefix, 0, |vectors| to.write(vectors));
+            let result = to.write(prefix, &piece);
             sent += self.account(result, prefix.len() + piece.len());
         }
         sent

@@ -1,29 +1,30 @@
 //! The socket under a link: its options, and its errors in the words of [`Broken`].
 
-use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TcpOptions;
 use super::unanswered::Patience;
+use crate::memory::volatile::Segments;
 use crate::transport::Broken;
 
-/// A byte stream that never blocks.
+/// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
+/// are the link's own bytes.
 pub trait Stream {
-    /// Receives what is there, 0 at its end.
+    /// Receives what is there, into the segments and then into `tail`; 0 at its end.
     ///
     /// # Errors
     /// `AGAIN` if nothing is there; else the stream is broken.
-    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno>;
+    fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Sends as much as there is room for.
+    /// Sends as much as there is room for, of `prefix` and then of the segments.
     ///
     /// # Errors
     /// `AGAIN` if there is no room; else the stream is broken.
-    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno>;
+    fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno>;
 
     /// Whether it needs nobody's attention: what was sent arrives without us, and there is nothing to be read that no
     /// descriptor tells of.
@@ -37,12 +38,20 @@ pub trait Stream {
         None
     }
 
-    /// As [`write`](Self::write), for a single range.
+    /// As [`read`](Self::read), into bytes of the link alone.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn read_one(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        self.read(&Segments::EMPTY, into)
+    }
+
+    /// As [`write`](Self::write), of bytes of the link alone.
     ///
     /// # Errors
     /// As `write`.
     fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
-        self.write(&[IoSlice::new(from)])
+        self.write(from, &Segments::EMPTY)
     }
 }
 
@@ -87,18 +96,22 @@ impl AsFd for Socket {
 
 impl Stream for Socket {
     #[inline]
-    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        match into {
-            [only] => rustix::net::recv(&self.fd, &mut **only, rustix::net::RecvFlags::DONTWAIT).map(|(n, _)| n),
-            several => rustix::io::readv(&self.fd, several),
-        }
+    fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
+        into.with_io_slices_mut(tail, |vectors| rustix::io::readv(&self.fd, vectors))
     }
 
     #[inline]
-    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno> {
         // Not writev: in a program that is not ours SIGPIPE may be deadly.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(&self.fd, from, &mut SendAncillaryBuffer::default(), flags)
+        from.with_io_slices(prefix, |vectors| {
+            rustix::net::sendmsg(&self.fd, vectors, &mut SendAncillaryBuffer::default(), flags)
+        })
+    }
+
+    #[inline]
+    fn read_one(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n)
     }
 
     #[inline]

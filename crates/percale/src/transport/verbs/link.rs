@@ -79,7 +79,7 @@ impl VerbsLink {
             }
             self.stream_mut().look();
             // Reading takes completions and gives credits back, so that both sides get on.
-            let read = self.stream_mut().read(&mut [io::IoSliceMut::new(&mut scrap)]);
+            let read = self.stream_mut().read_one(&mut scrap);
             match read {
                 Err(rustix::io::Errno::AGAIN) if self.stream().is_over() => return false,
                 Err(rustix::io::Errno::AGAIN) => std::thread::sleep(LOOK_AGAIN),

@@ -14,7 +14,7 @@ use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use crate::memory::forked::forked;
 use crate::memory::mapping::{self, Mapping};
-use crate::memory::volatile::{Segment, View};
+use crate::memory::volatile::{Segment, Segments, View};
 
 bitflags! {
     /// What may be done to a region or through a window. Reading by the device that it is registered with is always allowed.
@@ -94,9 +94,14 @@ impl MemoryRegion {
 
     /// Copies its bytes from `offset` on, at most `len`, to `to`; how many.
     pub fn copy_out(&self, offset: usize, len: usize, to: &mut [u8]) -> usize {
+        self.view(offset, len).read_into(to)
+    }
+
+    /// Its bytes from `offset` on, at most `len`.
+    pub(super) fn view(&self, offset: usize, len: usize) -> View<'_> {
         let len = len.min(self.len().saturating_sub(offset));
         // SAFETY: the range lies within the mapping, which lives as long as this; a view may be written by others meanwhile.
-        unsafe { View::new(self.as_ptr().wrapping_add(offset), len) }.read_into(to)
+        unsafe { View::new(self.as_ptr().wrapping_add(offset), len) }
     }
 
     /// Copies to its bytes from `offset` on, at most `len`; how many.
@@ -105,6 +110,15 @@ impl MemoryRegion {
         // SAFETY: the range lies within the mapping, which lives as long as this, and is lent for this call.
         let to = unsafe { Segment::new(self.as_ptr().wrapping_add(offset), len) };
         View::of(from).copy_to_one(to)
+    }
+
+    /// As [`copy_in`](Self::copy_in), of an operation's bytes from `at` on.
+    pub(super) fn gather(&self, from: &Segments, at: usize, offset: usize, len: usize) -> usize {
+        let from = from.slice(at, len.min(self.len().saturating_sub(offset)));
+        // SAFETY: so many bytes lie within the mapping, which lives as long as this; it is no operation's memory, so the two do
+        // not overlap.
+        unsafe { from.copy_in_pieces(self.as_ptr().wrapping_add(offset), from.len()) };
+        from.len()
     }
 
     /// A part of it, for a request; `None` if it is not all in it.

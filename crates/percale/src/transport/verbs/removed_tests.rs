@@ -56,12 +56,12 @@ fn exchange(one: &mut Wire, two: &mut Wire) -> Result<(), Broken> {
     loop {
         one.look();
         two.look();
-        sent = sent || one.write(&[IoSlice::new(&[7])]) == Ok(1);
-        if two.read(&mut [IoSliceMut::new(&mut byte)]) == Ok(1) {
+        sent = sent || one.write_one(&[7]) == Ok(1);
+        if two.read_one(&mut byte) == Ok(1) {
             assert!(sent && byte == [7]);
             return Ok(());
         }
-        _ = one.read(&mut [IoSliceMut::new(&mut [0])]);
+        _ = one.read_one(&mut [0]);
         if let Some(why) = one.failure().or(two.failure()) {
             return Err(why.clone());
         }

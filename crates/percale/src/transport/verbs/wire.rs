@@ -13,7 +13,7 @@
 //! Everything that the device or the peer says is checked: which slot, how many bytes, how many credits.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ use rustix::net::RecvFlags;
 use super::credit::{Credits, NOTES, RECEIVES, SENDS};
 use super::region::Rights;
 use super::{Adapter, Completion, CompletionChannel, CompletionQueue, End, MemoryRegion, PairSize, QueuePair, abi};
+use crate::memory::volatile::Segments;
 use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
 
@@ -341,22 +342,23 @@ const fn receive_offset(slot: usize) -> usize {
 }
 
 impl Stream for Wire {
-    fn read(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
         let came = self.take();
-        let mut done = 0;
-        'filled: for to in into {
-            let mut at = 0;
-            while at < to.len() {
-                let Some(&(slot, len)) = self.arrived.front() else { break 'filled };
-                let from = receive_offset(slot) + self.taken;
-                let copied = self.pair.buffers().copy_out(from, len - self.taken, &mut to[at..]);
-                (at, done, self.taken) = (at + copied, done + copied, self.taken + copied);
-                if self.taken == len {
-                    self.arrived.pop_front();
-                    self.taken = 0;
-                    self.repost(slot);
-                    self.credits.read();
-                }
+        let (mut done, room) = (0, into.len() + tail.len());
+        while done < room
+            && let Some(&(slot, len)) = self.arrived.front()
+        {
+            let bytes = self.pair.buffers().view(receive_offset(slot) + self.taken, len - self.taken);
+            let copied = match done.checked_sub(into.len()) {
+                None => bytes.copy_into(into, done),
+                Some(at) => bytes.read_into(&mut tail[at..]),
+            };
+            (done, self.taken) = (done + copied, self.taken + copied);
+            if self.taken == len {
+                self.arrived.pop_front();
+                self.taken = 0;
+                self.repost(slot);
+                self.credits.read();
             }
         }
         self.give_back();
@@ -376,32 +378,22 @@ impl Stream for Wire {
         }
     }
 
-    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno> {
         if !self.credits.has_room() {
             self.take();
         }
-        let (mut done, mut filled) = (0, 0);
-        for piece in from {
-            let mut rest: &[u8] = piece;
-            while !rest.is_empty() {
-                if self.failed.is_some() {
-                    return Err(self.error());
-                }
-                if !self.credits.has_room() {
-                    return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
-                }
-                let copied =
-                    self.pair.buffers().copy_in(rest, ring(self.credits.next()) * SLOT + filled, SLOT - filled);
-                (rest, filled) = (&rest[copied..], filled + copied);
-                if filled == SLOT {
-                    if !self.send_slot(filled) {
-                        return Err(self.error());
-                    }
-                    (done, filled) = (done + filled, 0);
-                }
+        let (mut done, all) = (0, prefix.len() + from.len());
+        while done < all {
+            if self.failed.is_some() {
+                return Err(self.error());
             }
-        }
-        if filled > 0 {
+            if !self.credits.has_room() {
+                return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
+            }
+            let (buffers, slot) = (self.pair.buffers(), ring(self.credits.next()) * SLOT);
+            let front = buffers.copy_in(&prefix[done.min(prefix.len())..], slot, SLOT);
+            let at = (done + front).saturating_sub(prefix.len());
+            let filled = front + buffers.gather(from, at, slot + front, SLOT - front);
             if !self.send_slot(filled) {
                 return Err(self.error());
             }

@@ -36,8 +36,7 @@ fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 
 fn read(wire: &mut Wire, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
-    let mut buffers = [IoSliceMut::new(&mut bytes)];
-    let read = until(|| match wire.read(&mut buffers) {
+    let read = until(|| match wire.read_one(&mut bytes) {
         Err(Errno::AGAIN) => None,
         result => Some(result),
     })?;
@@ -64,13 +63,14 @@ fn a_stream_longer_than_all_credits_arrives_in_order_both_ways() {
             piece = piece * 7 % 30_011 + 1;
             let bytes: Vec<u8> = (sent[side]..total.min(sent[side] + piece)).map(byte).collect();
             let (first, second) = bytes.split_at(bytes.len() / 3);
-            match wire.write(&[IoSlice::new(first), IoSlice::new(second)]) {
+            match Segments::lend(second, |second| wire.write(first, second)) {
                 Ok(written) => sent[side] += written,
                 Err(error) => assert_eq!(error, Errno::AGAIN),
             }
             // The second side reads less eagerly, so that credits run out.
             let mut into = vec![0; if side == 0 { 20_000 } else { piece / 2 + 1 }];
-            match wire.read(&mut [IoSliceMut::new(&mut into)]) {
+            let (front, tail) = into.split_at_mut(piece / 3);
+            match Segments::lend_mut(front, |front| wire.read(front, tail)) {
                 Ok(read) => {
                     let place = &mut got[side];
                     assert!(
@@ -96,7 +96,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
     let mut sent = 0;
-    until(|| match one.write(&[IoSlice::new(&[1; 100])]) {
+    until(|| match one.write_one(&[1; 100]) {
         Ok(written) => {
             sent += written;
             None
@@ -107,7 +107,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
         }
     });
     assert_eq!(sent, 100 * CREDITS, "a message costs a credit, however short");
-    assert_eq!(one.write(&[IoSlice::new(&[1])]), Err(Errno::AGAIN));
+    assert_eq!(one.write_one(&[1]), Err(Errno::AGAIN));
     let mut got = 0;
     while got < sent {
         got += read(&mut two, 1000).expect("bytes").len();
@@ -116,7 +116,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
         one.take();
         one.credits.has_room().then_some(())
     });
-    assert_eq!(one.write(&[IoSlice::new(&[1])]), Ok(1));
+    assert_eq!(one.write_one(&[1]), Ok(1));
 }
 
 /// Nobody is woken for what is left in the queue: what came behind many acknowledgements is read at once.
@@ -126,18 +126,18 @@ fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
     let (mut one, mut two) = wires(&adapter);
     const MANY: usize = SENDS - 4;
     for _ in 0..MANY {
-        assert_eq!(one.write(&[IoSlice::new(&[1])]), Ok(1));
+        assert_eq!(one.write_one(&[1]), Ok(1));
     }
     until(|| {
         two.take();
         (two.arrived.len() == MANY).then_some(())
     });
-    assert_eq!(two.write(&[IoSlice::new(&[2])]), Ok(1));
+    assert_eq!(two.write_one(&[2]), Ok(1));
     until(|| {
         two.take();
         two.credits.is_calm().then_some(())
     });
-    assert_eq!(one.read(&mut [IoSliceMut::new(&mut [0; 8])]), Ok(1), "the peer's device has acknowledged it");
+    assert_eq!(one.read_one(&mut [0; 8]), Ok(1), "the peer's device has acknowledged it");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
     let Some(adapter) = adapter() else { return };
     let (mut one, _two) = wires(&adapter);
     for len in [100, 50] {
-        assert_eq!(one.write(&[IoSlice::new(&vec![1; len])]), Ok(len));
+        assert_eq!(one.write_one(&vec![1; len]), Ok(len));
     }
     // Before its own device has said anything.
     let read = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: Some(1), invalidated: None };
@@ -162,7 +162,7 @@ fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
 fn what_was_sent_before_the_end_is_read_before_the_end() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
-    assert_eq!(one.write(&[IoSlice::new(b"last words")]), Ok(10));
+    assert_eq!(one.write_one(b"last words"), Ok(10));
     until(|| {
         one.take();
         one.credits.is_calm().then_some(())
@@ -183,7 +183,7 @@ fn a_pair_in_error_ends_the_stream_with_a_reason() {
     one.pair.fail().expect("a failed pair");
     assert_eq!(read(&mut one, 1), Err(Errno::CONNRESET));
     assert!(matches!(one.failure(), Some(Broken::Died(_))), "{:?}", one.failure());
-    assert_eq!(one.write(&[IoSlice::new(&[1])]), Err(Errno::CONNRESET));
+    assert_eq!(one.write_one(&[1]), Err(Errno::CONNRESET));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_peer_whose_device_is_silent_is_given_up() {
     // Its queue pair goes, but not the connection that would tell.
     let connection = two.watched.take();
     drop(two);
-    assert_eq!(one.write(&[IoSlice::new(&[1; 10])]), Ok(10));
+    assert_eq!(one.write_one(&[1; 10]), Ok(10));
     assert_eq!(read(&mut one, 1), Err(Errno::TIMEDOUT));
     assert!(matches!(one.failure(), Some(Broken::Timeout(_))), "{:?}", one.failure());
     drop(connection);

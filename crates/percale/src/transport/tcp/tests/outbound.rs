@@ -1,7 +1,6 @@
 //! How writes are put together, on a stream that takes as much as it is told to.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
 
 use rustix::io::Errno;
 
@@ -18,22 +17,19 @@ pub(in crate::transport::tcp) struct Slow {
 }
 
 impl Stream for Slow {
-    fn read(&mut self, _into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    fn read(&mut self, _into: &Segments, _tail: &mut [u8]) -> Result<usize, Errno> {
         Err(Errno::AGAIN)
     }
 
-    fn write(&mut self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let all: usize = from.iter().map(|piece| piece.len()).sum();
+    fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno> {
+        let all = prefix.len() + from.len();
         let room = self.room.pop_front().unwrap_or(usize::MAX).min(all);
         if room == 0 && all > 0 {
             return Err(Errno::AGAIN);
         }
-        let mut left = room;
-        for piece in from {
-            let n = left.min(piece.len());
-            self.bytes.extend(&piece[..n]);
-            left -= n;
-        }
+        let front = room.min(prefix.len());
+        self.bytes.extend(&prefix[..front]);
+        self.bytes.extend(from.slice(0, room - front).to_vec());
         self.writes.push(room);
         Ok(room)
     }
