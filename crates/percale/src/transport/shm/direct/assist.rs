@@ -22,7 +22,7 @@ use crate::memory::region::{Access, Keys, Via};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::PullError;
 use crate::transport::shm::sync::{AtomicU64, Ordering};
-use crate::transport::shm::transfer::{Arenas, Cma, Way};
+use crate::transport::shm::transfer::{Arenas, Cma, Told, Way};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// Accesses longer than this are worth a message to the target.
@@ -223,14 +223,10 @@ impl Help {
         }
         // Memory that only the kernel may touch is refused here.
         let Ok(region) = region.lease(head.tag, len, wanted) else { return Ok(None) };
-        let way = match arenas.find(request.arena.get(), request.place.get(), len)? {
-            Some(remote) => Way::Mapped(remote),
-            None => match cma {
-                Some(cma) if request.arena.get() == 0 => Way::Cma(cma, request.place.get()),
-                _ => return Ok(None),
-            },
-        };
-        Ok(Some(Self { number: head.id, region, way, writes }))
+        let (arena, place) = (request.arena.get(), request.place.get());
+        let told = Told { pieces: 1, arena, offset: place, address: if arena == 0 { place } else { 0 } };
+        let way = Way::to(&told, len, arenas, cma)?;
+        Ok(way.exists().then_some(Self { number: head.id, region, way, writes }))
     }
 
     /// Claims a chunk and copies it. False if nothing is left for us, or we could not copy: then no more is claimed.

@@ -28,7 +28,8 @@
 //! # Memory that can be revoked
 //! Its owner alone copies: a destination is then not named in the request, nor a source in the offer, so the other side has
 //! no way to it. Each copy of a chunk enters the lease. If that fails, the side says REVOKED in the slot; in frames, the
-//! puller throws away what comes, and the pusher sends one empty `Data` frame at the offset [`GONE`].
+//! puller throws away what comes, and the pusher sends one empty `Data` frame at the offset
+//! [`GONE`](crate::wire::head::GONE).
 
 mod arenas;
 mod claim;
@@ -50,7 +51,7 @@ pub(super) use self::cma::{Cma, Direction};
 pub(super) use self::pull::has_let_go;
 use self::pull::{Pull, Waiting};
 use self::push::Push;
-pub(super) use self::way::Way;
+pub(super) use self::way::{Told, Way};
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
 use super::sync::Ordering;
@@ -71,9 +72,6 @@ const MAPPED_SHARED: u64 = 32 << 10;
 const CMA_SHARED: u64 = 32 << 10;
 /// Otherwise it helps when the pusher has not finished after this.
 const HELP_AFTER: Duration = Duration::from_micros(30);
-
-/// The offset of a `Data` frame that says that no more will come.
-const GONE: u64 = u64::MAX;
 
 /// What the pusher says in a slot.
 mod pusher {

@@ -8,9 +8,9 @@ use zerocopy::IntoBytes;
 
 use super::claim::Side;
 use super::request::{NO_SLOT, Request};
-use super::way::Way;
+use super::way::{Told, Way};
 use super::{
-    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, GONE, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
+    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
     PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
 };
 use crate::memory::lease::Lease;
@@ -18,7 +18,7 @@ use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
 use crate::transport::shm::sync::Ordering;
-use crate::wire::head::{Flags, Head, Kind, Offer};
+use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
 
 /// A pull that has no slot yet, or whose frame found no room.
 #[derive(Debug)]
@@ -127,16 +127,13 @@ impl Transfers {
             self.ended.push(End::Pulled(*token, Ok(0)));
             return Ok(());
         }
-        let way = if offer.pieces.get() != 1 {
-            Way::None
-        } else if let Some(remote) = self.arenas.find(offer.arena.get(), offer.offset.get(), wanted)? {
-            Way::Mapped(remote)
-        } else {
-            match (self.cma, offer.address.get()) {
-                (None, _) | (_, 0) => Way::None,
-                (Some(cma), address) => Way::Cma(cma, address),
-            }
+        let told = Told {
+            pieces: offer.pieces.get(),
+            arena: offer.arena.get(),
+            offset: offer.offset.get(),
+            address: offer.address.get(),
         };
+        let way = Way::to(&told, wanted, &mut self.arenas, self.cma)?;
         let (arena, offset) = self.arenas.name(&place.slice(0, wanted as usize));
         let mapped = way.is_mapped() || arena != 0;
         if let [only] = place.as_slice() {

@@ -2,14 +2,14 @@
 
 use super::claim::Side;
 use super::request::{NO_SLOT, Request};
-use super::way::Way;
-use super::{CMA_CHUNK, End, GONE, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
+use super::way::{Told, Way};
+use super::{CMA_CHUNK, End, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
 use crate::transport::shm::sync::Ordering;
-use crate::wire::head::{Flags, Head, Kind};
+use crate::wire::head::{Flags, GONE, Head, Kind};
 
 /// The smallest chunk that a peer may ask for, so that one cannot make us work for nothing.
 const CHUNK_MIN: u32 = 4096;
@@ -78,16 +78,13 @@ impl Transfers {
             sender.poke();
             return Ok(());
         }
-        let way = if request.pieces != 1 {
-            Way::None
-        } else if let Some(remote) = self.arenas.find(request.arena.get(), request.offset.get(), wanted)? {
-            Way::Mapped(remote)
-        } else {
-            match (self.cma, request.address.get()) {
-                (None, _) | (_, 0) => Way::None,
-                (Some(cma), address) => Way::Cma(cma, address),
-            }
+        let told = Told {
+            pieces: request.pieces.into(),
+            arena: request.arena.get(),
+            offset: request.offset.get(),
+            address: request.address.get(),
         };
+        let way = Way::to(&told, wanted, &mut self.arenas, self.cma)?;
         let (state, phase) = match (way.exists(), request.puller_copies != 0) {
             (true, _) => (pusher::ACCEPTED, Phase::Copying),
             (false, true) => (pusher::YOURS, Phase::Copying),

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "copies to and from mapped arenas; each block states its own reason")]
 
-use super::arenas::Remote;
+use super::arenas::{Arenas, Remote};
 use super::cma::{Cma, Direction};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::View;
@@ -19,8 +19,41 @@ pub(in super::super) enum Way {
     Cma(Cma, u64),
 }
 
+/// Where the other side's end of a transfer is, as it says.
+pub(in super::super) struct Told {
+    /// Segments: only one is reached from outside.
+    pub(in super::super) pieces: u32,
+    /// Its arena that holds it, or 0, and where in that.
+    pub(in super::super) arena: u32,
+    pub(in super::super) offset: u64,
+    /// Its address, or 0 if that is not for us.
+    pub(in super::super) address: u64,
+}
+
 impl Way {
-    pub(super) const fn exists(&self) -> bool {
+    /// The way to `len` bytes there: through a mapping if we have one, else by the kernel.
+    ///
+    /// # Errors
+    /// As of [`Arenas::find`].
+    pub(in super::super) fn to(
+        told: &Told,
+        len: u64,
+        arenas: &mut Arenas,
+        cma: Option<Cma>,
+    ) -> Result<Self, &'static str> {
+        if told.pieces != 1 {
+            return Ok(Self::None);
+        }
+        if let Some(remote) = arenas.find(told.arena, told.offset, len)? {
+            return Ok(Self::Mapped(remote));
+        }
+        Ok(match (cma, told.address) {
+            (None, _) | (_, 0) => Self::None,
+            (Some(cma), address) => Self::Cma(cma, address),
+        })
+    }
+
+    pub(in super::super) const fn exists(&self) -> bool {
         !matches!(self, Self::None)
     }
 
