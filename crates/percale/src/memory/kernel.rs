@@ -1,8 +1,8 @@
-//! Copies to and from memory of this process that may not be there: made by the kernel, so that a bad address is an error and
-//! no signal (MR-028, MR-029).
+//! Copies that the kernel makes, by process_vm_readv and process_vm_writev, so that a bad address is an error and no signal.
 //!
-//! process_vm_readv and process_vm_writev on ourselves; where a sandbox forbids them, by way of a memfd: reading a file into
-//! bad memory, or writing bad memory to one, fails as well.
+//! [`cross`] is the call, to and from any process that lets us. The rest is about memory of this process that may not be there
+//! (MR-028, MR-029): the same on ourselves; where a sandbox forbids it, by way of a memfd: reading a file into bad memory, or
+//! writing bad memory to one, fails as well.
 
 #![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
 
@@ -11,12 +11,57 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::volatile::{Segment, Segments, View};
 
+/// From whose point of view bytes move: who calls reads theirs, or writes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// One system call between our memory and `remote`, of process `pid`: how many bytes it copied, at least one.
+///
+/// # Safety
+/// The local vectors name memory that is lent: to read into, for writing, else for reading. If `pid` is this process, the same
+/// holds the other way round for as much of `remote` as is there.
+#[inline]
+pub(crate) unsafe fn cross(
+    pid: i32,
+    direction: Direction,
+    local: &[libc::iovec],
+    remote: libc::iovec,
+) -> io::Result<usize> {
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    let copied = match direction {
+        // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+        Direction::Read => unsafe { libc::process_vm_readv(pid, vectors, count, &raw const remote, 1, 0) },
+        // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+        Direction::Write => unsafe { libc::process_vm_writev(pid, vectors, count, &raw const remote, 1, 0) },
+    };
+    match usize::try_from(copied) {
+        Ok(0) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Ok(copied) => Ok(copied),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The word at an address of a process: to try whether it can be read.
+pub(crate) fn word_at(pid: i32, address: u64) -> io::Result<u64> {
+    let mut word = 0_u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address as usize), ..local };
+    // SAFETY: the word is this call's own.
+    match unsafe { cross(pid, Direction::Read, &[local], remote) }? {
+        8 => Ok(word),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}
+
 /// Copies `from` to `to`, which is as long.
 pub(crate) fn store(to: &Segments, from: View<'_>) -> io::Result<()> {
     let bytes = from.to_vec();
     each(to, &mut |offset, piece| {
         let source = &bytes[offset..offset + piece.len()];
-        copy(piece, source.as_ptr().cast_mut(), Way::Store)
+        copy(piece, source.as_ptr().cast_mut(), Direction::Write)
     })
 }
 
@@ -26,7 +71,7 @@ pub(crate) fn load(from: &Segments) -> io::Result<Vec<u8>> {
     bytes.try_reserve_exact(from.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     bytes.resize(from.len(), 0);
     let start = bytes.as_mut_ptr();
-    each(from, &mut |offset, piece| copy(piece, start.wrapping_add(offset), Way::Load))?;
+    each(from, &mut |offset, piece| copy(piece, start.wrapping_add(offset), Direction::Read))?;
     Ok(bytes)
 }
 
@@ -80,12 +125,6 @@ fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     Ok(())
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Load,
-    Store,
-}
-
 fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result<()>) -> io::Result<()> {
     let mut offset = 0;
     for segment in segments.as_slice() {
@@ -96,39 +135,31 @@ fn each(segments: &Segments, piece: &mut dyn FnMut(usize, Segment) -> io::Result
 }
 
 /// Copies between `theirs`, which may not be there, and `ours`, which is, and as long.
-fn copy(theirs: Segment, ours: *mut u8, way: Way) -> io::Result<()> {
+fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let mut done = 0;
     while done < theirs.len() {
         let len = theirs.len() - done;
         let local = libc::iovec { iov_base: ours.wrapping_add(done).cast(), iov_len: len };
         let remote = libc::iovec { iov_base: theirs.as_ptr().wrapping_add(done).cast(), iov_len: len };
         let pid = std::process::id().cast_signed();
-        let copied = match way {
-            // SAFETY: `ours` is lent for as many bytes; the other address is the kernel's to check.
-            Way::Load => unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) },
-            // SAFETY: as above.
-            Way::Store => unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) },
-        };
-        match usize::try_from(copied) {
-            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        // SAFETY: `ours` is lent for as many bytes, and so is `theirs` if it is there.
+        match unsafe { cross(pid, direction, &[local], remote) } {
             Ok(copied) => done += copied,
-            Err(_) => match io::Error::last_os_error() {
-                error if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
-                    return through_file(theirs.slice(done, len), ours.wrapping_add(done), way);
-                }
-                error => return Err(error),
-            },
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+                return through_file(theirs.slice(done, len), ours.wrapping_add(done), direction);
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
 /// The same by way of a file in memory.
-fn through_file(theirs: Segment, ours: *mut u8, way: Way) -> io::Result<()> {
+fn through_file(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let file = rustix::fs::memfd_create("percale-copy", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let (from, to) = match way {
-        Way::Load => (theirs.as_ptr(), ours),
-        Way::Store => (ours, theirs.as_ptr()),
+    let (from, to) = match direction {
+        Direction::Read => (theirs.as_ptr(), ours),
+        Direction::Write => (ours, theirs.as_ptr()),
     };
     file_call(&file, from, theirs.len(), true)?;
     file_call(&file, to, theirs.len(), false)
@@ -214,11 +245,14 @@ mod tests {
         assert!(store(&over, View::of(&[1; 20])).is_err());
         assert!(load(&over).is_err());
         let mut bytes = [0; 20];
-        for way in [Way::Load, Way::Store] {
-            let error = through_file(segment(start.wrapping_add(page), 20), bytes.as_mut_ptr(), way).unwrap_err();
+        for direction in [Direction::Read, Direction::Write] {
+            let error = through_file(segment(start.wrapping_add(page), 20), bytes.as_mut_ptr(), direction).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-            through_file(segment(start, 20), bytes.as_mut_ptr(), way).unwrap();
+            through_file(segment(start, 20), bytes.as_mut_ptr(), direction).unwrap();
         }
         assert_eq!(bytes, [7; 20]);
+        let own = std::process::id().cast_signed();
+        assert_eq!(word_at(own, start.expose_provenance() as u64).unwrap(), u64::from_ne_bytes([7; 8]));
+        assert!(word_at(own, start.addr() as u64 + page as u64 - 4).is_err(), "half of a word is none");
     }
 }

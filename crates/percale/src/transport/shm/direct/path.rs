@@ -14,13 +14,14 @@ use zerocopy::FromBytes;
 use super::access::DirectError;
 use super::grantee::KeyPage;
 use crate::memory::atomic::{Misaligned, Operation};
+use crate::memory::kernel::Direction;
 use crate::memory::mapping::Mapping;
 use crate::memory::region::Access;
 use crate::memory::rundown::Announcer;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::shm::death::Death;
 use crate::transport::shm::pair::Pair;
-use crate::transport::shm::transfer::{Cma, Direction};
+use crate::transport::shm::transfer::Cma;
 
 /// Bytes that are copied under one announcement.
 const MAPPED_PIECE: usize = 64 << 10;

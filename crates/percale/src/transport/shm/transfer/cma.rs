@@ -3,10 +3,11 @@
 //! A process id names a process only while that lives: links stop copying when they hear of the peer's death, which is
 //! long before the kernel gives the number away again.
 
-#![expect(unsafe_code, reason = "process_vm_readv and process_vm_writev; each block states its own reason")]
+#![expect(unsafe_code, reason = "copies between processes; each block states its own reason")]
 
 use std::io;
 
+use crate::memory::kernel::{self, Direction};
 use crate::memory::volatile::{IOV_LIMIT, Segment, Segments};
 
 /// A peer whose memory can be read and written.
@@ -15,26 +16,15 @@ pub(in super::super) struct Cma {
     pid: i32,
 }
 
-/// From whose point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Direction {
-    Read,
-    Write,
-}
-
 impl Cma {
     /// Tries whether process `pid` (in our namespace) can be read and is the one that holds `nonce` at that address.
     ///
     /// # Errors
     /// Why not, in words.
     pub(in super::super) fn probe(pid: i32, nonce: (u64, u64)) -> Result<Self, String> {
-        let cma = Self { pid };
-        let mut found = [0u8; 8];
-        // SAFETY: the array outlives the call, which is the only user of the segment.
-        let into = Segments::one(unsafe { Segment::new(found.as_mut_ptr(), found.len()) });
-        match cma.copy(Direction::Read, &into, nonce.0) {
-            Ok(()) if u64::from_ne_bytes(found) == nonce.1 => Ok(cma),
-            Ok(()) => Err(format!("process {pid} is not the peer (another process-id namespace?)")),
+        match kernel::word_at(pid, nonce.0) {
+            Ok(found) if found == nonce.1 => Ok(Self { pid }),
+            Ok(_) => Err(format!("process {pid} is not the peer (another process-id namespace?)")),
             Err(error) => Err(format!("process_vm_readv: {error} (ptrace restrictions or a container?)")),
         }
     }
@@ -48,8 +38,9 @@ impl Cma {
             for (into, piece) in vectors.iter_mut().zip(rest.as_slice()) {
                 *into = vector(*piece);
             }
-            // SAFETY: the segments were lent for this.
-            done += unsafe { self.call(direction, &vectors[..rest.as_slice().len()], rest.len(), remote, done) }?;
+            let (ours, theirs) = (&vectors[..rest.as_slice().len()], beyond(remote, done, rest.len()));
+            // SAFETY: the segments were lent for this; the peer, even one in this process, has named its memory for this.
+            done += unsafe { kernel::cross(self.pid, direction, ours, theirs) }?;
         }
         Ok(())
     }
@@ -60,40 +51,19 @@ impl Cma {
         let mut done = 0;
         while done < local.len() {
             let rest = vector(local.slice(done, usize::MAX));
-            // SAFETY: the segment was lent for this.
-            done += unsafe { self.call(direction, &[rest], rest.iov_len, remote, done) }?;
+            let theirs = beyond(remote, done, rest.iov_len);
+            // SAFETY: as above.
+            done += unsafe { kernel::cross(self.pid, direction, &[rest], theirs) }?;
         }
         Ok(())
     }
+}
 
-    /// One system call: how many bytes it copied, at least one. `len` bytes of the peer's are meant, `done` behind `remote`.
-    ///
-    /// # Safety
-    /// The local vectors name memory that is lent: to read into, for writing, else for reading.
-    #[inline]
-    unsafe fn call(
-        &self,
-        direction: Direction,
-        local: &[libc::iovec],
-        len: usize,
-        remote: u64,
-        done: usize,
-    ) -> io::Result<usize> {
-        let first = std::ptr::without_provenance_mut(remote.wrapping_add(done as u64) as usize);
-        let theirs = libc::iovec { iov_base: first, iov_len: len };
-        let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
-        let copied = match direction {
-            // SAFETY: as the caller promised; the remote vector is the kernel's to check.
-            Direction::Read => unsafe { libc::process_vm_readv(self.pid, vectors, count, &raw const theirs, 1, 0) },
-            // SAFETY: as the caller promised; the remote vector is the kernel's to check.
-            Direction::Write => unsafe { libc::process_vm_writev(self.pid, vectors, count, &raw const theirs, 1, 0) },
-        };
-        match usize::try_from(copied) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(copied) => Ok(copied),
-            Err(_) => Err(io::Error::last_os_error()),
-        }
-    }
+/// `len` bytes of the peer's, `done` behind an address.
+#[inline]
+const fn beyond(remote: u64, done: usize, len: usize) -> libc::iovec {
+    let first = std::ptr::without_provenance_mut(remote.wrapping_add(done as u64) as usize);
+    libc::iovec { iov_base: first, iov_len: len }
 }
 
 fn vector(segment: Segment) -> libc::iovec {

@@ -47,7 +47,7 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(super) use self::arenas::{Arenas, Given, Remote, Sharing};
-pub(super) use self::cma::{Cma, Direction};
+pub(super) use self::cma::Cma;
 pub(super) use self::pull::has_let_go;
 use self::pull::{Pull, Waiting};
 use self::push::Push;

@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "copies to and from mapped arenas; each block states its own reason")]
 
 use super::arenas::{Arenas, Remote};
-use super::cma::{Cma, Direction};
+use super::cma::Cma;
+use crate::memory::kernel::Direction;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::View;
 use crate::transport::PullError;
