@@ -42,6 +42,20 @@ impl Access {
     }
 }
 
+/// Checks an access, of so many bytes from an address on, to a region that has so many from its base on and gives the right to it
+/// or not; returns the offset of its first byte.
+#[inline(always)]
+pub(crate) const fn admit(right: bool, (base, size): (u64, u64), (address, len): (u64, u64)) -> Result<u64, Refusal> {
+    if !right {
+        return Err(Refusal::Right);
+    }
+    // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
+    match address.checked_sub(base) {
+        Some(offset) if offset <= size && len <= size - offset => Ok(offset),
+        _ => Err(Refusal::Range),
+    }
+}
+
 /// Why a remote access is not allowed (MR-001, MR-002, MR-014, MR-050, MR-052).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

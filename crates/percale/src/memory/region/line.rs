@@ -4,7 +4,7 @@
 //! after; what lies between is then of one writing (a sequence lock; its loom model is below). Lines never move and are never
 //! freed before their table is, so one that has another key by now is found to have it, and nothing worse.
 
-use super::access::{Access, Refusal};
+use super::access::{Access, Refusal, admit};
 use super::via::{Through, Via};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -142,15 +142,9 @@ impl Said {
 }
 
 #[inline(always)]
-const fn check(what: u32, (base, len): (u64, u64), part: (u64, u64), wanted: Access) -> Result<u64, Refusal> {
+const fn check(what: u32, place: (u64, u64), part: (u64, u64), wanted: Access) -> Result<u64, Refusal> {
     let wanted = bits(wanted);
-    if what & wanted != wanted {
-        return Err(Refusal::Right);
-    }
-    match part.0.checked_sub(base) {
-        Some(offset) if offset <= len && part.1 <= len - offset => Ok(offset),
-        _ => Err(Refusal::Range),
-    }
+    admit(what & wanted == wanted, place, part)
 }
 
 impl Line {

@@ -48,7 +48,7 @@ mod windows;
 use std::sync::Arc;
 
 pub use self::access::Access;
-pub(crate) use self::access::Refusal;
+pub(crate) use self::access::{Refusal, admit};
 pub use self::error::{CloseError, RegisterError};
 use self::handle::Handle;
 pub(crate) use self::keys::Keys;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::access::{Access, Refusal};
+use super::access::{Access, Refusal, admit};
 use super::on_device::{self, whole};
 use super::via::{Through, Via};
 use super::windows::Windows;
@@ -227,14 +227,7 @@ impl Registered {
     /// Checks an access; returns the offset of its first byte.
     #[inline]
     pub(crate) fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
-        if !self.rights.contains(wanted) {
-            return Err(Refusal::Right);
-        }
-        // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
-        match address.checked_sub(self.base) {
-            Some(offset) if offset <= self.len && len <= self.len - offset => Ok(offset),
-            _ => Err(Refusal::Range),
-        }
+        admit(self.rights.contains(wanted), (self.base, self.len), (address, len))
     }
 
     /// Writes bytes for a peer.

@@ -16,7 +16,7 @@ use super::grantee::KeyPage;
 use crate::memory::atomic::{Misaligned, Operation};
 use crate::memory::kernel::Direction;
 use crate::memory::mapping::Mapping;
-use crate::memory::region::Access;
+use crate::memory::region::{Access, Refusal, admit};
 use crate::memory::rundown::Announcer;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::shm::death::Death;
@@ -63,15 +63,10 @@ impl Grant {
     /// Checks right and range.
     #[inline(always)]
     pub(super) fn check(&self, address: u64, len: usize, wanted: Access) -> Result<Checked<'_>, DirectError> {
-        if !self.access.contains(wanted) {
-            return Err(DirectError::Right);
-        }
-        // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
-        match address.checked_sub(self.base) {
-            Some(offset) if offset <= self.len && len as u64 <= self.len - offset => {
-                Ok(Checked { grant: self, offset: offset as usize })
-            }
-            _ => Err(DirectError::Range),
+        match admit(self.access.contains(wanted), (self.base, self.len), (address, len as u64)) {
+            Ok(offset) => Ok(Checked { grant: self, offset: offset as usize }),
+            Err(Refusal::Right) => Err(DirectError::Right),
+            Err(_) => Err(DirectError::Range),
         }
     }
 
