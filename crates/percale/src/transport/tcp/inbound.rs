@@ -104,6 +104,7 @@ impl Inbound {
     }
 
     /// Receives into the place of the payload that is arriving, and behind it into the scratch.
+    #[inline(never)]
     fn read_body(
         &mut self,
         from: &mut impl Stream,
