@@ -164,13 +164,12 @@ impl DeviceMemory {
     }
 
     fn copy(&self, way: CopyWay, host: &mut [u8]) {
-        Segments::lend_mut(host, |host| {
-            let host = host.as_slice()[0];
-            let (to, from) = if way == CopyWay::ToHost { (host, self.segment) } else { (self.segment, host) };
-            // SAFETY: memory that is never freed while the test uses it, and bytes that outlive the copy, which is waited for.
-            let copies = unsafe { driver().begin(self.ordinal, &[(way, to, from)]) }.expect("a copy");
-            driver().finish(copies).expect("the copy");
-        });
+        // SAFETY: the bytes are borrowed for longer than the copy takes, which is waited for.
+        let host = unsafe { Segment::new(host.as_mut_ptr(), host.len()) };
+        let (to, from) = if way == CopyWay::ToHost { (host, self.segment) } else { (self.segment, host) };
+        // SAFETY: memory that is never freed while the test uses it, and those bytes.
+        let copies = unsafe { driver().begin(self.ordinal, &[(way, to, from)]) }.expect("a copy");
+        driver().finish(copies).expect("the copy");
     }
 
     /// What it holds.
@@ -185,6 +184,34 @@ impl DeviceMemory {
     pub fn write(&self, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         Self { segment: self.segment.slice(0, bytes.len()), ..*self }.copy(CopyWay::ToDevice, &mut bytes);
+    }
+
+    /// The address, where the processor reaches the memory.
+    fn in_reach(&self) -> *mut u8 {
+        assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the processor reaches no {:?}", self.kind);
+        self.segment.as_ptr()
+    }
+
+    /// What it holds, copied by the processor.
+    ///
+    /// # Panics
+    /// If the processor does not reach it.
+    #[must_use]
+    pub fn load(&self) -> Vec<u8> {
+        let (from, mut bytes) = (self.in_reach(), vec![0; self.segment.len()]);
+        // SAFETY: memory within the processor's reach, which is not freed while the test uses it; the vector is new.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        bytes
+    }
+
+    /// Writes its first bytes, by the processor.
+    ///
+    /// # Panics
+    /// If the processor does not reach it, or there are more bytes than it has.
+    pub fn store(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.segment.len(), "the bytes fit");
+        // SAFETY: as in `load`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.in_reach(), bytes.len()) };
     }
 
     /// Frees it. Nothing uses it any more.

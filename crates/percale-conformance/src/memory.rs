@@ -105,7 +105,19 @@ impl Memory {
     /// What it holds.
     #[must_use]
     pub fn read(&self) -> Vec<u8> {
-        self.segments().to_vec()
+        let mut bytes = vec![0; self.len];
+        self.read_into(&mut bytes);
+        bytes
+    }
+
+    /// Copies its first bytes.
+    ///
+    /// # Panics
+    /// If there are fewer of them than are wanted.
+    pub fn read_into(&self, to: &mut [u8]) {
+        assert!(to.len() <= self.len, "the memory has so many bytes");
+        // SAFETY: `len` bytes from `ptr` on are ours for ever, and `to` is somebody else's memory.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, to.as_mut_ptr(), to.len()) };
     }
 
     /// Writes its first bytes.

@@ -128,3 +128,29 @@ pub mod rev_009_an_endpoint_of_two_threads {}
 /// }
 /// ```
 pub mod rev_009_an_operation_that_outlives_its_endpoint {}
+
+/// Segments have no lifetime: whoever makes one vouches for the memory, and no safe call lends any.
+/// ```
+/// fn lend(bytes: &mut Vec<u8>) -> percale::Segments {
+///     percale::Segments::one(unsafe { percale::Segment::new(bytes.as_mut_ptr(), bytes.len()) })
+/// }
+/// ```
+/// ```compile_fail
+/// fn lend(bytes: &mut Vec<u8>) -> percale::Segments {
+///     percale::Segments::lend(bytes, |lent| *lent)
+/// }
+/// ```
+pub mod rev_009_memory_lent_without_a_word {}
+
+/// Nor does a safe call follow them: they may name memory that is gone.
+/// ```
+/// fn look(segments: percale::Segments) -> usize {
+///     segments.len()
+/// }
+/// ```
+/// ```compile_fail
+/// fn look(segments: percale::Segments) -> usize {
+///     segments.to_vec().len()
+/// }
+/// ```
+pub mod rev_009_segments_read_by_whoever_has_them {}

@@ -1,6 +1,6 @@
 //! Memory that operations of the measurement use: percale's, or any.
 
-#![expect(unsafe_code, reason = "lends memory that this object keeps; each block says why")]
+#![expect(unsafe_code, reason = "lends memory that this object keeps, and copies to and from it; each block says why")]
 
 use std::sync::atomic::AtomicU64;
 
@@ -20,7 +20,7 @@ enum Store {
     Percale { _allocation: Allocation },
 }
 
-/// Memory, zeroed, which is reached through segments and words only. Its owner drops it after the endpoint whose operations
+/// Memory, zeroed, which is reached through segments, words and copies only. Its owner drops it after the endpoint whose operations
 /// use it.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -60,6 +60,22 @@ impl Block {
     /// The same, as operations take it.
     pub(super) fn segments(&self, at: usize, len: usize) -> Segments {
         Segments::one(self.segment(at, len))
+    }
+
+    /// Writes bytes from `at` on.
+    #[inline]
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        let to = self.segment(at, bytes.len()).as_ptr();
+        // SAFETY: within the memory, which is no slice of anybody's; as of `segment`, no operation has it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies the bytes from `at` on.
+    #[inline]
+    pub(super) fn read(&self, at: usize, to: &mut [u8]) {
+        let from = self.segment(at, to.len()).as_ptr();
+        // SAFETY: as in `write`; what others write meanwhile is compared only, and read again where it may still be arriving.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
     }
 
     /// The word at `at`, a multiple of 8.

@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use percale::memory::volatile::{Segments, View};
 use percale::{
     Access, Domain, Endpoint, Entry, OpFlags, PeerAddress, PostError, RawRegion, ReceiveWork, RemoteMemory, SendWork,
 };
@@ -149,15 +148,10 @@ impl OneSided {
         self.shape.stride() + place
     }
 
-    #[inline]
-    fn local(&self) -> Segments {
-        self.local.segments(0, self.shape.bytes)
-    }
-
     /// Names this side's memory to the other, or says that the round is over.
     fn tell(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
+        self.local.write(self.place(TELL), &self.exposed.remote().to_bytes());
         let segments = self.local.segments(self.place(TELL), RemoteMemory::BYTES);
-        View::of(&self.exposed.remote().to_bytes()).copy_into(&segments, 0);
         let work = SendWork {
             peer: self.node.peer,
             segments,
@@ -184,7 +178,7 @@ impl OneSided {
     fn told(&mut self, watch: &mut Watch) -> Result<()> {
         self.until(RECEIVE, watch)?;
         let mut bytes = [0; RemoteMemory::BYTES];
-        self.local.segments(self.place(TOLD), bytes.len()).copy_to(0, &mut bytes);
+        self.local.read(self.place(TOLD), &mut bytes);
         self.theirs = RemoteMemory::from_bytes(&bytes).filter(|theirs| theirs.len >= self.shape.bytes as u64);
         self.theirs.map(drop).ok_or_else(|| Failure::Protocol("too little remote memory".into()))
     }
@@ -251,25 +245,24 @@ impl OneSided {
     fn fill(&self, slots: usize, round: &Round) {
         for index in round.last_of_slots(slots) {
             let slot = round.slot(index, slots);
-            let to = self.slot(slot);
-            round.written(slot as u64, Way::Back).write_to(self.shape.bytes, |at, bytes| {
-                View::of(bytes).copy_into(&to, at);
-            });
+            let start = self.start(slot);
+            let written = round.written(slot as u64, Way::Back);
+            written.write_to(self.shape.bytes, |at, bytes| self.exposed.block.write(start + at, bytes));
         }
     }
 
-    fn slot(&self, slot: usize) -> Segments {
-        self.exposed.block.segments(slot * self.shape.stride(), self.shape.bytes)
+    /// Where a slot of our memory starts.
+    const fn start(&self, slot: usize) -> usize {
+        slot * self.shape.stride()
     }
 
     /// Checks what the other side has left in our memory; `own` additions were ours.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.shape.op {
             Operation::Put => round.last_of_slots(slots).try_for_each(|index| {
-                let from = self.slot(round.slot(index, slots));
-                round.checked(index, Way::There).check_from(self.shape.bytes, |at, to| {
-                    from.copy_to(at, to);
-                })
+                let start = self.start(round.slot(index, slots));
+                let checked = round.checked(index, Way::There);
+                checked.check_from(self.shape.bytes, |at, to| self.exposed.block.read(start + at, to))
             }),
             op if op.is_atomic() && round.check != Part::Nothing => {
                 let (sum, wanted) = (self.exposed.block.word(0).load(SeqCst), round.accesses().wrapping_add(own));
@@ -323,10 +316,7 @@ impl Subject for OneSided {
             }
             _ => {}
         }
-        let to = self.local();
-        content.write_to(len, |at, bytes| {
-            View::of(bytes).copy_into(&to, at);
-        });
+        content.write_to(len, |at, bytes| self.local.write(at, bytes));
         Ok(())
     }
 
@@ -349,19 +339,15 @@ impl Subject for OneSided {
 
     #[inline]
     fn check(&mut self, content: Content) -> Result<()> {
-        let get = |from: Segments, len: usize| {
-            content.check_from(len, |at, to| {
-                from.copy_to(at, to);
-            })
-        };
+        let get = |from: &Block, len: usize| content.check_from(len, |at, to| from.read(at, to));
         match self.shape.op {
-            Operation::Get => get(self.local(), self.shape.bytes),
+            Operation::Get => get(&self.local, self.shape.bytes),
             Operation::PutLatency if self.shape.bytes > MARK => {
                 let len = self.shape.bytes - MARK;
                 let mut start = None;
                 loop {
                     // The bytes of one write arrive in any order: the mark may be there before the rest.
-                    match get(self.slot(0), len) {
+                    match get(&self.exposed.block, len) {
                         Err(error) if start.get_or_insert_with(Instant::now).elapsed() > ARRIVAL => return Err(error),
                         Err(_) => std::hint::spin_loop(),
                         Ok(()) => return Ok(()),

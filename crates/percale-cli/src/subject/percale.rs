@@ -6,8 +6,7 @@
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
-use percale::memory::volatile::{Segment, Segments, View};
-use percale::{Domain, Entry, OpFlags, PeerAddress};
+use percale::{Domain, Entry, OpFlags, PeerAddress, Segment};
 
 use super::Subject;
 use super::block::Block;
@@ -34,12 +33,14 @@ const RECEIVE: u64 = 1 << 32;
 /// The messages one way.
 struct Slots {
     segments: Vec<Segment>,
+    /// Where in the block each of them starts.
+    starts: Vec<usize>,
     /// Whether an operation has the slot.
     busy: [bool; LAST + 1],
     /// How many do.
     pending: usize,
     /// Whose memory it is.
-    _block: Block,
+    block: Block,
 }
 
 impl Slots {
@@ -47,12 +48,11 @@ impl Slots {
     fn new(domain: &Domain, shape: &Shape, window: usize) -> Result<Self> {
         let end = window * shape.stride();
         let block = Block::new(domain, shape.memory, end + 64)?;
-        let slot = |slot: usize| match slot {
-            LAST => block.segment(end, 8),
-            slot => block.segment(slot % window * shape.stride(), shape.bytes),
-        };
-        let segments = (0..=LAST).map(slot).collect();
-        Ok(Self { segments, busy: [false; LAST + 1], pending: 0, _block: block })
+        let start = |slot: usize| if slot == LAST { end } else { slot % window * shape.stride() };
+        let starts: Vec<usize> = (0..=LAST).map(start).collect();
+        let segment = |start: &usize| block.segment(*start, if *start == end { 8 } else { shape.bytes });
+        let segments = starts.iter().map(segment).collect();
+        Ok(Self { segments, starts, busy: [false; LAST + 1], pending: 0, block })
     }
 
     #[inline]
@@ -180,18 +180,16 @@ impl Percale {
 
     #[inline]
     fn fill(&mut self, slot: usize, content: Content) {
-        let segments = Segments::one(self.messages.out.segments[slot]);
-        content.write_to(self.bytes, |at, bytes| {
-            View::of(bytes).copy_into(&segments, at);
-        });
+        let out = &self.messages.out;
+        let start = out.starts[slot];
+        content.write_to(self.bytes, |at, bytes| out.block.write(start + at, bytes));
     }
 
     #[inline]
     fn compare(&self, slot: usize, content: Content) -> Result<()> {
-        let segments = Segments::one(self.messages.into.segments[slot]);
-        content.check_from(self.bytes, |at, to| {
-            segments.copy_to(at, to);
-        })
+        let into = &self.messages.into;
+        let start = into.starts[slot];
+        content.check_from(self.bytes, |at, to| into.block.read(start + at, to))
     }
 }
 

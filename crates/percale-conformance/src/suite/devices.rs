@@ -262,17 +262,17 @@ pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Fabric>() {
             let (source, target) = (DeviceMemory::of(kind, 0, &first), DeviceMemory::of(kind, 0, &vec![0xEE; len]));
             for bytes in [&first, &second] {
                 // By the processor, which may move pages.
-                Segments::lend(bytes, |bytes| source.segments().copy_from(bytes));
+                source.store(bytes);
                 let received = mesh.receive(1, receiving(target));
                 let sent = mesh.send(0, 1, sending(source));
                 mesh.done(sent);
                 mesh.done(received);
-                same(&target.segments().to_vec(), bytes, "what was received");
+                same(&target.load(), bytes, "what was received");
             }
             let named = (kind == Kind::Managed).then(|| device(0));
             let region = crate::device::register(&mesh, 1, target, named, ALL).expect("a region");
             mesh.done(mesh.write(0, 1, Memory::of(&first).segments(), &[region.remote()]));
-            same(&target.segments().to_vec(), &first, "what was written");
+            same(&target.load(), &first, "what was written");
             region.close().expect("nobody is at it");
         }
     }

@@ -34,6 +34,6 @@ pub use fixed::{FixedBuffers, FixedError, FixedLane};
 pub(crate) use kind::whole;
 pub use kind::{Device, Interface, Kind, Place};
 pub(crate) use mapped::Mapped;
-pub use pinned::{Pinned, pinned};
+pub(crate) use pinned::{Pinned, pinned};
 #[cfg(not(loom))]
 pub use table::{BufferTable, Way};

@@ -31,7 +31,7 @@ fn with<R>(then: impl FnOnce(&mut Pool) -> R) -> R {
 
 /// Pinned memory, for one transfer: back to the pool when dropped.
 #[derive(Debug)]
-pub struct Pinned {
+pub(crate) struct Pinned {
     driver: &'static dyn Driver,
     memory: Segment,
     len: usize,
@@ -41,7 +41,7 @@ pub struct Pinned {
 ///
 /// # Errors
 /// What the driver says.
-pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
+pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
     let none = || DeviceError::Driver {
         function: "pinned memory",
@@ -66,7 +66,7 @@ pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceE
 impl Pinned {
     /// The bytes that were asked for. To be used while this is there, by one transfer.
     #[must_use]
-    pub fn segment(&self) -> Segment {
+    pub(crate) fn segment(&self) -> Segment {
         self.memory.slice(0, self.len)
     }
 }

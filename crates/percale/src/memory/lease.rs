@@ -39,7 +39,7 @@ pub(crate) struct Held<'a> {
 impl Lease {
     /// Memory of an operation of our own, which stays until it ends.
     #[must_use]
-    pub fn own(segments: &Segments) -> Self {
+    pub(crate) fn own(segments: &Segments) -> Self {
         Self { segments: *segments, gate: Gate::None }
     }
 

@@ -1,6 +1,6 @@
 //! Transports: how the two ends of one connection reach each other.
 //!
-//! A [`Link`] is one end of an established connection. It carries frames in order, both ways, and moves the payloads
+//! A `Link` is one end of an established connection. It carries frames in order, both ways, and moves the payloads
 //! of offers by whatever means it has. It knows nothing of matching, completions or addresses: it tells a [`Sink`]
 //! (the endpoint's engine) what arrived. Links are owned by one endpoint and used by one thread at a time.
 //!
@@ -105,7 +105,7 @@ pub enum PullError {
 }
 
 /// One end of an established connection.
-pub trait Link {
+pub(crate) trait Link {
     /// The longest payload that `send` takes now. At least 2,048.
     fn frame_limit(&self) -> usize;
 

@@ -85,7 +85,7 @@ impl Ground {
     pub(super) fn read(&self, into: &mut [u8]) {
         match self {
             Self::Sealed(allocation) => allocation.read(0, into),
-            Self::Plain(memory) => _ = memory.segments().copy_to(0, into),
+            Self::Plain(memory) => memory.read_into(into),
         }
     }
 
@@ -126,7 +126,7 @@ impl Held {
         let mut bytes = [0; 8];
         match self {
             Self::Sealed(region, _) => region.read(0, &mut bytes),
-            Self::Plain(_, memory) => _ = memory.segments().copy_to(0, &mut bytes),
+            Self::Plain(_, memory) => memory.read_into(&mut bytes),
         }
         bytes
     }

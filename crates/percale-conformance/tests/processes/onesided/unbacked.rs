@@ -40,9 +40,9 @@ pub(crate) fn target() {
         let number = number.parse().expect("a number");
         match verb {
             "map" => map(number as usize),
-            "fill" => segments().copy_from(&percale_conformance::memory::Memory::content(number, LEN).segments()),
+            "fill" => fill(&content(number, LEN)),
             "check" => {
-                same(&segments().to_vec(), &content(number, LEN), "the memory");
+                same(&held(), &content(number, LEN), "the memory");
                 0
             }
             "protect" => protect(),
@@ -55,11 +55,20 @@ pub(crate) fn target() {
     all.close().expect("nobody is at it");
 }
 
-/// What is mapped.
-fn segments() -> percale::Segments {
-    let start = std::ptr::with_exposed_provenance_mut::<u8>(HOLE);
-    // SAFETY: mapped while the test asks for its contents, and only copied from and to.
-    percale::Segments::one(unsafe { Segment::new(start, LEN) })
+/// Writes all of what is mapped.
+fn fill(bytes: &[u8]) -> usize {
+    assert_eq!(bytes.len(), LEN);
+    // SAFETY: the test has it filled while all of it is mapped and may be written, and no peer is at it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), hole().cast(), LEN) };
+    LEN
+}
+
+/// What it holds.
+fn held() -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    // SAFETY: as in `fill`; it is only read.
+    unsafe { std::ptr::copy_nonoverlapping(hole().cast(), bytes.as_mut_ptr(), LEN) };
+    bytes
 }
 
 fn hole() -> *mut c_void {

@@ -262,7 +262,7 @@ impl Core {
 
     fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
         if len <= RMA_EAGER as u64 {
-            let bytes = self.region(from, head.data)?.load(head.tag, len, Segments::to_vec)?;
+            let bytes = self.region(from, head.data)?.load(head.tag, len, |bytes| bytes.to_vec())?;
             if is_whole(head) {
                 self.count_access(None, Counts::READS);
             }
@@ -286,7 +286,7 @@ impl Core {
         if region.is_backed() {
             return Ok((region.lease(head.tag, len, Access::REMOTE_READ)?, None));
         }
-        let buffer = Buffer::from(region.load(head.tag, len, Segments::to_vec)?);
+        let buffer = Buffer::from(region.load(head.tag, len, |bytes| bytes.to_vec())?);
         self.account_staged(from, len)?;
         Ok((Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer)))
     }

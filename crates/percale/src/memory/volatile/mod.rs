@@ -7,6 +7,9 @@
 //!    which only ever copy.
 //! 2. What was copied out is checked after the copy, never before: the original may change in between.
 //!
+//! A segment knows no lifetime, so only this crate copies by one, and only on behalf of an operation or a region that its owner vouched for;
+//! others name their memory by segments and touch it by their own means.
+//!
 //! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
 //!
 //! `segment`: memory of ours. `view`: memory that arrived. `copy`: how bytes are copied.

@@ -89,20 +89,20 @@ impl Segments {
     }
 
     /// Lends private bytes for the length of a call, as something to send from.
-    pub fn lend<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> R {
+    pub(crate) fn lend<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the bytes outlive the call, nothing writes through a source, and `f` cannot keep the reference; a
         // transport's `send` never keeps a copy of its payload's segments either.
         f(&Self::one(unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }))
     }
 
     /// As [`lend`](Self::lend), as something to write to.
-    pub fn lend_mut<R>(bytes: &mut [u8], f: impl FnOnce(&Self) -> R) -> R {
+    pub(crate) fn lend_mut<R>(bytes: &mut [u8], f: impl FnOnce(&Self) -> R) -> R {
         // SAFETY: the borrow is exclusive and outlives the call; `f` uses what it is lent only until it returns.
         f(&Self::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }))
     }
 
     /// Lends these segments and, behind them, private bytes, as something to send from; `None` if they are too many.
-    pub fn with_tail<R>(&self, tail: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R> {
+    pub(crate) fn with_tail<R>(&self, tail: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R> {
         let mut all = *self;
         // SAFETY: as in `lend`.
         *all.list.get_mut(all.count)? = unsafe { Segment::new(tail.as_ptr().cast_mut(), tail.len()) };
@@ -197,7 +197,7 @@ impl Segments {
     /// # Safety
     /// `to` is valid for writes of `len` bytes and does not overlap the segments.
     #[inline]
-    pub unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize {
+    pub(crate) unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize {
         if self.count == 1 {
             let piece = self.list[0].slice(offset, len);
             if piece.len <= SHORT {
@@ -221,14 +221,14 @@ impl Segments {
     }
 
     /// Copies the bytes from `offset` on into `to`; returns how many there were.
-    pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
+    pub(crate) fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
         // SAFETY: `to` is an exclusive slice, so it is writable and overlaps no lent memory.
         unsafe { self.copy_to_raw(offset, to.as_mut_ptr(), to.len()) }
     }
 
     /// Everything, copied out.
     #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.copy_to(0, &mut bytes);
         bytes
@@ -236,7 +236,7 @@ impl Segments {
 
     /// Copies from other segments of this process: at most what both sides have; returns the number of bytes.
     /// The two may overlap (a send to oneself may name the receive buffer).
-    pub fn copy_from(&self, from: &Segments) -> usize {
+    pub(crate) fn copy_from(&self, from: &Segments) -> usize {
         let mut done = 0;
         for target in self.as_slice() {
             let mut at = 0;
@@ -253,7 +253,7 @@ impl Segments {
     }
 
     /// Calls `f`, which hands them to the kernel and nobody else, with `prefix` and these segments as vectors for sending.
-    pub fn with_io_slices<R>(&self, prefix: &[u8], f: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
+    pub(crate) fn with_io_slices<R>(&self, prefix: &[u8], f: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
         let mut vectors = [IoSlice::new(&[]); IOV_LIMIT + 1];
         let mut count = 0;
         if !prefix.is_empty() {
@@ -271,7 +271,7 @@ impl Segments {
     }
 
     /// Calls `f`, which hands them to the kernel and nobody else, with these segments and `tail` as vectors for receiving.
-    pub fn with_io_slices_mut<R>(&self, tail: &mut [u8], f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R) -> R {
+    pub(crate) fn with_io_slices_mut<R>(&self, tail: &mut [u8], f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R) -> R {
         let mut vectors: [IoSliceMut<'_>; IOV_LIMIT + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut count = 0;
         for piece in self.as_slice().iter().filter(|piece| !piece.is_empty()) {

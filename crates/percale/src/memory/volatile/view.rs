@@ -26,7 +26,7 @@ impl<'a> View<'a> {
 
     /// A view of private bytes.
     #[must_use]
-    pub const fn of(bytes: &'a [u8]) -> Self {
+    pub(crate) const fn of(bytes: &'a [u8]) -> Self {
         Self { ptr: bytes.as_ptr(), len: bytes.len(), life: PhantomData }
     }
 
@@ -36,7 +36,7 @@ impl<'a> View<'a> {
     /// The range stays mapped and readable for `'a`. Others may write it.
     #[must_use]
     #[inline]
-    pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
+    pub(crate) const unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len, life: PhantomData }
     }
 
@@ -61,7 +61,7 @@ impl<'a> View<'a> {
 
     /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
     #[inline(always)]
-    pub fn copy_to_one(&self, to: Segment) -> usize {
+    pub(crate) fn copy_to_one(&self, to: Segment) -> usize {
         let len = self.len.min(to.len());
         if len <= SHORT {
             // SAFETY: as in `copy_into`.
@@ -75,7 +75,7 @@ impl<'a> View<'a> {
 
     /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.
     #[inline]
-    pub fn copy_into(&self, to: &Segments, at: usize) -> usize {
+    pub(crate) fn copy_into(&self, to: &Segments, at: usize) -> usize {
         if let [only] = to.as_slice() {
             let target = only.slice(at, self.len);
             // SAFETY: the view is readable for `'a`, the segment writable for its operation; ring slots and receive
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
 
     /// Copies what fits into `bytes`; returns how much that was.
     #[inline]
-    pub fn read_into(&self, bytes: &mut [u8]) -> usize {
+    pub(crate) fn read_into(&self, bytes: &mut [u8]) -> usize {
         let len = self.len.min(bytes.len());
         // SAFETY: the view is readable for `'a`; the slice is exclusive and has room for `len`.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), len) };
@@ -103,7 +103,7 @@ impl<'a> View<'a> {
 
     /// Everything, copied out.
     #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         // SAFETY: the view is readable for `'a`; the vector is new, has room and overlaps nothing.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), self.len) };
@@ -112,7 +112,7 @@ impl<'a> View<'a> {
 
     /// A plain value at `offset`, copied out first (so that what is checked is what is used); `None` past the end.
     #[must_use]
-    pub fn read<T: FromBytes + IntoBytes + Immutable>(&self, offset: usize) -> Option<T> {
+    pub(crate) fn read<T: FromBytes + IntoBytes + Immutable>(&self, offset: usize) -> Option<T> {
         let size = size_of::<T>();
         if offset.checked_add(size)? > self.len {
             return None;

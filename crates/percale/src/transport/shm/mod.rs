@@ -6,7 +6,7 @@
 //!
 //! # Rooms
 //! * `ring`: lines, byte ring, credits. `bell`: who is watching, who sleeps. `pair`: what lies where. `parts`: what the set-up hands over.
-//! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a [`Link`](super::Link).
+//! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a `Link`.
 //! * `transfer`: large payloads: mapped arenas, CMA, or frames.
 //! * `direct`: regions of the peer's, read and written without it.
 //! * `barrier`: the fence that the sleeper pays. `sync`: the switch to loom. `cache`: hints. `death`: what the watcher tells a link.

@@ -123,7 +123,7 @@ impl ShmLink {
     /// asked for again.
     ///
     /// # Errors
-    /// As [`Link::send`].
+    /// As `Link::send`.
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, head: &Head, payload: Segment, more: bool) -> Result<(), Refused> {
         if self.broken.is_some() {
