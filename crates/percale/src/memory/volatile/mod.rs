@@ -5,7 +5,9 @@
 //! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that nobody else writes, and a peer keeps no
 //!    promises. It is a [`Segment`] (ours, lent by whoever posted an operation) or a [`View`] (what arrived), both of
 //!    which only ever copy.
-//! 2. What was copied out is checked after the copy, never before: the original may change in between.
+//! 2. What was copied out is checked after the copy, never before: the original may change in between. Values that are checked are copied
+//!    by volatile reads (`View::read`), which a compiler may not repeat. Payloads are copied by ordinary copies, which say nothing of order or of
+//!    what a byte that changes meanwhile becomes: they go into private memory, and nobody looks at the original again.
 //!
 //! A segment knows no lifetime, so only this crate copies by one, and only on behalf of an operation or a region that its owner vouched for;
 //! others name their memory by segments and touch it by their own means.
@@ -57,6 +59,11 @@ mod tests {
     fn a_view_reads_values_only_within_itself() {
         let view = View::of(&[1, 0, 0, 0, 2]);
         assert_eq!(view.read::<u32>(0), Some(1));
+        assert_eq!(view.read::<[u8; 5]>(0), Some([1, 0, 0, 0, 2]));
+        assert_eq!(
+            View::of(&[3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]).read::<[u8; 10]>(1),
+            Some([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+        );
         assert_eq!(view.read::<u32>(2), None);
         assert_eq!(view.read::<u64>(usize::MAX), None);
     }

@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes, Unalign};
 
 use super::copy::{SHORT, copy_long, copy_short};
 use super::segment::{Segment, Segments};
@@ -110,18 +110,27 @@ impl<'a> View<'a> {
         bytes
     }
 
-    /// A plain value at `offset`, copied out first (so that what is checked is what is used); `None` past the end.
+    /// A plain value at `offset`, copied out first; `None` past the end. The copy is volatile: the compiler may not read the original again, so
+    /// that what is checked is what is used. It goes by words, since a compiler makes of a volatile structure one byte after the other.
     #[must_use]
-    pub(crate) fn read<T: FromBytes + IntoBytes + Immutable>(&self, offset: usize) -> Option<T> {
-        let size = size_of::<T>();
-        if offset.checked_add(size)? > self.len {
+    #[inline]
+    pub(crate) fn read<T: FromBytes + IntoBytes>(&self, offset: usize) -> Option<T> {
+        if offset.checked_add(size_of::<T>())? > self.len {
             return None;
         }
         let mut value = T::new_zeroed();
-        // SAFETY: the range was just checked to lie within the view; `T` takes any bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.ptr.wrapping_add(offset), value.as_mut_bytes().as_mut_ptr(), size)
-        };
+        let (words, rest) = value.as_mut_bytes().as_chunks_mut::<8>();
+        let mut from = self.ptr.wrapping_add(offset);
+        for word in words {
+            // SAFETY: the range was just checked to lie within the view, and may start anywhere.
+            *word = unsafe { from.cast::<Unalign<u64>>().read_volatile() }.into_inner().to_ne_bytes();
+            from = from.wrapping_add(8);
+        }
+        for byte in rest {
+            // SAFETY: as above.
+            *byte = unsafe { from.read_volatile() };
+            from = from.wrapping_add(1);
+        }
         Some(value)
     }
 }
