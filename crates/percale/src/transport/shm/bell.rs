@@ -85,69 +85,81 @@ impl Rouse {
     }
 }
 
-/// What lies in the page.
+/// What lies in the page: atomics only, since peers write it. Lines are kept apart by alignment; fields that fill them up would be plain
+/// memory.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub(super) struct Page {
-    asleep: AtomicU32,
-    /// Where the endpoint runs, and one: what it told last, or 0.
-    processor: AtomicU32,
-    pad: [u32; 14],
-    summary: AtomicU64,
-    pad2: [u64; 7],
+    sleeper: Sleeper,
+    summary: Summary,
     words: [AtomicU64; WORDS],
 }
 
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Sleeper {
+    asleep: AtomicU32,
+    /// Where the endpoint runs, and one: what it told last, or 0.
+    processor: AtomicU32,
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Summary(AtomicU64);
+
+// Peers have mapped it thus.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Page>() <= BELL_BYTES);
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Page, sleeper.asleep) == 0 && offset_of!(Page, sleeper.processor) == 4);
+    assert!(offset_of!(Page, summary) == 64 && offset_of!(Page, words) == 128);
+    assert!(size_of::<Page>() == 128 + WORDS * 8 && size_of::<Page>() <= BELL_BYTES);
+};
 
 impl Page {
     /// A page of memory that nobody else has, for models.
     #[cfg(loom)]
     pub(super) fn for_model() -> Self {
         Self {
-            asleep: AtomicU32::new(0),
-            processor: AtomicU32::new(0),
-            pad: [0; 14],
-            summary: AtomicU64::new(0),
-            pad2: [0; 7],
+            sleeper: Sleeper { asleep: AtomicU32::new(0), processor: AtomicU32::new(0) },
+            summary: Summary(AtomicU64::new(0)),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
     #[inline]
     pub(super) fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::SeqCst) != 0
+        self.sleeper.asleep.load(Ordering::SeqCst) != 0
     }
 
     /// The receiver is about to sleep; its next looks come after everyone can see that.
     pub(super) fn arm(&self, rouse: Rouse) {
-        self.asleep.store(rouse.bits(), Ordering::SeqCst);
+        self.sleeper.asleep.store(rouse.bits(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     pub(super) fn disarm(&self) {
-        self.asleep.store(0, Ordering::Relaxed);
+        self.sleeper.asleep.store(0, Ordering::Relaxed);
     }
 
     /// Sets a ring's bit. What follows comes after everyone can see that.
     pub(super) fn ring(&self, bit: u32) {
         let word = (bit / 64) as usize % WORDS;
         self.words[word].fetch_or(1 << (bit % 64), Ordering::SeqCst);
-        self.summary.fetch_or(1 << word, Ordering::SeqCst);
+        self.summary.0.fetch_or(1 << word, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// For the one that has to wake the endpoint: how.
     pub(super) fn must_wake(&self) -> Option<Rouse> {
-        if self.is_asleep() { Rouse::of(self.asleep.swap(0, Ordering::SeqCst)) } else { None }
+        if self.is_asleep() { Rouse::of(self.sleeper.asleep.swap(0, Ordering::SeqCst)) } else { None }
     }
 
     pub(super) fn take_rung(&self, mut rung: impl FnMut(u32)) -> usize {
-        if self.summary.load(Ordering::Relaxed) == 0 {
+        if self.summary.0.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let mut summary = self.summary.swap(0, Ordering::SeqCst);
+        let mut summary = self.summary.0.swap(0, Ordering::SeqCst);
         let mut count = 0;
         while summary != 0 {
             let word = summary.trailing_zeros();
@@ -173,13 +185,14 @@ struct Mapped {
 impl Mapped {
     #[inline]
     fn page(&self) -> &Page {
-        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; a page is atomics.
+        // SAFETY: the mapping has BELL_BYTES, is page-aligned and lives as long as this reference; a page is atomics, and what
+        // lies between them nobody reads.
         unsafe { &*self.mapping.as_ptr().cast::<Page>() }
     }
 
     /// The page's first word, for the kernel.
     fn word(&self) -> &std::sync::atomic::AtomicU32 {
-        const { assert!(std::mem::offset_of!(Page, asleep) == 0, "the word is the first one") };
+        const { assert!(std::mem::offset_of!(Page, sleeper.asleep) == 0, "the word is the first one") };
         // SAFETY: as in `page`; both kinds of atomics are the word that they hold, wherever pages are mapped.
         unsafe { &*self.mapping.as_ptr().cast() }
     }
@@ -261,7 +274,7 @@ impl Bell {
     /// Tells peers on which processor the endpoint runs, and returns it.
     pub fn tell_processor(&self) -> u32 {
         let here = rustix::thread::sched_getcpu() as u32;
-        let told = &self.mapped.page().processor;
+        let told = &self.mapped.page().sleeper.processor;
         if told.load(Ordering::Relaxed) != here + 1 {
             told.store(here + 1, Ordering::Relaxed);
         }
@@ -279,7 +292,7 @@ impl Bell {
     #[must_use]
     #[inline]
     pub fn is_rung(&self) -> bool {
-        self.mapped.page().summary.load(Ordering::Relaxed) != 0
+        self.mapped.page().summary.0.load(Ordering::Relaxed) != 0
     }
 
     /// Calls `rung` with the number of each ring that was rung since the last call; returns how many there were.
@@ -326,7 +339,7 @@ impl PeerBell {
 
     /// Where the peer ran when it told last.
     pub(super) fn processor(&self) -> Option<u32> {
-        self.mapped.page().processor.load(Ordering::Relaxed).checked_sub(1)
+        self.mapped.page().sleeper.processor.load(Ordering::Relaxed).checked_sub(1)
     }
 
     #[inline]
