@@ -1,7 +1,5 @@
 //! One end of a shared-memory connection. What arrives is in `receive`.
 
-#![expect(unsafe_code, reason = "lends an offer to the ring; the block states its own reason")]
-
 mod receive;
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests;
@@ -277,13 +275,11 @@ impl ShmLink {
         if self.broken.is_some() {
             return Err(Refused::Broken);
         }
-        let Some(mut offer) = self.transfers.complete_offer(payload) else {
+        let Some(offer) = self.transfers.complete_offer(payload) else {
             return self.sender.send(head, payload, more).map_err(|error| self.send_error(error));
         };
-        let bytes = offer.as_mut_bytes();
-        // SAFETY: the offer outlives the call, after which nothing refers to it.
-        let payload = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
-        self.sender.send(head, &payload, more).map_err(|error| self.send_error(error))
+        let sent = Segments::lend(offer.as_bytes(), |payload| self.sender.send(head, payload, more));
+        sent.map_err(|error| self.send_error(error))
     }
 
     /// What this side was granted of the peer's regions.

@@ -1,7 +1,5 @@
 //! The receiving side of a transfer.
 
-#![expect(unsafe_code, reason = "lends a request that lives on the stack; the block states its reason")]
-
 use std::time::Instant;
 
 use zerocopy::IntoBytes;
@@ -14,7 +12,7 @@ use super::{
     PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
 };
 use crate::memory::lease::Lease;
-use crate::memory::volatile::{Segment, Segments, View};
+use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
 use crate::transport::shm::sender::SendError;
 use crate::transport::shm::sync::Ordering;
@@ -123,7 +121,7 @@ impl Transfers {
         };
         let head = Head { kind: Kind::Pull, flags: Flags::ID, len: 40, tag: u64::from(*token), data: 0, id: *id };
         if wanted == 0 {
-            send(sender, &head, &mut request)?;
+            send(sender, &head, &request)?;
             self.ended.push(End::Pulled(*token, Ok(0)));
             return Ok(());
         }
@@ -151,7 +149,7 @@ impl Transfers {
         slot.pusher.0.done.store(0, Ordering::Relaxed);
         slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
         request.slot = index;
-        if let Err(error) = send(sender, &head, &mut request) {
+        if let Err(error) = send(sender, &head, &request) {
             self.free |= 1 << index;
             return Err(error);
         }
@@ -180,11 +178,8 @@ fn chunk_of(wanted: u64, mapped: bool) -> u32 {
     most.min(u32::try_from(wanted.div_ceil(parts)).map_or(most, |part| part.next_multiple_of(4096))).max(least)
 }
 
-fn send(sender: &mut Sender, head: &Head, request: &mut Request) -> Result<(), TransferError> {
-    let bytes = request.as_mut_bytes();
-    // SAFETY: the request outlives the call, after which nothing refers to it.
-    let payload = Segments::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) });
-    sender.send(head, &payload, false).map_err(TransferError::Send)
+fn send(sender: &mut Sender, head: &Head, request: &Request) -> Result<(), TransferError> {
+    Segments::lend(request.as_bytes(), |payload| sender.send(head, payload, false)).map_err(TransferError::Send)
 }
 
 impl Pull {
