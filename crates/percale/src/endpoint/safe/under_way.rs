@@ -108,8 +108,6 @@ impl<'e, A: Access> UnderWay<'e, A> {
     }
 }
 
-impl<A: Access> Endpoint<A> {}
-
 impl<A: Access> Drop for UnderWay<'_, A> {
     fn drop(&mut self) {
         if self.ended {
