@@ -20,6 +20,7 @@
 //! * [`device`]: what reaches memory by itself: kinds of memory, CUDA, fixed buffers of io_uring
 //! * [`transport`]: how two endpoints reach each other
 //! * [`trigger`]: operations that begin by themselves
+//! * [`collective`]: what groups of endpoints do together
 //! * [`wire`]: what peers say to each other
 
 /// The README's program, which must compile.

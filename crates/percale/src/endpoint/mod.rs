@@ -7,8 +7,13 @@
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
 //! * [`shared_receive`]: receives of several endpoints in common; `pool`: where they wait
-//! * [`work`]: what can be posted; `raw`: posting it; [`window_work`]: for windows
+//! * [`work`]: what can be posted; [`remote_work`]: to access peers' memory; [`window_work`]: for windows; [`verbs`]: as verbs has it
+//! * `raw`: posting messages; `raw_remote`: accesses; `raw_collective`: collectives; `raw_triggered`: what a counter begins
 //! * [`safe`]: operations that own their buffers, to wait for or to await
+//! * `operations`: those under way, with their buffers and who waits for them
+//! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
+//! * `builder`: opening an endpoint
+//! * `access`: how its engine is reached, by one owner or through a lock; `automatic`: who else drives a shared one
 //! * `matching`: which receive takes which message
 //! * `engine`: the protocol
 

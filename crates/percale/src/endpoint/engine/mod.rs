@@ -7,9 +7,15 @@
 //! * [`core`]: the protocol's state, which links see as their sink
 //! * [`arrive`], [`receive`], [`send`]: its parts for messages; `access`, `direct` and `in_place` those for accesses to peers' memory,
 //!   `target` for accesses to ours
+//! * `types`: what it keeps about operations under way; `kinds`: messages by the kind of their frames
+//! * `unsent`: sends of which some bytes have yet to leave
+//! * `staged`: operations on a device's memory
+//! * `counting`: where results go, and which counters count them
 //! * `pooled`: receives shared with other endpoints
-//! * [`peers`]: whom it talks to
+//! * [`peers`]: whom it talks to; `parted`: slots of those that have left for good
+//! * `known`: the slots of a vector's addresses; `sockets`: those of network addresses
 //! * [`poller`]: which links to look at, and when; `linger`: watching for what is about to come
+//! * `doorbell`: which of the bell's bits is which peer's; `rdma`: links over verbs in the endpoint's epoll
 //! * [`read`]: reading results, and making progress for that
 //! * [`connect`]: connections that come and go; [`closing`]: their end in good order
 //! * [`role`]: what is not for anybody's messages: [`single`], an endpoint of one connection, and [`listening`]; [`gate`]: who may pass
