@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use percale::endpoint::Access;
+use percale::endpoint::Ownership;
 use percale::endpoint::Shared;
 use percale::{
     CompletionQueue, ConnectionError, ConnectionRequest, Domain, Endpoint, Entry, ErrorCode, Event, EventQueue,
@@ -45,13 +45,13 @@ fn ends(events: &EventQueue) {
     }
 }
 
-fn echo<A: Access>(endpoint: &Endpoint<A>, len: usize) {
+fn echo<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
     let got = endpoint.recv(vec![0; len]).wait().expect("a message");
     same(&got.to_vec(), &content(1, len), "the message");
     endpoint.send(endpoint.peer(), got.buffer).delivered().wait().expect("the echo");
 }
 
-fn call<A: Access>(endpoint: &Endpoint<A>, len: usize) {
+fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
     let receive = endpoint.recv(vec![0; len]).start().expect("a receive");
     endpoint.send(endpoint.peer(), content(1, len)).wait().expect("a send");
     same(&receive.wait().expect("the echo").to_vec(), &content(1, len), "the echo");

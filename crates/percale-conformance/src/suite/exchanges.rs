@@ -24,7 +24,7 @@ const fn all(root: usize) -> [Collective; 5] {
     ]
 }
 
-fn request<'m, A: percale::endpoint::Access>(
+fn request<'m, A: percale::endpoint::Ownership>(
     group: &percale::endpoint::safe::Group<'m, A>,
     what: Collective,
     (op, datatype): (AtomicOp, Datatype),

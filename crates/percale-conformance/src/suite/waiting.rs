@@ -66,7 +66,7 @@ pub(super) fn two_shared<F: Fabric>(
     (a, b)
 }
 
-pub(super) fn inject<A: percale::endpoint::Access>(endpoint: &Endpoint<A>, tag: u64, bytes: &[u8]) {
+pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, tag: u64, bytes: &[u8]) {
     while let Err(error) = endpoint.tagged_inject(PEER, tag, bytes) {
         assert_eq!(error, PostError::Again);
         endpoint.progress();

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use percale::endpoint::safe::{Cause, CollectiveRequest, Group, OperationError};
-use percale::endpoint::{Access, Endpoint};
+use percale::endpoint::{Endpoint, Ownership};
 use percale::{AddressSet, AtomicOp, Datatype};
 use percale_conformance::peers::{Open, open_as_told};
 use percale_conformance::process::{Helper, ask, say, told};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
 
-fn group<'e, A: Access>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> Group<'e, A> {
+fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> Group<'e, A> {
     endpoint.join(members).expect("a group").wait_for(PATIENCE).expect("everybody joins")
 }
 

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::access::reach::Reach;
-use super::access::{Shared, WeakShared};
 use super::engine::Engine;
 use super::engine::counting::{Counters, Reports};
+use super::ownership::reach::Reach;
+use super::ownership::{Shared, WeakShared};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;

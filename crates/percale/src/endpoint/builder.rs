@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::access::reach::Reach;
-use super::access::{Owned, Shared};
 use super::engine::core::Core;
 use super::engine::counting::{Counters, Reports};
 use super::engine::gate::Gate;
@@ -20,6 +18,8 @@ use super::engine::single::Single;
 use super::engine::{Connector, Engine, Start};
 use super::matching::Matching;
 use super::operations::Operations;
+use super::ownership::reach::Reach;
+use super::ownership::{Owned, Shared};
 use super::scalable::{Seat, SharedPlace};
 use super::shared_receive::SharedReceive;
 use super::{Endpoint, SharedEndpoint, automatic};

@@ -13,17 +13,17 @@
 //! * `operations`: those under way, with their buffers and who waits for them
 //! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
 //! * `builder`: opening an endpoint
-//! * `access`: how its engine is reached, by one owner or through a lock; `automatic`: who else drives a shared one
+//! * `ownership`: whose its engine is, one owner's or many threads' through a lock; `automatic`: who else drives a shared one
 //! * `matching`: which receive takes which message
 //! * `engine`: the protocol
 
-mod access;
 mod automatic;
 mod builder;
 pub mod connection;
 pub(crate) mod engine;
 pub(crate) mod matching;
 pub(crate) mod operations;
+mod ownership;
 mod pool;
 mod raw;
 mod raw_collective;
@@ -44,16 +44,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use self::access::WeakShared;
-pub use self::access::{Access, Owned, Shared};
 pub use self::builder::{BindError, EndpointBuilder};
+pub(crate) use self::ownership::WeakShared;
+pub use self::ownership::{Owned, Ownership, Shared};
 use crate::address::PeerAddress;
 use crate::domain::Domain;
 use crate::memory::window::TypeTwo;
 
 /// A reliable-datagram endpoint. See the [module](self).
 #[derive(Debug)]
-pub struct Endpoint<A: Access = Owned> {
+pub struct Endpoint<A: Ownership = Owned> {
     access: A,
     /// The descriptor, reachable without the lock.
     descriptor: Arc<std::os::fd::OwnedFd>,
@@ -76,7 +76,7 @@ impl Clone for SharedEndpoint {
     }
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// The domain that it was opened in.
     #[must_use]
     pub const fn domain(&self) -> &Domain {
@@ -139,7 +139,7 @@ impl<A: Access> Endpoint<A> {
     }
 }
 
-impl<A: Access> AsFd for Endpoint<A> {
+impl<A: Ownership> AsFd for Endpoint<A> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }

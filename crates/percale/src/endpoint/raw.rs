@@ -9,10 +9,10 @@
 )]
 
 use super::Endpoint;
-use super::access::Access;
-use super::access::reach::Call;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
+use super::ownership::Ownership;
+use super::ownership::reach::Call;
 use super::shared_receive::SharedReceive;
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::address::PeerAddress;
@@ -35,7 +35,7 @@ impl SharedReceive {
     }
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Posts a send (fi_sendmsg(3), fi_tsendmsg(3)).
     ///
     /// # Errors

@@ -3,13 +3,13 @@
 #![expect(unsafe_code, reason = "its contract is the caller's to keep")]
 
 use super::Endpoint;
-use super::access::Access;
 use super::engine::types::Notify;
+use super::ownership::Ownership;
 use super::work::PostError;
 use crate::address::PeerAddress;
 use crate::collective::{AddressSet, CollectiveWork, GroupId};
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Joins a group of these members, of which this endpoint is one (fi_join_collective). All of them join it, and name the same addresses in
     /// the same order; who joins the same list several times, does so as often everywhere. The event queue tells when it has come
     /// about ([`Event::Joined`](crate::Event::Joined), [`Event::JoinFailed`](crate::Event::JoinFailed)).

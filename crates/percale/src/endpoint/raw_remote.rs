@@ -3,17 +3,17 @@
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
 use super::Endpoint;
-use super::access::Access;
-use super::access::reach::Call;
 use super::engine::Engine;
 use super::engine::types::{Notify, Side};
+use super::ownership::Ownership;
+use super::ownership::reach::Call;
 use super::remote_work::{AtomicWork, RemotePieces, RmaOne, RmaWork, WordOne};
 use super::work::{OpFlags, PostError};
 use crate::address::PeerAddress;
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::{Segment, Segments};
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Posts a write to a peer's memory (fi_writemsg(3)).
     ///
     /// # Errors

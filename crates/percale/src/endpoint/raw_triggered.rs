@@ -5,14 +5,14 @@
 use std::io;
 use std::sync::Arc;
 
-use super::access::Access;
-use super::access::reach::Reach;
+use super::ownership::Ownership;
+use super::ownership::reach::Reach;
 use super::work::PostError;
 use super::{Endpoint, SharedEndpoint};
 use crate::completion::counter::Counter;
 use crate::trigger::{Condition, Due, Operation, Variable, fire};
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3), FI_TRIGGER_THRESHOLD).
     /// Nothing is read or written before. Then it is as if it were posted, and completes so; there is always room for its
     /// completion. [`Endpoint::cancel`] takes it back.

@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "its contract is the caller's to keep; each block passes it on")]
 
 use super::Endpoint;
-use super::access::Access;
 use super::engine::types::{Notify, Side};
+use super::ownership::Ownership;
 use super::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use super::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::address::PeerAddress;
@@ -60,7 +60,7 @@ impl WorkRequest {
     }
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Posts a work request. A piece that its local key does not cover, or that it is to write without the right to, makes it
     /// complete in error ([`ErrorCode::Denied`]), with nothing read, written or sent (MW-009).
     ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Endpoint;
-use super::access::Access;
+use super::ownership::Ownership;
 use super::work::{OpFlags, PostError};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
@@ -123,7 +123,7 @@ impl WindowWork {
     }
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Posts the bind of a window of type 2 for a peer, in order with the messages to it (MW-026): a message posted later carries
     /// the key, if need be, to a peer that can use it. Sends nothing. One completion, if asked for, with
     /// [`CompletionFlags::BIND`] and the key in `data`; what is wrong with the bind is reported there. Returns the name that the peer
@@ -164,7 +164,7 @@ impl<A: Access> Endpoint<A> {
 impl Endpoint {
     /// Through whom a peer's accesses come.
     pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::memory::region::Via {
-        use super::access::reach::Reach as _;
+        use super::ownership::reach::Reach as _;
         self.access.with(|engine| {
             let slot = engine.core.peers.resolve(peer).unwrap();
             engine.core.via(slot)

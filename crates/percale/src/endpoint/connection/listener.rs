@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use crate::completion::event::EventQueue;
 use crate::domain::Domain;
-use crate::endpoint::access::reach::Reach;
 use crate::endpoint::builder::{BindError, Purpose, resolve};
 use crate::endpoint::engine::Engine;
+use crate::endpoint::ownership::reach::Reach;
 use crate::endpoint::{EndpointBuilder, SharedEndpoint};
 
 /// Requests that wait for an answer, unless the builder says otherwise.

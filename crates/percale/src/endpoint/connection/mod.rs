@@ -40,8 +40,8 @@ pub use self::listener::{Listener, ListenerBuilder};
 pub use self::request::ConnectionRequest;
 pub(crate) use self::request::Request;
 use super::Endpoint;
-use super::access::Access;
 use super::builder::{BindError, resolve};
+use super::ownership::Ownership;
 use crate::address::PeerAddress;
 use crate::completion::entry::ErrorCode;
 pub use crate::wire::control::DATA_LIMIT;
@@ -118,7 +118,7 @@ pub enum ConnectionState {
     Shutdown,
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Connects an endpoint of one connection to the listener at `address` (fi_connect(3)); `data`, at most [`DATA_LIMIT`] bytes, is
     /// for its owner. Returns at once; how it ends is told by an event and by [`wait_connected`](Self::wait_connected). Whatever
     /// comes of it, the endpoint cannot be connected again.

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{ConnectionError, ConnectionRequest};
-use crate::endpoint::access::{Access, Owned, Shared};
 use crate::endpoint::builder::{BindError, Purpose, resolve};
+use crate::endpoint::ownership::{Owned, Ownership, Shared};
 use crate::endpoint::{Endpoint, EndpointBuilder};
 
 impl EndpointBuilder<'_> {
@@ -74,6 +74,6 @@ impl EndpointBuilder<'_> {
     }
 }
 
-fn connected<A: Access>(endpoint: Endpoint<A>, address: &str, data: &[u8]) -> Result<Endpoint<A>, ConnectionError> {
+fn connected<A: Ownership>(endpoint: Endpoint<A>, address: &str, data: &[u8]) -> Result<Endpoint<A>, ConnectionError> {
     endpoint.connect(address, data).map(|()| endpoint)
 }

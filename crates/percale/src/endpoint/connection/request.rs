@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::ConnectionError;
-use crate::endpoint::access::WeakShared;
-use crate::endpoint::access::reach::Reach;
 use crate::endpoint::engine::listening::Thrown;
 use crate::endpoint::engine::single::Awaiting;
+use crate::endpoint::ownership::WeakShared;
+use crate::endpoint::ownership::reach::Reach;
 use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 
 /// Somebody wants a connection: to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::access::{Access, Long, Part};
+use super::access::{Execution, Long, Part};
 use super::bound::BoundWindows;
 use super::counting::{Counters, Reports};
 use super::gate::Gate;
@@ -57,7 +57,7 @@ pub(crate) struct Core {
     /// Payloads being fetched.
     pub(crate) pulls: Slab<Pull>,
     /// Accesses to peers' memory that they execute.
-    pub(crate) accesses: Slab<Access>,
+    pub(crate) accesses: Slab<Execution>,
     /// Their parts.
     pub(crate) parts: Slab<Part>,
     /// Those parts that are long.

@@ -4,7 +4,7 @@
 //! They have failed, but do not end before the peer has let go of their memory, or its process is dead: until then it is nobody
 //! else's. Whoever closes the endpoint before that gives up what safe operations own.
 
-use super::access::Access;
+use super::access::Execution;
 use super::core::Core;
 use super::types::{Pull, Side};
 use super::windows::Dying;
@@ -36,7 +36,7 @@ pub(crate) struct Broken {
     from: Connection,
     residue: Residue,
     pulls: Vec<Pull>,
-    accesses: Vec<Access>,
+    accesses: Vec<Execution>,
     error: ErrorCode,
     why: String,
 }

@@ -28,8 +28,8 @@ use super::when::When;
 use crate::collective::{AddressSet, Collective, CollectiveWork, GroupId};
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::buffer::Buffer;
@@ -40,7 +40,7 @@ const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
 /// Several endpoints that do something together. Dropping it leaves the group, once what was posted has ended.
 #[derive(Debug)]
-pub struct Group<'e, A: Access> {
+pub struct Group<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     id: GroupId,
     rank: usize,
@@ -50,7 +50,7 @@ pub struct Group<'e, A: Access> {
 /// A group that is being joined: wait for it or await it.
 #[must_use = "dropping it leaves the group"]
 #[derive(Debug)]
-pub struct Joining<'e, A: Access> {
+pub struct Joining<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
     group: Option<Group<'e, A>>,
 }
@@ -58,7 +58,7 @@ pub struct Joining<'e, A: Access> {
 /// A collective that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
 #[derive(Debug)]
-pub struct CollectiveRequest<'e, A: Access> {
+pub struct CollectiveRequest<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     group: GroupId,
     /// This member's rank, and how many there are.
@@ -72,11 +72,11 @@ pub struct CollectiveRequest<'e, A: Access> {
 /// A collective under way: wait for it or await it. Dropping it leaves it to itself: the other members count on it.
 #[must_use = "a collective's result comes by waiting for it"]
 #[derive(Debug)]
-pub struct CollectiveOperation<'e, A: Access> {
+pub struct CollectiveOperation<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses in the same
     /// order; who joins the same list several times does so as often everywhere.
     ///
@@ -97,7 +97,7 @@ impl<A: Access> Endpoint<A> {
     }
 }
 
-impl<'e, A: Access> Group<'e, A> {
+impl<'e, A: Ownership> Group<'e, A> {
     /// How the raw face names it.
     #[must_use]
     pub const fn id(&self) -> GroupId {
@@ -183,14 +183,14 @@ impl<'e, A: Access> Group<'e, A> {
     }
 }
 
-impl<A: Access> Drop for Group<'_, A> {
+impl<A: Ownership> Drop for Group<'_, A> {
     fn drop(&mut self) {
         let id = self.id;
         self.endpoint.access.with(|engine| engine.leave_group(id));
     }
 }
 
-impl<'e, A: Access> Joining<'e, A> {
+impl<'e, A: Ownership> Joining<'e, A> {
     /// Waits until all members have joined.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl<'e, A: Access> Joining<'e, A> {
     }
 }
 
-impl<'e, A: Access> Future for Joining<'e, A> {
+impl<'e, A: Ownership> Future for Joining<'e, A> {
     type Output = Result<Group<'e, A>, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -232,7 +232,7 @@ impl<'e, A: Access> Future for Joining<'e, A> {
     }
 }
 
-impl<'e, A: Access> CollectiveRequest<'e, A> {
+impl<'e, A: Ownership> CollectiveRequest<'e, A> {
     /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Its place
     /// among the group's operations is that of its beginning.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
@@ -293,7 +293,7 @@ impl<'e, A: Access> CollectiveRequest<'e, A> {
     }
 }
 
-impl<A: Access> CollectiveOperation<'_, A> {
+impl<A: Ownership> CollectiveOperation<'_, A> {
     /// Waits until the collective has completed. The buffer comes back.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl<A: Access> CollectiveOperation<'_, A> {
     }
 }
 
-impl<A: Access> Future for CollectiveOperation<'_, A> {
+impl<A: Ownership> Future for CollectiveOperation<'_, A> {
     type Output = Result<Buffer, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -329,7 +329,7 @@ impl<A: Access> Future for CollectiveOperation<'_, A> {
     }
 }
 
-impl<'e, A: Access> IntoFuture for CollectiveRequest<'e, A> {
+impl<'e, A: Ownership> IntoFuture for CollectiveRequest<'e, A> {
     type Output = Result<Buffer, OperationError>;
     type IntoFuture = Started<CollectiveOperation<'e, A>>;
 

@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use super::under_way::{Receiving, Sending, UnderWay};
 use super::{OperationError, ReceiveRequest, Received, SendRequest, Sent};
-use crate::endpoint::access::Access;
+use crate::endpoint::ownership::Ownership;
 
-impl<A: Access> Future for Sending<'_, A> {
+impl<A: Ownership> Future for Sending<'_, A> {
     type Output = Result<Sent, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -20,7 +20,7 @@ impl<A: Access> Future for Sending<'_, A> {
     }
 }
 
-impl<A: Access> Future for Receiving<'_, A> {
+impl<A: Ownership> Future for Receiving<'_, A> {
     type Output = Result<Received, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -32,7 +32,7 @@ impl<A: Access> Future for Receiving<'_, A> {
     }
 }
 
-impl<'e, A: Access> IntoFuture for SendRequest<'e, A> {
+impl<'e, A: Ownership> IntoFuture for SendRequest<'e, A> {
     type Output = Result<Sent, OperationError>;
     type IntoFuture = Started<Sending<'e, A>>;
 
@@ -41,7 +41,7 @@ impl<'e, A: Access> IntoFuture for SendRequest<'e, A> {
     }
 }
 
-impl<'e, A: Access> IntoFuture for ReceiveRequest<'e, A> {
+impl<'e, A: Ownership> IntoFuture for ReceiveRequest<'e, A> {
     type Output = Result<Received, OperationError>;
     type IntoFuture = Started<Receiving<'e, A>>;
 

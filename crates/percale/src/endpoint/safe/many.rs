@@ -6,14 +6,14 @@ use super::under_way::UnderWay;
 use super::{Cause, OperationError};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::Engine;
+use crate::endpoint::ownership::Ownership;
 use crate::memory::buffer::Buffer;
 
 /// A buffer that takes many messages.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the receive"]
-pub struct ReceivingMany<'e, A: Access> {
+pub struct ReceivingMany<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
     pub(super) base: u64,
 }
@@ -33,7 +33,7 @@ pub struct Part {
     pub source: Option<PeerAddress>,
 }
 
-impl<A: Access> ReceivingMany<'_, A> {
+impl<A: Ownership> ReceivingMany<'_, A> {
     /// The next message; `None` once the buffer is full and all messages were given.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::under_way::{Receiving, Sending};
 pub use self::windows::{WindowOperation, WindowRequest};
 use super::Endpoint;
-use super::access::Access;
+use super::ownership::Ownership;
 use super::work::OpFlags;
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
@@ -86,7 +86,7 @@ impl Received {
         }
     }
 }
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// A send of a message.
     pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let buffer = buffer.into();

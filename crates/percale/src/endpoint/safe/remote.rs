@@ -27,8 +27,8 @@ use super::when::When;
 use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::ownership::Ownership;
 use crate::endpoint::remote_work::{AtomicWork, RemotePieces, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind};
@@ -111,7 +111,7 @@ enum What {
 /// A one-sided operation that is not posted yet. It gives an `R`.
 #[must_use = "nothing is done before start, wait or await"]
 #[derive(Debug)]
-pub struct AccessRequest<'e, A: Access, R> {
+pub struct AccessRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
     peer: PeerAddress,
     remote: RemoteMemory,
@@ -127,12 +127,12 @@ pub struct AccessRequest<'e, A: Access, R> {
 /// until the peer no longer uses it.
 #[must_use = "dropping it cancels the operation if it can"]
 #[derive(Debug)]
-pub struct Accessing<'e, A: Access, R> {
+pub struct Accessing<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
     outcome: PhantomData<R>,
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// A read of a peer's memory into the buffer, which is as long. Gives the buffer.
     pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
         self.access_request(peer, from, into.into(), What::Read)
@@ -214,7 +214,7 @@ impl<A: Access> Endpoint<A> {
     }
 }
 
-impl<'e, A: Access, R: Outcome> AccessRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
     /// Tells the peer's completion queue these 8 bytes, after the data is there. Not for reads.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
@@ -305,7 +305,7 @@ impl<'e, A: Access, R: Outcome> AccessRequest<'e, A, R> {
     }
 }
 
-impl<A: Access, R: Outcome> Accessing<'_, A, R> {
+impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
     /// Waits until the operation has completed.
     ///
     /// # Errors
@@ -329,7 +329,7 @@ impl<A: Access, R: Outcome> Accessing<'_, A, R> {
     }
 }
 
-impl<A: Access, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
+impl<A: Ownership, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
     type Output = Result<R, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -341,7 +341,7 @@ impl<A: Access, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
     }
 }
 
-impl<'e, A: Access, R: Outcome + Unpin> IntoFuture for AccessRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Outcome + Unpin> IntoFuture for AccessRequest<'e, A, R> {
     type Output = Result<R, OperationError>;
     type IntoFuture = Started<Accessing<'e, A, R>>;
 

@@ -7,9 +7,9 @@ use super::{OperationError, Received, Sent};
 use crate::address::PeerAddress;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::volatile::Segments;
@@ -18,7 +18,7 @@ use crate::trigger::{Operation, Variable};
 /// A send that is not posted yet.
 #[must_use = "nothing is sent before start, wait or await"]
 #[derive(Debug)]
-pub struct SendRequest<'e, A: Access> {
+pub struct SendRequest<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
     pub(super) buffer: Buffer,
     pub(super) peer: PeerAddress,
@@ -31,7 +31,7 @@ pub struct SendRequest<'e, A: Access> {
 /// A receive that is not posted yet.
 #[must_use = "nothing is received before start, wait or await"]
 #[derive(Debug)]
-pub struct ReceiveRequest<'e, A: Access> {
+pub struct ReceiveRequest<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
     pub(super) buffer: Buffer,
     pub(super) from: PeerAddress,
@@ -39,7 +39,7 @@ pub struct ReceiveRequest<'e, A: Access> {
     pub(super) when: Option<When>,
 }
 
-impl<'e, A: Access> SendRequest<'e, A> {
+impl<'e, A: Ownership> SendRequest<'e, A> {
     /// Lets the receiver's completion carry 8 bytes.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
@@ -110,7 +110,7 @@ impl<'e, A: Access> SendRequest<'e, A> {
     }
 }
 
-impl<'e, A: Access> ReceiveRequest<'e, A> {
+impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// Takes messages of this peer only.
     pub fn from(mut self, peer: PeerAddress) -> Self {
         self.from = peer;

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::{Cause, OperationError, Received, Sent};
 use crate::completion::entry::{Entry, ErrorEntry};
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::Engine;
+use crate::endpoint::ownership::Ownership;
 use crate::endpoint::{Endpoint, reactor};
 use crate::memory::buffer::Buffer;
 
 /// An operation under way.
 #[derive(Debug)]
-pub(super) struct UnderWay<'e, A: Access> {
+pub(super) struct UnderWay<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
     pub(super) id: usize,
     /// Polls in a row that found nothing.
@@ -24,7 +24,7 @@ pub(super) struct UnderWay<'e, A: Access> {
 /// Polls of a future that spin through the executor before it waits for the descriptor.
 const SPINS: u32 = 32;
 
-impl<'e, A: Access> UnderWay<'e, A> {
+impl<'e, A: Ownership> UnderWay<'e, A> {
     pub(super) fn new(endpoint: &'e Endpoint<A>, id: usize) -> Self {
         Self { endpoint, id, polls: 0, ended: false }
     }
@@ -108,7 +108,7 @@ impl<'e, A: Access> UnderWay<'e, A> {
     }
 }
 
-impl<A: Access> Drop for UnderWay<'_, A> {
+impl<A: Ownership> Drop for UnderWay<'_, A> {
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -124,11 +124,11 @@ impl<A: Access> Drop for UnderWay<'_, A> {
 /// A send under way: wait for it or await it.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the send if it can"]
-pub struct Sending<'e, A: Access> {
+pub struct Sending<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
 }
 
-impl<A: Access> Sending<'_, A> {
+impl<A: Ownership> Sending<'_, A> {
     /// Waits until the send has completed.
     ///
     /// # Errors
@@ -154,11 +154,11 @@ impl<A: Access> Sending<'_, A> {
 /// A receive under way: wait for it or await it.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the receive if it can"]
-pub struct Receiving<'e, A: Access> {
+pub struct Receiving<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
 }
 
-impl<A: Access> Receiving<'_, A> {
+impl<A: Ownership> Receiving<'_, A> {
     /// Waits for the message.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use super::OperationError;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::ownership::Ownership;
 use crate::memory::buffer::Buffer;
 use crate::trigger::{Condition, Operation, Variable, fire};
 
@@ -44,7 +44,7 @@ impl When {
     }
 
     /// Lets an operation that owns its buffer wait; returns its number.
-    pub(super) fn start<A: Access>(
+    pub(super) fn start<A: Ownership>(
         self,
         endpoint: &Endpoint<A>,
         buffer: Buffer,

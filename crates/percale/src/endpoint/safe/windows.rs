@@ -27,8 +27,8 @@ use super::under_way::UnderWay;
 use super::{OperationError, SendRequest};
 use crate::address::PeerAddress;
 use crate::endpoint::Endpoint;
-use crate::endpoint::access::Access;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::ownership::Ownership;
 use crate::endpoint::window_work::{Bind, WindowPost, WindowWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::buffer::Buffer;
@@ -38,7 +38,7 @@ use crate::memory::window::Window;
 /// A bind (it gives the name that the peer uses) or an invalidation, that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
 #[derive(Debug)]
-pub struct WindowRequest<'e, A: Access, R> {
+pub struct WindowRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
     work: Result<(WindowWork, R), PostError>,
 }
@@ -46,12 +46,12 @@ pub struct WindowRequest<'e, A: Access, R> {
 /// A bind or an invalidation under way: wait for it or await it.
 #[must_use = "dropping it cancels the operation if it waits for its turn"]
 #[derive(Debug)]
-pub struct WindowOperation<'e, A: Access, R> {
+pub struct WindowOperation<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
     outcome: R,
 }
 
-impl<A: Access> Endpoint<A> {
+impl<A: Ownership> Endpoint<A> {
     /// Binds a window of type 2 for a peer, in order with the messages to it: see [`post_bind`](Self::post_bind).
     pub fn bind_window(
         &self,
@@ -70,7 +70,7 @@ impl<A: Access> Endpoint<A> {
     }
 }
 
-impl<A: Access> SendRequest<'_, A> {
+impl<A: Ownership> SendRequest<'_, A> {
     /// Makes the peer invalidate one of its windows of type 2, which it has bound for this endpoint, before it receives the message:
     /// see [`OpFlags::INVALIDATE`]. In place of [`data`](Self::data).
     pub fn invalidating(mut self, key: u32) -> Self {
@@ -80,7 +80,7 @@ impl<A: Access> SendRequest<'_, A> {
     }
 }
 
-impl<'e, A: Access, R: Copy> WindowRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
     /// Starts only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         if let Ok((work, _)) = &mut self.work {
@@ -113,7 +113,7 @@ impl<'e, A: Access, R: Copy> WindowRequest<'e, A, R> {
     }
 }
 
-impl<A: Access, R: Copy> WindowOperation<'_, A, R> {
+impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
     /// Waits until the operation has completed.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl<A: Access, R: Copy> WindowOperation<'_, A, R> {
     }
 }
 
-impl<A: Access, R: Copy + Unpin> Future for WindowOperation<'_, A, R> {
+impl<A: Ownership, R: Copy + Unpin> Future for WindowOperation<'_, A, R> {
     type Output = Result<R, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -143,7 +143,7 @@ impl<A: Access, R: Copy + Unpin> Future for WindowOperation<'_, A, R> {
     }
 }
 
-impl<'e, A: Access, R: Copy + Unpin> IntoFuture for WindowRequest<'e, A, R> {
+impl<'e, A: Ownership, R: Copy + Unpin> IntoFuture for WindowRequest<'e, A, R> {
     type Output = Result<R, OperationError>;
     type IntoFuture = Started<WindowOperation<'e, A, R>>;
 

@@ -6,7 +6,7 @@ use zerocopy::little_endian::U64;
 use super::super::core::Core;
 use super::super::send::offer_of;
 use super::super::types::Notify;
-use super::{Access, LONG_BYTES, Long, PART, PARTS_LIMIT, Part, Waiting, What};
+use super::{Execution, LONG_BYTES, Long, PART, PARTS_LIMIT, Part, Waiting, What};
 use crate::endpoint::remote_work::AtomicWork;
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::memory::region::RemoteMemory;
@@ -32,8 +32,16 @@ pub(in super::super) fn execute(
                 return Err(Refused::Full);
             }
             let tell = several.then(|| what.tell(what.counts()));
-            let access =
-                Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
+            let access = Execution {
+                to: slot,
+                notify,
+                entry: what.entry(),
+                left: 1,
+                error: None,
+                tell,
+                long: false,
+                _copy: None,
+            };
             core.peers.started(slot);
             core.peers.get_mut(slot).executed += 1;
             *waiting.started.insert(core.accesses.insert(access) as u32)

@@ -55,7 +55,7 @@ pub(crate) const SERVE: u32 = 1 << 30;
 
 /// An access that is being executed.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct Execution {
     to: Connection,
     notify: Notify,
     entry: Entry,
@@ -70,7 +70,7 @@ pub(crate) struct Access {
     _copy: Option<Buffer>,
 }
 
-impl Access {
+impl Execution {
     pub(super) const fn entry(&self) -> Entry {
         self.entry
     }
@@ -267,7 +267,7 @@ impl Core {
         if access.left > 0 {
             return;
         }
-        let Access { to, notify, entry, error, tell, long, .. } = self.accesses.remove(id as usize);
+        let Execution { to, notify, entry, error, tell, long, .. } = self.accesses.remove(id as usize);
         let peer = self.peers.get_mut(to);
         peer.executed = peer.executed.saturating_sub(1);
         peer.long_writes -= u32::from(long).min(peer.long_writes);
@@ -324,7 +324,7 @@ impl Core {
     pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: Counts) -> u32 {
         let tell = (!counts.is_empty() || what.data().is_some()).then(|| what.tell(counts));
         let access =
-            Access { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
+            Execution { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
         self.peers.started(slot);
         self.peers.get_mut(slot).executed += 1;
         self.accesses.insert(access) as u32

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use crate::completion::event::{Event, EventQueue};
 use crate::endpoint::Endpoint;
-use crate::endpoint::access::reach::Reach;
+use crate::endpoint::ownership::reach::Reach;
 use crate::memory::volatile::Segments;
 use crate::transport::testing::Notes;
 use crate::transport::{Connection, Link};

@@ -1,4 +1,4 @@
-//! How an endpoint's engine is reached: by its one owner, or by many threads through a lock.
+//! Whose an endpoint's engine is: one owner's, or that of many threads, which reach it through a lock.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -10,10 +10,10 @@ use super::spin::{Budget, Step};
 use crate::completion::wait::Progress;
 use crate::trigger::{Submissions, Transfer};
 
-/// A way to reach an engine: [`Owned`] or [`Shared`]. Not for others to implement.
-pub trait Access: reach::Reach {}
-impl Access for Owned {}
-impl Access for Shared {}
+/// Whose an engine is: [`Owned`] or [`Shared`]. Not for others to implement.
+pub trait Ownership: reach::Reach {}
+impl Ownership for Owned {}
+impl Ownership for Shared {}
 
 pub(super) mod reach {
     use super::{Budget, Engine, Instant, Step};
@@ -38,7 +38,7 @@ pub(super) mod reach {
         }
     }
 
-    /// What [`Access`](super::Access) means inside of the library. Public in a private room: users can name neither this
+    /// What [`Ownership`](super::Ownership) means inside of the library. Public in a private room: users can name neither this
     /// nor the engine.
     pub trait Reach {
         /// Runs a call with the engine, then wakes the tasks whose operations it finished.
