@@ -87,12 +87,14 @@ impl<F: Fabric> PingPong<F> {
         }
     }
 
+    fn round(&self, round: usize) {
+        let len = LENS[round % LENS.len()];
+        self.go(0, 1, len, round % 2 == 0);
+        self.go(1, 0, len, round % 2 == 1);
+    }
+
     fn rounds(&self, count: usize) {
-        for round in 0..count {
-            let len = LENS[round % LENS.len()];
-            self.go(0, 1, len, round % 2 == 0);
-            self.go(1, 0, len, round % 2 == 1);
-        }
+        (0..count).for_each(|round| self.round(round));
         same(&self.memory[0].read(), &content(1, 2048), "what went to and fro");
     }
 }
@@ -120,51 +122,80 @@ fn allocate_nothing<F: Fabric>() {
     assert!(verification > 0, "the allocator counts");
 }
 
-/// The calls of two runs under strace, one of which plays 20,000 ping-pongs more.
+/// What a thread under strace calls while it plays 20,000 ping-pongs; how it comes to have a connection is its own affair.
 fn call_no_system(transport: &str) {
     let traced = std::process::Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {
         return skipped("system calls of the hot path", "strace is missing, or may not trace here");
     }
-    let calls = [1_000, 21_000].map(|count| {
-        let name = format!("percale-calls-{}-{count}", std::process::id());
-        let file = std::env::temp_dir().join(name);
-        let path = file.to_str().expect("a plain name");
-        let count = count.to_string();
-        let told = [("PERCALE_FABRIC", transport), ("PERCALE_ROUNDS", &*count)];
-        let mut helper = Helper::through(&["strace", "-f", "-qq", "-c", "-o", path], "rounds", &told, |_| {});
-        assert_eq!(helper.hear(), "played");
-        helper.end();
-        let table = std::fs::read_to_string(&file).expect("the table of strace");
-        std::fs::remove_file(&file).expect("it was there");
-        parse(&table)
-    });
-    let [few, many] = &calls;
-    println!("{transport}: {few:?}, and with 20,000 ping-pongs more {many:?}");
-    let total = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
-    assert!(total(few) > 50, "strace saw the program");
-    // Threads that wake up now and then make a few calls whatever the hot path does: 1 in 100 messages is far above
-    // that.
-    assert!(total(many) < total(few) + 400, "40,000 messages made system calls");
+    let file = std::env::temp_dir().join(format!("percale-calls-{}", std::process::id()));
+    let path = file.to_str().expect("a plain name");
+    let told = [("PERCALE_FABRIC", transport), ("PERCALE_ROUNDS", "20000")];
+    let mut helper = Helper::through(&["strace", "-f", "-qq", "-o", path], "rounds", &told, |_| {});
+    assert_eq!(helper.hear(), "played");
+    helper.end();
+    let log = std::fs::read_to_string(&file).expect("the log of strace");
+    std::fs::remove_file(&file).expect("it was there");
+    let (before, calls) = between_marks(&log);
+    assert!(before > 50, "strace saw the program");
+    println!("{transport}: {before} calls of the thread before, then {calls:?}");
+    assert_eq!(calls, BTreeMap::new(), "40,000 messages made system calls");
 }
 
-/// System calls and how often each was made, from the table of `strace -c`.
-fn parse(table: &str) -> BTreeMap<String, u64> {
-    let row = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let calls = words.get(3)?.parse().ok()?;
-        let name = (*words.last()?).to_owned();
-        (name != "total").then_some((name, calls))
-    };
-    table.lines().filter_map(row).collect()
+/// What the playing thread asks the system for when it begins, and when it has ended: strace's log shows the names.
+const MARKS: [&str; 2] = ["/percale/rounds/begin", "/percale/rounds/end"];
+
+/// How many calls the thread made before the first mark, and which between the two, from the log of `strace -f`: each line
+/// begins with the thread's number, then the call's name.
+fn between_marks(log: &str) -> (usize, BTreeMap<&str, u64>) {
+    let begins = log.lines().find(|line| line.contains(MARKS[0])).expect("the first mark");
+    let thread = begins.split_whitespace().next().expect("a thread");
+    let (mut before, mut calls, mut marks) = (0, BTreeMap::new(), 0);
+    for line in log.lines() {
+        let Some((number, call)) = line.split_once(' ') else { continue };
+        if number != thread {
+            continue;
+        }
+        // What is resumed was counted when it began.
+        let Some((name, _)) = call.trim_start().split_once('(').filter(|(name, _)| !name.starts_with("<...")) else {
+            continue;
+        };
+        match marks {
+            _ if MARKS.iter().any(|mark| call.contains(mark)) => marks += 1,
+            0 => before += 1,
+            1 => *calls.entry(name).or_insert(0) += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(marks, MARKS.len(), "both marks");
+    (before, calls)
+}
+
+#[test]
+fn calls_between_the_marks_are_counted() {
+    let log = "7 brk(NULL) = 0x1\n7 stat(\"/percale/rounds/begin\") = -1\n8 read(1) = 1\n7 futex(0x1 <unfinished ...>\n\
+               7 <... futex resumed>) = 0\n7 sched_yield() = 0\n7 stat(\"/percale/rounds/end\") = -1\n7 exit(0) = ?\n";
+    assert_eq!(between_marks(log), (1, BTreeMap::from([("futex", 1), ("sched_yield", 1)])));
 }
 
 /// The traced role.
 fn rounds() {
     let count = told("PERCALE_ROUNDS").parse().expect("a number");
     match told("PERCALE_FABRIC").as_str() {
-        "shm" => PingPong::<Shm>::new().rounds(count),
-        _ => PingPong::<Loopback>::new().rounds(count),
+        "shm" => marked::<Shm>(count),
+        _ => marked::<Loopback>(count),
     }
     say("played");
+}
+
+fn marked<F: Fabric>(count: usize) {
+    let game = PingPong::<F>::new();
+    game.rounds(1000);
+    let mark = |path| assert!(std::fs::metadata(path).is_err(), "there is no such file");
+    mark(MARKS[0]);
+    for round in 0..count {
+        game.round(round);
+    }
+    mark(MARKS[1]);
+    game.rounds(0); // What came is what went.
 }
