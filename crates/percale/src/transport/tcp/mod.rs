@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use fuzz::fuzz_stream;
 use inbound::Inbound;
 pub(super) use outbound::Outbound;
-pub use socket::{Socket, Stream};
+pub(crate) use socket::{Socket, Stream};
 use unanswered::unanswered;
 
 use super::stream::{Pulls, pull_bytes};
@@ -66,7 +66,7 @@ impl Default for TcpOptions {
 
 /// One end of a connection over a byte stream.
 #[derive(Debug)]
-pub struct StreamLink<S> {
+pub(crate) struct StreamLink<S> {
     socket: S,
     outbound: Outbound,
     inbound: Inbound,
@@ -75,12 +75,12 @@ pub struct StreamLink<S> {
 }
 
 /// One end of a connection over TCP.
-pub type TcpLink = StreamLink<Socket>;
+pub(crate) type TcpLink = StreamLink<Socket>;
 
 impl<S> StreamLink<S> {
     /// The longest payload that is sent with its message: about what a socket's buffers hold. Above, the round trip of
     /// an offer and its pull costs little, and nothing is copied but by the kernel, however late the receiver comes.
-    pub const EAGER_LIMIT: usize = 512 << 10;
+    pub(crate) const EAGER_LIMIT: usize = 512 << 10;
 
     /// A link of a stream that stands.
     pub(super) fn of(stream: S) -> Self {
@@ -123,20 +123,20 @@ impl TcpLink {
     ///
     /// # Errors
     /// What the kernel says to the options.
-    pub fn new(socket: OwnedFd, options: TcpOptions) -> std::io::Result<Self> {
+    pub(crate) fn new(socket: OwnedFd, options: TcpOptions) -> std::io::Result<Self> {
         Ok(Self::of(Socket::new(socket, &options)?))
     }
 
     /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout, now and when this was last asked.
     /// To be asked now and then, say a few times within the timeout: one system call.
     #[must_use]
-    pub fn is_unanswered(&mut self) -> bool {
+    pub(crate) fn is_unanswered(&mut self) -> bool {
         let silence = (!self.socket.patience.timeout().is_zero()).then(|| unanswered(&self.socket));
         silence.is_some_and(|silence| self.socket.patience.ends(silence))
     }
 
     /// Breaks the link: the peer did not answer in time.
-    pub fn give_up(&mut self) -> Broken {
+    pub(crate) fn give_up(&mut self) -> Broken {
         let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.socket.patience.timeout()));
         self.broken.get_or_insert(why).clone()
     }
@@ -147,15 +147,9 @@ impl TcpLink {
         self.outbound.unsent()
     }
 
-    /// Whether there is something to write: whoever sleeps on the socket must also wait for room in it.
-    #[must_use]
-    pub fn wants_to_write(&self) -> bool {
-        !self.outbound.is_empty()
-    }
-
     /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's kernel, or after
     /// `at_most`, whichever comes first. Blocks. What arrives meanwhile is thrown away. Returns whether all left.
-    pub fn linger(mut self, at_most: Duration) -> bool {
+    pub(crate) fn linger(mut self, at_most: Duration) -> bool {
         self.broken.is_none() && linger::linger(&mut self.socket, &mut self.outbound, at_most)
     }
 }

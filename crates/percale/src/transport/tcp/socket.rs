@@ -13,7 +13,7 @@ use crate::transport::Broken;
 
 /// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
 /// are the link's own bytes.
-pub trait Stream {
+pub(crate) trait Stream {
     /// Receives what is there, into the segments and then into `tail`; 0 at its end.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ pub trait Stream {
 
 /// A connected TCP socket.
 #[derive(Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     fd: OwnedFd,
     pub(super) patience: Patience,
 }
@@ -67,7 +67,7 @@ impl Socket {
     ///
     /// # Errors
     /// What the kernel says to the options.
-    pub fn new(fd: OwnedFd, options: &TcpOptions) -> rustix::io::Result<Self> {
+    pub(crate) fn new(fd: OwnedFd, options: &TcpOptions) -> rustix::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
         if let Some(bytes) = options.send_buffer {

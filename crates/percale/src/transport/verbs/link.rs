@@ -8,7 +8,7 @@ use super::Wire;
 use crate::transport::tcp::{Socket, Stream, StreamLink, TcpOptions};
 
 /// One end of a connection over a queue pair.
-pub type VerbsLink = StreamLink<Wire>;
+pub(crate) type VerbsLink = StreamLink<Wire>;
 
 /// How long to sleep between two looks at what is not acknowledged yet.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
@@ -18,7 +18,7 @@ impl VerbsLink {
     ///
     /// # Errors
     /// What the kernel says to the connection's options; if there are no descriptors left.
-    pub fn new(mut wire: Wire, connection: OwnedFd, options: TcpOptions) -> io::Result<Self> {
+    pub(crate) fn new(mut wire: Wire, connection: OwnedFd, options: TcpOptions) -> io::Result<Self> {
         wire.watch(Socket::new(connection, &options)?)?;
         Ok(Self::of(wire))
     }
@@ -34,22 +34,22 @@ impl VerbsLink {
 
     /// Readable when something completed after [`arm`](Self::arm).
     #[must_use]
-    pub fn completions(&self) -> BorrowedFd<'_> {
+    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
         self.stream().completions()
     }
 
     /// Each is readable when [`look`](Self::look) should be called.
-    pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.stream().watches()
     }
 
     /// Makes the next completion wake whoever sleeps on the descriptor; what is there already does not.
-    pub fn arm(&mut self) {
+    pub(crate) fn arm(&mut self) {
         self.stream_mut().arm();
     }
 
     /// Looks whether the peer's end or the device's was told; whether either was.
-    pub fn look(&mut self) -> bool {
+    pub(crate) fn look(&mut self) -> bool {
         self.stream_mut().look();
         self.stream().is_over()
     }
@@ -62,13 +62,13 @@ impl VerbsLink {
 
     /// Device, port and address, for people.
     #[must_use]
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         self.stream().describe()
     }
 
     /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`,
     /// whichever comes first. Blocks. What arrives meanwhile is thrown away. Returns whether all left.
-    pub fn linger(mut self, at_most: Duration) -> bool {
+    pub(crate) fn linger(mut self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut scrap = [0; 4096];
         loop {

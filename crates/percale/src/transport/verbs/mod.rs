@@ -34,7 +34,7 @@ pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
 pub use error::VerbsError;
 pub(crate) use error::errno_of;
-pub use link::VerbsLink;
+pub(crate) use link::VerbsLink;
 pub use pair::{PairSize, Path, QueuePair};
 pub use reach::Reach;
 pub use region::{MemoryRegion, Rights};

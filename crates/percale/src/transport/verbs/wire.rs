@@ -129,7 +129,7 @@ impl Wire {
     ///
     /// # Errors
     /// If there are no descriptors left.
-    pub fn watch(&mut self, connection: Socket) -> io::Result<()> {
+    pub(crate) fn watch(&mut self, connection: Socket) -> io::Result<()> {
         let context = self.adapter.domain().context();
         self.events = vec![context.as_fd().try_clone_to_owned()?, context.gone().try_clone_to_owned()?];
         self.watched = Some(connection);
