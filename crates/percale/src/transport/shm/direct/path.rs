@@ -70,7 +70,7 @@ impl Grant {
         }
     }
 
-    /// Whether our own loads and stores path it.
+    /// Whether our own loads and stores reach it.
     #[inline]
     pub(super) const fn is_mapped(&self) -> bool {
         matches!(self.memory, Memory::Mapped(_))
