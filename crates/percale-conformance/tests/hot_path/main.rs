@@ -89,8 +89,8 @@ impl<F: Fabric> PingPong<F> {
 
     fn round(&self, round: usize) {
         let len = LENS[round % LENS.len()];
-        self.go(0, 1, len, round % 2 == 0);
-        self.go(1, 0, len, round % 2 == 1);
+        self.go(0, 1, len, round.is_multiple_of(2));
+        self.go(1, 0, len, !round.is_multiple_of(2));
     }
 
     fn rounds(&self, count: usize) {
