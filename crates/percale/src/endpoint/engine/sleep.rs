@@ -96,7 +96,7 @@ impl Armed {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Armed {
     /// Sleeps until it is woken, without looks in between; or for no reason.
     pub(super) fn sleep_on_the_bell(&self, patience: Duration) {

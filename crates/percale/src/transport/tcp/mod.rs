@@ -1,9 +1,9 @@
 //! A link over a connected TCP socket.
 //!
-//! The stream is a sequence of frames, each a head of 32 bytes and its payload. [`TcpLink`] joins its two halves:
+//! The stream is a sequence of frames, each a head of 32 bytes and its payload. `TcpLink` joins its two halves:
 //! `outbound` decides what is written when, `inbound` parses what comes. `stream`, shared with the simulated network,
 //! keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received into it; a link
-//! that has nothing to do owns no buffer. Another byte stream carries the same frames in a [`StreamLink`] of its own
+//! that has nothing to do owns no buffer. Another byte stream carries the same frames in a `StreamLink` of its own
 //! (`verbs`).
 //!
 //! The endpoint decides when a link is polled; a poll costs one `recv` if nothing waits.

@@ -6,7 +6,7 @@
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
 //! * [`Adapter`] chooses device, port and address, or says what is missing.
-//! * [`Wire`] is a byte stream over a queue pair, with credits (`credit`); [`VerbsLink`] the link of it, which carries the frames that
+//! * [`Wire`] is a byte stream over a queue pair, with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
 //!   TCP carries.
 
 mod abi;
