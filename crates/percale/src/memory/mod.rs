@@ -5,11 +5,12 @@
 //! * [`sealed`] allocates memory that local peers can map.
 //! * [`region`] is memory that peers may reach, and taking it back; [`window`] a revocable, narrower right to a part of it.
 //! * [`atomic`] is what atomic operations do to it; `rundown` how accesses are announced; `lease` memory lent to a transfer.
-//! * `kernel` copies to and from memory that may not be there.
+//! * `barrier` fences for others; `kernel` copies to and from memory that may not be there.
 //! * `words` are 64-bit words shared by threads or processes.
 //! * [`mapping`] is the one place that maps and unmaps pages.
 
 pub mod atomic;
+pub(crate) mod barrier;
 pub mod buffer;
 pub(crate) mod forked;
 mod free_list;

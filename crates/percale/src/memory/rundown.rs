@@ -19,6 +19,19 @@
 //! announced after the snapshot sees the entry gone. Leaving releases and the revoker's look acquires: after it retired,
 //! what the initiator wrote is there, and what it read was read before the memory had another use.
 //!
+//! # Without the initiator's fence
+//! The fence is most of what a short access costs. So an initiator that has made [`PATIENCE`] accesses does without it: it
+//! says so in its line ([`UNFENCED`]), fences once, and from then on orders only its compiler. A revoker that finds this
+//! said after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot: an access
+//! announced before that moment is seen, and one announced later sees its entry gone. A revoker that does not find it
+//! said fenced before the initiator did, whose later looks therefore see the entry gone. Back to fences: the initiator
+//! takes its word back after an announcement (Release), and whoever reads that sees all that was announced before.
+//!
+//! A revoker that had to pay for the initiator says so in the line ([`ASKED`]), and the initiator's next access is fenced
+//! again: one such barrier (16 µs) for at least [`PATIENCE`] accesses, however often rights are taken back. Where the
+//! system lets the revoker make no barrier, initiators always fence.
+//!
+//! # Long accesses, and dead peers
 //! A copy that takes long renews its announcement now and then ([`Announcer::renew`]) and looks at the entry again, so
 //! that a revoker waits for no more than a piece of it.
 //!
@@ -30,21 +43,56 @@
 //! Accesses that the target's own threads make on behalf of a peer go through a [`Pin`], which is one word of this
 //! process's private memory.
 
-use crate::sync::{AtomicU64, Ordering, fence, publish_fenced};
+use super::barrier;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_barrier, fence, publish_fenced};
+
+/// Accesses that an initiator announces with a fence each before it tries to go without.
+const PATIENCE: u32 = 16_384;
+
+/// How an initiator announces: each access with a fence.
+const FENCED: u32 = 0;
+/// Without.
+const UNFENCED: u32 = 1;
+/// Without, and a revoker asks it to fence again.
+const ASKED: u32 = 2;
 
 /// Where one initiator announces its accesses to one target's memory: odd while it is inside. In memory that the pair
-/// shares, zero at first; written by the initiator's [`Announcer`] alone.
+/// shares, zero at first.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line {
+    /// Written by the initiator's [`Announcer`] alone.
     sequence: AtomicU64,
+    /// [`FENCED`], [`UNFENCED`] or [`ASKED`]; the last is written by revokers.
+    manner: AtomicU32,
+    /// Written by the target: whether it can fence for the initiator.
+    can_fence: AtomicU32,
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Line>() == 64 && size_of::<Entry>() == 8);
 
 impl Line {
-    /// What the line says now. Taken after entries were revoked and [`fence_after_revoking`] was called.
+    /// The target lets the initiator go without fences, if the system lets the target fence for others.
+    pub(crate) fn allow_unfenced(&self) {
+        self.can_fence.store(u32::from(barrier::available()), Ordering::Release);
+    }
+
+    /// Whether the initiator announces without fences. Asked after [`fence_after_revoking`]; if so, a snapshot is worth
+    /// something only after [`fence_initiators`].
+    #[inline]
+    pub(crate) fn is_unfenced(&self) -> bool {
+        self.manner.load(Ordering::SeqCst) != FENCED
+    }
+
+    /// Tells an initiator that goes without fences that it had to be fenced.
+    pub(crate) fn ask_to_fence(&self) {
+        // Fails if it fences by now, or was asked before.
+        let _was: Result<u32, u32> = self.manner.compare_exchange(UNFENCED, ASKED, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// What the line says now. Taken after entries were revoked and [`fence_after_revoking`] was called, and after
+    /// [`fence_initiators`] if the line [is unfenced](Self::is_unfenced).
     #[inline]
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot { sequence: self.sequence.load(Ordering::Acquire) }
@@ -71,11 +119,21 @@ pub(crate) fn fence_after_revoking() {
     fence(Ordering::SeqCst);
 }
 
+/// Makes every initiator fence that announces without. False if the system refused: nothing is known of them then.
+#[must_use]
+pub(crate) fn fence_initiators() -> bool {
+    barrier::everywhere()
+}
+
 /// The initiator's side of a [`Line`], with its own count, which no peer can write. It names no line: whoever owns it
 /// passes the same one each time. Nothing between [`enter`](Self::enter) and [`leave`](Self::leave) may wait or panic.
 #[derive(Debug, Default)]
 pub(crate) struct Announcer {
     sequence: u64,
+    /// Announces without fences, and the line says so.
+    unfenced: bool,
+    /// Accesses announced with a fence since it last thought of going without.
+    fenced: u32,
 }
 
 impl Announcer {
@@ -84,7 +142,7 @@ impl Announcer {
     pub(crate) fn enter(&mut self, line: &Line) {
         // Odd also after an access that unwound, and so never left.
         self.sequence = self.sequence.wrapping_add(1) | 1;
-        publish_fenced(&line.sequence, self.sequence);
+        self.announce(line);
     }
 
     /// Ends the access: nothing is read or written after it. (Streaming stores, which the processor does not order,
@@ -102,7 +160,47 @@ impl Announcer {
     pub(crate) fn renew(&mut self, line: &Line) {
         debug_assert!(self.is_inside(), "renewed without having entered");
         self.sequence = self.sequence.wrapping_add(2);
+        self.announce(line);
+    }
+
+    /// Writes the sequence, in order before any look at an entry.
+    #[inline(always)]
+    fn announce(&mut self, line: &Line) {
+        if self.unfenced {
+            line.sequence.store(self.sequence, Ordering::Release);
+            compiler_barrier();
+            if line.manner.load(Ordering::Relaxed) != UNFENCED {
+                self.fence_again(line);
+            }
+            return;
+        }
         publish_fenced(&line.sequence, self.sequence);
+        self.fenced += 1;
+        if self.fenced == PATIENCE {
+            self.consider(line);
+        }
+    }
+
+    /// Goes without fences from now on, if both sides can.
+    #[cold]
+    fn consider(&mut self, line: &Line) {
+        self.fenced = 0;
+        if line.can_fence.load(Ordering::Acquire) != 0 && barrier::is_registered() {
+            self.stop_fencing(line);
+        }
+    }
+
+    fn stop_fencing(&mut self, line: &Line) {
+        line.manner.store(UNFENCED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.unfenced = true;
+    }
+
+    /// Fences what will be announced. Who finds that said sees what was just announced.
+    #[cold]
+    fn fence_again(&mut self, line: &Line) {
+        line.manner.store(FENCED, Ordering::Release);
+        (self.unfenced, self.fenced) = (false, 0);
     }
 
     /// Whether an access is announced.

@@ -1,6 +1,9 @@
 //! The rundown's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
 //! is a loom cell, which fails a model when two accesses of it are not ordered one after the other: an initiator's
 //! that comes after the revoker saw its line retired, or was still under way then.
+//!
+//! Loom knows no membarrier(2). [`Interrupt`] is what it does: it makes a thread fence wherever that happens to be, and
+//! comes back when it has.
 
 use loom::sync::Arc;
 use loom::thread::{self, yield_now};
@@ -57,6 +60,42 @@ impl<const LINES: usize> Target<LINES> {
             }
         }
         self.write();
+    }
+}
+
+/// See the module.
+struct Interrupt {
+    asked: AtomicU32,
+    done: AtomicU32,
+}
+
+impl Interrupt {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { asked: AtomicU32::new(0), done: AtomicU32::new(0) })
+    }
+
+    /// Between two steps of the thread: the interrupt may come here.
+    fn may_come(&self) {
+        if self.asked.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
+            fence(Ordering::SeqCst);
+            self.done.store(self.asked.load(Ordering::Relaxed), Ordering::Release);
+        }
+    }
+
+    /// The thread has ended, which fences, too.
+    fn ended(&self) {
+        fence(Ordering::SeqCst);
+        self.done.store(u32::MAX, Ordering::Release);
+    }
+
+    /// What the revoker calls.
+    fn everywhere(&self, turn: u32) {
+        fence(Ordering::SeqCst);
+        self.asked.store(turn, Ordering::Relaxed);
+        while self.done.load(Ordering::Acquire) < turn {
+            yield_now();
+        }
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -154,6 +193,139 @@ fn rev_007_loom_one_fence_serves_every_line() {
         other.with_mut(|_| ());
         first.join().unwrap();
         second.join().unwrap();
+    });
+}
+
+/// Two targets' worth of entry and memory under one line, so that rights are taken back twice under one initiator.
+struct Twice {
+    line: Line,
+    entries: [Entry; 2],
+    memory: [Shared<u64>; 2],
+}
+
+impl Twice {
+    fn new() -> Arc<Self> {
+        let twice = Self {
+            line: Line::default(),
+            entries: [Entry::default(), Entry::default()],
+            memory: [Shared::new(0), Shared::new(0)],
+        };
+        twice.entries.iter().for_each(|entry| entry.grant(OLD));
+        Arc::new(twice)
+    }
+
+    /// One access, interrupted anywhere.
+    fn access(&self, announcer: &mut Announcer, interrupt: &Interrupt, which: usize) {
+        announcer.enter(&self.line);
+        interrupt.may_come();
+        if self.entries[which].holds(OLD) {
+            interrupt.may_come();
+            self.memory[which].with_mut(|_| ());
+        }
+        announcer.leave(&self.line);
+        interrupt.may_come();
+    }
+
+    /// As a region's owner, for whom initiators need not fence.
+    fn revoke(&self, which: usize, interrupt: impl FnOnce()) {
+        self.entries[which].revoke();
+        fence_after_revoking();
+        if self.line.is_unfenced() {
+            interrupt();
+            self.line.ask_to_fence();
+        }
+        let then = self.line.snapshot();
+        while !self.line.has_retired(then) {
+            yield_now();
+        }
+        self.memory[which].with_mut(|_| ());
+    }
+}
+
+fn bounded(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// An initiator stops fencing while a right is taken back.
+#[test]
+fn rev_007_loom_no_write_lands_late_while_its_initiator_stops_fencing() {
+    bounded(|| {
+        let (twice, interrupt) = (Twice::new(), Interrupt::new());
+        let initiator = {
+            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
+            thread::spawn(move || {
+                let mut announcer = Announcer::default();
+                announcer.stop_fencing(&twice.line);
+                interrupt.may_come();
+                twice.access(&mut announcer, &interrupt, 0);
+                twice.access(&mut announcer, &interrupt, 0);
+                interrupt.ended();
+            })
+        };
+        twice.revoke(0, || interrupt.everywhere(1));
+        initiator.join().unwrap();
+    });
+}
+
+/// An initiator that does not fence is asked to do so by one revocation, and does, or not yet, at the next.
+#[test]
+fn rev_007_loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again() {
+    bounded(|| {
+        let (twice, interrupt) = (Twice::new(), Interrupt::new());
+        let mut announcer = Announcer::default();
+        announcer.stop_fencing(&twice.line);
+        let initiator = {
+            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
+            thread::spawn(move || {
+                twice.access(&mut announcer, &interrupt, 0);
+                twice.access(&mut announcer, &interrupt, 1);
+                interrupt.ended();
+            })
+        };
+        for which in 0..2 {
+            twice.revoke(which, || interrupt.everywhere(which as u32 + 1));
+        }
+        initiator.join().unwrap();
+    });
+}
+
+/// The model bites: a revoker that does not fence for an initiator which goes without is too early.
+#[test]
+#[should_panic(expected = "access")]
+fn rev_007_loom_an_initiator_that_nobody_fences_is_found_out() {
+    bounded(|| {
+        let (twice, interrupt) = (Twice::new(), Interrupt::new());
+        let mut announcer = Announcer::default();
+        announcer.stop_fencing(&twice.line);
+        let initiator = {
+            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
+            thread::spawn(move || twice.access(&mut announcer, &interrupt, 0))
+        };
+        twice.revoke(0, || ());
+        initiator.join().unwrap();
+    });
+}
+
+/// The model bites: so is one that says without a fence that it goes without.
+#[test]
+#[should_panic(expected = "access")]
+fn rev_007_loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
+    bounded(|| {
+        let (twice, interrupt) = (Twice::new(), Interrupt::new());
+        let initiator = {
+            let (twice, interrupt) = (Arc::clone(&twice), Arc::clone(&interrupt));
+            thread::spawn(move || {
+                let mut announcer = Announcer { unfenced: true, ..Announcer::default() };
+                twice.line.manner.store(UNFENCED, Ordering::Relaxed);
+                interrupt.may_come();
+                twice.access(&mut announcer, &interrupt, 0);
+                interrupt.ended();
+            })
+        };
+        twice.revoke(0, || interrupt.everywhere(1));
+        initiator.join().unwrap();
     });
 }
 

@@ -36,10 +36,14 @@ impl Target {
         }
     }
 
-    /// Writes the generation it was granted, until stopped.
-    fn initiate(&self, me: usize, renewals: usize) {
+    /// Writes the generation it was granted, until stopped. `unfenced`: goes without fences a few accesses after it was
+    /// asked to fence.
+    fn initiate(&self, me: usize, renewals: usize, unfenced: bool) {
         let (mut announcer, line) = (Announcer::default(), &self.lines[me]);
         while !self.stop.load(Ordering::Relaxed) {
+            if unfenced && announcer.fenced == 8 {
+                announcer.stop_fencing(line);
+            }
             let generation = self.granted.load(Ordering::Relaxed);
             announcer.enter(line);
             for piece in 0..=renewals {
@@ -62,6 +66,10 @@ impl Target {
     fn revoke(&self) {
         self.entry.revoke();
         fence_after_revoking();
+        if self.lines.iter().any(Line::is_unfenced) {
+            assert!(fence_initiators());
+            self.lines.iter().for_each(Line::ask_to_fence);
+        }
         let snapshots: [_; INITIATORS] = std::array::from_fn(|line| self.lines[line].snapshot());
         for (line, then) in self.lines.iter().zip(snapshots) {
             soon("retired", || line.has_retired(then));
@@ -106,13 +114,13 @@ impl Drop for StopsThem<'_> {
     }
 }
 
-fn hammer(renewals: usize) {
+fn hammer(renewals: usize, unfenced: bool) {
     let target = Target::new();
     thread::scope(|scope| {
         let target = &target;
         let _stop = StopsThem(&target.stop);
         for me in 0..INITIATORS {
-            scope.spawn(move || target.initiate(me, renewals));
+            scope.spawn(move || target.initiate(me, renewals, unfenced));
         }
         for generation in 1..=REVOCATIONS {
             target.entry.grant(generation);
@@ -128,12 +136,65 @@ fn hammer(renewals: usize) {
 
 #[test]
 fn no_write_comes_late_from_busy_initiators() {
-    hammer(0);
+    hammer(0, false);
 }
 
 #[test]
 fn no_write_comes_late_from_renewed_accesses() {
-    hammer(3);
+    hammer(3, false);
+}
+
+/// Whether this system lets initiators go without fences.
+fn can_go_unfenced() -> bool {
+    barrier::register();
+    let can = barrier::is_registered() && barrier::available();
+    if !can {
+        eprintln!("skipped: no membarrier(2) here");
+    }
+    can
+}
+
+#[test]
+fn no_write_comes_late_from_initiators_that_do_not_fence() {
+    if can_go_unfenced() {
+        hammer(0, true);
+        hammer(3, true);
+    }
+}
+
+fn access(announcer: &mut Announcer, line: &Line) {
+    announcer.enter(line);
+    announcer.leave(line);
+}
+
+#[test]
+fn an_initiator_stops_fencing_after_many_accesses_until_it_is_asked_to() {
+    let (line, mut announcer) = (Line::default(), Announcer::default());
+    line.allow_unfenced();
+    if !can_go_unfenced() {
+        return;
+    }
+    for _ in 0..2 {
+        (1..PATIENCE).for_each(|_| access(&mut announcer, &line));
+        assert!(!line.is_unfenced());
+        access(&mut announcer, &line);
+        assert!(line.is_unfenced());
+        access(&mut announcer, &line);
+        assert!(line.is_unfenced());
+        line.ask_to_fence();
+        assert!(line.is_unfenced(), "nothing was announced since");
+        access(&mut announcer, &line);
+        assert!(!line.is_unfenced());
+    }
+}
+
+#[test]
+fn an_initiator_fences_where_the_target_cannot_do_it_for_it() {
+    let (line, mut announcer) = (Line::default(), Announcer::default());
+    (0..3 * PATIENCE).for_each(|_| access(&mut announcer, &line));
+    assert!(!line.is_unfenced());
+    line.ask_to_fence();
+    assert!(!line.is_unfenced(), "it does already");
 }
 
 #[test]
@@ -155,8 +216,8 @@ fn a_line_retires_when_it_is_even_or_has_changed() {
 
 #[test]
 fn a_count_that_wraps_still_tells() {
-    let line = Line { sequence: AtomicU64::new(u64::MAX - 1) };
-    let mut announcer = Announcer { sequence: u64::MAX - 1 };
+    let line = Line { sequence: AtomicU64::new(u64::MAX - 1), ..Line::default() };
+    let mut announcer = Announcer { sequence: u64::MAX - 1, ..Announcer::default() };
     announcer.enter(&line);
     let then = line.snapshot();
     announcer.renew(&line);

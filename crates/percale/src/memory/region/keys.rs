@@ -346,6 +346,14 @@ mod tests {
     impl Grantee for Stuck {
         fn revoke(&self, _: u32) {}
 
+        fn is_unfenced(&self) -> bool {
+            self.line.is_unfenced()
+        }
+
+        fn ask_to_fence(&self) {
+            self.line.ask_to_fence();
+        }
+
         fn snapshot(&self) -> Snapshot {
             self.line.snapshot()
         }

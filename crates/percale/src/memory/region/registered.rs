@@ -20,6 +20,12 @@ pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
     /// Makes the grant void. Accesses that the peer announced before may still be under way.
     fn revoke(&self, entry: u32);
 
+    /// Whether the peer announces its accesses without fences, so that it must be fenced before a snapshot.
+    fn is_unfenced(&self) -> bool;
+
+    /// Tells a peer that goes without fences that it had to be fenced.
+    fn ask_to_fence(&self);
+
     /// What the peer announces now.
     fn snapshot(&self) -> Snapshot;
 

@@ -1,21 +1,29 @@
 //! Taking a region back: after this is over, nobody reads or writes its memory for a peer.
 //!
 //! The order matters, and the loom model of [`rundown`](crate::memory::rundown) proves it: no thread of ours enters any
-//! more; each grant is made void; a fence; each peer's announcement is looked at; what was announced then is waited for.
+//! more; each grant is made void; a fence, for peers that go without one, too; each peer's announcement is looked at; what
+//! was announced then is waited for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::registered::{Grant, Registered};
 use crate::memory::forked::forked;
-use crate::memory::rundown::{Snapshot, fence_after_revoking};
+use crate::memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 
 /// A region that is being taken back.
 #[derive(Debug)]
 pub(crate) struct Revocation {
     region: Arc<Registered>,
-    /// Grants whose peers had announced something.
-    waits: Vec<(Grant, Snapshot)>,
+    waits: Vec<Wait>,
+}
+
+/// A grant whose peer may be in the middle of an access.
+#[derive(Debug)]
+struct Wait {
+    grant: Grant,
+    /// What the peer had announced. `None` while it could not be fenced.
+    then: Option<Snapshot>,
 }
 
 impl Revocation {
@@ -69,7 +77,7 @@ pub(crate) fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() ->
 }
 
 /// Makes all grants of a region void, for good; returns those that may still be in use.
-fn void(region: &Registered) -> Vec<(Grant, Snapshot)> {
+fn void(region: &Registered) -> Vec<Wait> {
     let grants = region.grants().close();
     if grants.is_empty() {
         return Vec::new();
@@ -78,24 +86,36 @@ fn void(region: &Registered) -> Vec<(Grant, Snapshot)> {
         grant.to.revoke(grant.entry);
     }
     fence_after_revoking();
-    let mut waits: Vec<_> = grants
-        .into_iter()
-        .map(|grant| {
-            let snapshot = grant.to.snapshot();
-            (grant, snapshot)
-        })
-        .collect();
+    let mut waits = grants.into_iter().map(|grant| Wait { grant, then: None }).collect();
     retire(&mut waits);
     waits
 }
 
 /// Removes those whose peers are done.
-fn retire(waits: &mut Vec<(Grant, Snapshot)>) {
-    waits.retain(|(grant, snapshot)| {
-        let retired = grant.to.has_retired(*snapshot);
+fn retire(waits: &mut Vec<Wait>) {
+    if waits.iter().any(|wait| wait.then.is_none()) {
+        look(waits);
+    }
+    waits.retain(|Wait { grant, then }| {
+        let retired = then.is_some_and(|then| grant.to.has_retired(then));
         if retired {
             grant.to.release(grant.entry);
         }
         !retired
     });
+}
+
+/// Takes the snapshots that are missing. Peers that cannot be fenced are asked to fence by themselves, and looked at again later.
+fn look(waits: &mut [Wait]) {
+    let mut unfenced = waits.iter().filter(|wait| wait.then.is_none() && wait.grant.to.is_unfenced()).peekable();
+    let mut all = true;
+    if unfenced.peek().is_some() {
+        all = fence_initiators();
+        unfenced.for_each(|wait| wait.grant.to.ask_to_fence());
+    }
+    for Wait { grant, then } in waits {
+        if then.is_none() && (all || !grant.to.is_unfenced()) {
+            *then = Some(grant.to.snapshot());
+        }
+    }
 }

@@ -27,7 +27,7 @@ use super::pairing::Pairs;
 use super::passing;
 use super::service::{Command, Opened, Shared};
 use super::setup::Setup;
-use crate::transport::shm;
+use crate::memory::barrier;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
 use crate::wire::meeting::Offer;
 
@@ -167,7 +167,7 @@ impl Reactor {
             self.expire();
             if !self.watches.is_empty() {
                 // There is a local peer. Here nobody waits for it, as the thread that sends would.
-                shm::register();
+                barrier::register();
             }
         }
     }

@@ -47,8 +47,8 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::barrier;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::memory::barrier;
 use crate::memory::mapping::{Mapping, sealed_memfd};
 
 /// Rings that one bell can serve.

@@ -9,14 +9,13 @@
 //! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a `Link`.
 //! * `transfer`: large payloads: mapped arenas, CMA, or frames.
 //! * `direct`: regions of the peer's, read and written without it.
-//! * `barrier`: the fence that the sleeper pays. `sync`: the switch to loom. `cache`: hints. `death`: what the watcher tells a link.
+//! * `sync`: the switch to loom. `cache`: hints. `death`: what the watcher tells a link.
 //!
 //! # Trust
 //! Everything in a pair's memory may be written by the peer at any time. Words are read once, checked, and the copy is
 //! used; a payload is a [`View`](crate::memory::volatile::View). Nothing of the peer's decides where we read or write in
 //! our own memory: places in the ring follow from checked lengths, chunks of a transfer lie within our own segments.
 
-mod barrier;
 mod bell;
 mod cache;
 mod death;
@@ -33,7 +32,6 @@ mod transfer;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
 
-pub(crate) use barrier::register;
 pub use bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
 pub use death::Death;
 pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};

@@ -11,7 +11,7 @@ use super::{ENTRIES, PAGE_BYTES};
 use crate::memory::forked::forked;
 use crate::memory::mapping::{Mapping, back, published_memfd};
 use crate::memory::region::{Grantee, Registered};
-use crate::memory::rundown::{Entry, Line, Snapshot, fence_after_revoking};
+use crate::memory::rundown::{Entry, Line, Snapshot, fence_after_revoking, fence_initiators};
 use crate::memory::sealed;
 use crate::transport::shm::death::has_ended;
 use crate::transport::shm::pair::Pair;
@@ -169,7 +169,7 @@ impl ShmGrantee {
             self.revoke(*index);
         }
         fence_after_revoking();
-        if !self.has_retired(self.snapshot()) {
+        if (self.is_unfenced() && !fence_initiators()) || !self.has_retired(self.snapshot()) {
             return;
         }
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
@@ -191,6 +191,14 @@ impl Grantee for ShmGrantee {
         {
             entry.revoke();
         }
+    }
+
+    fn is_unfenced(&self) -> bool {
+        !forked() && self.line().is_unfenced() && !has_ended(self.pidfd.as_ref())
+    }
+
+    fn ask_to_fence(&self) {
+        self.line().ask_to_fence();
     }
 
     fn snapshot(&self) -> Snapshot {

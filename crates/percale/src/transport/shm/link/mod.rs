@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
-use super::barrier;
 use super::bell::{BELL_BITS, PeerBell};
 use super::death::Death;
 use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
@@ -22,6 +21,7 @@ use super::ring::{Consumer, SCRATCH, Scratch};
 use super::sender::{SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
+use crate::memory::barrier;
 use crate::memory::forked::forked;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
@@ -78,6 +78,7 @@ impl ShmLink {
         };
         let inbound = pair.direction(1 - side);
         inbound.consumer.barrier.store(u32::from(barrier::available()), Ordering::Release);
+        pair.announcements(1 - side).allow_unfenced();
         Ok(Self {
             rx: Consumer::new(pair.area(1 - side, Size::Idle)),
             sender: Sender::new(Arc::clone(&pair), side, bell),

@@ -1,8 +1,9 @@
 //! A fence on every processor that runs somebody who asked for it: `membarrier(GLOBAL_EXPEDITED)`.
 //!
-//! It moves the cost of Dekker's fence from the side that publishes often to the side that goes to sleep rarely (16 µs
-//! there, nothing here). It reaches only processes that registered, and tells nobody which did: so a sender registers
-//! before it says that it goes without fences, and a receiver tries it out before it lets senders do so.
+//! It moves the cost of Dekker's fence from the side that publishes often to the side that looks rarely (16 µs there,
+//! nothing here): to a receiver that goes to sleep, to a target that takes a right back. It reaches only processes that
+//! registered, and tells nobody which did: so who would go without fences registers before it says so, and who would
+//! fence for it tries that out before it allows it.
 
 #![expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason")]
 
@@ -26,18 +27,18 @@ pub(crate) fn register() {
 }
 
 /// Whether this process is registered.
-pub(super) fn is_registered() -> bool {
+pub(crate) fn is_registered() -> bool {
     REGISTERED.get() == Some(&true)
 }
 
 /// Whether this process can fence others.
-pub(super) fn available() -> bool {
+pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(everywhere)
 }
 
 /// Makes every registered process fence. False if the system refused.
 #[must_use]
-pub(super) fn everywhere() -> bool {
+pub(crate) fn everywhere() -> bool {
     membarrier(GLOBAL_EXPEDITED)
 }
