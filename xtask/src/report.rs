@@ -121,6 +121,8 @@ const METHOD: &str = "
   rounds counts. So noise hits all sides alike; still, a ratio between 0.95 and 1.05 says little.
 - \"Dirty\": the sender writes the whole source before each send, as programs do. The peers' programs never write
   theirs, so a dirty row is held against the peer's clean figure.
+- The peers' programs look at no byte that arrives; beside them percale's does not either. Beside the machine's limits the
+  ends of every message are written and checked.
 - \"percale's\" buffers are allocated by the library, so that a peer of the same user can map them; \"ordinary\" ones
   come from the heap.
 - UCX: `ucx_perftest` with UCX_TLS=posix,cma (shm) or UCX_TLS=tcp on the loopback device. Its one-sided operations
