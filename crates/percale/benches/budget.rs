@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use gungraun::prelude::*;
 use percale::{
-    Endpoint, Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, Segment, Segments, SendWork, TransportKind,
+    Access, Endpoint, Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments,
+    SendWork, TransportKind,
 };
 
 /// Operations in one count: single ones differ, as when a credit is returned.
@@ -27,13 +28,19 @@ const POSTED: u64 = 1000;
 
 /// Two connected endpoints and the memory of their operations.
 ///
-/// Memory: `source` and `target` live as long as the endpoints do, and nobody touches them but operations.
+/// Memory: `source`, `target`, `word`, `result` and what is `exposed` live as long as the endpoints do, and nobody touches
+/// them but operations.
 struct Pair {
     left: Endpoint,
     right: Endpoint,
     peer: PeerAddress,
     source: Segments,
     target: Segments,
+    /// Of eight bytes.
+    word: Segment,
+    result: Segment,
+    /// A word of percale's memory.
+    exposed: RemoteMemory,
 }
 
 impl Pair {
@@ -48,7 +55,17 @@ impl Pair {
             // SAFETY: leaked memory stays; only operations are given the segment.
             Segments::one(unsafe { Segment::new(leaked.as_mut_ptr(), leaked.len()) })
         };
-        let mut pair = Self { left, right, peer, source: memory().slice(0, bytes), target: memory() };
+        let allocation = domain.allocate(4096).expect("memory");
+        // SAFETY: never freed (below); only operations are given the segment.
+        let word = unsafe { Segment::new(allocation.as_ptr(), 8) };
+        let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
+        // SAFETY: as above.
+        let region = unsafe { registration.raw(&[word], true) }.expect("a region");
+        let exposed = region.remote();
+        std::mem::forget((allocation, region));
+        let eight = || memory().slice(0, 8).as_slice()[0];
+        let (source, target) = (memory().slice(0, bytes), memory());
+        let mut pair = Self { left, right, peer, source, target, word: eight(), result: eight(), exposed };
         pair.connect();
         for tag in 0..WARM {
             pair.exchange(tag);
@@ -114,12 +131,36 @@ impl Pair {
         }
     }
 
+    /// An operation of the left side on what the right one exposes, and its completion. The right side has nothing to do but to tell
+    /// once where that is.
+    #[inline]
+    fn access(&self, context: u64, op: Op) {
+        let (peer, word, remote, flags) = (self.peer, self.word, self.exposed, OpFlags::COMPLETION);
+        let posted = match op {
+            // SAFETY: as `Pair` says of its memory.
+            Op::Get => unsafe { self.left.post_read_one(peer, word, remote, context, flags) },
+            // SAFETY: as above.
+            Op::Put => unsafe { self.left.post_write_one(peer, word, remote, context, flags) },
+            // SAFETY: as above.
+            Op::FetchAdd => unsafe { self.left.post_fetch_add(peer, word, self.result, remote, context, flags) },
+        };
+        posted.expect("room for an operation");
+    }
+
     /// A tagged message from left to right that only the receiver hears of.
     #[inline]
     fn inject(&mut self, tag: u64) {
         self.left.tagged_inject(self.peer, tag, &[7; 8]).expect("room to inject");
         completed(&self.right, tag);
     }
+}
+
+/// What is done to exposed memory.
+#[derive(Clone, Copy)]
+enum Op {
+    Get,
+    Put,
+    FetchAdd,
 }
 
 #[inline]
@@ -216,6 +257,30 @@ fn stream(mut pair: Pair) -> Pair {
     pair
 }
 
+fn accessing(op: Op) -> (Pair, Op) {
+    let pair = shm(8);
+    for context in 0..WARM {
+        pair.access(context, op);
+        let mut entry = [Entry::default()];
+        while pair.left.poll(&mut entry).expect("a success") == 0 {
+            assert_eq!(pair.right.poll(&mut [Entry::default()]), Ok(0));
+        }
+    }
+    (pair, op)
+}
+
+#[library_benchmark]
+#[bench::get_8(setup = accessing, args = (Op::Get))]
+#[bench::put_8(setup = accessing, args = (Op::Put))]
+#[bench::fetch_add(setup = accessing, args = (Op::FetchAdd))]
+fn access((pair, op): (Pair, Op)) -> Pair {
+    for context in 0..TIMES {
+        pair.access(black_box(context), op);
+        completed(&pair.left, context);
+    }
+    pair
+}
+
 #[library_benchmark]
 #[bench::bytes_8(setup = tcp, args = (8))]
 fn tcp_tagged(mut pair: Pair) -> Pair {
@@ -225,6 +290,6 @@ fn tcp_tagged(mut pair: Pair) -> Pair {
     pair
 }
 
-library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching, stream]);
+library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching, stream, access]);
 library_benchmark_group!(name = over_tcp, benchmarks = [tcp_tagged]);
 main!(library_benchmark_groups = [over_shm, over_tcp]);

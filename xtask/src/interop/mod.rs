@@ -34,6 +34,9 @@ pub(crate) struct Arguments {
     /// Only clients with this in their name or in their library's
     #[arg(long)]
     only: Option<String>,
+    /// Without those with this in their name
+    #[arg(long)]
+    except: Option<String>,
     /// Only over this transport
     #[arg(long, value_enum)]
     transport: Option<Transport>,
@@ -59,6 +62,7 @@ impl Arguments {
         (!self.quick || case.is_quick)
             && self.transport.is_none_or(|only| only == case.transport)
             && self.only.as_deref().is_none_or(|part| case.client.contains(part) || case.library.contains(part))
+            && self.except.as_deref().is_none_or(|part| !case.client.contains(part) && !case.library.contains(part))
     }
 }
 
@@ -66,7 +70,10 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     let provider = provider::build(place)?;
     if let Some(directory) = &arguments.fabtests {
         let site = fabtests::site(place, provider, directory, arguments.libfabric.as_deref())?;
-        return fabtests::run(&site, &arguments.over, arguments.only.as_deref(), arguments.json);
+        let (only, except) = (arguments.only.as_deref(), arguments.except.as_deref());
+        let wanted =
+            |line: &str| only.is_none_or(|part| line.contains(part)) && except.is_none_or(|part| !line.contains(part));
+        return fabtests::run(&site, &arguments.over, wanted, arguments.json);
     }
     let site = Site::prepare(place, provider, true);
     let rows = run_all(&site, arguments.repeat, |case| arguments.wants(case));

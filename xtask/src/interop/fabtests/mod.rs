@@ -46,13 +46,12 @@ pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric
     Ok(Site { programs, libfabric, provider, said })
 }
 
-/// Runs the cases with `only` in them over these providers, or over all.
-pub(super) fn run(site: &Site, over: &[Over], only: Option<&str>, json: bool) -> Outcome<bool> {
+/// Runs the cases whose lines are wanted over these providers, or over all.
+pub(super) fn run(site: &Site, over: &[Over], wanted: impl Fn(&str) -> bool, json: bool) -> Outcome<bool> {
     let over = if over.is_empty() { &Over::ALL } else { over };
     let is_newer = site.programs.join("fi_flood").exists();
     let generation = if is_newer { Generation::Newer } else { Generation::Older };
-    let wanted = |case: &Case| only.is_none_or(|part| case.line.contains(part));
-    let cases = generation.cases().into_iter().filter(wanted);
+    let cases = generation.cases().into_iter().filter(|case| wanted(&case.line));
     let (cases, missing): (Vec<Case>, Vec<Case>) = cases.partition(|case| site.program(case).exists());
     for case in missing {
         eprintln!("  {} was not built", case.line);
