@@ -61,12 +61,7 @@ impl Shared {
     /// Whether the counter may be slept on without its endpoints: their own threads make progress.
     fn is_driven(&self) -> bool {
         !self.regional.load(Ordering::Relaxed)
-            && self
-                .ports
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .iter()
-                .all(|port| matches!(**port, Port::Shared(_)))
+            && self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().all(|port| port.is_shared())
     }
 
     /// Waits until the value is at least `threshold`.

@@ -63,7 +63,7 @@ impl Shared {
 
     /// An endpoint reports to the percale queue. One without a lock is driven by whoever reads.
     pub(crate) fn reported_to(&self, port: &Arc<Port>) {
-        if matches!(**port, Port::Owned(_)) {
+        if !port.is_shared() {
             self.direct.with(|direct| direct.driven.push(Arc::clone(port)));
         }
         self.reporting.store(true, Ordering::Release);

@@ -1,5 +1,8 @@
 //! A percale endpoint, with or without a lock.
 
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+
 use percale::completion::ring::ErrorAvailable;
 use percale::endpoint::connection::{ConnectionError, ConnectionRequest};
 use percale::trigger::{Operation, Variable};
@@ -8,40 +11,83 @@ use percale::{
     PostError, RawRegion, ReceiveWork, RemoteMemory, RmaWork, Segment, Segments, SendWork, SharedEndpoint, Window,
 };
 
+use crate::abi::FI_LOG_EP_CTRL;
+use crate::log;
+
 /// The endpoint under a `fid_ep`.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "ports are behind one pointer each, and a box would be another")]
-pub(crate) enum Port {
-    /// The client promised that one thread at a time uses the endpoint and what it completes to.
-    Owned(Promised),
-    /// It did not.
-    Shared(SharedEndpoint),
+pub(crate) struct Port {
+    /// There for as long as one thread at a time uses it, as the client has promised. Changed by [`share`](Self::share) alone.
+    owned: UnsafeCell<Option<Endpoint>>,
+    /// There if the client has not promised that, or others drive the endpoint too.
+    shared: OnceLock<SharedEndpoint>,
 }
 
-/// An endpoint that one thread at a time uses.
-#[derive(Debug)]
-pub(crate) struct Promised(Endpoint);
-
-// SAFETY: whoever makes one promises that one thread at a time uses it (`Port::owned`).
-unsafe impl Sync for Promised {}
+// SAFETY: whoever makes an owned one promises that one thread at a time uses it (`Port::owned`).
+unsafe impl Sync for Port {}
 
 /// Calls the same method of either.
 macro_rules! either {
     ($port:expr, $endpoint:ident => $call:expr) => {
-        match $port {
-            Port::Owned(Promised($endpoint)) => $call,
-            Port::Shared($endpoint) => $call,
+        match $port.alone() {
+            Some($endpoint) => $call,
+            None => {
+                let $endpoint = $port.together();
+                $call
+            }
         }
     };
 }
 
 impl Port {
-    /// An endpoint without a lock.
+    /// An endpoint without a lock, until it is [shared](Self::share).
     ///
     /// # Safety
     /// One thread at a time uses it.
     pub(crate) const unsafe fn owned(endpoint: Endpoint) -> Self {
-        Self::Owned(Promised(endpoint))
+        Self { owned: UnsafeCell::new(Some(endpoint)), shared: OnceLock::new() }
+    }
+
+    /// An endpoint that threads share.
+    pub(crate) fn of_all(endpoint: SharedEndpoint) -> Self {
+        Self { owned: UnsafeCell::new(None), shared: OnceLock::from(endpoint) }
+    }
+
+    /// The endpoint, if it has no lock.
+    #[inline(always)]
+    fn alone(&self) -> Option<&Endpoint> {
+        // SAFETY: only `share` changes it: in a call of its own, while one thread at a time uses the port, as whoever made it
+        // promised.
+        unsafe { &*self.owned.get() }.as_ref()
+    }
+
+    /// The endpoint, if it has one.
+    #[inline]
+    fn together(&self) -> &SharedEndpoint {
+        // It is always one or the other.
+        self.shared.get().unwrap_or_else(|| std::process::abort())
+    }
+
+    /// The endpoint with a lock: from now on others than the client's threads drive it too.
+    pub(crate) fn share(&self) -> Result<&SharedEndpoint, isize> {
+        if let Some(shared) = self.shared.get() {
+            return Ok(shared);
+        }
+        // SAFETY: one thread at a time uses an endpoint without a lock, as whoever made the port promised, and this one is not
+        // in another call of it.
+        let owned = unsafe { &mut *self.owned.get() };
+        if let Some(endpoint) = owned.take() {
+            match endpoint.share() {
+                Ok(shared) => drop(self.shared.set(shared)),
+                Err(error) => {
+                    log::warning!(FI_LOG_EP_CTRL, "{error}");
+                    let code = -(error.errno() as isize);
+                    *owned = Some(*error.endpoint);
+                    return Err(code);
+                }
+            }
+        }
+        Ok(self.together())
     }
 
     /// # Safety
@@ -64,15 +110,13 @@ impl Port {
         context: u64,
         flags: OpFlags,
     ) -> Result<(), PostError> {
-        match self {
+        match self.alone() {
             // SAFETY: passed on.
-            Self::Owned(Promised(endpoint)) => unsafe {
-                endpoint.post_send_one(peer, segment, tag, data, context, flags)
-            },
-            Self::Shared(endpoint) => {
+            Some(endpoint) => unsafe { endpoint.post_send_one(peer, segment, tag, data, context, flags) },
+            None => {
                 let segments = Segments::one(segment);
                 // SAFETY: passed on.
-                unsafe { endpoint.post_send(&SendWork { peer, segments, tag, data, context, flags }) }
+                unsafe { self.together().post_send(&SendWork { peer, segments, tag, data, context, flags }) }
             }
         }
     }
@@ -88,13 +132,13 @@ impl Port {
         context: u64,
         flags: OpFlags,
     ) -> Result<(), PostError> {
-        match self {
+        match self.alone() {
             // SAFETY: passed on.
-            Self::Owned(Promised(endpoint)) => unsafe { endpoint.post_recv_one(from, segment, tag, context, flags) },
-            Self::Shared(endpoint) => {
+            Some(endpoint) => unsafe { endpoint.post_recv_one(from, segment, tag, context, flags) },
+            None => {
                 let segments = Segments::one(segment);
                 // SAFETY: passed on.
-                unsafe { endpoint.post_recv(&ReceiveWork { from, segments, tag, context, flags }) }
+                unsafe { self.together().post_recv(&ReceiveWork { from, segments, tag, context, flags }) }
             }
         }
     }
@@ -198,12 +242,9 @@ impl Port {
         either!(self, endpoint => endpoint.rank_of(group, member))
     }
 
-    /// The endpoint, if threads share it.
-    pub(crate) const fn shared(&self) -> Option<&SharedEndpoint> {
-        match self {
-            Self::Owned(_) => None,
-            Self::Shared(endpoint) => Some(endpoint),
-        }
+    /// Whether it has a lock, so that whoever waits drives it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.alone().is_none()
     }
 
     /// Binds a window of type 2.
@@ -233,9 +274,9 @@ impl Port {
     /// Reads the endpoint's own results.
     #[inline(always)]
     pub(crate) fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        match self {
-            Self::Owned(Promised(endpoint)) => endpoint.poll(entries),
-            Self::Shared(endpoint) => Self::poll_shared(endpoint, entries),
+        match self.alone() {
+            Some(endpoint) => endpoint.poll(entries),
+            None => Self::poll_shared(self.together(), entries),
         }
     }
 
@@ -247,19 +288,13 @@ impl Port {
     /// Whether a receive waits for a message; not looked at where others would wait for the lock.
     #[inline]
     pub(crate) fn has_receives(&self) -> bool {
-        match self {
-            Self::Owned(Promised(endpoint)) => endpoint.has_receives(),
-            Self::Shared(_) => false,
-        }
+        self.alone().is_some_and(Endpoint::has_receives)
     }
 
     /// Watches for what is about to come over shared memory; not where others would wait for the lock.
     #[inline]
     pub(crate) fn linger(&self, at_most: std::time::Duration) -> bool {
-        match self {
-            Self::Owned(Promised(endpoint)) => endpoint.linger(at_most),
-            Self::Shared(_) => false,
-        }
+        self.alone().is_some_and(|endpoint| endpoint.linger(at_most))
     }
 
     /// Takes the error that is next among the endpoint's own results.

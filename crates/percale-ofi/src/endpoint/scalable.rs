@@ -125,7 +125,7 @@ impl Shared {
         }
         let half = |count| if index < count { Half::Awaited } else { Half::Missing };
         let seat = Seat { whole: Arc::clone(self), index, halves: Mutex::new(self.counts.map(half)) };
-        let setup = Arc::new(Setup::of_context(&self.domain, self.wishes.triggers, seat));
+        let setup = Arc::new(Setup::of_context(&self.domain, seat));
         *place = Arc::downgrade(&setup);
         setup
     }

@@ -14,8 +14,7 @@ use super::scalable::Seat;
 use super::shared::{ReceiveContext, Receives, TransmitContext, Transmits};
 use crate::abi::{
     FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOAV, FI_ENOCQ, FI_ENOEQ, FI_EOPBADSTATE, FI_EP_MSG, FI_EP_RDM, FI_LOG_EP_CTRL,
-    FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_TRIGGER, FI_WRITE, fi_info,
-    fid, fid_t,
+    FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_WRITE, fi_info, fid, fid_t,
 };
 use crate::counter::{self, Count};
 use crate::domain;
@@ -31,8 +30,6 @@ pub(crate) struct Setup {
     domain: Arc<domain::Shared>,
     /// FI_EP_
     kind: u32,
-    /// Whoever counts begins its operations.
-    triggers: bool,
     /// It may join groups.
     groups: bool,
     bound: Mutex<Bound>,
@@ -112,7 +109,6 @@ impl Setup {
         Self {
             domain: Arc::clone(domain),
             kind,
-            triggers: info.caps & FI_TRIGGER != 0,
             groups: info.caps & FI_COLLECTIVE != 0 && kind == FI_EP_RDM,
             bound: Mutex::new(bound),
             port: OnceLock::new(),
@@ -121,9 +117,9 @@ impl Setup {
     }
 
     /// That of a pair of contexts.
-    pub(super) fn of_context(domain: &Arc<domain::Shared>, triggers: bool, seat: Seat) -> Self {
+    pub(super) fn of_context(domain: &Arc<domain::Shared>, seat: Seat) -> Self {
         let (bound, port) = (Mutex::default(), OnceLock::new());
-        Self { domain: Arc::clone(domain), kind: FI_EP_RDM, triggers, groups: false, bound, port, seat: Some(seat) }
+        Self { domain: Arc::clone(domain), kind: FI_EP_RDM, groups: false, bound, port, seat: Some(seat) }
     }
 
     pub(super) const fn seat(&self) -> Option<&Seat> {
@@ -359,11 +355,11 @@ impl Setup {
         let whole = self.seat.as_ref().map(|seat| seat.whole.percale().map(|whole| (whole, seat.index))).transpose()?;
         let slept_on =
             [&bound.transmit, &bound.receive].into_iter().flatten().any(|reports| !reports.queue.takes_directly());
-        let by_others = slept_on || self.triggers || self.groups && bound.events.is_some();
+        let by_others = slept_on || self.groups && bound.events.is_some();
         // Reading an event queue drives connected endpoints, in whichever thread: queues belong to fabrics, not to domains, whose
         // use the client serializes.
         let port = if single {
-            builder.bind_single_shared(source.to_string()).map(Port::Shared)
+            builder.bind_single_shared(source.to_string()).map(Port::of_all)
         } else if self.domain.serialized && !by_others {
             let opened = match &whole {
                 Some((whole, index)) => whole.open(*index, builder),
@@ -372,9 +368,9 @@ impl Setup {
             // SAFETY: the client serializes what it does with the endpoint and what that completes to.
             opened.map(|endpoint| unsafe { Port::owned(endpoint) })
         } else if let Some((whole, index)) = &whole {
-            whole.open_shared(*index, builder).map(Port::Shared)
+            whole.open_shared(*index, builder).map(Port::of_all)
         } else {
-            builder.bind_shared(source.to_string()).map(Port::Shared)
+            builder.bind_shared(source.to_string()).map(Port::of_all)
         };
         let port = Arc::new(port.map_err(|error| {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: {error}");

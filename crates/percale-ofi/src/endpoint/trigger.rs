@@ -1,6 +1,7 @@
 //! Operations that begin when a counter has reached a value (fi_trigger(3)): triggered ones, and those of deferred work.
 //!
-//! Endpoints for such are opened with FI_TRIGGER, and are always shared ones: whoever counts begins their operations.
+//! Endpoints for such are opened with FI_TRIGGER. Whoever counts begins their operations: so the first one makes a shared endpoint of
+//! one without a lock. (Clients ask for FI_TRIGGER that never trigger anything, by asking for all that there is.)
 
 use std::ffi::c_void;
 
@@ -146,6 +147,9 @@ impl Endpoint {
         }
         // SAFETY: with FI_TRIGGER the context is such a structure; the longer one begins with the same members.
         let trigger = unsafe { context.cast::<fi_triggered_context>().read_unaligned() };
+        if let Err(refused) = port.share() {
+            return refused;
+        }
         match trigger.event_type {
             FI_TRIGGER_THRESHOLD => {
                 // SAFETY: this member is the one that is meant.
@@ -174,6 +178,6 @@ impl Endpoint {
             log::warning!(FI_LOG_EP_DATA, "deferred work needs an endpoint that was opened with FI_TRIGGER");
             return Err(INVALID);
         }
-        self.port()?.shared().ok_or(INVALID)
+        self.port()?.share()
     }
 }

@@ -81,20 +81,21 @@ impl Direct {
         count: usize,
         sources: *mut fi_addr_t,
     ) -> isize {
-        let Self { ports, idle, results: [only, ..], .. } = self;
-        // Most clients have one endpoint here, and many read one result at a time.
-        let ([port], 1) = (ports.as_slice(), count) else {
+        let Self { ports, idle, results, .. } = self;
+        // Most clients have one endpoint here.
+        let [port] = ports.as_slice() else {
             // SAFETY: passed on.
             return unsafe { self.read_any(format, to, count, sources) };
         };
-        match port.poll(std::slice::from_mut(only)) {
+        let read = match port.poll(&mut results[..count.min(BATCH)]) {
             Ok(0) => return -(libc::EAGAIN as isize),
-            Ok(_) => *idle = 0,
+            Ok(read) => read,
             Err(_) => return -(FI_EAVAIL as isize),
-        }
-        // SAFETY: one entry.
-        unsafe { format.write(std::slice::from_ref(only), to, sources) };
-        1
+        };
+        *idle = 0;
+        // SAFETY: no more than `count`.
+        unsafe { format.write(&results[..read], to, sources) };
+        read as isize
     }
 
     /// # Safety

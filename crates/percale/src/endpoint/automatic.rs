@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
-use super::engine::counting::{Counters, Reports};
+use super::engine::core::Core;
 use super::ownership::reach::Reach;
 use super::ownership::{Shared, WeakShared};
 use crate::completion::counter::Counter;
@@ -43,7 +43,7 @@ impl Progress for Driver {
 }
 
 /// What an endpoint reports to.
-pub(super) struct Waits {
+struct Waits {
     queues: Vec<CompletionQueue>,
     counters: Vec<Arc<Counter>>,
     events: Option<EventQueue>,
@@ -51,17 +51,18 @@ pub(super) struct Waits {
 
 impl Waits {
     /// Everything that the endpoint reports to.
-    pub(super) fn of(both: [&Reports; 2], counters: &Counters, events: Option<&EventQueue>) -> Self {
+    fn of(core: &Core) -> Self {
         Self {
-            queues: both.iter().filter_map(|reports| reports.queue.clone()).collect(),
-            counters: counters.all().cloned().collect(),
-            events: events.cloned(),
+            queues: [&core.transmit, &core.receive].iter().filter_map(|reports| reports.queue.clone()).collect(),
+            counters: core.counters.all().cloned().collect(),
+            events: core.events.clone(),
         }
     }
 }
 
-/// Lets whoever reads or waits for these drive the endpoint. The result is to be kept as long as the endpoint.
-pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>, waits: Waits) -> io::Result<Arc<dyn Progress>> {
+/// Lets counters begin operations of the endpoint, and whoever reads or waits for what it reports to drive it.
+pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
+    let (waits, submissions) = endpoint.with(|engine| (Waits::of(&engine.core), Arc::clone(&engine.core.submissions)));
     let driver: Arc<dyn Progress> =
         Arc::new(Driver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
     for queue in &waits.queues {
@@ -73,7 +74,9 @@ pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>, waits: Waits)
     if let Some(events) = &waits.events {
         events.attach(&driver)?;
     }
-    Ok(driver)
+    endpoint.keep(driver);
+    submissions.share(endpoint.downgrade());
+    Ok(())
 }
 
 /// The progress thread sleeps for at most this long before it looks whether its endpoint is still there.

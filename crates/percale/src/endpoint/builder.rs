@@ -272,17 +272,13 @@ impl<'d> EndpointBuilder<'d> {
     /// Opens an endpoint for many threads.
     pub(super) fn shared(self, address: SocketAddr, purpose: Purpose) -> Result<SharedEndpoint, BindError> {
         let (domain, answer_timeout) = (self.domain.clone(), self.patience());
-        let waits = automatic::Waits::of([&self.transmit, &self.receive], &self.counters, self.events.as_ref());
         let engine = self.engine(address, purpose)?;
         let descriptor = Arc::clone(engine.descriptor());
-        let submissions = Arc::clone(&engine.core.submissions);
         let access = Shared::new(engine);
-        submissions.share(access.downgrade());
-        let driver = automatic::attach(&access, &descriptor, waits)?;
+        automatic::attach(&access, &descriptor)?;
         if domain.inner.settings.progress == Progress::Automatic {
             access.automate()?;
         }
-        access.keep(driver);
         Ok(Endpoint { access, descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 

@@ -13,7 +13,8 @@
 //! * `operations`: those under way, with their buffers and who waits for them
 //! * `reactor`: wakes the tasks that await; `spin`: how long to look before sleeping
 //! * `builder`: opening an endpoint
-//! * `ownership`: whose its engine is, one owner's or many threads' through a lock; `automatic`: who else drives a shared one
+//! * `ownership`: whose its engine is, one owner's or many threads' through a lock; `automatic`: who else drives a shared one; `sharing`: from the one
+//!   to the other
 //! * `matching`: which receive takes which message
 //! * `engine`: the protocol
 
@@ -34,6 +35,7 @@ pub mod remote_work;
 pub mod safe;
 pub mod scalable;
 pub mod shared_receive;
+mod sharing;
 mod spin;
 pub mod verbs;
 pub mod window_work;
@@ -47,6 +49,7 @@ use std::time::{Duration, Instant};
 pub use self::builder::{BindError, EndpointBuilder};
 pub(crate) use self::ownership::WeakShared;
 pub use self::ownership::{Owned, Ownership, Shared};
+pub use self::sharing::ShareError;
 use crate::address::PeerAddress;
 use crate::domain::Domain;
 use crate::memory::window::TypeTwo;

@@ -101,6 +101,11 @@ impl Owned {
 }
 
 impl Owned {
+    /// The engine, for another kind of ownership.
+    pub(super) fn into_engine(self) -> Engine {
+        self.engine.into_inner()
+    }
+
     /// Wakes the tasks whose operations were finished, now that the engine is no longer borrowed.
     #[cold]
     fn wake(&self) {
@@ -179,6 +184,12 @@ impl Shared {
     pub(crate) fn new(engine: Engine) -> Self {
         let state = State { engine, automatic: false, led: false, followers: 0, seen: 0 };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), driver: OnceLock::new() }) }
+    }
+
+    /// The engine, if nobody else holds it.
+    pub(super) fn into_engine(self) -> Option<Engine> {
+        let inner = Arc::into_inner(self.inner)?;
+        Some(inner.state.into_inner().unwrap_or_else(PoisonError::into_inner).engine)
     }
 
     /// Whether both are handles to one endpoint.
