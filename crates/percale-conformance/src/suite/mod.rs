@@ -362,6 +362,7 @@ macro_rules! conformance {
             waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,
+                cmp_016_an_endpoint_is_shared_with_messages_under_way,
                 futures_of_tokio,
                 four_threads_share_an_endpoint,
                 automatic_progress_needs_no_calls,

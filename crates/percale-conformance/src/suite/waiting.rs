@@ -172,6 +172,56 @@ pub fn futures_of_tokio<F: Fabric>() {
     });
 }
 
+/// An endpoint with one owner is given to many threads while messages are under way: one that nobody expects yet, and a long
+/// one. From then on a counter drives it for whoever waits.
+pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Fabric>() {
+    let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
+    let fabric = F::new(1);
+    let counter = Arc::new(Counter::new());
+    let open = |counter: Option<&Arc<Counter>>| {
+        let (domain, vector) = open(&fabric, |domain| domain);
+        let builder = domain.endpoint().vector(&vector);
+        let builder = counter.into_iter().fold(builder, |builder, counter| builder.receive_counter(counter));
+        (builder.bind(fabric.address()).expect("an endpoint"), vector)
+    };
+    let ((a, to_a), (b, to_b)) = (open(Some(&counter)), open(None));
+    to_a.insert(b.address()).expect("an address");
+    to_b.insert(a.address()).expect("an address");
+    let begun = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let begun = &begun;
+        scope.spawn(move || {
+            inject(&b, 1, b"early");
+            let long = b.tagged_send(PEER, 2, content(2, F::BULK)).start().expect("a send");
+            begun.wait();
+            long.wait().expect("the long message");
+            for number in 0..20 {
+                b.tagged_send(PEER, 3, content(number, 100)).wait().expect("a send");
+            }
+            b.recv(vec![0; 3]).wait().expect("the end");
+        });
+        begun.wait();
+        for _ in 0..1000 {
+            a.progress();
+        }
+        let a = a.share().expect("a shared endpoint");
+        assert_eq!(a.tagged_recv(1, 0, vec![0; 8]).wait().expect("the early message").to_vec(), b"early");
+        let long = a.tagged_recv(2, 0, vec![0; F::BULK]).wait().expect("the long message");
+        same(&long.to_vec(), &content(2, F::BULK), "the long message");
+        let half = |a: &SharedEndpoint| {
+            for _ in 0..10 {
+                assert_eq!(a.tagged_recv(3, 0, vec![0; 100]).wait().expect("a message").len, 100);
+            }
+        };
+        let other = a.clone();
+        let second = scope.spawn(move || half(&other));
+        half(&a);
+        second.join().expect("ten messages");
+        counter.wait(22, None).expect("they are counted");
+        a.send(PEER, "end").wait().expect("the end");
+    });
+}
+
 /// Four threads on each side, each pair on tags of its own, blocked in calls.
 pub fn four_threads_share_an_endpoint<F: Fabric>() {
     let _watchdog = Watchdog::new("four threads share an endpoint");

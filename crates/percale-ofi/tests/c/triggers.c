@@ -10,6 +10,9 @@
 
 static const struct settings how = { .name = "triggers", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
 				     .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER, .counters = true };
+/* The client calls from one thread: the endpoints have no lock until something is triggered. */
+static const struct settings alone = { .name = "triggers, one thread", .av_type = FI_AV_TABLE, .threading = FI_THREAD_DOMAIN,
+				       .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER, .counters = true };
 static const struct settings with_devices = { .name = "triggers of devices", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
 					      .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER | FI_XPU_TRIGGER,
 					      .api = FI_VERSION(1, 17), .counters = true };
@@ -400,6 +403,37 @@ static void no_devices(struct two *t)
 	fi_freeinfo(hints);
 }
 
+/* A message each way; a receive that was posted before anything is triggered takes one that comes after. */
+static void used(struct two *t)
+{
+	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(60)));
+	POSTED(&t->a, fi_recv(t->a.ep, t->a.in, 8, NULL, FI_ADDR_UNSPEC, context(61)));
+	POSTED(&t->a, fi_send(t->a.ep, t->a.out, 8, NULL, t->a.peer, context(62)));
+	POSTED(&t->b, fi_send(t->b.ep, t->b.out, 8, NULL, t->b.peer, context(63)));
+	CHECK(take(&t->b, context(60)).len == 8 && take(&t->a, context(61)).len == 8, "the messages");
+	CHECK(take(&t->a, context(62)).err == 0 && take(&t->b, context(63)).err == 0, "the sends");
+}
+
+/* What was posted before the first triggered operation goes on after it. */
+static void goes_on(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_triggered_context first = when(counter, 1);
+
+	used(t);
+	POSTED(&t->a, fi_recv(t->a.ep, t->a.in, 8, NULL, FI_ADDR_UNSPEC, context(64)));
+	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(65)));
+	ANSWERS(0, send_when(t, t->a.out, 8, &first));
+	POSTED(&t->b, fi_send(t->b.ep, t->b.out, 8, NULL, t->b.peer, context(66)));
+	CHECK(take(&t->a, context(64)).len == 8, "a receive from before");
+	CHECK(take(&t->b, context(66)).err == 0, "what it took");
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	CHECK(take(&t->b, context(65)).len == 8, "the triggered message");
+	CHECK(take(&t->a, &first).err == 0, "its send");
+	used(t);
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
 void trigger_groups(void)
 {
 	static const struct {
@@ -413,6 +447,12 @@ void trigger_groups(void)
 		{ "TRIG-015: whose the context's memory is", &how, given_back },
 		{ "DWQ-001 to DWQ-011, DWQ-017: deferred work of every kind", &how, work },
 		{ "DWQ-008 DWQ-012 to DWQ-016, DWQ-018, DWQ-022: taken back, and refused", &how, taken_back },
+		{ "TRIG-006 and others, one thread: messages that wait for a counter", &alone, messages },
+		{ "TRIG-002 and others, one thread: every kind of triggered operation", &alone, kinds },
+		{ "TRIG-012 and others, one thread: cancelled, and refused", &alone, canceled },
+		{ "DWQ-001 and others, one thread: deferred work of every kind", &alone, work },
+		{ "DWQ-008 and others, one thread: taken back, and refused", &alone, taken_back },
+		{ "TRIG-002, one thread: what was posted before the first triggered operation", &alone, goes_on },
 		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },
 		{ "XPU-001 XPU-002: no devices", &how, no_devices },
 	};
