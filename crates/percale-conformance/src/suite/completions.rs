@@ -1,6 +1,6 @@
 //! What is reported, when, where and in which order.
 
-use percale::{CompletionFlags, CompletionQueue, Counter, Entry, ErrorCode, OpFlags, PostError};
+use percale::{Access, CompletionFlags, CompletionQueue, Counter, Entry, ErrorCode, OpFlags, PostError};
 
 use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
@@ -109,6 +109,39 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
     })
     .expect("the message");
     same(&target.read(), &content(2, F::BULK), "a long message whose send has completed");
+}
+
+/// Messages and writes without a completion, in a row, from a sender that never comes by again: nothing asks it to.
+pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Fabric>() {
+    const COUNT: u64 = 6;
+    let mesh = Mesh::<F>::connected(2);
+    let region = mesh.station(1).domain.register(vec![0; 8], Access::REMOTE_WRITE).expect("a region");
+    let arrives = |context| {
+        (0..1_000_000).any(|_| {
+            mesh.turn_one(1);
+            mesh.take(context).is_some()
+        })
+    };
+    // The first access may have to ask where the memory is.
+    let write = |bytes: u64| {
+        mesh.endpoint(0)
+            .inject_write(mesh.peer(1), &bytes.to_ne_bytes(), region.remote(), Some(bytes))
+            .expect("an inject");
+    };
+    write(0);
+    mesh.until(|| mesh.take(0)).expect("news of the first write");
+    for seed in 1..=COUNT {
+        mesh.endpoint(0).tagged_inject(mesh.peer(1), seed, &content(seed, 32)).expect("an inject");
+        write(seed);
+    }
+    for seed in 1..=COUNT {
+        let target = Memory::blank(32);
+        let received = mesh.receive(1, Receive::into(target).tag(seed, 0));
+        assert!(arrives(received), "message {seed} did not leave");
+        same(&target.read(), &content(seed, 32), "an injected message");
+        assert!(arrives(0), "write {seed} did not leave");
+    }
+    region.close().expect("nobody uses it");
 }
 
 /// No completion before there is a receive; then the bytes are there.

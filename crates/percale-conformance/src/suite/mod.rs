@@ -241,6 +241,7 @@ macro_rules! conformance {
                 cmp_001_entries_say_what_happened,
                 cmp_002_success_is_reported_only_where_asked_for,
                 cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more,
+                cmp_004_what_reports_nothing_needs_its_sender_no_more,
                 cmp_005_delivered_means_in_the_buffer,
                 cmp_006_match_complete_waits_for_the_receive,
                 cmp_007_errors_keep_their_place,

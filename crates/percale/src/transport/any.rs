@@ -49,6 +49,16 @@ impl AnyLink {
             Self::Loopback(_) | Self::Shm(_) | Self::Sim(_) => None,
         }
     }
+
+    /// What was sent last leaves now, and not with what may follow: nobody will ask after it, so nobody may come by to send it.
+    #[inline]
+    pub(crate) fn hurry(&mut self) {
+        match self {
+            Self::Tcp(link) => link.hurry(),
+            Self::Verbs(link) => link.hurry(),
+            Self::Loopback(_) | Self::Shm(_) | Self::Sim(_) => {}
+        }
+    }
 }
 
 // Of verbs what follows is not inlined: twice the code would be in the way of the other links'.

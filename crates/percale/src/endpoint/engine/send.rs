@@ -231,6 +231,9 @@ fn transmit(
         head.kind = if tagged { Kind::Tagged } else { Kind::Message };
         head.len = len as u32;
         link.send(&head, &work.segments, more)?;
+        if notify == Notify::Silent && !more {
+            link.hurry();
+        }
         core.sent(slot, link, notify, sent_entry(work.context, send_flags(tagged), len));
         return Ok(());
     }

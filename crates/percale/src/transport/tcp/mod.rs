@@ -160,6 +160,16 @@ impl AsFd for TcpLink {
     }
 }
 
+impl<S: Stream> StreamLink<S> {
+    /// Sends what waits in the queue, as far as there is room.
+    #[inline]
+    pub(crate) fn hurry(&mut self) {
+        if self.broken.is_none() {
+            self.outbound.hurry(&mut self.socket);
+        }
+    }
+}
+
 impl<S: Stream> Link for StreamLink<S> {
     #[inline]
     fn frame_limit(&self) -> usize {

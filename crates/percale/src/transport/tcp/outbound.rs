@@ -3,7 +3,8 @@
 //! What is sent when: a frame goes out in the call that sends it if nothing waits and no frame was sent since the last
 //! `poll`. Frames that follow in such a burst are collected in the queue and leave together: at the next `poll`, when
 //! [`FLUSH_BYTES`] have come together, or with the first frame that comes later than [`BURST`] after the last write. So
-//! a lone message waits for nothing, and a stream of small ones shares system calls.
+//! a lone message waits for nothing, and a stream of small ones shares system calls. Who sends something that will have
+//! no completion may not come by again, and so [hurries](Outbound::hurry) it out.
 //!
 //! Order: the stream consists of whole frames. A `Data` frame that was partly written goes first; then the queue's
 //! bytes that were there when it ended (`ahead`); then the next `Data` frame. Without that turn-taking a sender that
@@ -259,6 +260,14 @@ impl Outbound {
         let sent = !self.is_empty() && self.flush(to);
         self.burst = false;
         sent
+    }
+
+    /// Sends what waits without company.
+    #[inline]
+    pub(super) fn hurry(&mut self, to: &mut impl Stream) {
+        if self.queued() > 0 && !self.blocked {
+            self.flush(to);
+        }
     }
 
     /// Sends what is due until the kernel has no more room or it was a turn's worth.

@@ -57,6 +57,9 @@ pub(in super::super) fn execute(
         waiting.sent += 1;
     }
     core.access_step(access, Ok(()));
+    if notify == Notify::Silent {
+        link.hurry();
+    }
     Ok(())
 }
 
