@@ -241,6 +241,6 @@ impl<S: Stream> Link for StreamLink<S> {
 
     #[inline]
     fn is_idle(&self) -> bool {
-        self.outbound.is_empty() && self.outbound.pushes.is_idle() && self.socket.is_calm()
+        self.outbound.is_idle() && self.outbound.pushes.is_idle() && self.socket.is_calm()
     }
 }

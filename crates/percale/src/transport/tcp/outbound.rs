@@ -4,7 +4,8 @@
 //! `poll`. Frames that follow in such a burst are collected in the queue and leave together: at the next `poll`, when
 //! [`FLUSH_BYTES`] have come together, or with the first frame that comes later than [`BURST`] after the last write. So
 //! a lone message waits for nothing, and a stream of small ones shares system calls. Who sends something that will have
-//! no completion may not come by again, and so [hurries](Outbound::hurry) it out.
+//! no completion may not come by again, and so [hurries](Outbound::hurry) it out: the kernel collects it then (MSG_MORE), until the next
+//! `poll`, until [`FLUSH_BYTES`] have come together, or until its own time for that has passed, 0.2 s at most (tcp(7), TCP_CORK).
 //!
 //! Order: the stream consists of whole frames. A `Data` frame that was partly written goes first; then the queue's
 //! bytes that were there when it ended (`ahead`); then the next `Data` frame. Without that turn-taking a sender that
@@ -78,6 +79,8 @@ pub(in crate::transport) struct Outbound {
     said_bye: bool,
     /// Something was written since the last poll.
     burst: bool,
+    /// Bytes that the kernel holds for company.
+    held: usize,
     /// The kernel has no room; not tried again before the next poll.
     blocked: bool,
     written: Instant,
@@ -126,6 +129,7 @@ impl Outbound {
             bye: None,
             said_bye: false,
             burst: false,
+            held: 0,
             blocked: false,
             written: Instant::now(),
             failed: None,
@@ -142,6 +146,12 @@ impl Outbound {
     #[inline]
     pub(in crate::transport) fn is_empty(&self) -> bool {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
+    }
+
+    /// Whether nothing needs a poll to leave soon.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.held == 0 && self.is_empty()
     }
 
     /// What waits in the queue: from there to there, counted from the first byte that ever did.
@@ -258,16 +268,39 @@ impl Outbound {
     pub(in crate::transport) fn poll(&mut self, to: &mut impl Stream) -> bool {
         self.blocked = false;
         let sent = !self.is_empty() && self.flush(to);
+        if self.held > 0 {
+            self.release(to);
+        }
         self.burst = false;
         sent
     }
 
-    /// Sends what waits without company.
+    /// Gives what waits to the kernel, which need not send it at once.
     #[inline]
     pub(super) fn hurry(&mut self, to: &mut impl Stream) {
         if self.queued() > 0 && !self.blocked {
-            self.flush(to);
+            self.hold(to);
         }
+    }
+
+    #[inline(never)]
+    fn hold(&mut self, to: &mut impl Stream) {
+        let due = self.queued();
+        if self.held + due >= FLUSH_BYTES || self.data.is_some() || !self.pushes.is_empty() {
+            self.flush(to);
+            return;
+        }
+        let result = to.write_held(&self.queue[self.start..]);
+        let held = self.held;
+        let written = self.account(result, due);
+        self.held = held + written;
+        self.consume(written);
+    }
+
+    #[inline(never)]
+    fn release(&mut self, to: &mut impl Stream) {
+        self.held = 0;
+        to.release();
     }
 
     /// Sends what is due until the kernel has no more room or it was a turn's worth.
@@ -373,6 +406,7 @@ impl Outbound {
         match result {
             Ok(written) => {
                 self.written = Instant::now();
+                self.held = 0;
                 self.blocked = written < asked;
                 written
             }

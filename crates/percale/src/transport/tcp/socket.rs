@@ -46,6 +46,18 @@ pub(crate) trait Stream {
         self.read(&Segments::EMPTY, into)
     }
 
+    /// As [`write_one`](Self::write_one), but what follows soon, or [`release`](Self::release), may take the bytes along. They
+    /// leave by themselves, later.
+    ///
+    /// # Errors
+    /// As `write`.
+    fn write_held(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        self.write_one(from)
+    }
+
+    /// Lets go what was held.
+    fn release(&mut self) {}
+
     /// As [`write`](Self::write), of bytes of the link alone.
     ///
     /// # Errors
@@ -117,6 +129,18 @@ impl Stream for Socket {
     #[inline]
     fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
         rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    #[inline]
+    fn write_held(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::MORE)
+    }
+
+    fn release(&mut self) {
+        // tcp(7): setting this option sends what is pending, whatever it was before.
+        if let Err(error) = sockopt::set_tcp_nodelay(&self.fd, true) {
+            tracing::debug!(%error, "what was held leaves when the kernel's time for it has passed");
+        }
     }
 }
 
