@@ -313,6 +313,9 @@ fn transmit_tracked(
     };
     match result {
         Ok(()) => {
+            if notify == Notify::Silent && !more {
+                link.hurry();
+            }
             core.peers.started(slot);
             Ok(())
         }
