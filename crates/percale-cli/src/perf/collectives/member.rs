@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::team::{Desk, PATIENCE, domain};
 use crate::failure::{Failure, Result, percale};
+use crate::statistics::Samples;
 
 /// What is done together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +32,15 @@ impl What {
     }
 }
 
-/// A round: nanoseconds for each, as this member sees it.
+/// Collectives that are timed together.
+pub(super) const TOGETHER: u64 = 8;
+
+/// A round: the median nanoseconds of a collective, as this member sees it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) what: What,
     pub(super) bytes: usize,
+    /// A multiple of [`TOGETHER`].
     pub(super) count: u64,
     /// Makes the data unlike that of any other round.
     pub(super) number: u64,
@@ -71,9 +76,13 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         // Whoever is told first waits here for the others.
         let warm = job.count / 10 + 1;
         (0..warm).try_for_each(|_| member.one(job.what))?;
-        let since = Instant::now();
-        (0..job.count).try_for_each(|_| member.one(job.what))?;
-        let took = since.elapsed().as_nanos() as f64 / job.count as f64;
+        let mut samples = Samples::default();
+        for _ in 0..job.count / TOGETHER {
+            let since = Instant::now();
+            (0..TOGETHER).try_for_each(|_| member.one(job.what))?;
+            samples.push(since.elapsed().as_nanos() as f64 / TOGETHER as f64);
+        }
+        let took = samples.summary().map_or(0.0, |summary| summary.p50);
         memory.check(&job, place)?;
         desk.answer(took)?;
     }

@@ -16,7 +16,7 @@ use crate::limits::ring;
 use crate::plot::Across;
 use crate::statistics::Samples;
 use crate::units;
-use member::{Job, What};
+use member::{Job, TOGETHER, What};
 
 /// Seconds for each line, unless told.
 const SECONDS: f64 = 0.5;
@@ -87,8 +87,8 @@ fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) 
         Ok(took.into_iter().fold(0.0, f64::max))
     };
     // The first connects, and shows how many fill a round.
-    let each = round(4).and_then(|_| round(16))?;
-    let count = ((ROUND.as_nanos() as f64 / each) as u64).clamp(4, MOST);
+    let each = round(TOGETHER).and_then(|_| round(2 * TOGETHER))?;
+    let count = ((ROUND.as_nanos() as f64 / each) as u64).clamp(1, MOST).next_multiple_of(TOGETHER);
     let (mut samples, since) = (Vec::new(), Instant::now());
     while samples.len() < 3 || since.elapsed() < time {
         samples.push(round(count)?);
