@@ -25,7 +25,8 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best; or what registering memory costs
+    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best; or what triggers, collectives,
+    /// addresses, windows or registering memory cost
     Perf(PerfArgs),
     /// Let others copy files from, or to, a directory
     Serve(ServeArgs),
@@ -42,6 +43,15 @@ pub(crate) enum Subcommand {
     /// A process with a registration cache that is measured
     #[command(name = crate::perf::registration::PART, hide = true)]
     RegistrationPart,
+    /// One of several processes that do something together
+    #[command(name = crate::perf::team::PART, hide = true)]
+    TeamPart {
+        /// What they do
+        part: crate::perf::team::Part,
+        /// Stay on this processor
+        #[arg(long)]
+        processor: Option<usize>,
+    },
     /// The second process of a measurement
     #[command(name = crate::perf::session::SECOND_PROCESS, hide = true)]
     SecondProcess {
@@ -79,11 +89,18 @@ of the cache's monitors costs programs that map and unmap memory. The device is 
 reads zeroes: the shortest transfer that there is. SIZES are those \
 of the memory [default: 4K,16K,64K,256K,1M,4M,16M,64M]; --seconds is for each comparison [default: 0.4].
 
+With --triggers it is operations that begin by themselves: counter operations that are queued and fired, a send that a \
+counter sets off, a token that processes pass on by deferred work, and sends that a store sets off, of a thread or of a \
+CUDA device if there is one. With --collectives it is what processes do together. Both show each figure beside a plain \
+program's: a call, a cache line's way between two processors, a copy; --seconds is for each comparison [default: 0.5].
+
 Examples:
   percale perf --op tagged-latency --svg latency.svg
   percale perf --registration --monitor bpf --svg registration.svg
   percale perf --registration --size 4K,1M --json > lines.json
   percale perf --addresses 1000000
+  percale perf --triggers --processes 8 --svg triggers.svg
+  percale perf --collectives --processes 4 --size 8,64K
 
 Exit codes: 0 measured, 1 failed, 2 bad usage.")]
 pub(crate) struct PerfArgs {
@@ -121,21 +138,33 @@ pub(crate) struct PerfArgs {
     #[arg(long, conflicts_with = "host")]
     pub(crate) limits_only: bool,
     /// Measure what it costs to have memory registered, with a registration cache and without
-    #[arg(long, conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) registration: bool,
     /// Measure what so many addresses cost in an address vector, beside libfabric's tcp provider if that is installed
-    #[arg(long, value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "registration"])]
+    #[arg(long, group = "form", value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only"])]
     pub(crate) addresses: Option<usize>,
     /// Measure what it costs to bind a memory window, to take it back, and to check a right
-    #[arg(long, conflicts_with_all = ["registration", "host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) windows: bool,
     /// Live keys while rights are checked
-    #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", conflicts_with_all = ["registration", "addresses", "triggers", "collectives"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) keys: Vec<u32>,
+    /// Measure what operations cost that begin by themselves: queueing and firing them, chains of them, and stores that set them off
+    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) triggers: bool,
+    /// Operations that wait for a counter together
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub(crate) queued: Vec<u32>,
+    /// Measure collectives of processes on this machine: barrier, broadcast, sums; SIZES are those of a member's elements [default: 8,1M]
+    #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
+    pub(crate) collectives: bool,
+    /// Processes that pass a token on [default: 4], or of a collective [default: 2]
+    #[arg(long, value_name = "N", requires = "team", conflicts_with_all = ["registration", "addresses", "windows"], value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) processes: Option<u8>,
     /// Monitors of the registration cache [default: all that are available here]
-    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", value_parser = crate::perf::registration::monitor_names())]
+    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", conflicts_with_all = ["addresses", "windows", "triggers", "collectives"], value_parser = crate::perf::registration::monitor_names())]
     pub(crate) monitor: Vec<String>,
-    /// Plot the latencies, or with --registration bandwidths and costs, to this file
+    /// Plot the latencies, or what else is measured (not --windows), to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Print one JSON object for each row

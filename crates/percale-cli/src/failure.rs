@@ -47,6 +47,14 @@ pub(crate) enum Failure {
     /// What windows cost could not be measured.
     #[error("{0}")]
     Windows(String),
+    /// One of several processes ended, or failed.
+    #[error("process {number}: {why}")]
+    Member {
+        /// Which one.
+        number: usize,
+        /// What it said, or how it ended.
+        why: String,
+    },
     /// percale refused something.
     #[error("{what}: {why}")]
     Percale {

@@ -41,6 +41,9 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
         }
         Subcommand::RegistrationPart => return ExitCode::from(u8::from(perf::registration::part().is_err())),
+        Subcommand::TeamPart { part, processor } => {
+            return ExitCode::from(u8::from(perf::team::part(*part, *processor).is_err()));
+        }
         Subcommand::TorturePart { part } => return ExitCode::from(u8::from(torture::part(*part).is_err())),
     };
     match done {

@@ -36,6 +36,8 @@ pub(crate) enum Across {
     Sizes,
     /// How many addresses there are.
     Addresses,
+    /// How many operations wait.
+    Queued,
 }
 
 impl Across {
@@ -43,13 +45,14 @@ impl Across {
         match self {
             Self::Sizes => "size",
             Self::Addresses => "addresses",
+            Self::Queued => "queued",
         }
     }
 
     fn powers(self, values: impl Iterator<Item = f64>) -> Powers {
         match self {
             Self::Sizes => Powers::around(values, 8.0, |size| units::size(size.round() as usize)),
-            Self::Addresses => Powers::around(values, 10.0, |count| units::count(count.round() as u64)),
+            Self::Addresses | Self::Queued => Powers::around(values, 10.0, |count| units::count(count.round() as u64)),
         }
     }
 }

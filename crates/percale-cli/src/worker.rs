@@ -39,15 +39,29 @@ impl Worker {
     /// # Errors
     /// There is none: the worker must not be asked again.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, job: &impl Serialize, patience: Duration) -> Result<T, String> {
+        self.tell(job)?;
+        self.hear(patience)?.ok_or_else(|| format!("no answer for {} s", patience.as_secs()))
+    }
+
+    /// Gives it a job, whose answer is to be [heard](Self::hear).
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn tell(&mut self, job: &impl Serialize) -> Result<(), String> {
         let job = serde_json::to_string(job).map_err(|error| error.to_string())?;
         let asked = self.asked.as_mut().map(|asked| writeln!(asked, "{job}"));
-        if !matches!(asked, Some(Ok(()))) {
-            return Err(self.end());
-        }
+        if matches!(asked, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
+    }
+
+    /// The answer to a job that it was told, if it comes in time.
+    ///
+    /// # Errors
+    /// There will be none: the worker must not be asked again.
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<Option<T>, String> {
         match self.answers.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).map_err(|error| format!("{error} in: {line}")),
+            Ok(line) => serde_json::from_str(&line).map(Some).map_err(|error| format!("{error} in: {line}")),
             Err(RecvTimeoutError::Disconnected) => Err(self.end()),
-            Err(RecvTimeoutError::Timeout) => Err(format!("no answer for {} s", patience.as_secs())),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
         }
     }
 

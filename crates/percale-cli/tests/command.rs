@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{eventually, percale, text};
+use crate::common::{children, eventually, is_running, percale, text};
 
 mod common;
 
@@ -31,6 +31,18 @@ fn bad_usage_exits_with_2_and_says_what_would_be_right() {
         (&["perf", "--registration", "--op", "put"], "cannot be used with"),
         (&["perf", "--registration", "--monitor", "hooks"], "userfaultfd"),
         (&["perf", "--monitor", "bpf"], "--registration"),
+        (&["perf", "--windows", "--addresses", "1000"], "cannot be used with"),
+        (&["perf", "--triggers", "--collectives"], "cannot be used with"),
+        (&["perf", "--triggers", "--size", "8"], "cannot be used with"),
+        (&["perf", "--triggers", "node7:7471"], "cannot be used with"),
+        (&["perf", "--triggers", "--queued", "0"], "1..=4000000"),
+        (&["perf", "--triggers", "--keys", "1000"], "cannot be used with"),
+        (&["perf", "--queued", "1000"], "--triggers"),
+        (&["perf", "--processes", "2"], "--triggers|--collectives"),
+        (&["perf", "--collectives", "--processes", "1"], "2..=64"),
+        (&["perf", "--collectives", "--queued", "1000"], "cannot be used with"),
+        (&["perf", "--collectives", "--op", "put"], "cannot be used with"),
+        (&["perf", "--collectives", "--size", "12"], "a multiple of 8 bytes"),
         (&["cp", "a", "b"], "neither SRC nor DST"),
         (&["cp", "a:1/b", "[::1]:2/c"], "must be a local file"),
         (&["cp", "a:1/b"], "<DST>"),
@@ -188,18 +200,6 @@ fn info_says_what_is_here_and_why() {
     let tcp = lines.iter().find(|line| line["name"] == "tcp").unwrap();
     assert!(tcp["available"].is_boolean() && !tcp["reason"].as_str().unwrap().is_empty(), "{tcp}");
     assert!(text(&percale(&["info"]).stdout).contains("transport"));
-}
-
-/// The processes whose parent is `parent`.
-fn children(parent: u32) -> Vec<u32> {
-    let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
-fn is_running(pid: u32) -> bool {
-    // A zombie has ended: its new parent only has not looked yet.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
 }
 
 /// A measurement that runs long enough to be disturbed, once its first row is out.

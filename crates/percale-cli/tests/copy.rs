@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::common::{eventually, percale, text};
 
+#[expect(dead_code, reason = "no process is looked at here")]
 mod common;
 
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];

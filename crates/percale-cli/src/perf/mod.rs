@@ -3,7 +3,7 @@
 //! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
 //! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
 //! which rows there are, [`measure`] makes one of them. What it costs to have memory registered is measured apart:
-//! [`registration`]; and what addresses cost: [`addresses`].
+//! [`registration`]; and so are what addresses cost ([`addresses`]), [`windows`], [`triggers`] and [`collectives`].
 
 use std::time::Duration;
 
@@ -16,14 +16,19 @@ use crate::{plot, table};
 use session::Session;
 
 mod addresses;
+mod collectives;
 pub(crate) mod control;
 pub(crate) mod far;
+mod figure;
+mod line;
 mod measure;
 mod plan;
 mod processors;
 pub(crate) mod registration;
 pub(crate) mod round;
 pub(crate) mod session;
+pub(crate) mod team;
+mod triggers;
 pub(crate) mod watch;
 mod windows;
 
@@ -43,6 +48,12 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     }
     if args.windows {
         return windows::run(args);
+    }
+    if args.triggers {
+        return triggers::run(args);
+    }
+    if args.collectives {
+        return collectives::run(args);
     }
     let rows = plan::plan(args)?;
     let options = measure::Options {

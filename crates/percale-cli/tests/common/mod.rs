@@ -21,3 +21,16 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// The processes whose parent is `parent`.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let tasks = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether a process has not ended.
+pub(crate) fn is_running(pid: u32) -> bool {
+    // A zombie has ended: its new parent only has not looked yet.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
+}

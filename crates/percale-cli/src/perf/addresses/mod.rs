@@ -4,7 +4,7 @@
 //! are what the process's resident memory grew by in the first round, from before the vector was opened (of ranges: from when it
 //! was), when the allocator had given back all that was free. Both are told how many addresses to expect. [`peer`] is the other side.
 
-mod measure;
+pub(super) mod measure;
 mod peer;
 mod sends;
 

@@ -1,0 +1,197 @@
+//! A member's side: collectives that are posted one after the other, as programs of MPI do it, and the check of their results.
+
+#![expect(unsafe_code, reason = "posts raw collectives on memory that outlives them; each block says why")]
+
+use std::time::Instant;
+
+use percale::{
+    AddressSet, Allocation, AtomicOp, Collective, CollectiveWork, Datatype, Domain, Endpoint, Entry, GroupId, OpFlags,
+    Progress, Segment,
+};
+use serde::{Deserialize, Serialize};
+
+use super::super::team::{Desk, PATIENCE, domain};
+use crate::failure::{Failure, Result, percale};
+use crate::statistics::Samples;
+
+/// What is done together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum What {
+    Barrier,
+    Broadcast,
+    Allreduce,
+}
+
+impl What {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::Broadcast => "broadcast",
+            Self::Allreduce => "allreduce",
+        }
+    }
+}
+
+/// Collectives that are timed together.
+pub(super) const TOGETHER: u64 = 8;
+
+/// A round: the median nanoseconds of a collective, as this member sees it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) what: What,
+    pub(super) bytes: usize,
+    /// A multiple of [`TOGETHER`].
+    pub(super) count: u64,
+    /// Makes the data unlike that of any other round.
+    pub(super) number: u64,
+}
+
+/// How many polls go by between two looks at the clock.
+const GLANCE: u32 = 4096;
+
+const CONTEXT: u64 = 7;
+
+/// A member, until nothing is left to do.
+pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
+    let domain = domain(Progress::default())?;
+    // Goes after the endpoint, whose operations may use it.
+    let mut memory = None;
+    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").map_err(percale("opening an endpoint"))?;
+    let (rank, members) = desk.meet(&vector, endpoint.address().to_string())?;
+    let size = members.len();
+    let members: AddressSet = members.into_iter().collect();
+    let group = endpoint.join(&members).and_then(|joining| joining.wait_for(PATIENCE));
+    let group = group.map_err(percale("joining a group"))?;
+    desk.answer(())?;
+    while let Some(job) = desk.next::<Job>()? {
+        let memory = match memory.take().filter(|memory: &Memory| memory.bytes == job.bytes) {
+            Some(same) => memory.insert(same),
+            None => memory.insert(Memory::new(&domain, job.bytes)?),
+        };
+        let place = (rank, size);
+        memory.fill(&job, place);
+        let (endpoint, group, crowded) = (&endpoint, group.id(), desk.is_crowded());
+        let mut member = Member { endpoint, group, memory, size, crowded, posted: 0 };
+        // Whoever is told first waits here for the others.
+        let warm = job.count / 10 + 1;
+        (0..warm).try_for_each(|_| member.one(job.what))?;
+        let mut samples = Samples::default();
+        for _ in 0..job.count / TOGETHER {
+            let since = Instant::now();
+            (0..TOGETHER).try_for_each(|_| member.one(job.what))?;
+            samples.push(since.elapsed().as_nanos() as f64 / TOGETHER as f64);
+        }
+        let took = samples.summary().map_or(0.0, |summary| summary.p50);
+        memory.check(&job, place)?;
+        desk.answer(took)?;
+    }
+    Ok(())
+}
+
+/// A member's elements, and the result.
+struct Memory {
+    source: Allocation,
+    result: Allocation,
+    bytes: usize,
+}
+
+impl Memory {
+    fn new(domain: &Domain, bytes: usize) -> Result<Self> {
+        let memory = || domain.allocate(bytes.max(8)).map_err(percale("allocating memory"));
+        Ok(Self { source: memory()?, result: memory()?, bytes })
+    }
+
+    /// What is there before a round: of a sum every member's elements, of a broadcast those of the first.
+    fn fill(&mut self, job: &Job, (rank, _): (usize, usize)) {
+        for at in 0..self.bytes / size_of::<f64>() {
+            let own = (job.number + rank as u64) as f64 + at as f64;
+            let there = if job.what == What::Broadcast && rank == 0 { own } else { -1.0 };
+            self.source.write(8 * at, &own.to_ne_bytes());
+            self.result.write(8 * at, &there.to_ne_bytes());
+        }
+    }
+
+    /// Checks what is there after it.
+    fn check(&self, job: &Job, (_, size): (usize, usize)) -> Result<()> {
+        let result = self.result.to_vec();
+        for (at, found) in result.chunks_exact(8).take(self.bytes / 8).enumerate() {
+            let first = job.number as f64 + at as f64;
+            // The ranks below this number add up to the rest.
+            let sum = size as f64 * first + (size * (size - 1) / 2) as f64;
+            let wanted = if job.what == What::Allreduce { sum } else { first };
+            if found != wanted.to_ne_bytes() {
+                let what = job.what.name();
+                return Err(Failure::Data(format!("element {at} of {what} is {found:?} and not that of {wanted}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A member that posts.
+struct Member<'a> {
+    endpoint: &'a Endpoint,
+    group: GroupId,
+    memory: &'a Memory,
+    size: usize,
+    /// Waiting gives up the processor.
+    crowded: bool,
+    posted: usize,
+}
+
+impl Member<'_> {
+    /// Posts one and waits until it has completed.
+    fn one(&mut self, what: What) -> Result<()> {
+        let bytes = self.memory.bytes;
+        let what = match what {
+            What::Barrier => Collective::Barrier,
+            // Each in turn: nobody runs ahead.
+            What::Broadcast => Collective::Broadcast { root: self.posted % self.size },
+            What::Allreduce => Collective::Allreduce,
+        };
+        self.posted += 1;
+        let work = CollectiveWork {
+            group: self.group,
+            what,
+            op: AtomicOp::Sum,
+            datatype: Datatype::F64,
+            count: bytes / size_of::<f64>(),
+            // SAFETY: the memory stays until the endpoint is closed, and is touched when nothing is under way.
+            source: unsafe { Segment::new(self.memory.source.as_ptr(), bytes) },
+            // SAFETY: as above.
+            result: unsafe { Segment::new(self.memory.result.as_ptr(), bytes) },
+            context: CONTEXT,
+            flags: OpFlags::COMPLETION,
+        };
+        // SAFETY: as above.
+        unsafe { self.endpoint.post_collective(&work) }.map_err(percale("posting a collective"))?;
+        self.completed()
+    }
+
+    fn completed(&self) -> Result<()> {
+        let (mut entries, mut polls, mut since) = ([Entry::default()], 0_u32, None);
+        loop {
+            match self.endpoint.poll(&mut entries) {
+                Ok(0) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let why =
+                        self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| format!("{entry:?}"));
+                    return Err(Failure::Percale { what: "a collective", why });
+                }
+            }
+            polls = polls.wrapping_add(1);
+            if self.crowded {
+                std::thread::yield_now();
+            }
+            if polls.is_multiple_of(GLANCE) {
+                // There may be other processes, too.
+                std::thread::yield_now();
+                if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return Err(Failure::Stalled(PATIENCE.as_secs()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `percale perf --collectives`: what processes of this machine do together, beside the least that it could take.
+//!
+//! [`member`]: collectives that are posted one after the other; [`row`]: a row of sums that a store starts.
+
+pub(super) mod member;
+pub(super) mod row;
+
+use std::time::{Duration, Instant};
+
+use super::figure::{Figure, Report, draw, panel};
+use super::line;
+use super::team::{Part, Team};
+use crate::args::PerfArgs;
+use crate::failure::{Failure, Result};
+use crate::limits::ring;
+use crate::plot::Across;
+use crate::statistics::Samples;
+use crate::units;
+use member::{Job, TOGETHER, What};
+
+/// Seconds for each line, unless told.
+const SECONDS: f64 = 0.5;
+
+/// Processes, unless told.
+const PROCESSES: u8 = 2;
+
+/// Sizes, unless told.
+const SIZES: [usize; 2] = [8, 1 << 20];
+
+/// How long a round takes, about.
+const ROUND: Duration = Duration::from_millis(10);
+
+/// The most collectives of a round.
+const MOST: u64 = 20_000;
+
+const ROW: &str = "allreduce, a row that a store starts";
+const THERE_AND_BACK: &str = "two lines' ways";
+const ONE_WAY: &str = "a line's way";
+const COPY: &str = "a copy";
+
+const NOTES: &str = "\
+p50: of rounds, of one collective, of the slowest member. They are posted one after the other and polled for; a row is deferred work, which
+goes on by itself. broadcast: each member in turn, of what it got before. allreduce: the sum of F64. All results were checked.
+limit: p50 of a plain program in the same run, of two processes however many there are.
+  a line's way: 8 bytes and a mark in a cache line, from one processor to another (more: a copy in, a copy out); two: there and back
+  a copy: one processor copies what the other has written";
+
+/// Runs it.
+pub(super) fn run(args: &PerfArgs) -> Result<()> {
+    let time = Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS));
+    let processes = usize::from(args.processes.unwrap_or(PROCESSES));
+    let sizes = if args.size.is_empty() { SIZES.as_slice() } else { &args.size };
+    if let Some(bytes) = sizes.iter().find(|bytes| !bytes.is_multiple_of(size_of::<f64>())) {
+        let size = units::size(*bytes);
+        return Err(Failure::Usage(format!(
+            "--collectives --size {bytes}: sums are of a multiple of 8 bytes, not of {size}"
+        )));
+    }
+    let mut report = Report::new(args.json, 2 + 2 * sizes.len())?;
+    let mut team = Team::start(Part::Collectives, processes)?;
+    let small = line::way(8, time / 2)?;
+    let plan = sizes.iter().flat_map(|&bytes| [(What::Broadcast, bytes), (What::Allreduce, bytes)]);
+    for (what, bytes) in std::iter::once((What::Barrier, 0)).chain(plan) {
+        report.begin(format!("{} {}", what.name(), units::size(bytes)));
+        // Measured anew beside what is compared with it: the machine may have more to do at one time than at another.
+        let way = if bytes == 0 { small } else { line::way(bytes, time / 2)? };
+        report.add([measure(&mut team, what, bytes, time, way)?])?;
+    }
+    drop(team);
+    report.begin("a row of sums");
+    let sums = row::measure(processes, time)?;
+    let sums = Figure { processes: Some(processes), bytes: Some(8), ..Figure::of(ROW, sums, row::SUMS) };
+    report.add([sums.beside(THERE_AND_BACK, 2.0 * small)])?;
+    let figures = report.end(NOTES)?;
+    let mut plotted: Vec<&Figure> = figures.iter().filter(|figure| figure.bytes.is_some()).collect();
+    plotted.retain(|figure| figure.what != ROW);
+    let size = |figure: &Figure| figure.bytes.map(|bytes| bytes as f64);
+    draw(args.svg.as_deref(), "Collectives (p50)", &[panel("processes of one machine", Across::Sizes, &plotted, size)])
+}
+
+/// Rounds of one collective.
+fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) -> Result<Figure> {
+    let mut number = 0;
+    let mut round = |count: u64| -> Result<f64> {
+        number += 1;
+        let took: Vec<f64> = team.ask(|_| Job { what, bytes, count, number })?;
+        Ok(took.into_iter().fold(0.0, f64::max))
+    };
+    // The first connects, and shows how many fill a round.
+    let each = round(TOGETHER).and_then(|_| round(2 * TOGETHER))?;
+    let count = ((ROUND.as_nanos() as f64 / each) as u64).clamp(1, MOST).next_multiple_of(TOGETHER);
+    let (mut samples, since) = (Vec::new(), Instant::now());
+    while samples.len() < 3 || since.elapsed() < time {
+        samples.push(round(count)?);
+    }
+    let samples: Samples = samples.into_iter().collect();
+    let size = (what != What::Barrier).then_some(bytes);
+    let figure = Figure { processes: Some(team.len()), bytes: size, ..Figure::of(what.name(), samples, count) };
+    Ok(match what {
+        _ if bytes > ring::LONGEST => figure.beside(COPY, way),
+        What::Broadcast => figure.beside(ONE_WAY, way),
+        What::Barrier | What::Allreduce => figure.beside(THERE_AND_BACK, 2.0 * way),
+    })
+}

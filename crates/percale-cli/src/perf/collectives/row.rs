@@ -1,0 +1,80 @@
+//! A row of sums as deferred work: each waits for the counter that the one before counts in, and the first for a counter that a thread of
+//! the first process sets. Nobody calls anything then: the sums go on by themselves, in all processes.
+
+use std::time::{Duration, Instant};
+
+use percale::{AddressSet, AtomicOp, Counter, Datatype, Progress};
+use serde::{Deserialize, Serialize};
+
+use super::super::team::{Desk, PATIENCE, Part, Team, domain};
+use crate::failure::{Failure, Result, percale};
+use crate::statistics::Samples;
+
+/// Sums of a row.
+pub(super) const SUMS: u64 = 1000;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Job {
+    /// Queue a row: `()`.
+    Queue,
+    /// Wait for it; the first process starts it: nanoseconds.
+    Go,
+}
+
+/// Nanoseconds of each sum, by row, as the first process sees it.
+pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
+    let mut team = Team::start(Part::Row, processes)?;
+    let (mut each, since) = (Vec::new(), Instant::now());
+    while each.len() < 3 || since.elapsed() < time {
+        team.ask::<(), _>(|_| Job::Queue)?;
+        let took: Vec<f64> = team.ask(|_| Job::Go)?;
+        each.extend(took.first().map(|ns| ns / SUMS as f64));
+    }
+    Ok(each.into_iter().collect())
+}
+
+/// A member, until nothing is left to do.
+pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
+    let domain = domain(Progress::default())?;
+    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
+    let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
+    let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
+    let members: AddressSet = members.into_iter().collect();
+    let group = endpoint.join(&members).and_then(|joining| joining.wait_for(PATIENCE));
+    let group = group.map_err(percale("joining a group"))?;
+    desk.answer(())?;
+    let (size, number) = (members.len() as u64, number as u64);
+    while let Some(Job::Queue) = desk.next()? {
+        let (start, ended) = (Counter::new(), Counter::new());
+        let queue = |round: u64| {
+            // The others begin with the first message that comes.
+            let (counter, threshold) = if round == 0 { (&start, u64::from(number == 0)) } else { (&ended, round) };
+            let bytes = ((round + number) as f64).to_ne_bytes().to_vec();
+            let sum = group.allreduce(AtomicOp::Sum, Datatype::F64, bytes).when(counter, threshold).counting(&ended);
+            sum.start().map_err(percale("queueing a sum"))
+        };
+        let sums = (0..SUMS).map(queue).collect::<Result<Vec<_>>>()?;
+        desk.answer(())?;
+        let Some(Job::Go) = desk.next()? else { break };
+        let since = Instant::now();
+        let done = std::thread::scope(|scope| {
+            if number == 0 {
+                scope.spawn(|| start.set(1));
+            }
+            ended.wait_since(SUMS, 0, Some(PATIENCE))
+        });
+        let took = since.elapsed();
+        done.map_err(percale("a row of sums"))?;
+        for (round, sum) in (0..SUMS).zip(sums) {
+            let found = sum.wait_for(PATIENCE).map_err(percale("a sum"))?.into_vec();
+            // Every member's number, and the round's as often as there are members.
+            let wanted = (round * size + size * (size - 1) / 2) as f64;
+            if found != wanted.to_ne_bytes() {
+                return Err(Failure::Data(format!("sum {round} is {found:?} and not that of {wanted}")));
+            }
+        }
+        desk.answer(took.as_nanos() as f64)?;
+    }
+    Ok(())
+}

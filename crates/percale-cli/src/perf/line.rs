@@ -1,0 +1,26 @@
+//! What a message takes at least between two processors: a cache line's way, or a copy. It is the limit of `percale perf`'s messages
+//! in shared memory, measured as there.
+
+use std::time::Duration;
+
+use super::measure::{self, Best, Options};
+use super::plan::Planned;
+use super::processors;
+use super::session::Session;
+use crate::failure::{Failure, Result};
+use crate::row::{Memory, Operation, Transport};
+
+/// Nanoseconds from one process to another for so many bytes: to 8 KiB the way of a cache line, with a copy in and a copy out above 8 bytes;
+/// beyond that one processor's copy of what the other has written.
+pub(super) fn way(bytes: usize, time: Duration) -> Result<f64> {
+    let time = time.max(Duration::from_millis(10));
+    let options = Options { time, iterations: None, dirty: false, verify: true, limits_only: true };
+    let planned = Planned { transport: Transport::Shm, op: Operation::TaggedLatency, bytes, memory: Memory::Ordinary };
+    // The session stays on one processor, and what comes after it need not.
+    let before = processors::allowed()?;
+    let mut session = Session::local(bytes)?;
+    let row = measure::row(&mut session, &planned, &options, &mut Best::new(), || ())?;
+    drop(session);
+    processors::allow(&before)?;
+    row.limit_p50_ns.ok_or_else(|| Failure::Data("the limit was not measured".into()))
+}

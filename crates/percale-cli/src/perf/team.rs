@@ -1,0 +1,169 @@
+//! Processes that do something together, one of each number: who starts them, and their side.
+//!
+//! Each opens an endpoint over shared memory and says where it is; then all are told all addresses. What comes then is theirs: a job for
+//! each, and an answer of each. Whoever fails answers why and ends; the rest is ended with the team, or when whoever started it ends.
+
+use std::io::{self, BufRead, Lines, StdinLock};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use percale::address::vector::AddressVector;
+use percale::{Domain, Info, PeerAddress, Progress, TransportKind};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{collectives, processors, triggers};
+use crate::failure::{Failure, Result, percale};
+use crate::worker::{Worker, answer};
+
+/// The hidden subcommand.
+pub(crate) const PART: &str = "team-part";
+
+/// How long a job may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long one member is listened to before the others are.
+const TURN: Duration = Duration::from_millis(5);
+
+/// What a team does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Passes a token on.
+    Chain,
+    /// Posts collectives, one after the other.
+    Collectives,
+    /// Queues collectives, which a store starts.
+    Row,
+}
+
+impl Part {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// The processes.
+pub(super) struct Team(Vec<Worker>);
+
+/// A member's place, and where all are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Roll {
+    number: usize,
+    addresses: Vec<String>,
+}
+
+impl Team {
+    /// So many, who know each other. If there are as many processors, each gets one to itself; else all run anywhere.
+    pub(super) fn start(part: Part, count: usize) -> Result<Self> {
+        let here = processors::allowed()?;
+        let start = |number: usize| {
+            let processor = if count <= here.len() { Some(here[number].to_string()) } else { None };
+            let name = part.name();
+            let mut arguments = vec![PART, &name];
+            if let Some(processor) = &processor {
+                arguments.extend(["--processor", processor]);
+            }
+            Worker::start(&arguments).map_err(|why| Failure::Member { number, why })
+        };
+        let mut team = Self((0..count).map(start).collect::<Result<_>>()?);
+        let addresses: Vec<String> = team.hear()?;
+        team.tell(|number| Roll { number, addresses: addresses.clone() })?;
+        team.hear::<()>()?;
+        Ok(team)
+    }
+
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Gives each a job; the last gets its own first.
+    pub(super) fn tell<J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<()> {
+        for (number, worker) in self.0.iter_mut().enumerate().rev() {
+            worker.tell(&job(number)).map_err(|why| Failure::Member { number, why })?;
+        }
+        Ok(())
+    }
+
+    /// Everybody's answer. All are listened to, since one's may not come because another has ended.
+    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
+        let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
+        let since = Instant::now();
+        while heard.iter().any(Option::is_none) {
+            for (number, (worker, place)) in self.0.iter_mut().zip(&mut heard).enumerate() {
+                if place.is_none() {
+                    let failed = |why| Failure::Member { number, why };
+                    let said: Option<Result<T, String>> = worker.hear(TURN).map_err(failed)?;
+                    *place = said.transpose().map_err(failed)?;
+                }
+                if place.is_none() && since.elapsed() > PATIENCE {
+                    return Err(Failure::Member { number, why: format!("no answer for {} s", PATIENCE.as_secs()) });
+                }
+            }
+        }
+        Ok(heard.into_iter().flatten().collect())
+    }
+
+    /// A job for each, and everybody's answer.
+    pub(super) fn ask<T: DeserializeOwned, J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<Vec<T>> {
+        self.tell(job)?;
+        self.hear()
+    }
+}
+
+/// A member's side: jobs come in, answers go out.
+pub(super) struct Desk {
+    lines: Lines<StdinLock<'static>>,
+    /// There are more members than processors.
+    crowded: bool,
+}
+
+impl Desk {
+    /// The next job; `None` when nothing is left to do.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let Some(line) = self.lines.next() else { return Ok(None) };
+        let line = line.map_err(Failure::system("reading a job"))?;
+        serde_json::from_str(&line).map(Some).map_err(|error| Failure::Protocol(error.to_string()))
+    }
+
+    /// Whether whoever waits is to give up its processor.
+    pub(super) const fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
+    /// The answer to it.
+    pub(super) fn answer<T: Serialize>(&self, value: T) -> Result<()> {
+        answer(&Ok::<T, String>(value)).map_err(Failure::system("answering"))
+    }
+
+    /// Says where this member is, and learns who it is and who the others are.
+    pub(super) fn meet(&mut self, vector: &AddressVector, here: String) -> Result<(usize, Vec<PeerAddress>)> {
+        self.answer(here)?;
+        let roll: Roll = self.next()?.ok_or(Failure::PeerEnded)?;
+        let insert = |address: &String| vector.insert(address.as_str()).map_err(percale("inserting an address"));
+        let members = roll.addresses.iter().map(insert).collect::<Result<_>>()?;
+        Ok((roll.number, members))
+    }
+}
+
+/// A domain of shared memory.
+pub(super) fn domain(progress: Progress) -> Result<Domain> {
+    let info = Info::discover().map_err(percale("looking what is here"))?;
+    info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))
+}
+
+/// Is a member, until standard input ends. A failure is an answer, too.
+pub(crate) fn part(part: Part, processor: Option<usize>) -> io::Result<()> {
+    // Even a parent that is killed takes us with it.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let mut desk = Desk { lines: io::stdin().lock().lines(), crowded: processor.is_none() };
+    let mut run = || {
+        processor.map_or(Ok(()), processors::pin)?;
+        match part {
+            Part::Chain => triggers::chain::member(&mut desk),
+            Part::Collectives => collectives::member::member(&mut desk),
+            Part::Row => collectives::row::member(&mut desk),
+        }
+    };
+    run().or_else(|error| answer(&Err::<(), String>(error.to_string())))
+}

@@ -1,0 +1,138 @@
+//! A token that processes pass on by deferred work alone: receives, and sends that wait for them, queued ahead of it.
+
+#![expect(unsafe_code, reason = "queues raw work on memory that outlives it; each block says why")]
+
+use std::time::{Duration, Instant};
+
+use percale::trigger::{DeferredWork, Operation, Work};
+use percale::{
+    Allocation, Counter, Domain, OpFlags, PeerAddress, Progress, ReceiveWork, Segment, Segments, SendWork,
+    SharedEndpoint,
+};
+use serde::{Deserialize, Serialize};
+
+use super::super::figure::Figure;
+use super::super::team::{Desk, PATIENCE, Part, Team, domain};
+use super::LINE;
+use crate::failure::{Failure, Result, percale};
+use crate::statistics::Samples;
+
+const HOP: &str = "pass a token on by deferred work";
+
+/// Passes of each process that are queued ahead of the token.
+const PASSES: u64 = 500;
+
+const TAG: u64 = 1;
+
+/// What the token is.
+const TOKEN: [u8; 8] = *b"a token\n";
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Job {
+    /// Queue all passes: `()`.
+    Queue,
+    /// Wait until they are over: nanoseconds. The first process starts the token.
+    Pass,
+}
+
+/// A hop, beside a line's way.
+pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<Figure> {
+    let mut team = Team::start(Part::Chain, processes)?;
+    let hops = PASSES * processes as u64;
+    let (mut each, since) = (Vec::new(), Instant::now());
+    while each.len() < 3 || since.elapsed() < time {
+        team.ask::<(), _>(|_| Job::Queue)?;
+        let took: Vec<f64> = team.ask(|_| Job::Pass)?;
+        each.extend(took.first().map(|ns| ns / hops as f64));
+    }
+    let samples: Samples = each.into_iter().collect();
+    Ok(Figure { processes: Some(processes), ..Figure::of(HOP, samples, hops) }.beside(LINE, line_ns))
+}
+
+/// A process of the ring.
+pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
+    let domain = domain(Progress::Manual)?;
+    // Goes after the endpoint, whose operations use it.
+    let mut memory = domain.allocate(TOKEN.len()).map_err(percale("allocating memory"))?;
+    let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
+    let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
+    let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
+    let (number, members) = desk.meet(&vector, endpoint.address().to_string())?;
+    let next = members[(number + 1) % members.len()];
+    let counters = std::array::from_fn(|_| Counter::new());
+    let ring = Ring { domain, endpoint, next, is_first: number == 0, counters };
+    desk.answer(())?;
+    let mut stretch = 0;
+    while let Some(job) = desk.next()? {
+        match job {
+            Job::Queue => {
+                memory.write(0, if ring.is_first { &TOKEN } else { &[0; 8] });
+                ring.queue(&memory, stretch)?;
+                desk.answer(())?;
+            }
+            Job::Pass => {
+                let took = ring.pass(stretch)?;
+                stretch += 1;
+                if memory.to_vec() != TOKEN {
+                    return Err(Failure::Data("what was passed on is not the token".into()));
+                }
+                desk.answer(took.as_nanos() as f64)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A process's place.
+struct Ring {
+    domain: Domain,
+    endpoint: SharedEndpoint,
+    next: PeerAddress,
+    is_first: bool,
+    /// Stretches started, tokens received, tokens sent.
+    counters: [Counter; 3],
+}
+
+impl Ring {
+    /// Queues the passes of a stretch. Nothing moves before the first process starts it.
+    fn queue(&self, memory: &Allocation, stretch: u64) -> Result<()> {
+        let [started, received, sent] = &self.counters;
+        // SAFETY: all processes pass the same bytes on through it, and it is touched only before and after a stretch.
+        let segments = Segments::one(unsafe { Segment::new(memory.as_ptr(), TOKEN.len()) });
+        let (from, context, flags) = (PeerAddress::UNSPECIFIED, 0, OpFlags::empty());
+        let receive = Operation::Receive(ReceiveWork { from, segments, tag: Some((TAG, 0)), context, flags });
+        let send = Operation::Send(SendWork { peer: self.next, segments, tag: Some(TAG), data: None, context, flags });
+        for pass in stretch * PASSES..(stretch + 1) * PASSES {
+            self.defer(receive, (started, 0), received)?;
+            let when = match self.is_first {
+                false => (received, pass + 1),
+                true if pass == stretch * PASSES => (started, stretch + 1),
+                true => (received, pass),
+            };
+            self.defer(send, when, sent)?;
+        }
+        Ok(())
+    }
+
+    fn defer(&self, operation: Operation, (counter, threshold): (&Counter, u64), counting: &Counter) -> Result<()> {
+        let work = Work::Transfer(SharedEndpoint::clone(&self.endpoint), operation);
+        let work = DeferredWork { work, counter: counter.clone(), threshold, counting: Some(counting.clone()) };
+        // SAFETY: the memory stays until the endpoint is closed.
+        unsafe { self.domain.queue_work(work) }.map(drop).map_err(percale("queueing deferred work"))
+    }
+
+    /// Lets the token go round; how long it took.
+    fn pass(&self, stretch: u64) -> Result<Duration> {
+        let [started, received, sent] = &self.counters;
+        let since = Instant::now();
+        if self.is_first {
+            started.add(1);
+        }
+        let all = (stretch + 1) * PASSES;
+        let wait = |counter: &Counter| counter.wait_since(all, 0, Some(PATIENCE));
+        wait(received).map_err(percale("waiting for the token"))?;
+        let took = since.elapsed();
+        wait(sent).map_err(percale("passing the token on"))?;
+        Ok(took)
+    }
+}

@@ -1,0 +1,78 @@
+//! `percale perf --triggers`: what operations cost that begin by themselves, beside the least that it could be.
+//!
+//! [`queued`]: putting counter operations in a counter's line, and firing them; [`sent`]: a send that a counter sets off; [`chain`]: a token that
+//! processes pass on by deferred work; [`written`]: sends that a store sets off, of a thread or of a device.
+
+pub(super) mod chain;
+mod pair;
+mod queued;
+mod sent;
+mod written;
+
+use std::time::Duration;
+
+use percale::Progress;
+
+use super::figure::{Figure, Report, draw, panel};
+use super::line;
+use super::team::domain;
+use crate::args::PerfArgs;
+use crate::clock::Clock;
+use crate::failure::Result;
+use crate::plot::Across;
+use queued::Order;
+
+/// Seconds for each line, unless told.
+const SECONDS: f64 = 0.5;
+
+/// Processes of a ring, unless told.
+const PROCESSES: u8 = 4;
+
+/// Limits that several figures have.
+const CALL: &str = "a call";
+const LINE: &str = "a line's way";
+
+const NOTES: &str = "\
+p50: of rounds, of one operation. A send goes from one processor to another over shared memory; that it arrives is half a round trip.
+A store makes no call: the sender's progress is made on the other processor, and the send comes back. Of a token, it is a hop; more
+processes than processors wait for their turns, too.
+limit: p50 of a plain program in the same run.
+  a push: 32 bytes of each operation, written behind those of the others in memory that is there
+  a call: of a function that is not inlined
+  a line's way: 8 bytes and a mark in a cache line, from one processor to another (the limit of tagged-latency)
+  seen and answered: the other processor sees the store, and writes a line that the first one looks at";
+
+/// Runs it.
+pub(super) fn run(args: &PerfArgs) -> Result<()> {
+    let time = Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS));
+    let clock = Clock::calibrate();
+    let mut rings = vec![2, usize::from(args.processes.unwrap_or(PROCESSES))];
+    rings.dedup();
+    let mut report = Report::new(args.json, args.queued.len() * Order::ALL.len() + 2 + rings.len())?;
+    let counters = domain(Progress::Manual)?;
+    for &count in &args.queued {
+        for order in Order::ALL {
+            report.begin(format!("{count} operations, thresholds {}", order.name()));
+            report.add(queued::measure(&counters, &clock, count.into(), order, time)?)?;
+        }
+    }
+    report.begin("a send");
+    // Measured anew beside what is compared with it: the machine may have more to do at one time than at another.
+    report.add(sent::measure(&clock, time, queued::call_ns(&clock), line::way(8, time / 2)?)?)?;
+    for processes in rings {
+        report.begin(format!("a token round {processes} processes"));
+        report.add([chain::measure(processes, time, line::way(8, time / 2)?)?])?;
+    }
+    report.begin("stores");
+    report.add(written::measure(&clock, time)?)?;
+    let figures = report.end(NOTES)?;
+    let of = |order: Order| {
+        let all: Vec<&Figure> = figures.iter().filter(|figure| figure.thresholds == Some(order.name())).collect();
+        let title = match order {
+            Order::Upward => "thresholds upward",
+            Order::Random => "thresholds at random",
+        };
+        panel(title, Across::Queued, &all, |figure| figure.queued.map(|queued| queued as f64))
+    };
+    draw(args.svg.as_deref(), "Counter operations that wait for a counter (p50, each)", &Order::ALL.map(of))
+}

@@ -1,0 +1,214 @@
+//! Two endpoints over shared memory, for two threads on a processor each; waits that end when the other thread has failed.
+//!
+//! What is sent are 8 bytes, the message's number, which are checked where they arrive.
+
+#![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use percale::trigger::{Operation, Variable};
+use percale::{
+    AddressVector, Allocation, Counter, Domain, Entry, OpFlags, PeerAddress, Progress, Segment, Segments, SendWork,
+    SharedEndpoint,
+};
+
+use super::super::processors;
+use super::super::team::{PATIENCE, domain};
+use crate::failure::{Failure, Result, percale};
+
+/// Messages that may be posted ahead, each in memory of its own.
+pub(super) const AHEAD: u64 = 128;
+
+/// The places of messages: those that were posted before may still be on their way.
+const PLACES: u64 = 2 * AHEAD;
+
+/// Turns of a wait between two looks at the clock.
+const GLANCE: u32 = 1024;
+
+/// What a receive's completion is known by.
+const RECEIVED: u64 = 1;
+
+/// One of the two. Operations use its memory until its endpoint closes.
+// The order of the fields matters: the endpoint closes, and ends all operations, before the memory goes.
+pub(super) struct Side {
+    endpoint: SharedEndpoint,
+    pub(super) domain: Domain,
+    peer: PeerAddress,
+    out: Allocation,
+    into: Allocation,
+    vector: AddressVector,
+}
+
+/// The two, which know each other.
+pub(super) fn pair() -> Result<[Side; 2]> {
+    let mut sides = [Side::open()?, Side::open()?];
+    let there = [1, 0].map(|other: usize| sides[other].endpoint.address());
+    for (side, there) in sides.iter_mut().zip(there) {
+        side.peer = side.vector.insert(there).map_err(percale("inserting an address"))?;
+    }
+    Ok(sides)
+}
+
+impl Side {
+    fn open() -> Result<Self> {
+        let domain = domain(Progress::Manual)?;
+        let vector = domain.addressvector().build().map_err(percale("making an address vector"))?;
+        let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
+        let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
+        let memory = |bytes| domain.allocate(bytes).map_err(percale("allocating memory"));
+        let (out, into) = (memory(PLACES as usize * 64)?, memory(8)?);
+        Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector: vector, domain })
+    }
+
+    /// The send of a number. Numbers rise by one; when one is posted, those more than [`AHEAD`] before it have arrived.
+    fn send(&mut self, number: u64) -> Operation {
+        let at = (number % PLACES) as usize * 64;
+        self.out.write(at, &number.to_ne_bytes());
+        // SAFETY: within this object's memory, and nobody writes it there until the message has arrived.
+        let segment = unsafe { Segment::new(self.out.as_ptr().wrapping_add(at), 8) };
+        let (segments, flags) = (Segments::one(segment), OpFlags::empty());
+        Operation::Send(SendWork { peer: self.peer, segments, tag: Some(0), data: None, context: 0, flags })
+    }
+
+    /// Posts a send that waits for a counter.
+    pub(super) fn send_when(&mut self, number: u64, counter: &Counter, threshold: u64) -> Result<()> {
+        let send = self.send(number);
+        // SAFETY: the memory stays as long as the endpoint.
+        unsafe { self.endpoint.post_when(&send, counter, threshold) }.map_err(percale("posting a send that waits"))
+    }
+
+    /// Posts a send that waits for a variable.
+    pub(super) fn send_when_written(&mut self, number: u64, variable: &Variable) -> Result<()> {
+        let send = self.send(number);
+        // SAFETY: the memory stays as long as the endpoint.
+        unsafe { self.endpoint.post_when_written(&send, variable) }.map_err(percale("posting a send that waits"))
+    }
+
+    /// Posts a receive.
+    pub(super) fn expect(&self) -> Result<()> {
+        // SAFETY: this object's, as long as the endpoint; it is read when the message has arrived.
+        let segment = unsafe { Segment::new(self.into.as_ptr(), 8) };
+        let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
+        // SAFETY: as above.
+        unsafe { self.endpoint.post_recv_one(from, segment, Some((0, 0)), RECEIVED, flags) }
+            .map_err(percale("receiving"))
+    }
+
+    /// Waits for a message.
+    #[inline]
+    pub(super) fn receive(&self, waits: &Waits) -> Result<()> {
+        waits.until(|| self.poll())
+    }
+
+    /// Makes progress; whether a message has arrived.
+    #[inline]
+    pub(super) fn poll(&self) -> Result<bool> {
+        let mut entries = [Entry::default()];
+        match self.endpoint.poll(&mut entries) {
+            Ok(count) => Ok(count > 0 && entries[0].context == RECEIVED),
+            Err(error) => {
+                let why = self.endpoint.read_error().map_or_else(|| error.to_string(), |entry| format!("{entry:?}"));
+                Err(Failure::Percale { what: "carrying messages", why })
+            }
+        }
+    }
+
+    /// Checks what has arrived.
+    pub(super) fn check(&self, number: u64) -> Result<()> {
+        let there = self.into.to_vec();
+        let right = there == number.to_ne_bytes();
+        if right { Ok(()) } else { Err(Failure::Data(format!("message {number} holds {there:?}"))) }
+    }
+}
+
+/// How the two threads wait, and agree on batches of messages.
+pub(super) struct Waits {
+    /// One of the threads has failed.
+    failed: AtomicBool,
+    /// Batches that the near side has begun; [`OVER`] after the last.
+    begun: AtomicU64,
+    /// Batches that the far side is ready for.
+    ready: AtomicU64,
+    /// They share a processor.
+    yielding: bool,
+}
+
+/// No batch follows.
+const OVER: u64 = u64::MAX;
+
+impl Waits {
+    /// The near side: begins another batch, and waits until the other is ready for it.
+    pub(super) fn begin(&self) -> Result<()> {
+        let batch = self.begun.load(Ordering::Relaxed) + 1;
+        self.begun.store(batch, Ordering::Release);
+        self.until(|| Ok(self.ready.load(Ordering::Acquire) == batch))
+    }
+
+    /// The near side: there are no more.
+    pub(super) fn end(&self) {
+        self.begun.store(OVER, Ordering::Release);
+    }
+
+    /// The far side: whether the batch after so many others has begun, or will not. Meanwhile `progress` is called.
+    pub(super) fn another(&self, before: u64, mut progress: impl FnMut() -> Result<()>) -> Result<bool> {
+        self.until(|| progress().map(|()| self.begun.load(Ordering::Acquire) > before))?;
+        Ok(self.begun.load(Ordering::Acquire) != OVER)
+    }
+
+    /// The far side: goes ahead with the next batch.
+    pub(super) fn ready(&self) {
+        self.ready.fetch_add(1, Ordering::Release);
+    }
+
+    /// Waits until something holds.
+    #[inline]
+    pub(super) fn until(&self, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+        let (mut turns, mut since) = (0_u32, None);
+        while !holds()? {
+            turns = turns.wrapping_add(1);
+            if self.yielding {
+                thread::yield_now();
+            }
+            if turns.is_multiple_of(GLANCE) {
+                self.glance(since.get_or_insert_with(Instant::now))?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn glance(&self, since: &Instant) -> Result<()> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(Failure::PeerEnded);
+        }
+        if since.elapsed() > PATIENCE { Err(Failure::Stalled(PATIENCE.as_secs())) } else { Ok(()) }
+    }
+}
+
+/// Runs both, the first in this thread, each on a processor of its own if there are two. Of two failures the one counts that caused the other.
+pub(super) fn both<T>(
+    near: impl FnOnce(&Waits) -> Result<T>,
+    far: impl FnOnce(&Waits) -> Result<()> + Send,
+) -> Result<T> {
+    let here = processors::allowed()?;
+    let (failed, begun, ready) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let waits = Waits { failed, begun, ready, yielding: here.len() < 2 };
+    let failing = |failed: bool| waits.failed.fetch_or(failed, Ordering::Relaxed);
+    let (near, far) = thread::scope(|scope| {
+        let far = scope.spawn(|| {
+            let done = here.last().map_or(Ok(()), |last| processors::pin(*last)).and_then(|()| far(&waits));
+            failing(done.is_err());
+            done
+        });
+        let done = here.first().map_or(Ok(()), |first| processors::pin(*first)).and_then(|()| near(&waits));
+        failing(done.is_err());
+        (done, far.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    processors::allow(&here)?;
+    match (near, far) {
+        (Err(Failure::PeerEnded), Err(error)) | (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        (Ok(value), Ok(())) => Ok(value),
+    }
+}
