@@ -157,7 +157,7 @@ impl Core {
             return self.triggered_over(side, Ok(entry));
         }
         if notify == Notify::Collective {
-            return self.collective_over(side, Ok(entry));
+            return self.collective_over(side, &entry);
         }
         self.counters.succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
@@ -185,7 +185,7 @@ impl Core {
             return self.triggered_over(side, Err(error));
         }
         if notify == Notify::Collective {
-            return self.collective_over(side, Err(error));
+            return self.collective_transfer_failed(&error);
         }
         if self.reports(side).1.counted {
             self.counters.failed(error.entry.flags, &self.submissions);
