@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use gungraun::prelude::*;
 use percale::{
-    Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Datatype, Endpoint, Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments,
-    SendWork, TransportKind,
+    Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Datatype, Endpoint, Entry, ErrorCode,
+    Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork, TransportKind,
 };
 
 /// Operations in one count: single ones differ, as when a credit is returned.
