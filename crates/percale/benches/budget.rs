@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use gungraun::prelude::*;
 use percale::{
-    Access, Endpoint, Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments,
-    SendWork, TransportKind,
+    Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Datatype, Endpoint, Entry, ErrorCode,
+    Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork, TransportKind,
 };
 
 /// Operations in one count: single ones differ, as when a credit is returned.
@@ -31,6 +31,7 @@ const POSTED: u64 = 1000;
 /// Memory: `source`, `target`, `word`, `result` and what is `exposed` live as long as the endpoints do, and nobody touches
 /// them but operations.
 struct Pair {
+    vector: AddressVector,
     left: Endpoint,
     right: Endpoint,
     peer: PeerAddress,
@@ -65,7 +66,7 @@ impl Pair {
         std::mem::forget((allocation, region));
         let eight = || memory().slice(0, 8).as_slice()[0];
         let (source, target) = (memory().slice(0, bytes), memory());
-        let mut pair = Self { left, right, peer, source, target, word: eight(), result: eight(), exposed };
+        let mut pair = Self { vector, left, right, peer, source, target, word: eight(), result: eight(), exposed };
         pair.connect();
         for tag in 0..WARM {
             pair.exchange(tag);
@@ -145,6 +146,17 @@ impl Pair {
             Op::FetchAdd => unsafe { self.left.post_fetch_add(peer, word, self.result, remote, context, flags) },
         };
         posted.expect("room for an operation");
+    }
+
+    /// What both do together.
+    #[inline]
+    fn sum(&self, works: &[CollectiveWork; 2]) {
+        for (endpoint, work) in [&self.left, &self.right].into_iter().zip(works) {
+            // SAFETY: as `Pair` says of its memory.
+            unsafe { endpoint.post_collective(work) }.expect("room for a sum");
+        }
+        completed(&self.left, works[0].context);
+        completed(&self.right, works[1].context);
     }
 
     /// A tagged message from left to right that only the receiver hears of.
@@ -281,6 +293,45 @@ fn access((pair, op): (Pair, Op)) -> Pair {
     pair
 }
 
+/// A pair whose two endpoints are a group, and what both do: sums of one element.
+fn grouped() -> (Pair, [CollectiveWork; 2]) {
+    let pair = shm(8);
+    let members: AddressSet = [pair.left.address(), pair.right.address()]
+        .into_iter()
+        .map(|address| pair.vector.insert(address).expect("an address"))
+        .collect();
+    let joining = [&pair.left, &pair.right].map(|endpoint| endpoint.join(&members).expect("a group"));
+    let groups = joining.map(|joining| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !joining.is_ready() {
+            let _none = (pair.left.progress(), pair.right.progress());
+            assert!(Instant::now() < deadline, "not joined");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        joining.wait().expect("both join")
+    });
+    let works = groups.map(|group| CollectiveWork {
+        group: std::mem::ManuallyDrop::new(group).id(),
+        what: Collective::Allreduce,
+        op: AtomicOp::Sum,
+        datatype: Datatype::F64,
+        count: 1,
+        source: pair.word,
+        result: pair.result,
+        context: 7,
+        flags: OpFlags::COMPLETION,
+    });
+    (0..WARM).for_each(|_| pair.sum(&works));
+    (pair, works)
+}
+
+#[library_benchmark]
+#[bench::bytes_8(setup = grouped)]
+fn allreduce((pair, works): (Pair, [CollectiveWork; 2])) -> Pair {
+    (0..TIMES).for_each(|_| pair.sum(black_box(&works)));
+    pair
+}
+
 #[library_benchmark]
 #[bench::bytes_8(setup = tcp, args = (8))]
 fn tcp_tagged(mut pair: Pair) -> Pair {
@@ -290,6 +341,6 @@ fn tcp_tagged(mut pair: Pair) -> Pair {
     pair
 }
 
-library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching, stream, access]);
+library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching, stream, access, allreduce]);
 library_benchmark_group!(name = over_tcp, benchmarks = [tcp_tagged]);
 main!(library_benchmark_groups = [over_shm, over_tcp]);

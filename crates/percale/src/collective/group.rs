@@ -39,6 +39,8 @@ pub(crate) struct Running {
     pub(crate) result: Segment,
     /// The memory of that, if it is the operation's own.
     pub(crate) own: Option<Buffer>,
+    /// The group's scratch, from the first use on.
+    pub(crate) scratch: Segment,
     pub(crate) op: AtomicOp,
     pub(crate) datatype: Datatype,
     /// Its number in the group.
@@ -101,25 +103,35 @@ impl Group {
     }
 
     /// A part of the memory of the operation that runs.
+    #[inline]
     pub(crate) fn memory(&mut self, (place, at): Spot, len: usize) -> Segment {
-        let Some(running) = self.queue.front() else { return Segment::EMPTY };
-        match place {
-            Place::Source => running.source.slice(at, len),
-            Place::Result => running.result.slice(at, len),
+        let Some(running) = self.queue.front_mut() else { return Segment::EMPTY };
+        let whole = match place {
+            Place::Source => running.source,
+            Place::Result => running.result,
             Place::Scratch => {
-                let wanted = running.program.scratch;
-                if self.scratch.len() < wanted {
-                    self.scratch = own_memory(wanted);
+                if running.scratch.len() < running.program.scratch {
+                    running.scratch = room(&mut self.scratch, running.program.scratch);
                 }
-                self.scratch.segment_for_receive().map_or(Segment::EMPTY, |all| all.slice(at, len))
+                running.scratch
             }
-        }
+        };
+        whole.slice(at, len)
     }
 
     /// Nothing will succeed any more.
     pub(crate) fn breaks(&mut self, code: ErrorCode, why: &str) {
         self.broken.get_or_insert_with(|| (code, why.to_owned()));
     }
+}
+
+/// All of a group's scratch, which has room for so many bytes from now on.
+#[inline(never)]
+fn room(scratch: &mut Buffer, wanted: usize) -> Segment {
+    if scratch.len() < wanted {
+        *scratch = own_memory(wanted);
+    }
+    scratch.segment_for_receive().unwrap_or(Segment::EMPTY)
 }
 
 /// Memory of an operation's own.
@@ -163,6 +175,9 @@ const fn mixed(mut bits: u64) -> u64 {
 
 /// Bytes that are combined at a time.
 pub(crate) const CHUNK: usize = 4096;
+
+/// So few need no memory of the group's for that.
+const FEW: usize = 64;
 
 /// What is combined, two at a time.
 #[derive(Debug)]
@@ -314,18 +329,33 @@ pub(crate) fn fold(
     ours: Segment,
     theirs: Segment,
     theirs_first: bool,
-    op: AtomicOp,
-    datatype: Datatype,
-    Chunks([left, right]): &mut Chunks,
+    (op, datatype): (AtomicOp, Datatype),
+    chunks: &mut Option<Box<Chunks>>,
 ) {
     let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
+    if ours.len() <= FEW {
+        let (mut left, mut right) = ([0; FEW], [0; FEW]);
+        return fold_piece((first, second, result), (op, datatype), (&mut left, &mut right));
+    }
+    let Chunks([left, right]) = &mut **chunks.get_or_insert_default();
     let mut at = 0;
     while at < ours.len() {
         let len = CHUNK.min(ours.len() - at);
-        Segments::one(first.slice(at, len)).copy_to(0, &mut left[..len]);
-        Segments::one(second.slice(at, len)).copy_to(0, &mut right[..len]);
-        combine(op, datatype, &mut left[..len], &right[..len]);
-        View::of(&left[..len]).copy_to_one(result.slice(at, len));
+        let of = |segment: Segment| segment.slice(at, len);
+        fold_piece((of(first), of(second), of(result)), (op, datatype), (left, right));
         at += len;
     }
+}
+
+/// Combines what fits `left` and `right`.
+fn fold_piece(
+    (first, second, result): (Segment, Segment, Segment),
+    (op, datatype): (AtomicOp, Datatype),
+    (left, right): (&mut [u8], &mut [u8]),
+) {
+    let len = first.len().min(second.len());
+    Segments::one(first).copy_to(0, &mut left[..len]);
+    Segments::one(second).copy_to(0, &mut right[..len]);
+    combine(op, datatype, &mut left[..len], &right[..len]);
+    View::of(&left[..len]).copy_to_one(result);
 }

@@ -294,8 +294,14 @@ impl Core {
 impl Sink for Core {
     #[inline]
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let plain = matches!(head.kind, Kind::Tagged | Kind::Message) && Flags::DATA.contains(head.flags);
-        if !plain || !self.message_in_place(from, head, payload) {
+        let in_place = match head.kind {
+            Kind::Tagged | Kind::Message if Flags::DATA.contains(head.flags) => {
+                self.message_in_place(from, head, payload)
+            }
+            Kind::Collective if head.flags == Flags::DATA => self.collective_in_place(from, head, payload),
+            _ => false,
+        };
+        if !in_place {
             self.any_frame(from, *head, payload);
         }
     }

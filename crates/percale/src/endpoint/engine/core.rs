@@ -157,7 +157,7 @@ impl Core {
             return self.triggered_over(side, Ok(entry));
         }
         if notify == Notify::Collective {
-            return self.collective_over(side, Ok(entry));
+            return self.collective_over(side, &entry);
         }
         self.counters.succeeded(entry.flags, &self.submissions);
         self.report(side, notify, entry);
@@ -181,15 +181,22 @@ impl Core {
     /// An operation failed. That is reported even if its success would not have been.
     #[cold]
     pub(crate) fn fail(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
+        if self.reports(side).1.counted {
+            return self.fail_counted(side, notify, error);
+        }
+        self.report_error(side, notify, error);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fail_counted(&mut self, side: Side, notify: Notify, error: ErrorEntry) {
         if notify == Notify::Triggered {
             return self.triggered_over(side, Err(error));
         }
         if notify == Notify::Collective {
-            return self.collective_over(side, Err(error));
+            return self.collective_transfer_failed(&error);
         }
-        if self.reports(side).1.counted {
-            self.counters.failed(error.entry.flags, &self.submissions);
-        }
+        self.counters.failed(error.entry.flags, &self.submissions);
         self.report_error(side, notify, error);
     }
 

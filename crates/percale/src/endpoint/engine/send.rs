@@ -7,7 +7,7 @@ use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::read::PATIENCE;
 use super::receive::unresolved;
-use super::types::{Notify, Pending, Send, Work};
+use super::types::{Notify, Pending, Send, Side, Work};
 use crate::address::PeerAddress;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
@@ -175,10 +175,12 @@ impl Engine {
             let notify = front.notify;
             if let Work::Collective(work) = front.work {
                 let Some(link) = &mut self.links[slot as usize] else { return };
-                if transmit_collective(link, &mut self.core, slot, &work, notify).is_err() {
-                    break;
-                }
+                let Ok(over) = transmit_collective(link, &mut self.core, slot, &work) else { break };
                 self.core.peers.get_mut(slot).pending.pop_front();
+                if over {
+                    let entry = sent_entry(work.context, send_flags(true), work.segments.len());
+                    self.core.complete(Side::Transmit, notify, entry);
+                }
                 continue;
             }
             let Work::Send(work) = front.work else {
@@ -242,24 +244,23 @@ fn transmit(
     transmit_tracked(link, core, slot, work, notify, head, if eager { Ok(kinds.0) } else { Err(kinds.1) })
 }
 
-/// As [`transmit`], for a message of a group.
+/// As [`transmit`], for a message of a group: whether it has left, which nobody is told then.
 pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
     slot: Connection,
     work: &SendWork,
-    notify: Notify,
-) -> Result<(), Refused> {
+) -> Result<bool, Refused> {
+    let notify = Notify::Collective;
     let len = work.segments.len();
     let (tag, data) = (work.tag.unwrap_or(0), work.data.unwrap_or(0));
     let mut head = Head { kind: Kind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
     if len > link.frame_limit() || core.peers.get(slot).offers_only && len > 0 {
-        return transmit_tracked(link, core, slot, work, notify, head, Err(Kind::CollectiveOffer));
+        return transmit_tracked(link, core, slot, work, notify, head, Err(Kind::CollectiveOffer)).map(|()| false);
     }
     head.len = len as u32;
     link.send(&head, &work.segments, false)?;
-    core.sent(slot, link, notify, sent_entry(work.context, send_flags(true), len));
-    Ok(())
+    Ok(core.has_left(slot, link, notify, sent_entry(work.context, send_flags(true), len)))
 }
 
 /// As [`transmit`], for sends that wait for an answer of their peer: messages, or offers of them, of these kinds.

@@ -5,10 +5,11 @@ use crate::collective::{CollectiveWork, Place, Running, Step};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::engine::core::Core;
-use crate::endpoint::engine::types::{Action, Notify, Receive, Side};
+use crate::endpoint::engine::kinds::envelope;
+use crate::endpoint::engine::types::{Action, Notify, Place as Into, Receive, Side};
 use crate::endpoint::matching::{Envelope, Source};
 use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::memory::volatile::{Segments, View};
 use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};
 
@@ -25,30 +26,62 @@ impl Core {
         self.outbox.push_back((0, Action::Advance));
     }
 
-    /// A transfer of a group's operation has ended.
+    /// The commonest message of a group, without detours: it has a receive, which it fills. False if anything is otherwise; then nothing was
+    /// done. (A broken group has no receives.)
     #[inline(never)]
-    pub(in crate::endpoint::engine) fn collective_over(&mut self, side: Side, result: Result<Entry, ErrorEntry>) {
-        let context = match &result {
-            Ok(entry) => entry.context,
-            Err(error) => error.entry.context,
-        };
+    pub(in crate::endpoint::engine) fn collective_in_place(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        payload: View<'_>,
+    ) -> bool {
+        let table = &mut self.collectives.messages;
+        let Some(met) = table.meet(envelope(from, head)) else { return false };
+        let Receive { place: Into::One(segment), context, .. } = *table.met(met) else { return false };
+        if payload.len() != segment.len() || head.data >= ABORT {
+            return false;
+        }
+        payload.copy_to_one(segment);
+        table.use_up(met);
+        self.received_from_member(context, head.data);
+        true
+    }
+
+    /// A transfer of a group's operation has ended well.
+    #[inline(never)]
+    pub(in crate::endpoint::engine) fn collective_over(&mut self, side: Side, entry: &Entry) {
+        match side {
+            Side::Transmit => self.transfer_over(entry.context, |_| None),
+            Side::Receive => self.received_from_member(entry.context, entry.data),
+        }
+    }
+
+    /// One has brought a message that carried this.
+    #[inline]
+    fn received_from_member(&mut self, context: u64, data: u64) {
+        let why = "the members of the group do not do the same, in the same order";
+        self.transfer_over(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)));
+    }
+
+    /// One has failed.
+    #[cold]
+    pub(in crate::endpoint::engine) fn collective_transfer_failed(&mut self, error: &ErrorEntry) {
+        let why = "a message between members of the group failed: a member is gone";
+        self.transfer_over(error.entry.context, |_| Some((error.error, why)));
+    }
+
+    /// One has ended, which may break the group.
+    #[inline]
+    fn transfer_over(&mut self, context: u64, breaks: impl FnOnce(&Running) -> Option<(ErrorCode, &'static str)>) {
         let (index, sequence) = ((context >> 32) as usize, context as u32);
         let Some(group) = self.collectives.groups.get_mut(index) else { return };
         let Some(running) = group.queue.front_mut().filter(|running| running.sequence == sequence) else { return };
         running.outstanding -= 1;
-        let mut goes_on = running.waiting && running.outstanding == 0;
-        match result {
-            Ok(entry) if side == Side::Receive && entry.data != running.data => {
-                group.breaks(ErrorCode::Protocol, "the members of the group do not do the same, in the same order");
-                goes_on = true;
-            }
-            Ok(_) => goes_on |= group.broken.is_some(),
-            Err(error) => {
-                group.breaks(error.error, "a message between members of the group failed: a member is gone");
-                goes_on = true;
-            }
+        let settled = running.waiting && running.outstanding == 0;
+        if let Some((code, why)) = breaks(running) {
+            group.breaks(code, why);
         }
-        if goes_on && !self.goes_on_here(index) {
+        if (settled || group.broken.is_some()) && !self.goes_on_here(index) {
             self.collective_ready(index);
         }
     }
@@ -58,9 +91,10 @@ impl Core {
         loop {
             let group = &mut self.collectives.groups[index];
             let Some(running) = group.queue.front_mut().filter(|_| group.broken.is_none()) else { return false };
-            match running.program.steps.get(running.at).copied() {
+            let step = running.program.steps.get(running.at).copied();
+            match step {
                 Some(Step::Settle) if running.outstanding == 0 => {}
-                Some(step @ (Step::Fold { .. } | Step::Copy { .. })) => self.step_here(index, step),
+                Some(Step::Fold { .. } | Step::Copy { .. }) => {}
                 Some(_) => return false,
                 None => {
                     self.collective_done(index);
@@ -68,9 +102,8 @@ impl Core {
                     return group.queue.is_empty() && !group.left;
                 }
             }
-            if let Some(running) = self.collectives.groups[index].queue.front_mut() {
-                (running.at, running.waiting) = (running.at + 1, false);
-            }
+            (running.at, running.waiting) = (running.at + 1, false);
+            step.into_iter().for_each(|step| self.step_here(index, step));
         }
     }
 
@@ -113,8 +146,8 @@ impl Core {
                 let (ours, theirs) = (group.memory(ours, len), group.memory((Place::Scratch, theirs), len));
                 let result = group.memory(into, len);
                 let Some(running) = group.queue.front() else { return };
-                let chunks = self.collectives.chunks.get_or_insert_default();
-                crate::collective::fold(result, ours, theirs, theirs_first, running.op, running.datatype, chunks);
+                let how = (running.op, running.datatype);
+                crate::collective::fold(result, ours, theirs, theirs_first, how, &mut self.collectives.chunks);
             }
             Step::Send { .. } | Step::Receive { .. } | Step::Settle => {}
         }

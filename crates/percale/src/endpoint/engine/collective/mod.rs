@@ -138,6 +138,7 @@ impl Engine {
             source,
             result,
             own,
+            scratch: Segment::EMPTY,
             op,
             datatype,
             sequence,
@@ -191,11 +192,10 @@ impl Engine {
             match step {
                 Step::Settle => {}
                 Step::Send { to, from, len } => {
-                    running.outstanding += 1;
                     let (context, data) = (context_of(index, running.sequence), running.data);
                     let (tag, slot) = (group.tag, group.members[to]);
-                    let segments = Segments::one(group.memory(from, len));
-                    self.send_to_member(slot, segments, (tag, data), context);
+                    let work = message(Segments::one(group.memory(from, len)), tag, data, context);
+                    self.send_to_member(slot, &work, Some(index));
                 }
                 Step::Receive { from, into, len } => {
                     running.outstanding += 1;
@@ -209,18 +209,32 @@ impl Engine {
         }
     }
 
-    fn send_to_member(&mut self, slot: Connection, segments: Segments, (tag, data): (u64, u64), context: u64) {
-        let (tag, data, flags) = (Some(tag), Some(data), OpFlags::empty());
-        let work = SendWork { peer: PeerAddress::UNSPECIFIED, segments, tag, data, context, flags };
+    /// Sends, for the operation that runs in a group, which hears of the end unless that is now.
+    fn send_to_member(&mut self, slot: Connection, work: &SendWork, of: Option<usize>) {
         let peer = self.core.peers.get(slot);
+        let mut sent = None;
         if peer.state == State::Up
             && peer.pending.is_empty()
             && let Some(Some(link)) = self.links.get_mut(slot as usize)
-            && transmit_collective(link, &mut self.core, slot, &work, Notify::Collective).is_ok()
+            && let Ok(over) = transmit_collective(link, &mut self.core, slot, work)
         {
-            return self.poller.sent(slot, link);
+            self.poller.sent(slot, link);
+            sent = Some(over);
         }
-        let pending = Pending { work: Work::Collective(work), notify: Notify::Collective, _copy: None };
+        if sent == Some(true) {
+            return;
+        }
+        if let Some(running) = of.and_then(|index| self.core.collectives.groups[index].queue.front_mut()) {
+            running.outstanding += 1;
+        }
+        if sent.is_none() {
+            self.send_to_member_later(slot, work);
+        }
+    }
+
+    #[cold]
+    fn send_to_member_later(&mut self, slot: Connection, work: &SendWork) {
+        let pending = Pending { work: Work::Collective(*work), notify: Notify::Collective, _copy: None };
         self.core.peers.get_mut(slot).pending.push_back(pending);
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
@@ -265,7 +279,7 @@ impl Engine {
                 if peer.state == State::Idle && peer.lost {
                     continue; // It is the one that died, or has heard of that before.
                 }
-                self.send_to_member(*slot, Segments::EMPTY, (tag, ABORT | code.errno() as u64), NOBODY);
+                self.send_to_member(*slot, &message(Segments::EMPTY, tag, ABORT | code.errno() as u64, NOBODY), None);
             }
         }
         self.core.withdraw(index);
@@ -309,6 +323,12 @@ fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<(), PostE
 fn overlap(one: Segment, other: Segment) -> bool {
     let (first, second) = (one.as_ptr().addr(), other.as_ptr().addr());
     !one.is_empty() && !other.is_empty() && first < second + other.len() && second < first + one.len()
+}
+
+/// A message between members.
+const fn message(segments: Segments, tag: u64, data: u64, context: u64) -> SendWork {
+    let (tag, data, flags) = (Some(tag), Some(data), OpFlags::empty());
+    SendWork { peer: PeerAddress::UNSPECIFIED, segments, tag, data, context, flags }
 }
 
 /// What the transfers of a group's operation carry.

@@ -137,8 +137,8 @@ impl ShmLink {
             return Glance::More;
         }
         match self.message(mark) {
-            Found::Message(message) => Glance::Message(message),
-            Found::Other | Found::Beginning | Found::Broken(_) => Glance::More,
+            Found::Message(message) if message.head.kind != Kind::Collective => Glance::Message(message),
+            Found::Message(_) | Found::Other | Found::Beginning | Found::Broken(_) => Glance::More,
         }
     }
 

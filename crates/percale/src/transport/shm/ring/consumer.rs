@@ -8,6 +8,10 @@ use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, Scratch, complete, extr
 use crate::memory::volatile::View;
 use crate::wire::head::{Flags, Head, Kind};
 
+const TAGGED: u8 = Kind::Tagged as u8;
+const MESSAGE: u8 = Kind::Message as u8;
+const COLLECTIVE: u8 = Kind::Collective as u8;
+
 /// The mark of a frame that has arrived, or has begun to. Made by [`Consumer::next`] alone.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Mark(u64);
@@ -71,15 +75,20 @@ impl Consumer {
         (mark as u16 == self.cursor.lap).then_some(Mark(mark))
     }
 
-    /// The head of this mark's frame, if it is a message with no more besides than remote data: the commonest, without detours.
+    /// The head of this mark's frame, if it is a message with no more besides than remote data: the commonest, without detours. (Those
+    /// of groups always have such data.)
     #[inline(always)]
     pub(in crate::transport::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
         let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));
-        let tagged = kind == Kind::Tagged as u8;
-        if !(tagged || kind == Kind::Message as u8) || !Flags::DATA.contains(flags) {
+        if !Flags::DATA.contains(flags) {
             return None;
         }
-        let kind = if tagged { Kind::Tagged } else { Kind::Message };
+        let kind = match kind {
+            TAGGED => Kind::Tagged,
+            MESSAGE => Kind::Message,
+            COLLECTIVE => Kind::Collective,
+            _ => return None,
+        };
         let body = &self.cursor.line().body;
         // SAFETY: the first or second of seven words; the peer may write them, so each is read once, here.
         let word = |at| body.with(|body| unsafe { body.cast::<u64>().wrapping_add(at).read_volatile() });
