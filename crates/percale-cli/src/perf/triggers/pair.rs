@@ -54,12 +54,12 @@ pub(super) fn pair() -> Result<[Side; 2]> {
 impl Side {
     fn open() -> Result<Self> {
         let domain = domain(Progress::Manual)?;
-        let vector = domain.addressvector().build().map_err(percale("making an address vector"))?;
+        let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
         let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0");
         let endpoint = endpoint.map_err(percale("opening an endpoint"))?;
         let memory = |bytes| domain.allocate(bytes).map_err(percale("allocating memory"));
         let (out, into) = (memory(PLACES as usize * 64)?, memory(8)?);
-        Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector: vector, domain })
+        Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector, domain })
     }
 
     /// The send of a number. Numbers rise by one; when one is posted, those more than [`AHEAD`] before it have arrived.
