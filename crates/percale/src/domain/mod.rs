@@ -46,14 +46,16 @@ pub enum Progress {
     Automatic,
 }
 
-/// How far local peers (processes of the same user) are trusted with this domain's regions.
+/// How far peers are trusted with this domain's regions: local ones (processes of the same user), and those over verbs, whose accesses the
+/// device checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// They may reach regions by themselves, through mapped memory or the kernel. The checks of keys, ranges and rights are then
     /// made by percale in the peer: they stop mistakes, not attackers (who, being of the same user, could trace this process).
     #[default]
     SameUser,
-    /// Nobody: every access is checked and made by this process. Peers get no mapping of a region, nor its address.
+    /// Nobody: every access is checked and made by this process. Peers get no mapping of a region, nor its address; over verbs, no
+    /// registration.
     None,
 }
 

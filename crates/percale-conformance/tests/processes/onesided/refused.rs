@@ -89,7 +89,9 @@ fn accesses_of_a_quiet_target(kind: &str) {
     tries.warm();
     // A queue pair takes its time.
     let deadline = Deadline::new("the device reaches six regions");
-    while kind == "verbs" && !tries.open.endpoint.describe_peers().iter().any(|(_, how)| how.contains("RDMA to 6 of its")) {
+    while kind == "verbs"
+        && !tries.open.endpoint.describe_peers().iter().any(|(_, how)| how.contains("RDMA to 6 of its"))
+    {
         tries.warm();
         deadline.check();
     }

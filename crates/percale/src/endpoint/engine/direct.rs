@@ -1,7 +1,9 @@
 //! Posting one-sided operations: made within the call where the peer's memory can be reached, else behind what waits.
 
 use super::Engine;
-use super::access::{Course, Told, Waiting, What, atomic_entry, atomic_kind, by_rdma, execute, refused_code, rma_entry};
+use super::access::{
+    Course, Told, Waiting, What, atomic_entry, atomic_kind, by_rdma, execute, refused_code, rma_entry,
+};
 use super::core::Core;
 use super::counting::counts_of_atomic;
 use super::peers::State;

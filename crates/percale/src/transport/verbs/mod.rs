@@ -35,11 +35,11 @@ pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;
 pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
-pub use error::VerbsError;
-pub(crate) use error::errno_of;
-pub(crate) use direct::{Pins, Unposted};
 #[cfg(not(loom))]
 pub(crate) use direct::Registers;
+pub(crate) use direct::{Pins, Unposted};
+pub use error::VerbsError;
+pub(crate) use error::errno_of;
 pub(crate) use link::VerbsLink;
 pub use pair::{PairSize, Path, QueuePair};
 pub use reach::Reach;

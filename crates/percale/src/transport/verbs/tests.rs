@@ -31,7 +31,8 @@ fn side(adapter: &Adapter) -> Side {
     let queue = CompletionQueue::new(&channel, 32).expect("a queue");
     let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::BIND;
     let buffers = MemoryRegion::new(adapter.domain(), 2 * PAGE, rights).expect("a region");
-    let pair = QueuePair::new(&queue, &buffers, PairSize { sends: 8, receives: 8, inline: 64, pieces: 1 }).expect("a pair");
+    let pair =
+        QueuePair::new(&queue, &buffers, PairSize { sends: 8, receives: 8, inline: 64, pieces: 1 }).expect("a pair");
     pair.prepare(adapter.path(), Rights::REMOTE_WRITE | Rights::REMOTE_READ).expect("a prepared pair");
     let end = adapter.end(pair.number()).expect("an end");
     Side { queue, pair: Arc::new(pair), buffers, end }

@@ -342,8 +342,7 @@ impl Core {
     /// Begins a long access that we make ourselves with the target's help; its number.
     pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: Counts) -> u32 {
         let tell = (!counts.is_empty() || what.data().is_some()).then(|| what.tell(counts));
-        let access =
-            Execution { tell, ..Execution::new(slot, notify, what) };
+        let access = Execution { tell, ..Execution::new(slot, notify, what) };
         self.peers.started(slot);
         self.peers.get_mut(slot).executed += 1;
         self.accesses.insert(access) as u32

@@ -25,9 +25,17 @@ pub(super) const GRANTS: usize = 4096;
 #[derive(Debug)]
 enum Entry {
     Free,
-    Granted { key: u64, region: Weak<Registered>, registration: Registration },
+    Granted {
+        key: u64,
+        region: Weak<Registered>,
+        registration: Registration,
+    },
     /// The registration has ended. The peer was told, or is to be told.
-    Gone { key: u64, remote_key: u32, told: bool },
+    Gone {
+        key: u64,
+        remote_key: u32,
+        told: bool,
+    },
 }
 
 #[derive(Debug, Default)]

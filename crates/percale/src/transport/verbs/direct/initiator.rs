@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 use super::grants::Grants;
-use super::lane::{Lane, Wanted};
+use super::lane::{Flight, Lane, Wanted};
 use super::local::{Local, Pins};
 use super::making::{self, Made, Making};
-use super::{ANSWERS, ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
+use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
 use crate::memory::forked::forked;
 use crate::memory::region::{RemoteMemory, admit};
 use crate::memory::volatile::{Segments, View};
@@ -131,11 +131,11 @@ impl Initiator {
         Ok(())
     }
 
-    /// The queue pair takes no more.
-    fn failed(&mut self) {
+    /// An access was refused: the queue pair takes no more.
+    fn failed(&mut self, token: u32) {
         if let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None)) {
             lane.fail();
-            self.state = State::Broken(lane, Vec::new());
+            self.state = State::Broken(lane, vec![token]);
         }
     }
 
@@ -180,23 +180,30 @@ impl Initiator {
             _ => return Err(Broken::Protocol("the device completed an access that was not under way".into())),
         }
         let Some(flight) = lane.over(status == 0, &self.local) else { return Ok(()) };
-        match (status, &mut self.state) {
-            (0, _) => sink.assisted(me, flight.token, Ok(())),
-            (_, State::Broken(_, back)) => back.push(flight.token),
-            (abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR, _) => {
-                // What is refused will be asked about anew.
-                self.grants.forget(flight.grant.0, flight.grant.1);
-                self.failed();
-                if let State::Broken(_, back) = &mut self.state {
-                    back.push(flight.token);
-                }
-            }
-            (abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR, _) => {
-                return Err(Broken::Timeout(format!("its device did not answer: {}", wire.explain(status))));
-            }
-            _ => return Err(Broken::Died(format!("an access failed: {}", wire.explain(status)))),
+        if status == 0 {
+            sink.assisted(me, flight.token, Ok(()));
+            return Ok(());
         }
-        Ok(())
+        if let State::Broken(_, back) = &mut self.state {
+            back.push(flight.token);
+            return Ok(());
+        }
+        if is_refused(status) || is_unanswered(status) && self.is_gone(&flight) {
+            // What is refused will be asked about anew.
+            self.grants.forget(flight.grant.0, flight.grant.1);
+            self.failed(flight.token);
+            return Ok(());
+        }
+        let why = wire.explain(status);
+        Err(match is_unanswered(status) {
+            true => Broken::Timeout(format!("its device did not answer: {why}")),
+            false => Broken::Died(format!("an access failed: {why}")),
+        })
+    }
+
+    /// Whether the target has said that the grant is gone under which an access was made.
+    fn is_gone(&self, flight: &Flight) -> bool {
+        self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
 
     /// If the queue pair broke, and nothing is under way any more: gives back what was not done, the last posted first. Whether it did so.
@@ -357,10 +364,18 @@ impl Drop for Initiator {
     }
 }
 
+/// Whether the peer's device refused a request: then it did all before it and does nothing after it.
+const fn is_refused(status: i32) -> bool {
+    matches!(status, abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR)
+}
+
+/// Whether no answer came. A refusal may have been lost, too: so it is taken for one where the grant is known to be gone.
+const fn is_unanswered(status: i32) -> bool {
+    matches!(status, abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR)
+}
+
 /// Where in a granted region an access begins, if it may be made.
 fn offset(grant: &Grant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
     let right = if writes { grant.writes } else { grant.reads };
     admit(right, (grant.base, grant.len), (remote.address, remote.len)).ok()
 }
-
-const _: () = assert!(ASKS != ANSWERS);

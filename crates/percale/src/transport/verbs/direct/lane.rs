@@ -10,12 +10,12 @@
 
 use std::collections::VecDeque;
 
-use super::Unposted;
-use super::local::{Local, Uses};
 use super::super::abi::Sge;
 use super::super::pair::RemoteAccess;
 use super::super::wire::access_id;
 use super::super::{Adapter, QueuePair};
+use super::Unposted;
+use super::local::{Local, Uses};
 use crate::memory::volatile::{IOV_LIMIT, Segments};
 use crate::wire::located::Grant;
 

@@ -9,8 +9,8 @@ mod registered {
 
     use pindown::{Access, Cache, Lane, Range, Use};
 
-    use super::super::super::{Adapter, Rights, VerbsRegistrar};
     use super::super::super::abi::Sge;
+    use super::super::super::{Adapter, Rights, VerbsRegistrar};
     use crate::memory::volatile::{IOV_LIMIT, Segments};
 
     /// Whose registration cache it is.
@@ -115,7 +115,7 @@ mod registered {
     }
 }
 
+pub(crate) use registered::Pins;
 #[cfg(not(loom))]
 pub(crate) use registered::Registers;
-pub(crate) use registered::Pins;
 pub(super) use registered::{Local, Uses};

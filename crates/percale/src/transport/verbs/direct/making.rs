@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
-use super::lane::{DEPTH, SLOT};
 use super::super::region::{MemoryRegion, Rights};
 use super::super::{End, PairSize, ProtectionDomain, QueuePair};
+use super::lane::{DEPTH, SLOT};
 use super::{Offered, WireParts};
 use crate::memory::volatile::IOV_LIMIT;
 use crate::transport::connect::background::step_back;

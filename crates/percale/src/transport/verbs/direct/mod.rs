@@ -45,15 +45,15 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use self::initiator::Initiator;
 use self::lane::DEPTH;
+pub(crate) use self::local::Pins;
 #[cfg(not(loom))]
 pub(crate) use self::local::Registers;
-pub(crate) use self::local::Pins;
 use self::target::Target;
 use super::Wire;
 use crate::memory::region::{Keys, RemoteMemory, Via};
 use crate::memory::volatile::{Segments, View};
-use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::transport::tcp::StreamLink;
+use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Flags, Head, Kind};
 use crate::wire::queue_pair::{Offered, OfferedBytes};
 
@@ -154,7 +154,8 @@ impl Direct {
         let initiator = self.initiator.as_mut().ok_or("an answer about direct access that nobody asked for");
         match (head.kind, head.id, head.tag) {
             (Kind::QueuePair, ASKS, _) => {
-                let peer = offered(payload)?.map_err(|_| "it asks for the other end of a queue pair that it does not have")?;
+                let peer =
+                    offered(payload)?.map_err(|_| "it asks for the other end of a queue pair that it does not have")?;
                 let target = self.target.get_or_insert_default();
                 target.asked(self.keys.is_some(), wire, peer, &mut self.owed)
             }
