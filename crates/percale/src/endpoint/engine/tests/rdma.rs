@@ -32,7 +32,7 @@ fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
     let posted = |a: &Station| {
         let text = how(a, b);
         let words: Vec<_> = text.split(' ').collect();
-        let at = words.iter().position(|word| *word == "accesses").unwrap();
+        let at = words.iter().rposition(|word| *word == "accesses").unwrap();
         words[at - 1].parse().unwrap_or(0_u64)
     };
     let before = posted(a);
