@@ -100,15 +100,9 @@ fn rma_004_several_pieces_of_several_regions_are_one_access_by_rdma() {
     ];
     let all = crate::RemotePieces::new(&pieces).unwrap();
     let mut room = vec![9_u8; all.len() as usize];
-    let local = room.as_mut_ptr();
     // SAFETY: the bytes outlive the operation, which is waited for; nobody else touches them meanwhile.
-    let segments = unsafe {
-        crate::Segments::new(&[
-            crate::Segment::new(local, 7000),
-            crate::Segment::new(local.add(7000), 1),
-            crate::Segment::new(local.add(7001), room.len() - 7001),
-        ])
-    };
+    let local = unsafe { crate::Segment::new(room.as_mut_ptr(), room.len()) };
+    let segments = crate::Segments::new(&[local.slice(0, 7000), local.slice(7000, 1), local.slice(7001, usize::MAX)]);
     let work = crate::RmaWork {
         peer,
         local: segments.unwrap(),
