@@ -24,11 +24,7 @@ impl Held {
     #[must_use]
     pub fn now() -> Self {
         let entries = |path| fs::read_dir(path).expect("/proc is mounted").count();
-        Self {
-            descriptors: entries("/proc/self/fd"),
-            mappings: mappings().len(),
-            threads: entries("/proc/self/task"),
-        }
+        Self { descriptors: entries("/proc/self/fd"), mappings: mappings().len(), threads: entries("/proc/self/task") }
     }
 
     /// Whether nothing is more than it was.
