@@ -24,13 +24,7 @@ impl Held {
     #[must_use]
     pub fn now() -> Self {
         let entries = |path| fs::read_dir(path).expect("/proc is mounted").count();
-        let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
-        let shared = |line: &&str| line.split_whitespace().nth(1).is_some_and(|rights| rights.ends_with('s'));
-        Self {
-            descriptors: entries("/proc/self/fd"),
-            mappings: maps.lines().filter(shared).count(),
-            threads: entries("/proc/self/task"),
-        }
+        Self { descriptors: entries("/proc/self/fd"), mappings: mappings().len(), threads: entries("/proc/self/task") }
     }
 
     /// Whether nothing is more than it was.
@@ -51,6 +45,17 @@ impl Held {
         }
         Self::now()
     }
+}
+
+/// This process's mappings of files and shared memory, as `/proc` has them.
+///
+/// # Panics
+/// Without `/proc`.
+#[must_use]
+pub fn mappings() -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    let shared = |line: &&str| line.split_whitespace().nth(1).is_some_and(|rights| rights.ends_with('s'));
+    maps.lines().filter(shared).map(str::to_owned).collect()
 }
 
 /// Allows this process as many descriptors as it may have, and says how many.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
 use pindown::monitor::Choice;
 use pindown::monitor::imported::Imported;
@@ -13,6 +14,7 @@ use pindown::{Cache, MOST_REGISTRATIONS, OpenError, Registrar};
 
 use super::Domain;
 use crate::device::{BufferTable, FixedBuffers, FixedError};
+use crate::transport::verbs::{Registers, VerbsRegistrar};
 
 /// Registrations that are kept unless told otherwise (RCACHE-008).
 const DEFAULT_COUNT: u32 = 1024;
@@ -245,6 +247,36 @@ impl CacheSettings {
             _ => found,
         };
         Ok(OpenedCache { cache, notes: vec![CacheNote { warning: replaced, text }] })
+    }
+}
+
+/// The cache that links over verbs register memory of operations with, opened when the first of them needs it.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    settings: CacheSettings,
+    imported: Arc<OnceLock<Imported>>,
+    cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
+}
+
+impl DeviceMemory {
+    pub(super) fn new(settings: &CacheSettings, imported: &Arc<OnceLock<Imported>>) -> Self {
+        Self { settings: settings.clone(), imported: Arc::clone(imported), cache: OnceLock::new() }
+    }
+}
+
+impl Registers for DeviceMemory {
+    fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>> {
+        let open = || match self.settings.open(registrar, self.imported.get()) {
+            Ok(OpenedCache { cache, notes }) => {
+                notes.iter().for_each(CacheNote::tell);
+                Some(cache)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no registration cache: long accesses over verbs are executed by their targets");
+                None
+            }
+        };
+        self.cache.get_or_init(open).as_ref()
     }
 }
 

@@ -33,7 +33,7 @@ use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;
 use crate::transport::connect::Service;
 use crate::transport::sim::Network;
-use crate::transport::verbs::Adapter;
+use crate::transport::verbs::{Adapter, Pins};
 
 /// Who makes progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,14 +46,16 @@ pub enum Progress {
     Automatic,
 }
 
-/// How far local peers (processes of the same user) are trusted with this domain's regions.
+/// How far peers are trusted with this domain's regions: local ones (processes of the same user), and those over verbs, whose accesses the
+/// device checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// They may reach regions by themselves, through mapped memory or the kernel. The checks of keys, ranges and rights are then
     /// made by percale in the peer: they stop mistakes, not attackers (who, being of the same user, could trace this process).
     #[default]
     SameUser,
-    /// Nobody: every access is checked and made by this process. Peers get no mapping of a region, nor its address.
+    /// Nobody: every access is checked and made by this process. Peers get no mapping of a region, nor its address; over verbs, no
+    /// registration.
     None,
 }
 
@@ -113,7 +115,9 @@ pub(crate) struct Inner {
     bedside: std::sync::OnceLock<Bedside>,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
-    imported: std::sync::OnceLock<pindown::monitor::imported::Imported>,
+    imported: Arc<std::sync::OnceLock<pindown::monitor::imported::Imported>>,
+    /// What registers memory of operations with the RDMA device.
+    pub(crate) pins: Pins,
 }
 
 impl Inner {
@@ -131,6 +135,12 @@ impl Inner {
 
     fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
         let keys = Arc::new(Keys::new(settings.revoke_timeout));
+        #[cfg(not(loom))]
+        let imported = Arc::default();
+        #[cfg(not(loom))]
+        let pins: Pins = Arc::new(cache::DeviceMemory::new(&settings.cache, &imported));
+        #[cfg(loom)]
+        let pins = ();
         let inner = Self {
             settings,
             service,
@@ -141,7 +151,8 @@ impl Inner {
             bedside: Default::default(),
             secret: Secret::new()?,
             #[cfg(not(loom))]
-            imported: std::sync::OnceLock::new(),
+            imported,
+            pins,
         };
         Ok(Domain { inner: Arc::new(inner) })
     }

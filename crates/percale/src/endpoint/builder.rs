@@ -330,6 +330,7 @@ impl<'d> EndpointBuilder<'d> {
             authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
             mapped: Arc::clone(&self.domain.inner.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
+            pins: self.domain.inner.pins.clone(),
             vectors: Slab::new(),
             multis: Slab::new(),
             multi_minimum: self.multi_minimum,

@@ -83,8 +83,12 @@ pub trait Sink {
     /// A pull that was started as `token` is over: the bytes that arrived, or why not all did.
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>);
 
-    /// A long access of ours to the peer's region is over, which had not ended in the call that began it.
+    /// An access of ours to the peer's region that we make by ourselves is over, or a part of one, which had not ended in the call that
+    /// began it.
     fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>);
+
+    /// Such an access was begun and can not be ended: the target is to execute it. Of several the one that was begun last comes first.
+    fn undone(&mut self, from: Connection, token: u32);
 
     /// The payload of the sender's operation `id` has left: the peer has it or holds no claim on it any more.
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>);

@@ -117,6 +117,8 @@ impl Sink for Notes {
         self.told.push(Told::Pulled(token, result));
     }
 
+    fn undone(&mut self, _: Connection, _: u32) {}
+
     fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 
     fn pushed(&mut self, _from: Connection, id: u32, result: Result<(), PullError>) {

@@ -72,6 +72,16 @@ pub enum Kind {
     Collective = 26,
     /// The same, whose payload waits at its sender.
     CollectiveOffer = 27,
+    /// Over verbs, as the next three: a queue pair for accesses of whoever asks (`id` 0), or the one at its other end (`id` 1). The
+    /// payload is an [`OfferedBytes`](super::queue_pair::OfferedBytes).
+    QueuePair = 28,
+    /// Where does the region with the key `data` lie, for RDMA? `id` is the asker's.
+    Locate = 29,
+    /// The answer to [`Locate`](Self::Locate): a [`Located`](super::located::Located).
+    Located = 30,
+    /// The grant with the number `id`, of the region with the key `data`, is gone (`tag` 0). Answered by the same with `tag` 1, once
+    /// nothing that the initiator posted names it any more.
+    Revoked = 31,
 }
 
 impl Kind {
@@ -117,6 +127,10 @@ impl Kind {
             25 => Self::Control,
             26 => Self::Collective,
             27 => Self::CollectiveOffer,
+            28 => Self::QueuePair,
+            29 => Self::Locate,
+            30 => Self::Located,
+            31 => Self::Revoked,
             _ => return None,
         })
     }

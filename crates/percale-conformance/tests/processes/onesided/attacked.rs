@@ -21,7 +21,7 @@ use rustix::thread::CpuSet;
 use super::ground::{Ground, Held, filling_of, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, work};
 
-crate::on!(shm, untrusting, tcp: { rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer });
+crate::on!(shm, untrusting, tcp, verbs: { rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer });
 
 /// Pieces of memory.
 const SLOTS: usize = 64;

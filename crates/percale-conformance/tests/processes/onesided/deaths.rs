@@ -5,7 +5,7 @@ use std::time::Duration;
 use percale::endpoint::safe::{Cause, OperationError};
 use percale::{Buffer, Event, PeerAddress};
 use percale_conformance::long;
-use percale_conformance::measure::{Held, descriptors};
+use percale_conformance::measure::{Held, descriptors, mappings};
 use percale_conformance::memory::content;
 use percale_conformance::peers::Open;
 use percale_conformance::process::{Helper, ask, say, told};
@@ -49,7 +49,7 @@ pub(crate) fn survivor() {
         play.open.endpoint.progress();
         std::thread::sleep(Duration::from_millis(10));
         if std::panic::catch_unwind(|| deadline.check()).is_err() {
-            panic!("{after:?} are held, before {before:?}: {:?}", descriptors());
+            panic!("{after:?} are held, before {before:?}: {:?}, {:?}", descriptors(), mappings());
         }
         after = Held::now();
     }

@@ -34,9 +34,9 @@ pub(crate) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An endpoint of this kind: `shm`, `untrusting` (shm, where targets execute all), `bounced` (shm without copies by the
-/// kernel), `tcp`, or `any`.
+/// kernel), `tcp`, `verbs`, or `any`.
 pub(crate) fn open_kind(kind: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Open {
-    let transport = if matches!(kind, "tcp" | "any") { kind } else { "shm" };
+    let transport = if matches!(kind, "tcp" | "verbs" | "any") { kind } else { "shm" };
     open(transport, "127.0.0.1:0", |domain| {
         adjust(match kind {
             "untrusting" => domain.trust(Trust::None),

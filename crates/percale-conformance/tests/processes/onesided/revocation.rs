@@ -13,7 +13,7 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, Watch, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
-crate::on!(shm, untrusting, tcp: {
+crate::on!(shm, untrusting, tcp, verbs: {
     rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
 });
 

@@ -13,7 +13,7 @@ use super::revocation::Owner;
 use super::{Deadline, PATIENCE, open_kind, work};
 use crate::faults::is_stopped;
 
-crate::on!(shm, untrusting, tcp: { rev_002_rev_003_rev_005_memory_of_stopped_writers_is_not_used_again });
+crate::on!(shm, untrusting, tcp, verbs: { rev_002_rev_003_rev_005_memory_of_stopped_writers_is_not_used_again });
 
 /// How long closing waits, for the owner of these tests.
 const REVOKE: Duration = Duration::from_millis(50);

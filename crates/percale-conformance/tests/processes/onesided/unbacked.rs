@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::{ALL, PATIENCE, all_of, open_as_told, open_kind, refusal, serve};
 
-crate::on!(shm, untrusting, bounced, tcp: { mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region });
+crate::on!(shm, untrusting, bounced, tcp, verbs: { mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region });
 
 /// Where the target maps its memory: nothing else is there.
 const HOLE: usize = 0x1234_5600_0000;

@@ -18,7 +18,7 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, filling_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
-crate::on!(shm, untrusting, tcp: {
+crate::on!(shm, untrusting, tcp, verbs: {
     mw_050_rev_001_nothing_is_written_through_a_window_after_its_invalidation,
 });
 

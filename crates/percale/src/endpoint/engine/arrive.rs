@@ -404,6 +404,10 @@ impl Sink for Core {
         self.assisted_end(from, token, result);
     }
 
+    fn undone(&mut self, from: Connection, token: u32) {
+        self.give_back(from, token);
+    }
+
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
         if id & PART != 0 {
             return self.write_pushed(from, id);

@@ -287,12 +287,17 @@ impl Engine {
         self.drain(slot);
     }
 
+    /// Our regions, if a peer may reach them by itself, and through whom it does so.
+    fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, Via) {
+        let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
+        (keys, Via { endpoint: self.id, peer, authority: self.core.authority })
+    }
+
     /// Makes the link of an established connection.
     fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
             Made::Shm(parts) => {
-                let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
-                let via = Via { endpoint: self.id, peer, authority: self.core.authority };
+                let (keys, via) = self.granted(peer);
                 let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
@@ -307,7 +312,8 @@ impl Engine {
                 let Connector::Service { tcp, .. } = &self.connector else {
                     unreachable!("queue pairs come from services")
                 };
-                let link = VerbsLink::new(*wire, socket, *tcp)?;
+                let (keys, via) = self.granted(peer);
+                let link = VerbsLink::new(*wire, socket, *tcp, keys, via, self.core.pins.clone())?;
                 Ok((TransportKind::Verbs, AnyLink::Verbs(Box::new(link))))
             }
         }

@@ -33,6 +33,7 @@ use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::Membership;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
+use crate::transport::verbs::Pins;
 use crate::transport::{Broken, Connection};
 use crate::trigger::{Lines, Submissions, Transfer, Watched};
 use crate::wire::head::{Flags, Head, Kind};
@@ -78,6 +79,8 @@ pub(crate) struct Core {
     pub(crate) mapped: Keyring,
     /// Who may reach them without us.
     pub(crate) trust: Trust,
+    /// What registers memory of operations with a device.
+    pub(crate) pins: Pins,
     /// The segments of receives that have several.
     pub(crate) vectors: Slab<Segments>,
     /// Multi-receive buffers.

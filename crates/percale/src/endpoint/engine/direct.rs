@@ -1,7 +1,9 @@
 //! Posting one-sided operations: made within the call where the peer's memory can be reached, else behind what waits.
 
 use super::Engine;
-use super::access::{Told, Waiting, What, atomic_entry, atomic_kind, execute, refused_code, rma_entry};
+use super::access::{
+    Course, Told, Waiting, What, atomic_entry, atomic_kind, by_rdma, execute, refused_code, rma_entry,
+};
 use super::core::Core;
 use super::counting::counts_of_atomic;
 use super::peers::State;
@@ -24,7 +26,9 @@ use crate::wire::head::Counts;
 enum Attempt {
     /// It is over: reported, and nothing is left to do.
     Over,
-    /// Not known yet: the peer was asked.
+    /// The device does it.
+    Posted,
+    /// It waits: the peer was asked, or something else comes first.
     Asked,
     /// By the target.
     Executed,
@@ -196,16 +200,26 @@ impl Engine {
         let attempt = match link {
             AnyLink::Shm(link) if link.is_dead() => Attempt::Asked,
             AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting.what(), pending.notify),
+            AnyLink::Verbs(link) => match by_rdma(link, &mut self.core, slot, waiting, pending.notify) {
+                Course::Posted => Attempt::Posted,
+                Course::Waits => Attempt::Asked,
+                Course::Executed => Attempt::Executed,
+            },
             _ => Attempt::Executed,
         };
         let over = match attempt {
-            Attempt::Over => true,
+            Attempt::Over | Attempt::Posted => true,
             Attempt::Asked => false,
             Attempt::Executed => execute(link, &mut self.core, slot, waiting, pending.notify).is_ok(),
         };
         if over {
             if let Some(copy) = pending._copy.take() {
                 self.core.keep_copy(waiting, copy);
+            }
+            if attempt == Attempt::Posted
+                && let Work::Access(waiting) = pending.work
+            {
+                self.core.keep_waiting(waiting);
             }
         } else {
             self.core.peers.get_mut(slot).pending.push_front(pending);

@@ -228,7 +228,13 @@ impl Engine {
     fn poll_link(&mut self, slot: Connection) -> bool {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
         match link.poll(slot, &mut self.core) {
-            Ok(any) => any | self.core.report_sent(slot, link),
+            Ok(any) => {
+                let any = any | self.core.report_sent(slot, link);
+                if any && matches!(link, AnyLink::Verbs(link) if link.has_chores()) {
+                    self.poller.waits(slot);
+                }
+                any
+            }
             Err(broken) => {
                 // What came last may have said what arrived.
                 self.core.report_sent(slot, link);

@@ -60,7 +60,11 @@ pub(crate) struct Peer {
     outstanding: u32,
     /// Accesses to its memory that it executes, or that have yet to end otherwise.
     pub(crate) executed: u32,
-    /// Those of them that are long writes: messages wait for them.
+    /// Accesses that we make by RDMA and that have yet to end.
+    pub(crate) direct: u32,
+    /// Others in a row that were executed though RDMA reaches their memory.
+    pub(crate) impatience: u32,
+    /// Those of both that are long writes, or by RDMA: messages wait for them.
     pub(crate) long_writes: u32,
     /// Parts of accesses that it has not answered.
     pub(crate) parts: u32,
@@ -100,6 +104,8 @@ impl Peer {
             pending: VecDeque::new(),
             outstanding: 0,
             executed: 0,
+            direct: 0,
+            impatience: 0,
             long_writes: 0,
             parts: 0,
             replies: 0,
@@ -423,10 +429,10 @@ impl Peers {
         peer.incarnation = 0;
         peer.serial = 0;
         peer.outstanding = 0;
-        (peer.executed, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0);
+        (peer.executed, peer.direct, peer.long_writes, peer.parts, peer.replies) = (0, 0, 0, 0, 0);
         (peer.notices, peer.serving, peer.staged) = (0, 0, 0);
         peer.counts = Counts::empty();
-        peer.offers_only = false;
+        (peer.impatience, peer.offers_only) = (0, false);
         peer.accused = None;
     }
 }

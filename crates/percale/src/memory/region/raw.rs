@@ -25,7 +25,8 @@ impl Registration<'_> {
     /// Until [`RawRegion::close`] returns Ok, and however the region ends otherwise (dropped, forgotten, [`Busy`](super::CloseError)):
     /// peers may read the memory (with REMOTE_READ, or through windows) and write it (with REMOTE_WRITE; through windows, if the
     /// region gives that right or is registered with [`local_write`](Self::local_write)), so nobody holds references to it that
-    /// forbid this; and with `backed` it stays mapped, readable, and writable if peers may write. Without, memory that peers may
+    /// forbid this; and with `backed` it stays mapped, the same memory (a device may know its pages), readable, and writable if peers may
+    /// write. Without, memory that peers may
     /// change *atomically* is not unmapped nor its file cut while they do: those operations are instructions of this process, made
     /// after the kernel has said that the page is there.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {

@@ -60,6 +60,11 @@ impl Grants {
         !self.closed
     }
 
+    /// Whether the region was revoked.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Whether it was granted to nobody.
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -91,6 +96,8 @@ pub struct Registered {
     pub(super) rights: Access,
     /// What windows may be bound to it.
     pub(super) windows: Windows,
+    /// It is a window.
+    pub(super) is_window: bool,
     /// What its owner names it with.
     pub(super) local: OnceLock<u32>,
     /// Through whom accesses may come.
@@ -121,6 +128,7 @@ impl Registered {
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
             windows: Windows::default(),
+            is_window: false,
             local: OnceLock::new(),
             through: Through::Domain,
             authority: 0,
@@ -148,6 +156,7 @@ impl Registered {
             access: self.access,
             rights: self.rights,
             windows,
+            is_window: self.is_window,
             local: self.local.clone(),
             through,
             authority: self.authority,
@@ -182,6 +191,16 @@ impl Registered {
     /// What windows may be bound to it, and how many are.
     pub(crate) const fn windows(&self) -> &Windows {
         &self.windows
+    }
+
+    /// Whether it is a window.
+    pub(crate) const fn is_window(&self) -> bool {
+        self.is_window
+    }
+
+    /// Its key.
+    pub(crate) const fn key(&self) -> u64 {
+        self.key
     }
 
     /// How peers name the first byte.

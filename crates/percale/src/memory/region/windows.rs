@@ -127,6 +127,7 @@ impl Registered {
             access: Access::empty(),
             rights: Access::empty(),
             windows: Windows::default(),
+            is_window: true,
             local: OnceLock::new(),
             through: Through::Nobody,
             authority: region.authority,

@@ -51,6 +51,8 @@ impl Sink for Answers {
 
     fn pulled(&mut self, _: Connection, _: u32, _: Result<u64, PullError>) {}
 
+    fn undone(&mut self, _: Connection, _: u32) {}
+
     fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}

@@ -74,6 +74,12 @@ impl Adapter {
         self.path
     }
 
+    /// Bytes of one message, or access, at most.
+    #[must_use]
+    pub const fn longest(&self) -> u32 {
+        self.port.longest
+    }
+
     /// What a peer must know of a queue pair here.
     ///
     /// # Errors

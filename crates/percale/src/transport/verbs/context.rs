@@ -59,6 +59,8 @@ pub struct Port {
     pub mtu: u8,
     /// Entries of its table of addresses.
     pub gids: i32,
+    /// Bytes of one message, or access, at most.
+    pub longest: u32,
 }
 
 impl Context {
@@ -172,6 +174,7 @@ impl Context {
             lid: attr.lid,
             mtu: u8::try_from(attr.active_mtu.clamp(1, abi::MTU_4096)).unwrap_or(1),
             gids: attr.gid_tbl_len,
+            longest: attr.max_msg_sz,
         })
     }
 

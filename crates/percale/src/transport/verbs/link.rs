@@ -1,26 +1,93 @@
-//! A link over a queue pair: the frames of a byte stream, over a [`Wire`].
+//! A link over queue pairs: the frames of a byte stream, over a [`Wire`], and `direct` accesses to regions.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Wire;
+use super::direct::{Direct, Pins, Unposted, WireParts};
+use crate::memory::lease::Lease;
+use crate::memory::region::{Keys, RemoteMemory, Via};
+use crate::memory::volatile::{Segments, View};
 use crate::transport::tcp::{Socket, Stream, StreamLink, TcpOptions};
+use crate::transport::{Broken, Connection, Landing, Link, PullError, Refused, Sink};
+use crate::wire::head::{Head, Offer};
 
-/// One end of a connection over a queue pair.
-pub(crate) type VerbsLink = StreamLink<Wire>;
+/// One end of a connection over queue pairs.
+#[derive(Debug)]
+pub(crate) struct VerbsLink {
+    // First: its queue pairs report to that of the frames.
+    direct: Direct,
+    frames: StreamLink<Wire>,
+    parts: WireParts,
+}
 
 /// How long to sleep between two looks at what is not acknowledged yet.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 impl VerbsLink {
-    /// Makes a link of a connected wire and of the connection whose end is the peer's.
+    /// Makes a link of a connected wire and of the connection whose end is the peer's. `keys` are those of our regions, if the peer may
+    /// reach them by itself; its accesses come through `via`. Memory of our operations is registered with `pins`.
     ///
     /// # Errors
     /// What the kernel says to the connection's options; if there are no descriptors left.
-    pub(crate) fn new(mut wire: Wire, connection: OwnedFd, options: TcpOptions) -> io::Result<Self> {
+    pub(crate) fn new(
+        mut wire: Wire,
+        connection: OwnedFd,
+        options: TcpOptions,
+        keys: Option<Arc<Keys>>,
+        via: Via,
+        pins: Pins,
+    ) -> io::Result<Self> {
         wire.watch(Socket::new(connection, &options)?)?;
-        Ok(Self::of(wire))
+        let parts = WireParts { adapter: Arc::clone(wire.adapter()), queue: Arc::clone(wire.queue()) };
+        Ok(Self { direct: Direct::new(keys, via, pins), frames: StreamLink::of(wire), parts })
+    }
+
+    /// Whether an access to this memory can be posted. If the peer was never asked about the region, it is.
+    pub(crate) fn reaches(&mut self, remote: &RemoteMemory, writes: bool) -> bool {
+        self.direct.reaches(&self.parts, remote, writes)
+    }
+
+    /// Bytes that one such access has at most.
+    pub(crate) fn longest_access(&self) -> u64 {
+        self.direct.longest()
+    }
+
+    /// Posts an access to memory that it [reaches](Self::reaches). The memory of ours is lent until its end, which is told by
+    /// [`Sink::assisted`] or [`Sink::undone`].
+    ///
+    /// # Errors
+    /// As [`Unposted`] says; then nothing was done.
+    pub(crate) fn post_access(
+        &mut self,
+        writes: bool,
+        remote: &RemoteMemory,
+        local: &Segments,
+        token: u32,
+    ) -> Result<(), Unposted> {
+        self.direct.post(writes, remote, local, token)
+    }
+
+    /// Whether something goes on only when somebody looks.
+    #[inline]
+    pub(crate) fn has_chores(&self) -> bool {
+        self.direct.has_chores()
+    }
+
+    /// See [`StreamLink::hurry`].
+    #[inline]
+    pub(crate) fn hurry(&mut self) {
+        self.frames.hurry();
+    }
+
+    fn stream(&self) -> &Wire {
+        self.frames.stream()
+    }
+
+    fn stream_mut(&mut self) -> &mut Wire {
+        self.frames.stream_mut()
     }
 
     /// Where the bytes are that the peer's device has not acknowledged, from there to there at most; `None` if there are none.
@@ -28,7 +95,7 @@ impl VerbsLink {
     #[inline]
     pub(crate) fn unacknowledged(&self) -> Option<(u64, u64)> {
         let (sent, acknowledged) = self.stream().progress();
-        let waiting = self.outbound().ahead_of_last();
+        let waiting = self.frames.outbound().ahead_of_last();
         (sent > acknowledged || waiting > 0).then_some((acknowledged, sent + waiting))
     }
 
@@ -60,10 +127,16 @@ impl VerbsLink {
         self.stream().fail_pair();
     }
 
-    /// Device, port and address, for people.
+    /// The same with the queue pair of our accesses.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn fail_accesses(&self) {
+        self.direct.fail_lane();
+    }
+
+    /// Device, port and address, and how accesses are made, for people.
     #[must_use]
     pub(crate) fn describe(&self) -> String {
-        self.stream().describe()
+        format!("{}; {}", self.stream().describe(), self.direct.describe())
     }
 
     /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`,
@@ -72,7 +145,7 @@ impl VerbsLink {
         let deadline = Instant::now() + at_most;
         let mut scrap = [0; 4096];
         loop {
-            let flushed = self.flush();
+            let flushed = self.frames.flush();
             let (sent, acknowledged) = self.stream().progress();
             if flushed && sent == acknowledged {
                 return true;
@@ -90,5 +163,96 @@ impl VerbsLink {
                 return false;
             }
         }
+    }
+}
+
+impl Link for VerbsLink {
+    #[inline]
+    fn frame_limit(&self) -> usize {
+        self.frames.frame_limit()
+    }
+
+    #[inline]
+    fn is_stream(&self) -> bool {
+        self.frames.is_stream()
+    }
+
+    #[inline]
+    fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        self.frames.send(head, payload, more)
+    }
+
+    #[inline]
+    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let mut filter = Filter { direct: &mut self.direct, parts: &self.parts, sink, wrong: None };
+        let polled = self.frames.poll(me, &mut filter);
+        if let Some(why) = filter.wrong {
+            return Err(Broken::Protocol(why.into()));
+        }
+        // Also of a link that is broken: what was done is told.
+        let any = self.direct.progress(me, &mut self.frames, sink)?;
+        polled.map(|polled| polled | any)
+    }
+
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
+        self.frames.pull(id, offer, into, token)
+    }
+
+    fn expect(&mut self, into: &Lease, token: u32) {
+        self.frames.expect(into, token);
+    }
+
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
+        self.frames.push(id, token, request, source)
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.frames.is_idle() && self.direct.is_idle()
+    }
+}
+
+/// Takes out the frames of direct accesses.
+struct Filter<'a, S> {
+    direct: &'a mut Direct,
+    parts: &'a WireParts,
+    sink: &'a mut S,
+    /// What the peer did wrong.
+    wrong: Option<&'static str>,
+}
+
+impl<S: Sink> Sink for Filter<'_, S> {
+    #[inline]
+    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        if !Direct::takes(head.kind) {
+            return self.sink.frame(from, head, payload);
+        }
+        if let Err(why) = self.direct.frame(self.parts, head, payload) {
+            self.wrong.get_or_insert(why);
+        }
+    }
+
+    fn begin(&mut self, from: Connection, head: Head) -> Landing {
+        self.sink.begin(from, head)
+    }
+
+    fn landed(&mut self, from: Connection, token: u32) {
+        self.sink.landed(from, token);
+    }
+
+    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
+        self.sink.pulled(from, token, result);
+    }
+
+    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>) {
+        self.sink.assisted(from, token, result);
+    }
+
+    fn undone(&mut self, from: Connection, token: u32) {
+        self.sink.undone(from, token);
+    }
+
+    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+        self.sink.pushed(from, id, result);
     }
 }

@@ -6,6 +6,7 @@
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
 //! * [`Adapter`] chooses device, port and address, or says what is missing.
+//! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own.
 //! * [`Wire`] is a byte stream over a queue pair, with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
 //!   TCP carries.
 
@@ -14,6 +15,7 @@ mod adapter;
 mod completion;
 mod context;
 mod credit;
+mod direct;
 mod error;
 mod link;
 mod pair;
@@ -23,6 +25,7 @@ mod region;
 mod registrar;
 #[cfg(all(test, not(loom)))]
 mod registrar_tests;
+mod registration;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -32,6 +35,9 @@ pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;
 pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
+#[cfg(not(loom))]
+pub(crate) use direct::Registers;
+pub(crate) use direct::{Pins, Unposted};
 pub use error::VerbsError;
 pub(crate) use error::errno_of;
 pub(crate) use link::VerbsLink;
@@ -39,6 +45,7 @@ pub use pair::{PairSize, Path, QueuePair};
 pub use reach::Reach;
 pub use region::{MemoryRegion, Rights};
 #[cfg(not(loom))]
-pub use registrar::{Registration, VerbsRegistrar};
+pub use registrar::VerbsRegistrar;
+pub use registration::Registration;
 pub use window::{Binding, Window, WindowKind};
 pub use wire::Wire;

@@ -33,6 +33,20 @@ pub struct PairSize {
     pub receives: u32,
     /// Bytes that a send may carry in its request; as a wish, the device may allow fewer.
     pub inline: u32,
+    /// Pieces of memory that a send or an access is of at most.
+    pub pieces: u32,
+}
+
+/// An access to a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RemoteAccess {
+    pub(super) id: u64,
+    /// Else it reads.
+    pub(super) writes: bool,
+    /// Address and remote key.
+    pub(super) to: (u64, u32),
+    /// It begins when the reads before it are over.
+    pub(super) fenced: bool,
 }
 
 /// The port through which a queue pair speaks.
@@ -75,7 +89,7 @@ impl QueuePair {
             cap: abi::QpCap {
                 max_send_wr: size.sends,
                 max_recv_wr: size.receives,
-                max_send_sge: 1,
+                max_send_sge: size.pieces,
                 max_recv_sge: 1,
                 max_inline_data: size.inline,
             },
@@ -145,13 +159,21 @@ impl QueuePair {
     /// # Errors
     /// What the device says, which may be about the peer's address.
     pub fn connect(&self, path: Path, ours: &End, peer: &End) -> Result<(), VerbsError> {
+        self.connect_reading(path, ours, peer, 1)
+    }
+
+    /// As [`connect`](Self::connect); so many reads may be under way at a time, on either side.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_reading(&self, path: Path, ours: &End, peer: &End, reads: u8) -> Result<(), VerbsError> {
         let is_global = path.ethernet || (peer.lid == 0 && peer.gid != Gid::default());
         let ready = abi::QpAttr {
             qp_state: abi::QPS_RTR,
             path_mtu: ours.mtu.min(peer.mtu).into(),
             dest_qp_num: peer.pair,
             rq_psn: peer.sequence,
-            max_dest_rd_atomic: 1,
+            max_dest_rd_atomic: reads,
             min_rnr_timer: RECEIVER_TIMER,
             ah_attr: abi::AhAttr {
                 grh: abi::GlobalRoute {
@@ -183,7 +205,7 @@ impl QueuePair {
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
             rnr_retry: RECEIVER_RETRIES,
-            max_rd_atomic: 1,
+            max_rd_atomic: reads,
             ..abi::QpAttr::default()
         };
         self.modify(
@@ -264,6 +286,22 @@ impl QueuePair {
         let mut part = self.buffers.part(offset, len).ok_or(outside(POST))?;
         let mut request = abi::SendWr::new(id, opcode);
         (request.sg_list, request.num_sge) = (&raw mut part, 1);
+        request.wr = abi::Remote { rdma: abi::Rdma { remote_addr, rkey } };
+        self.post(&mut request)
+    }
+
+    /// Reads or writes a peer's memory, into or from parts of any memory.
+    ///
+    /// # Safety
+    /// The parts are registered with these keys, and until the request has completed, or the queue pair is no more, they are kept:
+    /// what is written stays as it is, and nobody touches what is read into.
+    pub(super) unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
+        let &RemoteAccess { id, writes, to: (remote_addr, rkey), fenced } = access;
+        let mut request = abi::SendWr::new(id, if writes { abi::WR_RDMA_WRITE } else { abi::WR_RDMA_READ });
+        if fenced {
+            request.send_flags |= abi::SEND_FENCE.cast_unsigned();
+        }
+        (request.sg_list, request.num_sge) = (parts.as_mut_ptr(), parts.len() as c_int);
         request.wr = abi::Remote { rdma: abi::Rdma { remote_addr, rkey } };
         self.post(&mut request)
     }

@@ -78,7 +78,7 @@ impl Pairs {
     fn new(adapter: &Adapter, buffers: &Arc<MemoryRegion>) -> io::Result<Self> {
         let channel = CompletionChannel::new(adapter.domain().context())?;
         let queue = CompletionQueue::new(&channel, 4)?;
-        let size = PairSize { sends: 1, receives: 1, inline: 0 };
+        let size = PairSize { sends: 1, receives: 1, inline: 0, pieces: 1 };
         let (near, far) = (QueuePair::new(&queue, buffers, size)?, QueuePair::new(&queue, buffers, size)?);
         let path = adapter.path();
         near.prepare(path, Rights::LOCAL_WRITE)?;

@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use pindown::{Access, Pinned, Range, Registrar};
 
-use super::abi;
-use super::context::{ProtectionDomain, note};
-use super::error::Handle;
+use super::context::ProtectionDomain;
 use super::region::Rights;
-use crate::memory::forked::forked;
+use super::registration::Registration;
 
 /// Registers memory in a protection domain. Clones are the same.
 ///
@@ -22,13 +20,6 @@ use crate::memory::forked::forked;
 pub struct VerbsRegistrar {
     domain: Arc<ProtectionDomain>,
     always: Rights,
-}
-
-/// A registration; it ends when this is dropped.
-#[derive(Debug)]
-pub struct Registration {
-    ptr: Handle<abi::Mr>,
-    domain: Arc<ProtectionDomain>,
 }
 
 impl VerbsRegistrar {
@@ -57,40 +48,16 @@ impl Registrar for VerbsRegistrar {
     type Pin = Registration;
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Registration>> {
-        let library = self.domain.context().library();
         let start = std::ptr::with_exposed_provenance_mut(range.start() as usize);
-        let rights = self.rights(access).bits();
-        // SAFETY: the kernel pins what is there, or refuses; that devices reach it is the promise of whoever made this.
-        let ptr = unsafe { (library.ibv_reg_mr)(self.domain.as_ptr(), start, range.len() as usize, rights) };
+        // SAFETY: that devices reach it is the promise of whoever made this.
+        let pin = unsafe { Registration::new(&self.domain, start, range.len() as usize, self.rights(access)) };
         // As the kernel's number: the cache asks again after some.
-        let ptr = Handle::given("ibv_reg_mr", ptr).map_err(|error| io::Error::from_raw_os_error(error.errno))?;
-        let pin = Registration { ptr, domain: Arc::clone(&self.domain) };
+        let pin = pin.map_err(|error| io::Error::from_raw_os_error(error.errno))?;
         let (local_key, remote_key) = pin.keys();
         Ok(Pinned { pin, local_key: local_key.into(), remote_key: remote_key.into() })
     }
 
     fn unpin(&self, pin: Registration) {
         drop(pin);
-    }
-}
-
-impl Registration {
-    /// The keys, for requests of this process and for peers.
-    #[must_use]
-    pub fn keys(&self) -> (u32, u32) {
-        // SAFETY: the registration lives as long as this, and its keys do not change.
-        let mr = unsafe { &*self.ptr.as_ptr() };
-        (mr.lkey, mr.rkey)
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if forked() {
-            return;
-        }
-        // SAFETY: it is ended once.
-        let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.ptr.as_ptr()) };
-        note("ibv_dereg_mr", errno);
     }
 }

@@ -31,7 +31,8 @@ fn side(adapter: &Adapter) -> Side {
     let queue = CompletionQueue::new(&channel, 32).expect("a queue");
     let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ | Rights::BIND;
     let buffers = MemoryRegion::new(adapter.domain(), 2 * PAGE, rights).expect("a region");
-    let pair = QueuePair::new(&queue, &buffers, PairSize { sends: 8, receives: 8, inline: 64 }).expect("a pair");
+    let pair =
+        QueuePair::new(&queue, &buffers, PairSize { sends: 8, receives: 8, inline: 64, pieces: 1 }).expect("a pair");
     pair.prepare(adapter.path(), Rights::REMOTE_WRITE | Rights::REMOTE_READ).expect("a prepared pair");
     let end = adapter.end(pair.number()).expect("an end");
     Side { queue, pair: Arc::new(pair), buffers, end }
@@ -153,7 +154,7 @@ fn queues_and_buffers_of_two_devices_make_no_pair() {
     let queue = CompletionQueue::new(&CompletionChannel::new(one).expect("a channel"), 8).expect("a queue");
     let domain = ProtectionDomain::new(two).expect("a domain");
     let buffers = MemoryRegion::new(&domain, PAGE, Rights::LOCAL_WRITE).expect("a region");
-    let made = QueuePair::new(&queue, &buffers, PairSize { sends: 1, receives: 1, inline: 0 });
+    let made = QueuePair::new(&queue, &buffers, PairSize { sends: 1, receives: 1, inline: 0, pieces: 1 });
     assert_eq!(made.err().map(|error| error.errno), Some(libc::EINVAL));
 }
 

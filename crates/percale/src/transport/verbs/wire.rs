@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::credit::{Credits, NOTES, RECEIVES, SENDS};
+use super::direct::ACCESSES;
 use super::region::Rights;
 use super::{Adapter, Completion, CompletionChannel, CompletionQueue, End, MemoryRegion, PairSize, QueuePair, abi};
 use crate::memory::volatile::Segments;
@@ -30,7 +31,7 @@ use crate::transport::tcp::{Socket, Stream};
 /// Bytes of a message at most.
 const SLOT: usize = 4 << 10;
 /// Completions that there may be at a time.
-const COMPLETIONS: usize = SENDS + NOTES + RECEIVES;
+const COMPLETIONS: usize = SENDS + NOTES + RECEIVES + ACCESSES;
 /// Bytes that a message may carry in its request, if the device lets it.
 const INLINE: u32 = 256;
 /// Polls that find nothing after the peer's end was seen, until it is believed that nothing more comes: its last bytes may
@@ -41,6 +42,8 @@ const LAST_LOOKS: u32 = 64;
 const RECEIVE: u64 = 1 << 62;
 /// It is a note.
 const NOTE: u64 = 1 << 63;
+/// It is an access over another queue pair, which reports here.
+const ACCESS: u64 = 1 << 61;
 
 /// One end of the stream.
 #[derive(Debug)]
@@ -66,6 +69,8 @@ pub struct Wire {
     taken: usize,
     /// Which receives are posted.
     posted: [bool; RECEIVES],
+    /// Accesses that completed: their numbers and statuses.
+    accesses: Vec<(u64, i32)>,
     /// The peer's end was seen; polls that found nothing since.
     ended: Option<u32>,
     failed: Option<Broken>,
@@ -82,7 +87,7 @@ impl Wire {
         let sends = (SENDS + NOTES) as u32;
         let queue = CompletionQueue::new(&channel, COMPLETIONS as u32)?;
         let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
-        let size = PairSize { sends, receives: RECEIVES as u32, inline: INLINE };
+        let size = PairSize { sends, receives: RECEIVES as u32, inline: INLINE, pieces: 1 };
         // Some devices carry nothing in a request.
         let pair = QueuePair::new(&queue, &buffers, size)
             .or_else(|_| QueuePair::new(&queue, &buffers, PairSize { inline: 0, ..size }))?;
@@ -102,6 +107,7 @@ impl Wire {
             arrived: VecDeque::new(),
             taken: 0,
             posted: [false; RECEIVES],
+            accesses: Vec::new(),
             ended: None,
             failed: None,
         };
@@ -192,6 +198,26 @@ impl Wire {
         self.failed.is_some() || self.ended.is_some()
     }
 
+    /// Where queue pairs for accesses report, too: with numbers that [`access_id`] made.
+    pub(super) const fn queue(&self) -> &Arc<CompletionQueue> {
+        self.pair.queue()
+    }
+
+    /// The port.
+    pub(super) const fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
+    /// Accesses that have completed: their numbers and statuses. Whoever is done with the list gives it back, emptied.
+    pub(super) const fn accesses(&mut self) -> &mut Vec<(u64, i32)> {
+        &mut self.accesses
+    }
+
+    /// A status in words.
+    pub(super) fn explain(&self, status: i32) -> String {
+        self.pair.queue().explain(status)
+    }
+
     /// Bytes that were sent, and those of them that are with the peer's device, or were.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
@@ -253,6 +279,9 @@ impl Wire {
     }
 
     fn completed(&mut self, one: &Completion) {
+        if one.id & (ACCESS | RECEIVE | NOTE) == ACCESS {
+            return self.accesses.push((one.id & !ACCESS, one.status));
+        }
         if one.status != 0 {
             return self.went_wrong(one);
         }
@@ -329,6 +358,11 @@ impl Wire {
             _ => Errno::CONNRESET,
         }
     }
+}
+
+/// What a request is called that is an access with this number.
+pub(super) const fn access_id(number: u64) -> u64 {
+    ACCESS | number & (ACCESS - 1)
 }
 
 /// The slot of a message.

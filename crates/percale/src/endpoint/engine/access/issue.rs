@@ -32,16 +32,7 @@ pub(in super::super) fn execute(
                 return Err(Refused::Full);
             }
             let tell = several.then(|| what.tell(what.counts()));
-            let access = Execution {
-                to: slot,
-                notify,
-                entry: what.entry(),
-                left: 1,
-                error: None,
-                tell,
-                long: false,
-                _copy: None,
-            };
+            let access = Execution { tell, ..Execution::new(slot, notify, &what) };
             core.peers.started(slot);
             core.peers.get_mut(slot).executed += 1;
             *waiting.started.insert(core.accesses.insert(access) as u32)

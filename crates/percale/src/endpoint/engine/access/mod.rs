@@ -17,6 +17,7 @@
 //! * Parts that a peer names are checked to be its own.
 
 mod issue;
+mod rdma;
 mod what;
 
 use std::borrow::Cow;
@@ -25,6 +26,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 pub(super) use self::issue::{atomic_kind, execute};
+pub(super) use self::rdma::{Course, by_rdma};
 use self::what::Tell;
 pub(super) use self::what::Told;
 pub(crate) use self::what::{Waiting, What};
@@ -64,13 +66,23 @@ pub(crate) struct Execution {
     error: Option<(ErrorCode, Cow<'static, str>)>,
     /// What the target is told once all is there.
     tell: Option<Tell>,
-    /// Some part is a long write: messages wait for it.
+    /// Messages wait for it: some part is a long write, or it is one that we make by RDMA.
     long: bool,
+    /// We make it by RDMA.
+    direct: bool,
+    /// Such a one, all of which was posted: what it is, if the target has to execute it after all.
+    again: Option<Box<Waiting>>,
     /// What an injected access sends.
     _copy: Option<Buffer>,
 }
 
 impl Execution {
+    /// One of which no part has left.
+    fn new(to: Connection, notify: Notify, what: &What) -> Self {
+        let (entry, error, tell) = (what.entry(), None, None);
+        Self { to, notify, entry, left: 1, error, tell, long: false, direct: false, again: None, _copy: None }
+    }
+
     pub(super) const fn entry(&self) -> Entry {
         self.entry
     }
@@ -267,11 +279,7 @@ impl Core {
         if access.left > 0 {
             return;
         }
-        let Execution { to, notify, entry, error, tell, long, .. } = self.accesses.remove(id as usize);
-        let peer = self.peers.get_mut(to);
-        peer.executed = peer.executed.saturating_sub(1);
-        peer.long_writes -= u32::from(long).min(peer.long_writes);
-        self.peers.finished(to);
+        let Execution { to, notify, entry, error, tell, .. } = self.access_ended(id);
         match error {
             None => {
                 if let Some(tell) = tell {
@@ -281,6 +289,17 @@ impl Core {
             }
             Some((code, why)) => self.fail(Side::Transmit, notify, ErrorEntry::new(entry, code).with_text(why)),
         }
+    }
+
+    /// An access has ended, or is to begin anew.
+    fn access_ended(&mut self, id: u32) -> Execution {
+        let access = self.accesses.remove(id as usize);
+        let peer = self.peers.get_mut(access.to);
+        let count = if access.direct { &mut peer.direct } else { &mut peer.executed };
+        *count = count.saturating_sub(1);
+        peer.long_writes -= u32::from(access.long).min(peer.long_writes);
+        self.peers.finished(access.to);
+        access
     }
 
     /// All parts of an injected access have left: the copy is kept until they have ended.
@@ -323,8 +342,7 @@ impl Core {
     /// Begins a long access that we make ourselves with the target's help; its number.
     pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: Counts) -> u32 {
         let tell = (!counts.is_empty() || what.data().is_some()).then(|| what.tell(counts));
-        let access =
-            Execution { to: slot, notify, entry: what.entry(), left: 1, error: None, tell, long: false, _copy: None };
+        let access = Execution { tell, ..Execution::new(slot, notify, what) };
         self.peers.started(slot);
         self.peers.get_mut(slot).executed += 1;
         self.accesses.insert(access) as u32

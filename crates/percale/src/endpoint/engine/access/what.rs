@@ -96,12 +96,17 @@ impl What {
 
     /// The part with this number: the peer's memory, and where ours starts.
     pub(super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
+        self.part_of(number, PART_LIMIT)
+    }
+
+    /// The same of parts of so many bytes at most.
+    pub(super) fn part_of(&self, number: u64, limit: u64) -> Option<(RemoteMemory, u64)> {
         let (mut left, mut local) = (number, 0);
         for piece in self.pieces() {
-            let parts = piece.len.div_ceil(PART_LIMIT).max(1);
+            let parts = piece.len.div_ceil(limit).max(1);
             if left < parts {
-                let start = left * PART_LIMIT;
-                let part = piece.slice(start..(start + PART_LIMIT).min(piece.len));
+                let start = left * limit;
+                let part = piece.slice(start..(start + limit).min(piece.len));
                 return Some((part, local + start));
             }
             left -= parts;
@@ -171,11 +176,20 @@ pub(crate) struct Waiting {
     pub(super) started: Option<u32>,
     /// Parts that have left.
     pub(super) sent: u64,
+    /// We make it by ourselves, as far as it has left.
+    pub(super) direct: bool,
+    /// That cannot be: the target executes it.
+    pub(super) executed_only: bool,
 }
 
 impl Waiting {
     pub(in super::super) fn new(what: What) -> Self {
-        Self { what, started: None, sent: 0 }
+        Self { what, started: None, sent: 0, direct: false, executed_only: false }
+    }
+
+    /// Nothing of it counts that has left: it begins anew.
+    pub(super) const fn begin_anew(&mut self) {
+        (self.started, self.sent, self.direct) = (None, 0, false);
     }
 
     pub(crate) fn flags(&self) -> OpFlags {

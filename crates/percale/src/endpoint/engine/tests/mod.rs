@@ -8,6 +8,7 @@ mod hostile;
 mod lingering;
 mod pairs;
 mod parted;
+mod rdma;
 
 use std::time::{Duration, Instant};
 

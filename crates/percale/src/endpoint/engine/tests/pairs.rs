@@ -5,7 +5,7 @@ use crate::TransportKind;
 use crate::transport::any::AnyLink;
 
 /// Two that are connected by queue pairs.
-fn connected() -> Option<(Station, Station, PeerAddress)> {
+pub(super) fn connected() -> Option<(Station, Station, PeerAddress)> {
     let info = Info::discover().unwrap();
     let verbs = info.transports().iter().find(|one| one.kind == TransportKind::Verbs).unwrap();
     if !verbs.available {

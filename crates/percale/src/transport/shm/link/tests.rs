@@ -167,6 +167,8 @@ impl Sink for Seen {
         self.pulled.push((token, result));
     }
 
+    fn undone(&mut self, _: Connection, _: u32) {}
+
     fn assisted(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 
     fn pushed(&mut self, _: Connection, id: u32, result: Result<(), PullError>) {

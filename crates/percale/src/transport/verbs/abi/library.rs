@@ -85,8 +85,6 @@ functions! {
     ibv_ack_async_event: fn(*mut AsyncEvent);
     /// The words for a completion's status.
     ibv_wc_status_str: fn(c_int) -> *const c_char;
-    /// Makes the library's memory safe against fork; the result is an errno. To be called before everything else.
-    ibv_fork_init: fn() -> c_int;
 }
 
 impl Library {
@@ -103,12 +101,8 @@ impl Library {
         let found = Self::find(&library).map_err(|error| format!("{NAME} lacks what percale needs: {error}"))?;
         // It stays: pointers into it are everywhere.
         std::mem::forget(library);
-        // SAFETY: no verbs object exists yet in this library's name, and the call takes nothing.
-        let errno = unsafe { (found.ibv_fork_init)() };
-        if errno != 0 {
-            // A kernel that copies pinned pages at fork needs none of it; and percale's own memory is not inherited.
-            tracing::debug!(errno, "ibv_fork_init refuses");
-        }
+        // Not ibv_fork_init: the kernels that percale runs on copy pinned pages for a child at fork. That call would keep whatever is
+        // registered from children, the application's own memory among it, and give them what is not for them once it is not.
         Ok(found)
     }
 }

@@ -63,10 +63,14 @@ numbers! {
     WR_LOCAL_INV: c_int = 7, "IBV_WR_LOCAL_INV";
     WR_BIND_MW: c_int = 8, "IBV_WR_BIND_MW";
     /// What a request wants besides.
+    SEND_FENCE: c_int = 1, "IBV_SEND_FENCE";
     SEND_SIGNALED: c_int = 1 << 1, "IBV_SEND_SIGNALED";
     SEND_INLINE: c_int = 1 << 3, "IBV_SEND_INLINE";
     /// How a request ended.
     WC_WR_FLUSH_ERR: c_int = 5, "IBV_WC_WR_FLUSH_ERR";
+    WC_REM_INV_REQ_ERR: c_int = 9, "IBV_WC_REM_INV_REQ_ERR";
+    WC_REM_ACCESS_ERR: c_int = 10, "IBV_WC_REM_ACCESS_ERR";
+    WC_REM_OP_ERR: c_int = 11, "IBV_WC_REM_OP_ERR";
     WC_RETRY_EXC_ERR: c_int = 12, "IBV_WC_RETRY_EXC_ERR";
     WC_RNR_RETRY_EXC_ERR: c_int = 13, "IBV_WC_RNR_RETRY_EXC_ERR";
     /// What a completion is of: a bit that all receives have.

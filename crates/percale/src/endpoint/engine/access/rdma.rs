@@ -1,0 +1,132 @@
+//! Accesses that we make by RDMA.
+//!
+//! One way at a time, as [elsewhere](super): an access by RDMA begins when none is executed any more, and one that is executed, or a message
+//! after a write, when none by RDMA is under way. What follows closely upon an executed access is executed as well, and does not wait;
+//! but not for ever ([`PATIENCE`]).
+//!
+//! By RDMA goes what nobody at the target has to be told of: no atomic operations, no completion data, nothing that the target counts.
+//! An access that the device refused, and those behind it, come back ([`Core::give_back`]), first in line, to be executed.
+
+use super::super::core::Core;
+use super::super::types::{Notify, Pending, Work};
+use super::{Execution, Waiting, What};
+use crate::transport::Connection;
+use crate::transport::verbs::{Unposted, VerbsLink};
+use crate::wire::head::Counts;
+
+/// Accesses in a row that are executed because others are; then they wait until those are over.
+const PATIENCE: u32 = 16;
+
+/// How an access can be made now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Course {
+    /// All of it was posted.
+    Posted,
+    /// It has to wait.
+    Waits,
+    /// By the target.
+    Executed,
+}
+
+/// Makes an access by RDMA, or goes on with it, if that can be.
+pub(in super::super) fn by_rdma(
+    link: &mut VerbsLink,
+    core: &mut Core,
+    slot: Connection,
+    waiting: &mut Waiting,
+    notify: Notify,
+) -> Course {
+    if waiting.started.is_none() {
+        let course = begin(link, core, slot, waiting, notify);
+        if course != Course::Posted {
+            return course;
+        }
+    }
+    let (what, Some(access)) = (waiting.what, waiting.started.filter(|_| waiting.direct)) else {
+        return Course::Executed; // As it began.
+    };
+    while !waiting.executed_only
+        && let Some((remote, offset)) = what.part_of(waiting.sent, link.longest_access())
+    {
+        let (What::Write(work) | What::Read(work)) = what else { return Course::Executed };
+        let local = work.local.slice(offset as usize, remote.len as usize);
+        match link.post_access(what.changes(), &remote, &local, access) {
+            Ok(()) => {
+                core.accesses[access as usize].left += 1;
+                waiting.sent += 1;
+            }
+            Err(Unposted::Full | Unposted::Broken) => return Course::Waits,
+            Err(Unposted::Unreachable) => waiting.executed_only = true,
+        }
+    }
+    if !waiting.executed_only {
+        core.access_step(access, Ok(()));
+        return Course::Posted;
+    }
+    // What was posted ends first, one way or another.
+    if core.accesses[access as usize].left > 1 {
+        return Course::Waits;
+    }
+    core.access_ended(access);
+    waiting.begin_anew();
+    if core.peers.get(slot).direct > 0 { Course::Waits } else { Course::Executed }
+}
+
+/// Begins an access, if it is one for RDMA and its turn has come.
+fn begin(link: &mut VerbsLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Course {
+    let (what, peer) = (waiting.what, core.peers.get_mut(slot));
+    let reached = !waiting.executed_only
+        && is_plain(&what, peer.counts)
+        && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
+    if !reached {
+        peer.impatience = 0;
+        return if peer.direct > 0 { Course::Waits } else { Course::Executed };
+    }
+    if peer.executed > 0 {
+        peer.impatience += 1;
+        return if peer.impatience > PATIENCE { Course::Waits } else { Course::Executed };
+    }
+    (peer.impatience, peer.direct) = (0, peer.direct + 1);
+    peer.long_writes += u32::from(what.changes());
+    core.peers.started(slot);
+    let access = Execution { direct: true, long: what.changes(), ..Execution::new(slot, notify, &what) };
+    (waiting.started, waiting.direct) = (Some(core.accesses.insert(access) as u32), true);
+    Course::Posted
+}
+
+/// Whether nobody at the target need be told of an access, or do it.
+fn is_plain(what: &What, counted: Counts) -> bool {
+    let some = |piece: &crate::memory::region::RemoteMemory| piece.len > 0;
+    !matches!(what, What::Atomic(_))
+        && what.data().is_none()
+        && !counted.intersects(what.counts() - Counts::REGION)
+        && what.pieces().iter().all(some)
+}
+
+impl Core {
+    /// All of an access was posted: what it is, if it comes back.
+    pub(in super::super) fn keep_waiting(&mut self, waiting: Box<Waiting>) {
+        if let Some(access) = waiting.started.and_then(|id| self.accesses.get_mut(id as usize)) {
+            access.again = Some(waiting);
+        }
+    }
+
+    /// An access by RDMA could not be ended; of several the one that began last comes back first.
+    pub(in super::super) fn give_back(&mut self, from: Connection, id: u32) {
+        if self.accesses.get(id as usize).is_none_or(|access| access.to != from || !access.direct) {
+            return;
+        }
+        let Execution { notify, again, _copy, .. } = self.access_ended(id);
+        let pending = &mut self.peers.get_mut(from).pending;
+        if let Some(mut waiting) = again {
+            waiting.begin_anew();
+            return pending.push_front(Pending { work: Work::Access(waiting), notify, _copy });
+        }
+        // Not all of it was posted: it is still there.
+        if let Some(Pending { work: Work::Access(waiting), .. }) = pending.front_mut()
+            && waiting.started == Some(id)
+        {
+            waiting.begin_anew();
+        }
+    }
+}

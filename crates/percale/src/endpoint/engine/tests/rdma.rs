@@ -1,0 +1,332 @@
+//! Accesses by RDMA, on a device if there is one; else each test says why it was skipped.
+
+#![expect(unsafe_code, reason = "posts accesses of several pieces by the raw face; each block states its own reason")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::pairs::connected;
+use super::*;
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::safe::{Cause, OperationError};
+use crate::memory::region::{Access, Region, RemoteMemory};
+use crate::transport::any::AnyLink;
+use crate::transport::verbs::{Registers, VerbsRegistrar};
+use crate::wire::head::{Flags, Kind};
+
+const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+const LEN: usize = 256 << 10;
+
+/// How the first reaches regions of the second.
+fn how(a: &Station, b: &Station) -> String {
+    let slot = a.slot(b);
+    a.engine(|engine| match &engine.links[slot as usize] {
+        Some(AnyLink::Verbs(link)) => link.describe(),
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Accesses of a region go by RDMA from here on.
+fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
+    let part = region.remote().slice(0..8);
+    let posted = |a: &Station| {
+        let text = how(a, b);
+        let words: Vec<_> = text.split(' ').collect();
+        let at = words.iter().rposition(|word| *word == "accesses").unwrap();
+        words[at - 1].parse().unwrap_or(0_u64)
+    };
+    let before = posted(a);
+    until(&[a, b], || {
+        let read = a.endpoint.read(peer, part, vec![0; 8]).start().unwrap();
+        until(&[a, b], || read.is_ready().then_some(()));
+        read.wait().unwrap();
+        (posted(a) > before).then_some(())
+    });
+}
+
+fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
+    match result {
+        Err(OperationError { cause: Cause::Completion(entry), .. }) => entry.error,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it should have failed"),
+    }
+}
+
+fn read(a: &Station, peer: PeerAddress, part: RemoteMemory) -> Vec<u8> {
+    let read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
+    read.wait_for(Duration::from_secs(30)).unwrap().into_vec()
+}
+
+fn write(a: &Station, peer: PeerAddress, part: RemoteMemory, byte: u8) -> Result<crate::Buffer, OperationError> {
+    a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap().wait_for(Duration::from_secs(30))
+}
+
+fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read(0, &mut bytes);
+    bytes
+}
+
+#[test]
+fn rma_012_regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
+    let Some((a, b, peer)) = connected() else { return };
+    let mut allocation = b.domain.allocate(LEN).unwrap();
+    allocation.write(0, &[7; LEN]);
+    for memory in [crate::Buffer::from(vec![7; LEN]), crate::Buffer::from(allocation)] {
+        let base = u64::MAX - LEN as u64 + 1;
+        let region = b.domain.registration(ALL).base(base).own(memory).unwrap();
+        reach(&a, &b, peer, &region);
+        // From here on only the first makes progress.
+        for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, LEN as u64]) {
+            let part = region.remote().slice(LEN as u64 - len..LEN as u64);
+            write(&a, peer, part, number).unwrap();
+            assert_eq!(bytes_of(&region)[LEN - len as usize..], vec![number; len as usize]);
+            assert_eq!(read(&a, peer, part), vec![number; len as usize]);
+        }
+        region.close().unwrap();
+    }
+}
+
+#[test]
+fn rma_004_several_pieces_of_several_regions_are_one_access_by_rdma() {
+    let Some((a, b, peer)) = connected() else { return };
+    let regions = [0, 1].map(|number| b.domain.register(vec![number; LEN], ALL).unwrap());
+    regions.iter().for_each(|region| reach(&a, &b, peer, region));
+    let pieces = [
+        regions[1].remote().slice(10..5010),
+        regions[0].remote().slice(0..1),
+        regions[1].remote().slice(0..10),
+        regions[0].remote().slice(1..100_000),
+    ];
+    let all = crate::RemotePieces::new(&pieces).unwrap();
+    let mut room = vec![9_u8; all.len() as usize];
+    // SAFETY: the bytes outlive the operation, which is waited for; nobody else touches them meanwhile.
+    let local = unsafe { crate::Segment::new(room.as_mut_ptr(), room.len()) };
+    let segments = crate::Segments::new(&[local.slice(0, 7000), local.slice(7000, 1), local.slice(7001, usize::MAX)]);
+    let work = crate::RmaWork {
+        peer,
+        local: segments.unwrap(),
+        remote: all,
+        data: None,
+        context: 5,
+        flags: crate::OpFlags::COMPLETION,
+    };
+    // SAFETY: as above.
+    unsafe { a.endpoint.post_read(&work) }.unwrap();
+    let entry = until(&[&a], || {
+        let mut entries = [crate::Entry::default(); 1];
+        a.endpoint.poll(&mut entries).ok().filter(|count| *count == 1).map(|_| entries[0])
+    });
+    assert_eq!((entry.context, entry.len), (5, all.len()));
+    let expected = [&[1; 5000][..], &[0; 1], &[1; 10], &[0; 99_999]].concat();
+    assert!(room == expected, "what was read");
+}
+
+#[test]
+fn rev_001_mr_068_a_late_access_is_refused_and_others_are_made() {
+    let Some((a, b, peer)) = connected() else { return };
+    let other = b.domain.register(vec![0; LEN], ALL).unwrap();
+    for round in 1..=5 {
+        let region = b.domain.registration(ALL).key(77).own(vec![round; LEN]).unwrap();
+        let name = region.remote();
+        reach(&a, &b, peer, &other);
+        reach(&a, &b, peer, &region);
+        // Nobody tells the first.
+        let memory = region.close().unwrap().into_vec();
+        let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
+        let late: Vec<_> = [8, 5000, LEN as u64]
+            .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
+            .into();
+        let unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
+        let after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
+        until(&[&a, &b], || (after.is_ready() && unread.is_ready()).then_some(()));
+        before.wait().unwrap();
+        after.wait().unwrap();
+        late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
+        let error = unread.wait().unwrap_err();
+        assert_eq!(error.buffer.unwrap().into_vec(), vec![99; LEN], "something was disclosed");
+        assert_eq!(bytes_of(&other)[..100_008], vec![round; 100_008]);
+        assert_eq!(memory, vec![round; LEN], "a late write");
+    }
+    // Another region under the same key, and the same memory under another one: late accesses find neither.
+    let again = b.domain.registration(ALL).key(77).own(vec![1; LEN]).unwrap();
+    reach(&a, &b, peer, &again);
+    let memory = again.close().unwrap();
+    let elsewhere = b.domain.registration(ALL).key(78).own(memory).unwrap();
+    let write = a.endpoint.write(peer, vec![99; 8], RemoteMemory { key: 77, address: 0, len: 8 }).start().unwrap();
+    reach(&a, &b, peer, &elsewhere);
+    assert_eq!(code(write.wait()), ErrorCode::KeyRejected);
+    assert_eq!(bytes_of(&elsewhere), vec![1; LEN]);
+}
+
+#[test]
+fn rev_001_nothing_is_written_by_rdma_after_a_region_is_closed() {
+    let Some((mut a, b, peer)) = connected() else { return };
+    for round in 1..=20 {
+        let region = b.domain.registration(ALL).key(5).own(vec![0; LEN]).unwrap();
+        reach(&a, &b, peer, &region);
+        let (name, over) = (region.remote(), Arc::new(AtomicBool::new(false)));
+        let storming = Arc::clone(&over);
+        let storm = std::thread::spawn(move || {
+            let refused = storm(&a, peer, name, round, &storming);
+            (a, refused)
+        });
+        // Nobody makes progress here: all is written by RDMA.
+        let begun = Instant::now();
+        let mut byte = [0];
+        while begun.elapsed() < Duration::from_millis(round.into()) || byte[0] != round {
+            assert!(begun.elapsed() < Duration::from_secs(30) && !storm.is_finished(), "nothing is written");
+            region.read(LEN - 1, &mut byte);
+        }
+        let memory = region.close().unwrap().into_vec();
+        let copy = memory.clone();
+        over.store(true, Ordering::Relaxed);
+        until(&[&b], || storm.is_finished().then_some(()));
+        let refused;
+        (a, refused) = storm.join().unwrap();
+        assert!(refused > 0 && memory == copy, "written after it was closed");
+    }
+}
+
+/// Writes without pause until it is over and something was refused; how much was.
+fn storm(a: &Station, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &AtomicBool) -> u32 {
+    let mut refused = 0;
+    while !over.load(Ordering::Relaxed) || refused == 0 {
+        let parts = [8, 4096, 9000, LEN as u64].map(|len| name.slice(LEN as u64 - len..LEN as u64));
+        let writes = parts.map(|part| a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap());
+        for result in writes.map(|write| write.wait()) {
+            if result.is_err() {
+                assert_eq!(code(result), ErrorCode::KeyRejected);
+                refused += 1;
+            }
+        }
+    }
+    refused
+}
+
+#[test]
+fn rma_005_accesses_by_both_ways_keep_their_order() {
+    let Some((a, b, peer)) = connected() else { return };
+    let region = b.domain.register(vec![0; LEN], ALL).unwrap();
+    reach(&a, &b, peer, &region);
+    let word = region.remote().slice(64..72);
+    for round in 0..50_u64 {
+        let store = |value: u64| a.endpoint.write(peer, value.to_ne_bytes().to_vec(), word).start().unwrap();
+        let first = store(round);
+        let seen = a.endpoint.read(peer, region.remote().slice(0..100_000), vec![0; 100_000]).start().unwrap();
+        let second = store(round + 1000);
+        let added = a.endpoint.fetch_add(peer, word, 1_u64).start().unwrap();
+        let third = a.endpoint.read(peer, word, vec![0; 8]).start().unwrap();
+        let last = store(7);
+        until(&[&a, &b], || last.is_ready().then_some(()));
+        for write in [first, second, last] {
+            write.wait().unwrap();
+        }
+        let value = |bytes: &[u8]| u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(value(&seen.wait().unwrap().into_vec()[64..]), round);
+        assert_eq!(added.wait().unwrap(), round + 1000);
+        assert_eq!(value(&third.wait().unwrap().into_vec()), round + 1001);
+        assert_eq!(bytes_of(&region)[64..72], 7_u64.to_ne_bytes());
+    }
+}
+
+#[test]
+fn rma_006_a_message_comes_after_the_writes_by_rdma_before_it() {
+    let Some((a, b, peer)) = connected() else { return };
+    let region = b.domain.register(vec![0; 4 << 20], ALL).unwrap();
+    reach(&a, &b, peer, &region);
+    for round in 1..=20 {
+        let receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
+        let write = a.endpoint.write(peer, vec![round; 4 << 20], region.remote()).start().unwrap();
+        let send = a.endpoint.send(peer, vec![round; 8]).start().unwrap();
+        until(&[&a, &b], || receive.is_ready().then_some(()));
+        assert!(bytes_of(&region) == vec![round; 4 << 20], "round {round}");
+        receive.wait().unwrap();
+        until(&[&a, &b], || (send.is_ready() && write.is_ready()).then_some(()));
+        send.wait().unwrap();
+        write.wait().unwrap();
+    }
+}
+
+#[test]
+fn flt_001_a_queue_pair_for_accesses_in_error_ends_the_connection() {
+    let Some((a, b, peer)) = connected() else { return };
+    let region = b.domain.register(vec![0; LEN], ALL).unwrap();
+    reach(&a, &b, peer, &region);
+    let slot = a.slot(&b);
+    a.engine(|engine| match &engine.links[slot as usize] {
+        Some(AnyLink::Verbs(link)) => link.fail_accesses(),
+        other => panic!("{other:?}"),
+    });
+    // Whether it was made nobody knows.
+    let write = write(&a, peer, region.remote(), 1);
+    assert_eq!(code(write), ErrorCode::PeerDied);
+    assert!(a.ended().is_some());
+    until(&[&b], || b.ended());
+    let peer = connect(&a, &b);
+    reach(&a, &b, peer, &region);
+}
+
+/// No registration cache.
+#[derive(Debug)]
+struct NoCache;
+
+impl Registers for NoCache {
+    fn cache(&self, _: VerbsRegistrar) -> Option<&pindown::Cache<VerbsRegistrar>> {
+        None
+    }
+}
+
+#[test]
+fn rma_001_rma_005_what_cannot_be_registered_travels_in_frames() {
+    let Some((a, b, _)) = connected() else { return };
+    drop(a);
+    let a = Station::new("verbs");
+    a.engine(|engine| engine.core.pins = Arc::new(NoCache));
+    let peer = connect(&a, &b);
+    let region = b.domain.register(vec![0; LEN], ALL).unwrap();
+    reach(&a, &b, peer, &region);
+    // Short ones go by RDMA, long ones not; they overlap.
+    let writes: Vec<_> = (1..=60_u8)
+        .map(|number| {
+            let len = [8, 4096, 4097, 100_000][usize::from(number) % 4];
+            a.endpoint.write(peer, vec![number; len], region.remote().slice(0..len as u64)).start().unwrap()
+        })
+        .collect();
+    until(&[&a, &b], || writes.iter().all(|write| write.is_ready()).then_some(()));
+    writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
+    let expected = [&[60; 8][..], &[59; 99_992]].concat();
+    let expected = [&expected[..], &vec![0; LEN - 100_000]].concat();
+    assert!(bytes_of(&region) == expected, "in another order");
+    let read = a.endpoint.read(peer, region.remote(), vec![0; LEN]).start().unwrap();
+    until(&[&a, &b], || read.is_ready().then_some(()));
+    assert!(read.wait().unwrap().into_vec() == expected);
+}
+
+#[test]
+fn flt_007_whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
+    let Some((a, b, _)) = connected() else { return };
+    let region = b.domain.register(vec![5; LEN], ALL).unwrap();
+    let key = region.key();
+    let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
+    let mut bad = vec![
+        (Head { flags: Flags::empty(), ..good(Kind::Locate) }, vec![]),
+        (Head { data: key, id: 1, ..good(Kind::Locate) }, vec![]),
+        (Head { id: 1, ..good(Kind::Located) }, vec![0; 40]),
+        (Head { id: 1, ..good(Kind::Revoked) }, vec![]),
+        (Head { id: 1, tag: 1, ..good(Kind::Revoked) }, vec![]),
+        (Head { id: 1, tag: 2, ..good(Kind::Revoked) }, vec![]),
+        (Head { id: 1, ..good(Kind::QueuePair) }, vec![0; 32]),
+        (Head { id: 2, ..good(Kind::QueuePair) }, vec![0; 32]),
+        (good(Kind::QueuePair), vec![]),
+        (good(Kind::QueuePair), vec![1; 31]),
+    ];
+    bad.extend((0..16).map(|at| (good(Kind::QueuePair), vec![0x11 * at; 32])));
+    for (head, payload) in bad {
+        a.forge(&b, &head, &payload);
+        until(&[&b], || b.ended());
+        until(&[&a, &b], || a.ended());
+        connect(&a, &b);
+    }
+    assert_eq!(bytes_of(&region), vec![5; LEN]);
+}

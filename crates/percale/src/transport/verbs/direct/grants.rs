@@ -1,0 +1,126 @@
+//! What an initiator knows of a target's regions, by key.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::wire::located::{Grant, Located};
+
+/// Keys that are known at a time.
+const KEYS: usize = 64 << 10;
+/// Questions that may be under way.
+const ASKED: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Asked,
+    Granted(Grant),
+    /// The target makes each access itself.
+    Executed,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    known: HashMap<u64, Known>,
+    /// Questions under way: number and key.
+    asked: Vec<(u32, u64)>,
+    next: u32,
+    /// The grant that was looked up last.
+    last: Option<(u64, Grant)>,
+}
+
+impl Grants {
+    /// The grant for a key; else, if the target is to be asked, the question's number.
+    pub(super) fn find(&mut self, key: u64, may_ask: bool) -> Result<Grant, Option<u32>> {
+        if let Some((last, grant)) = self.last
+            && last == key
+        {
+            return Ok(grant);
+        }
+        if let Some(known) = self.known.get(&key) {
+            let Known::Granted(grant) = *known else { return Err(None) };
+            self.last = Some((key, grant));
+            return Ok(grant);
+        }
+        if !may_ask || self.asked.len() >= ASKED {
+            return Err(None);
+        }
+        if self.known.len() >= KEYS {
+            self.known.retain(|_, known| !matches!(known, Known::Executed));
+            if self.known.len() >= KEYS {
+                return Err(None);
+            }
+        }
+        self.next = self.next.wrapping_add(1);
+        self.asked.push((self.next, key));
+        self.known.insert(key, Known::Asked);
+        Err(Some(self.next))
+    }
+
+    /// Notes an answer.
+    ///
+    /// # Errors
+    /// If nobody asked.
+    pub(super) fn learn(&mut self, question: u32, located: &Located) -> Result<(), &'static str> {
+        let asked = self.asked.iter().position(|(number, _)| *number == question);
+        let (_, key) = self.asked.swap_remove(asked.ok_or("an answer about a region that nobody asked for")?);
+        match located {
+            Located::Granted(grant) => drop(self.known.insert(key, Known::Granted(*grant))),
+            Located::Executed => drop(self.known.insert(key, Known::Executed)),
+            Located::Unknown => drop(self.known.remove(&key)),
+        }
+        Ok(())
+    }
+
+    /// A grant, by the target's number, is gone: the key may be asked about anew.
+    pub(super) fn forget(&mut self, key: u64, number: u32) {
+        if let Entry::Occupied(known) = self.known.entry(key)
+            && matches!(known.get(), Known::Granted(grant) if grant.number == number)
+        {
+            known.remove();
+            self.last = None;
+        }
+    }
+
+    /// How many grants there are.
+    pub(super) fn granted(&self) -> usize {
+        self.known.values().filter(|known| matches!(known, Known::Granted(_))).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn grant(number: u32) -> Grant {
+        Grant { number, reads: true, writes: true, remote_key: number, base: 0, len: 1, address: 0 }
+    }
+
+    #[test]
+    fn a_key_is_asked_about_once_and_again_when_its_grant_is_gone() {
+        let mut grants = Grants::default();
+        assert_eq!(grants.find(7, false), Err(None));
+        assert_eq!(grants.find(7, true), Err(Some(1)));
+        assert_eq!(grants.find(7, true), Err(None), "it was asked");
+        assert!(grants.learn(2, &Located::Executed).is_err());
+        grants.learn(1, &Located::Granted(grant(5))).unwrap();
+        assert!(grants.learn(1, &Located::Executed).is_err(), "it was answered");
+        assert_eq!((grants.find(7, true), grants.find(7, true)), (Ok(grant(5)), Ok(grant(5))));
+        grants.forget(7, 4);
+        assert_eq!(grants.find(7, true), Ok(grant(5)), "another grant went");
+        grants.forget(7, 5);
+        assert_eq!(grants.find(7, true), Err(Some(2)));
+        grants.learn(2, &Located::Unknown).unwrap();
+        assert_eq!(grants.find(7, true), Err(Some(3)), "unknown is not remembered");
+        grants.learn(3, &Located::Executed).unwrap();
+        assert_eq!(grants.find(7, true), Err(None));
+        assert_eq!(grants.granted(), 0);
+    }
+
+    #[test]
+    fn no_more_questions_than_allowed() {
+        let mut grants = Grants::default();
+        let asked = (0..1000).filter(|key| grants.find(*key, true) != Err(None)).count();
+        assert_eq!(asked, ASKED);
+    }
+}

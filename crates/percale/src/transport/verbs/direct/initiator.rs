@@ -1,0 +1,381 @@
+//! An initiator's side of a link: its queue pair for accesses, from being made to its end, and the accesses that go over it.
+
+use std::time::{Duration, Instant};
+
+use zerocopy::FromBytes;
+
+use super::grants::Grants;
+use super::lane::{Flight, Lane, Wanted};
+use super::local::{Local, Pins};
+use super::making::{self, Made, Making};
+use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
+use crate::memory::forked::forked;
+use crate::memory::region::{RemoteMemory, admit};
+use crate::memory::volatile::{Segments, View};
+use crate::transport::verbs::{Wire, abi};
+use crate::transport::{Broken, Connection, Sink};
+use crate::wire::head::{Head, Kind};
+use crate::wire::located::{Grant, LocatedBytes};
+
+/// Bytes of one request at most, whatever the device allows.
+const LONGEST: u64 = 32 << 20;
+/// How long to do without a queue pair after the first one broke; twice as long after the next, and so on.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often that is doubled at most.
+const DOUBLED: u32 = 4;
+/// Accesses over a queue pair after which those that broke before it are forgotten.
+const PROVEN: u64 = 64;
+
+/// How far the queue pair is.
+#[derive(Debug)]
+enum State {
+    /// None; not tried again before that.
+    None(Option<Instant>),
+    /// Ours is being made.
+    Making(Making<Made>),
+    /// The peer was told of it.
+    Offered(Made),
+    /// It is being connected.
+    Connecting(Making<Made>),
+    Up(Lane),
+    /// The first access that failed was refused. When nothing is under way any more, these accesses are given back.
+    Broken(Lane, Vec<u32>),
+    /// The peer wants none.
+    Off(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Initiator {
+    state: State,
+    /// What the queue pair is made with, once one was asked for.
+    wire: Option<WireParts>,
+    grants: Grants,
+    local: Local,
+    /// The number of the next request.
+    next: u64,
+    /// That of the first one over this queue pair.
+    first: u64,
+    /// Queue pairs that broke since one proved to be good.
+    broken: u32,
+    /// The device took no request, though there was room.
+    is_dead: bool,
+    /// Grants that are gone: key, the target's number, and the first request that was posted after that was told.
+    gone: Vec<(u64, u32, u64)>,
+}
+
+impl Initiator {
+    pub(super) fn new(pins: &Pins) -> Self {
+        Self {
+            state: State::None(None),
+            wire: None,
+            grants: Grants::default(),
+            local: Local::new(pins),
+            next: 0,
+            first: 0,
+            broken: 0,
+            is_dead: false,
+            gone: Vec::new(),
+        }
+    }
+
+    /// Whether an access to this memory can be posted. If the target was never asked, it is.
+    pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool, owed: &mut Owed) -> bool {
+        if let State::None(pause) = self.state {
+            if pause.is_none_or(|until| Instant::now() >= until) {
+                let (parts, wire) = (wire.clone(), wire.clone());
+                self.wire = Some(parts);
+                self.state = State::Making(Making::start(move || making::initiators(&wire)));
+            }
+            return false;
+        }
+        let up = matches!(self.state, State::Up(_));
+        match self.grants.find(remote.key, up) {
+            Ok(grant) => up && offset(&grant, remote, writes).is_some(),
+            Err(question) => {
+                if let Some(id) = question {
+                    owed.push(Head { kind: Kind::Locate, data: remote.key, id, ..Head::default() }, &[]);
+                }
+                false
+            }
+        }
+    }
+
+    /// Bytes of one request at most.
+    pub(super) fn longest(&self) -> u64 {
+        let port = self.wire.as_ref().map_or(0, |wire| wire.adapter.longest());
+        LONGEST.min(port.into()).max(1)
+    }
+
+    /// Posts an access of at least one byte.
+    pub(super) fn post(
+        &mut self,
+        writes: bool,
+        remote: &RemoteMemory,
+        local: &Segments,
+        token: u32,
+    ) -> Result<(), Unposted> {
+        let (State::Up(lane), Some(wire)) = (&mut self.state, &self.wire) else { return Err(Unposted::Unreachable) };
+        let grant = self.grants.find(remote.key, false).map_err(|_| Unposted::Unreachable)?;
+        let offset = offset(&grant, remote, writes).ok_or(Unposted::Unreachable)?;
+        // The grant's own range fits 64 bits, and this lies in it.
+        let address = grant.address.wrapping_add(offset);
+        let wanted = Wanted { writes, key: remote.key, grant: &grant, address, local, token };
+        let posted = lane.post(self.next, &wanted, &mut self.local, &wire.adapter);
+        self.is_dead |= posted == Err(Unposted::Broken);
+        posted?;
+        self.next += 1;
+        if self.next - self.first == PROVEN {
+            self.broken = 0;
+        }
+        Ok(())
+    }
+
+    /// An access was refused: the queue pair takes no more.
+    fn failed(&mut self, token: u32) {
+        if let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None)) {
+            lane.fail();
+            self.state = State::Broken(lane, vec![token]);
+        }
+    }
+
+    /// Takes what has completed. Whether anything had.
+    ///
+    /// # Errors
+    /// If the connection cannot go on: nobody knows what was done.
+    pub(super) fn completions(
+        &mut self,
+        me: Connection,
+        wire: &mut Wire,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Broken> {
+        if self.is_dead {
+            return Err(Broken::Died("its device takes no accesses".into()));
+        }
+        if wire.accesses().is_empty() {
+            return Ok(false);
+        }
+        let mut all = std::mem::take(wire.accesses());
+        for &(number, status) in &all {
+            self.completed(number, status, wire, me, sink)?;
+        }
+        all.clear();
+        *wire.accesses() = all;
+        Ok(true)
+    }
+
+    fn completed(
+        &mut self,
+        number: u64,
+        status: i32,
+        wire: &Wire,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<(), Broken> {
+        let (State::Up(lane) | State::Broken(lane, _)) = &mut self.state else { return Ok(()) };
+        match lane.flights.front() {
+            Some(first) if first.number == number => {}
+            // Of a queue pair that is gone.
+            _ if number < self.first => return Ok(()),
+            _ => return Err(Broken::Protocol("the device completed an access that was not under way".into())),
+        }
+        let Some(flight) = lane.over(status == 0, &self.local) else { return Ok(()) };
+        if status == 0 {
+            sink.assisted(me, flight.token, Ok(()));
+            return Ok(());
+        }
+        if let State::Broken(_, back) = &mut self.state {
+            back.push(flight.token);
+            return Ok(());
+        }
+        if is_refused(status) || is_unanswered(status) && self.is_gone(&flight) {
+            // What is refused will be asked about anew.
+            self.grants.forget(flight.grant.0, flight.grant.1);
+            self.failed(flight.token);
+            return Ok(());
+        }
+        let why = wire.explain(status);
+        Err(match is_unanswered(status) {
+            true => Broken::Timeout(format!("its device did not answer: {why}")),
+            false => Broken::Died(format!("an access failed: {why}")),
+        })
+    }
+
+    /// Whether the target has said that the grant is gone under which an access was made.
+    fn is_gone(&self, flight: &Flight) -> bool {
+        self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
+    }
+
+    /// If the queue pair broke, and nothing is under way any more: gives back what was not done, the last posted first. Whether it did so.
+    pub(super) fn give_back(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
+        if !matches!(&self.state, State::Broken(lane, _) if lane.flights.is_empty()) {
+            return false;
+        }
+        let pause = PAUSE * (1 << self.broken.min(DOUBLED));
+        self.broken += 1;
+        let none = State::None(Some(Instant::now() + pause));
+        let State::Broken(lane, mut back) = std::mem::replace(&mut self.state, none) else { return false };
+        making::end(lane);
+        // The parts of an access were posted one behind the other.
+        back.dedup();
+        for token in back.into_iter().rev() {
+            sink.undone(me, token);
+        }
+        true
+    }
+
+    /// Goes on with what is being made, and says which grants are forgotten. Whether anything happened.
+    pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
+        let any = self.answer_gone(owed);
+        let (State::Making(making) | State::Connecting(making)) = &self.state else { return any };
+        let Some(result) = making.result() else { return any };
+        let is_first = matches!(self.state, State::Making(_));
+        self.state = match result {
+            Ok(made) if is_first => {
+                owed.offer(ASKS, &Ok(made.ours));
+                State::Offered(made)
+            }
+            Ok(made) => {
+                self.first = self.next;
+                State::Up(Lane::new(made.pair))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no queue pair for accesses: peers' processors execute them");
+                self.again()
+            }
+        };
+        true
+    }
+
+    /// None now, another later.
+    fn again(&mut self) -> State {
+        let pause = PAUSE * (1 << self.broken.min(DOUBLED));
+        self.broken += 1;
+        State::None(Some(Instant::now() + pause))
+    }
+
+    /// The peer has its end, or none.
+    pub(super) fn answered(&mut self, wire: &WireParts, offered: Offered) -> Result<(), &'static str> {
+        match std::mem::replace(&mut self.state, State::None(None)) {
+            State::Offered(made) => {
+                self.state = match offered {
+                    Ok(peer) => {
+                        let wire = wire.clone();
+                        State::Connecting(Making::start(move || making::connect(&wire, made, &peer)))
+                    }
+                    Err(errno) => {
+                        making::end(made);
+                        let error = std::io::Error::from_raw_os_error(errno.cast_signed());
+                        tracing::debug!(%error, "the peer has no queue pair for accesses");
+                        if errno == libc::EPERM.cast_unsigned() {
+                            State::Off("the peer executes all accesses".to_owned())
+                        } else {
+                            self.again()
+                        }
+                    }
+                };
+                Ok(())
+            }
+            other => {
+                self.state = other;
+                Err("the other end of a queue pair that was not offered")
+            }
+        }
+    }
+
+    /// The target says where a region lies.
+    pub(super) fn located(&mut self, question: u32, payload: View<'_>) -> Result<(), &'static str> {
+        let mut bytes = [0; size_of::<LocatedBytes>()];
+        let whole = payload.len() == bytes.len() && payload.read_into(&mut bytes) == bytes.len();
+        let read = LocatedBytes::read_from_bytes(&bytes).ok().filter(|_| whole);
+        let located = read.and_then(|read| read.parse()).ok_or("a region that lies nowhere")?;
+        self.grants.learn(question, &located)
+    }
+
+    /// A grant is gone.
+    pub(super) fn revoked(&mut self, number: u32, key: u64) -> Result<(), &'static str> {
+        if self.gone.len() >= super::grantee::GRANTS {
+            return Err("more grants are gone than there were");
+        }
+        self.grants.forget(key, number);
+        self.gone.push((key, number, self.next));
+        Ok(())
+    }
+
+    /// Says of the grants that are gone which ones nothing under way names any more.
+    fn answer_gone(&mut self, owed: &mut Owed) -> bool {
+        if self.gone.is_empty() {
+            return false;
+        }
+        let oldest = match &self.state {
+            State::Up(lane) | State::Broken(lane, _) => lane.flights.front().map_or(u64::MAX, |flight| flight.number),
+            _ => u64::MAX,
+        };
+        let before = self.gone.len();
+        self.gone.retain(|&(key, id, posted)| {
+            let over = posted <= oldest;
+            if over {
+                owed.push(Head { kind: Kind::Revoked, tag: FORGOTTEN, data: key, id, ..Head::default() }, &[]);
+            }
+            !over
+        });
+        self.gone.len() != before
+    }
+
+    /// Whether a queue pair is being made.
+    pub(super) const fn is_making(&self) -> bool {
+        matches!(self.state, State::Making(_) | State::Connecting(_))
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_calm(&self) -> bool {
+        match &self.state {
+            State::Up(lane) => lane.flights.is_empty(),
+            State::Broken(..) => false,
+            _ => true,
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        match &self.state {
+            State::Up(_) => format!("RDMA to {} of its regions, {} accesses", self.grants.granted(), self.next),
+            State::Off(why) => why.clone(),
+            _ => format!("no queue pair for accesses now, {} accesses by RDMA", self.next),
+        }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail(&self) {
+        let State::Up(lane) = &self.state else { panic!("no queue pair for accesses: {:?}", self.state) };
+        lane.fail();
+    }
+}
+
+impl Drop for Initiator {
+    /// The queue pair goes first: then nothing of what was under way uses its memory.
+    fn drop(&mut self) {
+        if let State::Up(lane) | State::Broken(lane, _) = std::mem::replace(&mut self.state, State::None(None)) {
+            let mut flights = lane.into_flights();
+            if forked() {
+                return std::mem::forget(flights); // Its uses are the parent's.
+            }
+            flights.iter_mut().for_each(|flight| self.local.end(&mut flight.uses));
+        }
+    }
+}
+
+/// Whether the peer's device refused a request: then it did all before it and does nothing after it.
+const fn is_refused(status: i32) -> bool {
+    matches!(status, abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR)
+}
+
+/// Whether no answer came. A refusal may have been lost, too: so it is taken for one where the grant is known to be gone.
+const fn is_unanswered(status: i32) -> bool {
+    matches!(status, abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR)
+}
+
+/// Where in a granted region an access begins, if it may be made.
+fn offset(grant: &Grant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
+    let right = if writes { grant.writes } else { grant.reads };
+    admit(right, (grant.base, grant.len), (remote.address, remote.len)).ok()
+}

@@ -1,0 +1,133 @@
+//! The initiator's queue pair, and what was posted there.
+//!
+//! Requests complete in the order in which they were posted. What is short goes through a slot of the pair's own buffers, one for each
+//! request that may be under way; what is longer from or to the operation's memory, which is registered meanwhile.
+//!
+//! **Order.** The device does requests in order, but for one case: a write may overtake a read that was posted before it. So a
+//! write that is posted while reads are under way is fenced.
+
+#![expect(unsafe_code, reason = "has the device read and write memory of operations; the block states its reason")]
+
+use std::collections::VecDeque;
+
+use super::super::abi::Sge;
+use super::super::pair::RemoteAccess;
+use super::super::wire::access_id;
+use super::super::{Adapter, QueuePair};
+use super::Unposted;
+use super::local::{Local, Uses};
+use crate::memory::volatile::{IOV_LIMIT, Segments};
+use crate::wire::located::Grant;
+
+/// Requests that may be under way.
+pub(super) const DEPTH: usize = 32;
+/// Bytes that are worth copying rather than registering.
+pub(super) const SLOT: usize = 4 << 10;
+
+/// An access under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) number: u64,
+    /// What the engine calls it.
+    pub(super) token: u32,
+    /// Under which key, and by which grant of it.
+    pub(super) grant: (u64, u32),
+    reads: bool,
+    /// Where its slot's bytes go.
+    into: Option<Segments>,
+    pub(super) uses: Uses,
+}
+
+/// One access, or a part of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) writes: bool,
+    pub(super) key: u64,
+    pub(super) grant: &'a Grant,
+    /// Of the first byte, as the device names it.
+    pub(super) address: u64,
+    pub(super) local: &'a Segments,
+    pub(super) token: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pair: QueuePair,
+    pub(super) flights: VecDeque<Flight>,
+    /// Reads among them.
+    reads: usize,
+}
+
+impl Lane {
+    pub(super) const fn new(pair: QueuePair) -> Self {
+        Self { pair, flights: VecDeque::new(), reads: 0 }
+    }
+
+    /// Posts an access under this number, which is the next one.
+    pub(super) fn post(
+        &mut self,
+        number: u64,
+        wanted: &Wanted<'_>,
+        local: &mut Local,
+        adapter: &Adapter,
+    ) -> Result<(), Unposted> {
+        let &Wanted { writes, key, grant, address, local: memory, token } = wanted;
+        if self.flights.len() >= DEPTH {
+            return Err(Unposted::Full);
+        }
+        let mut parts = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
+        let (slot, len) = ((number % DEPTH as u64) as usize * SLOT, memory.len());
+        let (uses, count) = if len <= SLOT {
+            parts[0] = self.pair.buffers().part(slot, len).ok_or(Unposted::Unreachable)?;
+            if writes {
+                self.pair.buffers().gather(memory, 0, slot, len);
+            }
+            (Uses::default(), 1)
+        } else {
+            let uses = local.register(adapter, memory, !writes, &mut parts).ok_or(Unposted::Unreachable)?;
+            (uses, memory.as_slice().len())
+        };
+        let into = (!writes && len <= SLOT).then_some(*memory);
+        let flight = Flight { number, token, grant: (key, grant.number), reads: !writes, into, uses };
+        let fenced = writes && self.reads > 0;
+        let access = RemoteAccess { id: access_id(number), writes, to: (address, grant.remote_key), fenced };
+        // SAFETY: the parts are a slot that no request under way has, or an operation's memory, lent until the operation completes,
+        // which it does when this request is over, or its queue pair; and registered until then, too.
+        if let Err(error) = unsafe { self.pair.post_remote(&access, &mut parts[..count]) } {
+            tracing::debug!(%error, "an access cannot be posted");
+            let mut flight = flight;
+            local.end(&mut flight.uses);
+            return Err(Unposted::Broken);
+        }
+        self.reads += usize::from(flight.reads);
+        self.flights.push_back(flight);
+        Ok(())
+    }
+
+    /// The first access under way is over: its bytes are put in place, if it brought any.
+    pub(super) fn over(&mut self, done: bool, local: &Local) -> Option<Flight> {
+        let mut flight = self.flights.pop_front()?;
+        self.reads -= usize::from(flight.reads);
+        if done && let Some(into) = &flight.into {
+            let slot = (flight.number % DEPTH as u64) as usize * SLOT;
+            self.pair.buffers().view(slot, into.len()).copy_into(into, 0);
+        }
+        local.end(&mut flight.uses);
+        Some(flight)
+    }
+
+    /// Ends the queue pair; what was under way when it ended.
+    pub(super) fn into_flights(self) -> VecDeque<Flight> {
+        let Self { pair, flights, .. } = self;
+        drop(pair);
+        flights
+    }
+
+    /// Makes everything under way complete, in error if it has not been done.
+    pub(super) fn fail(&self) {
+        if let Err(error) = self.pair.fail() {
+            tracing::debug!(%error, "a queue pair for accesses does not go into error");
+        }
+    }
+}

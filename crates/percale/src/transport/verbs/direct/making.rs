@@ -1,0 +1,94 @@
+//! Queue pairs being made: by threads of their own, as a device takes milliseconds for one, and where a peer's port is not found the
+//! kernel looks for it for a second.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+
+use super::super::region::{MemoryRegion, Rights};
+use super::super::{End, PairSize, ProtectionDomain, QueuePair};
+use super::lane::{DEPTH, SLOT};
+use super::{Offered, WireParts};
+use crate::memory::volatile::IOV_LIMIT;
+use crate::transport::connect::background::step_back;
+use crate::transport::verbs::errno_of;
+
+/// Reads that may be under way at a time: every device for reliable connections has room for so many.
+const READS: u8 = 4;
+
+/// Something being made.
+#[derive(Debug)]
+pub(super) struct Making<T>(Receiver<io::Result<T>>);
+
+impl<T: Send + 'static> Making<T> {
+    /// Begins.
+    pub(super) fn start(make: impl FnOnce() -> io::Result<T> + Send + 'static) -> Self {
+        let (made, result) = sync_channel(1);
+        let work = move || {
+            step_back();
+            // If nobody wants it any more it ends here.
+            drop(made.send(make()));
+        };
+        if let Err(error) = std::thread::Builder::new().name("percale-pairs".to_owned()).spawn(work) {
+            tracing::warn!(%error, "no thread for a queue pair");
+        }
+        Self(result)
+    }
+
+    /// What came of it, once.
+    pub(super) fn result(&self) -> Option<io::Result<T>> {
+        match self.0.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(io::ErrorKind::OutOfMemory.into())),
+        }
+    }
+}
+
+/// Ends something without waiting for it.
+pub(super) fn end(what: impl Send + 'static) {
+    drop(Making::start(move || {
+        drop(what);
+        Ok(())
+    }));
+}
+
+/// A queue pair, and how its peer is to name it.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) pair: QueuePair,
+    pub(super) ours: End,
+}
+
+/// One for accesses of ours, with room for them in its buffers.
+pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
+    let buffers = MemoryRegion::new(wire.adapter.domain(), DEPTH * SLOT, Rights::LOCAL_WRITE)?;
+    let size = PairSize { sends: DEPTH as u32, receives: 1, inline: 0, pieces: IOV_LIMIT as u32 };
+    make(wire, &buffers, size, Rights::empty())
+}
+
+/// The other end of a peer's, in this protection domain, through which it reaches what is registered there.
+pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
+    let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
+    let size = PairSize { sends: 1, receives: 1, inline: 0, pieces: 1 };
+    let made = make(wire, &none, size, Rights::REMOTE_READ | Rights::REMOTE_WRITE)?;
+    connect(wire, made, peer)
+}
+
+fn make(wire: &WireParts, buffers: &Arc<MemoryRegion>, size: PairSize, rights: Rights) -> io::Result<Made> {
+    let pair = QueuePair::new(&wire.queue, buffers, size)?;
+    pair.prepare(wire.adapter.path(), rights)?;
+    let ours = wire.adapter.end(pair.number())?;
+    Ok(Made { pair, ours })
+}
+
+/// Connects it.
+pub(super) fn connect(wire: &WireParts, made: Made, peer: &End) -> io::Result<Made> {
+    made.pair.connect_reading(wire.adapter.path(), &made.ours, peer, READS)?;
+    Ok(made)
+}
+
+/// How a queue pair that was made, or not, is offered.
+pub(super) fn offer(ours: &io::Result<End>) -> Offered {
+    ours.as_ref().copied().map_err(|error| errno_of(error).cast_unsigned())
+}

@@ -1,0 +1,104 @@
+//! A target's side of a link: it makes the other end of the peer's queue pair for accesses, and says where regions lie.
+
+use std::io;
+use std::sync::Arc;
+
+use super::grantee::VerbsGrantee;
+use super::making::{self, Made, Making};
+use super::{ANSWERS, GONE, Owed, WireParts};
+use crate::memory::region::{Keys, Via};
+use crate::transport::verbs::{End, ProtectionDomain};
+use crate::wire::head::{Head, Kind};
+use crate::wire::located::{Located, LocatedBytes};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    grantee: Option<Arc<VerbsGrantee>>,
+    making: Option<Making<(Arc<ProtectionDomain>, Made)>>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(grantee) = &self.grantee {
+            grantee.end();
+        }
+    }
+}
+
+impl Target {
+    /// The peer has a queue pair for accesses, and wants another end to it; the former one is over.
+    pub(super) fn asked(
+        &mut self,
+        allowed: bool,
+        wire: &WireParts,
+        peer: End,
+        owed: &mut Owed,
+    ) -> Result<(), &'static str> {
+        if self.making.is_some() {
+            return Err("it asks for a queue pair while one is made for it");
+        }
+        if !allowed {
+            owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
+            return Ok(());
+        }
+        let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
+        let domain = self.grantee.as_ref().map(|grantee| Arc::clone(grantee.domain()));
+        let wire = wire.clone();
+        self.making = Some(Making::start(move || {
+            drop(former);
+            let domain = match domain {
+                Some(domain) => domain,
+                None => ProtectionDomain::new(wire.adapter.domain().context())?,
+            };
+            let made = making::targets(&wire, &domain, &peer)?;
+            Ok((domain, made))
+        }));
+        Ok(())
+    }
+
+    /// Goes on with what is being made, and says which grants are gone. Whether anything happened.
+    pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
+        let mut any = false;
+        if let Some(result) = self.making.as_ref().and_then(Making::result) {
+            self.making = None;
+            owed.offer(ANSWERS, &making::offer(&self.made(result)));
+            any = true;
+        }
+        if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_gone()) {
+            for (id, key) in grantee.take_gone() {
+                owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>) -> io::Result<End> {
+        let (domain, made) =
+            result.inspect_err(|error| tracing::warn!(%error, "no queue pair for a peer's accesses"))?;
+        let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain)));
+        drop(grantee.change_pair(Some(made.pair)));
+        Ok(made.ours)
+    }
+
+    /// Says where a region lies.
+    pub(super) fn locate(&self, keys: Option<&Keys>, via: Via, key: u64) -> LocatedBytes {
+        let region = keys.map(|keys| keys.find(key, via));
+        LocatedBytes::of(&match (region, &self.grantee) {
+            (None, _) | (_, None) => Located::Executed,
+            (Some(Err(_)), _) => Located::Unknown,
+            (Some(Ok(region)), Some(grantee)) => grantee.grant(&region),
+        })
+    }
+
+    /// The peer names a grant no more.
+    pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
+        self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
+    }
+
+    /// Whether a queue pair is being made.
+    pub(super) const fn is_making(&self) -> bool {
+        self.making.is_some()
+    }
+}

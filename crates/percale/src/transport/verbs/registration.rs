@@ -1,0 +1,83 @@
+//! Registrations of memory that others own.
+
+#![expect(unsafe_code, reason = "registers memory that it does not own; each block states its own reason")]
+
+use std::sync::Arc;
+
+use super::abi;
+use super::context::{ProtectionDomain, note};
+use super::error::{Handle, VerbsError};
+use super::region::Rights;
+use crate::memory::forked::forked;
+
+/// A registration; it ends when this is dropped, or by [`end`](Self::end).
+///
+/// What is registered stays the pages that lay at the addresses then, whatever is mapped there later.
+#[derive(Debug)]
+pub struct Registration {
+    ptr: Handle<abi::Mr>,
+    domain: Arc<ProtectionDomain>,
+    ended: bool,
+}
+
+impl Registration {
+    /// Registers what lies at these addresses; the kernel pins what is there, or refuses.
+    ///
+    /// # Errors
+    /// What the device says: ENOMEM mostly means that the limit of locked memory is reached.
+    ///
+    /// # Safety
+    /// The device, and peers that know the key, may read and write the memory until the registration has ended, as far as the rights
+    /// go: no value of a program lies there that does not stand that.
+    pub(super) unsafe fn new(
+        domain: &Arc<ProtectionDomain>,
+        start: *mut u8,
+        len: usize,
+        rights: Rights,
+    ) -> Result<Self, VerbsError> {
+        let library = domain.context().library();
+        // SAFETY: passed on.
+        let ptr = unsafe { (library.ibv_reg_mr)(domain.as_ptr(), start.cast(), len, rights.bits()) };
+        Ok(Self { ptr: Handle::given("ibv_reg_mr", ptr)?, domain: Arc::clone(domain), ended: false })
+    }
+
+    /// The keys, for requests of this process and for peers.
+    #[must_use]
+    pub fn keys(&self) -> (u32, u32) {
+        // SAFETY: the registration lives as long as this, and its keys do not change.
+        let mr = unsafe { &*self.ptr.as_ptr() };
+        (mr.lkey, mr.rkey)
+    }
+
+    /// Ends it: when this returns Ok no access through it is under way, and none will be.
+    ///
+    /// # Errors
+    /// What the device says, with the registration, which stands then.
+    pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
+        match self.deregister() {
+            Ok(()) => {
+                self.ended = true;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// In a forked child nothing is ended: what it names is the parent's.
+    fn deregister(&self) -> Result<(), VerbsError> {
+        if self.ended || forked() {
+            return Ok(());
+        }
+        // SAFETY: it is ended once: it says so from then on.
+        let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.ptr.as_ptr()) };
+        VerbsError::check("ibv_dereg_mr", errno)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Err(error) = self.deregister() {
+            note(error.call, error.errno);
+        }
+    }
+}

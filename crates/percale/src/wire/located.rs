@@ -1,0 +1,159 @@
+//! Where a region lies, as its owner tells a peer that may reach it by RDMA ([`Kind::Located`](super::head::Kind::Located)).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What the owner says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Located {
+    /// The peer's queue pair for accesses reaches it.
+    Granted(Grant),
+    /// The owner makes each access itself.
+    Executed,
+    /// Nothing that is worth to be remembered: it has no region with this key, or cannot grant it just now.
+    Unknown,
+}
+
+/// A region that a peer reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The owner's number for it.
+    pub number: u32,
+    /// The peer may read.
+    pub reads: bool,
+    /// The peer may write.
+    pub writes: bool,
+    /// How the device names it.
+    pub remote_key: u32,
+    /// How peers name the first byte.
+    pub base: u64,
+    /// Bytes: not 0, and neither first byte is so high that the last one's address would not fit 64 bits.
+    pub len: u64,
+    /// Where the first byte lies, for the device.
+    pub address: u64,
+}
+
+/// The same as it travels.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LocatedBytes {
+    status: u8,
+    /// 1: the peer may read; 2: it may write.
+    rights: u8,
+    reserved: U16,
+    number: U32,
+    remote_key: U32,
+    reserved_too: U32,
+    base: U64,
+    len: U64,
+    address: U64,
+}
+
+const GRANTED: u8 = 1;
+const EXECUTED: u8 = 2;
+const UNKNOWN: u8 = 3;
+const READS: u8 = 1;
+const WRITES: u8 = 2;
+
+impl LocatedBytes {
+    /// As it travels.
+    #[must_use]
+    pub fn of(located: &Located) -> Self {
+        let grant = match located {
+            Located::Granted(grant) => grant,
+            Located::Executed => return Self { status: EXECUTED, ..Self::default() },
+            Located::Unknown => return Self { status: UNKNOWN, ..Self::default() },
+        };
+        Self {
+            status: GRANTED,
+            rights: (u8::from(grant.reads) * READS) | (u8::from(grant.writes) * WRITES),
+            number: grant.number.into(),
+            remote_key: grant.remote_key.into(),
+            base: grant.base.into(),
+            len: grant.len.into(),
+            address: grant.address.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Parses what travelled; `None` if no owner says it.
+    #[must_use]
+    pub fn parse(&self) -> Option<Located> {
+        let located = match self.status {
+            GRANTED => Located::Granted(Grant {
+                number: self.number.get(),
+                reads: self.rights & READS != 0,
+                writes: self.rights & WRITES != 0,
+                remote_key: self.remote_key.get(),
+                base: self.base.get(),
+                len: self.len.get(),
+                address: self.address.get(),
+            }),
+            EXECUTED => Located::Executed,
+            UNKNOWN => Located::Unknown,
+            _ => return None,
+        };
+        if let Located::Granted(Grant { reads, writes, base, len, address, .. }) = located {
+            let last = len.checked_sub(1)?;
+            base.checked_add(last)?;
+            address.checked_add(last)?;
+            if !reads && !writes {
+                return None;
+            }
+        }
+        // Nothing else is set.
+        (Self::of(&located).as_bytes() == self.as_bytes()).then_some(located)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_located_survives_the_journey(
+            number: u32, remote_key: u32, base in 0..u64::MAX / 2, address in 0..u64::MAX / 2, len in 1..u64::MAX / 2,
+            rights in 1u8..=3,
+        ) {
+            let (reads, writes) = (rights & READS != 0, rights & WRITES != 0);
+            let grant = Grant { number, reads, writes, remote_key, base, len, address };
+            for located in [Located::Granted(grant), Located::Executed, Located::Unknown] {
+                prop_assert_eq!(LocatedBytes::of(&located).parse(), Some(located));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_located_or_refused(bytes: [u8; size_of::<LocatedBytes>()], calm: bool) {
+            let mut read = LocatedBytes::read_from_bytes(&bytes).expect("of this size");
+            if calm {
+                // What is mostly refused otherwise.
+                (read.status, read.rights, read.reserved, read.reserved_too) = (1, read.rights % 5, 0.into(), 0.into());
+            }
+            if let Some(located) = read.parse() {
+                let written = LocatedBytes::of(&located);
+                prop_assert_eq!(written.as_bytes(), read.as_bytes());
+                if let Located::Granted(Grant { base, len, address, .. }) = located {
+                    prop_assert!(len > 0 && base.checked_add(len - 1).is_some() && address.checked_add(len - 1).is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_range_wraps() {
+        let grant = Grant { number: 1, reads: true, writes: false, remote_key: 2, base: 0, len: 8, address: 0 };
+        for bad in [
+            Grant { len: 0, ..grant },
+            Grant { base: u64::MAX - 6, ..grant },
+            Grant { address: u64::MAX - 6, ..grant },
+            Grant { reads: false, ..grant },
+        ] {
+            assert_eq!(LocatedBytes::of(&Located::Granted(bad)).parse(), None, "{bad:?}");
+        }
+        let last = Grant { base: u64::MAX - 7, address: u64::MAX - 7, ..grant };
+        assert_eq!(LocatedBytes::of(&Located::Granted(last)).parse(), Some(Located::Granted(last)));
+    }
+}
