@@ -385,6 +385,29 @@ static void devices(struct two *t)
 	quiet(&t->pair);
 }
 
+/* What does not wait for a store passes what does, and so does what waits for a counter (libfabric leaves that open). */
+static void mixed(struct two *t)
+{
+	struct fid_cntr *counter = counter_of(t);
+	struct fi_trigger_var var;
+	struct fi_triggered_context stored = when_stored(&var, 1), counted = when(counter, 1);
+
+	for (int n = 0; n < 3; n++)
+		POSTED(&t->b, fi_recv(t->b.ep, t->b.in + 8 * n, 8, NULL, FI_ADDR_UNSPEC, context(n)));
+	for (int n = 0; n < 3; n++)
+		t->a.out[8 * n] = (char)(n + 1);
+	ANSWERS(0, send_when(t, t->a.out, 8, &stored));
+	ANSWERS(0, send_when(t, t->a.out + 8, 8, &counted));
+	POSTED(&t->a, fi_send(t->a.ep, t->a.out + 16, 8, NULL, t->a.peer, context(3)));
+	CHECK(take(&t->a, context(3)).err == 0 && take(&t->b, context(0)).len == 8 && t->b.in[0] == 3, "the plain one");
+	ANSWERS(0, fi_cntr_add(counter, 1));
+	CHECK(take(&t->a, &counted).err == 0 && take(&t->b, context(1)).len == 8 && t->b.in[8] == 2, "the counter's");
+	store(&var);
+	CHECK(take(&t->a, &stored).err == 0 && take(&t->b, context(2)).len == 8 && t->b.in[16] == 1, "the store's");
+	quiet(&t->pair);
+	ANSWERS(0, fi_close(&counter->fid));
+}
+
 /* Not for who has not asked, and not without FI_TRIGGER. */
 static void no_devices(struct two *t)
 {
@@ -454,6 +477,7 @@ void trigger_groups(void)
 		{ "DWQ-008 and others, one thread: taken back, and refused", &alone, taken_back },
 		{ "TRIG-002, one thread: what was posted before the first triggered operation", &alone, goes_on },
 		{ "XPU-005 to XPU-019: messages that a store sets off", &with_devices, devices },
+		{ "XPU-003: beside others", &with_devices, mixed },
 		{ "XPU-001 XPU-002: no devices", &how, no_devices },
 	};
 	struct two two;

@@ -11,7 +11,7 @@ use crate::memory::{Memory, fill, filled, page};
 use crate::world::{World, import};
 
 #[test]
-fn rcache_001_two_transfers_from_one_buffer_are_one_registration() {
+fn rcache_001_mr_015_two_transfers_from_one_buffer_are_one_registration() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let mut memory = Memory::new(16);
     for round in 0..50 {
@@ -122,7 +122,7 @@ fn rcache_024_unix_sockets_and_pipes_too() {
 }
 
 #[test]
-fn rcache_027_registrations_of_the_applications_own_are_its_to_close() {
+fn rcache_027_mr_015_registrations_of_the_applications_own_are_its_to_close() {
     let _alone = crate::world::alone();
     let domain = crate::world::domain(CacheSettings::default());
     let notifier = import(&domain);
@@ -136,6 +136,8 @@ fn rcache_027_registrations_of_the_applications_own_are_its_to_close() {
     let lane = cache.lane();
     lane.end(lane.get(cached.range(), Access::LOCAL_WRITE).expect("registered"));
     assert_eq!((table.registered(), cache.check()), (2, None));
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (0, 1), "what the application registers itself is not looked up");
     own.replace(|range| notifier.changed(range));
     cached.replace(|range| notifier.changed(range));
     cache.sweep();

@@ -40,7 +40,7 @@ const COPY: &str = "a copy";
 
 const NOTES: &str = "\
 p50: of rounds, of one collective, of the slowest member. They are posted one after the other and polled for; a row is deferred work, which
-goes on by itself. broadcast: each member in turn, of what it got before. allreduce: the sum of F64. All results were checked.
+goes on by itself. broadcast: each member in turn, of what it got before. allreduce: the sum of F64. The last result of each round was checked.
 limit: p50 of a plain program in the same run, of two processes however many there are.
   a line's way: 8 bytes and a mark in a cache line, from one processor to another (more: a copy in, a copy out); two: there and back
   a copy: one processor copies what the other has written";

@@ -174,6 +174,9 @@ impl Engine {
             }
             let notify = front.notify;
             if let Work::Collective(work) = front.work {
+                if self.core.peers.get(slot).must_wait() {
+                    break;
+                }
                 let Some(link) = &mut self.links[slot as usize] else { return };
                 let Ok(over) = transmit_collective(link, &mut self.core, slot, &work) else { break };
                 self.core.peers.get_mut(slot).pending.pop_front();

@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use super::context::{Context, Port, ProtectionDomain};
+use super::direct::Makers;
 use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
 use crate::wire::hello::random;
@@ -16,6 +17,7 @@ pub struct Adapter {
     path: Path,
     port: Port,
     gid: Gid,
+    makers: Makers,
 }
 
 impl Adapter {
@@ -57,7 +59,7 @@ impl Adapter {
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             let path = Path { port: number, gid_index, ethernet: port.ethernet };
-            return Ok(Self { domain, path, port, gid });
+            return Ok(Self { domain, path, port, gid, makers: Makers::default() });
         }
         Err(why)
     }
@@ -66,6 +68,11 @@ impl Adapter {
     #[must_use]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
+    }
+
+    /// Who makes queue pairs for accesses.
+    pub(super) const fn makers(&self) -> &Makers {
+        &self.makers
     }
 
     /// The port and its address, as queue pairs need them.

@@ -257,7 +257,8 @@ impl QueuePair {
             request.send_flags |= abi::SEND_INLINE.cast_unsigned();
         }
         (request.sg_list, request.num_sge) = (&raw mut part, c_int::from(len > 0));
-        self.post(&mut request)
+        // SAFETY: it names a part of our buffers, in a list that is here.
+        unsafe { self.post(&mut request) }
     }
 
     /// Writes a part of its buffers to a peer's region or window.
@@ -287,7 +288,8 @@ impl QueuePair {
         let mut request = abi::SendWr::new(id, opcode);
         (request.sg_list, request.num_sge) = (&raw mut part, 1);
         request.wr = abi::Remote { rdma: abi::Rdma { remote_addr, rkey } };
-        self.post(&mut request)
+        // SAFETY: it names a part of our buffers, in a list that is here.
+        unsafe { self.post(&mut request) }
     }
 
     /// Reads or writes a peer's memory, into or from parts of any memory.
@@ -303,15 +305,19 @@ impl QueuePair {
         }
         (request.sg_list, request.num_sge) = (parts.as_mut_ptr(), parts.len() as c_int);
         request.wr = abi::Remote { rdma: abi::Rdma { remote_addr, rkey } };
-        self.post(&mut request)
+        // SAFETY: passed on.
+        unsafe { self.post(&mut request) }
     }
 
-    /// Posts a request that names memory, if any, of our buffers, and a window, if any, that keeps this queue pair.
-    pub(super) fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
+    /// Posts a request.
+    ///
+    /// # Safety
+    /// The list that it names is readable during the call. Memory and windows that it names are kept until it has completed, or the queue
+    /// pair is no more; those of this pair's own buffers always are.
+    pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is alive; request and list are read in the call; this keeps the memory that they name until
-        // the queue pair is no more.
+        // SAFETY: the queue pair is alive; request and list are read in the call; what they name is kept, as the caller says.
         VerbsError::check(POST, unsafe { post(self.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 }

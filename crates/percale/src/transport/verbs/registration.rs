@@ -10,7 +10,7 @@ use super::error::{Handle, VerbsError};
 use super::region::Rights;
 use crate::memory::forked::forked;
 
-/// A registration; it ends when this is dropped, or by [`end`](Self::end).
+/// A registration, which ends when this is dropped.
 ///
 /// What is registered stays the pages that lay at the addresses then, whatever is mapped there later.
 #[derive(Debug)]

@@ -138,7 +138,8 @@ impl Window {
                 let key = key & !0xff | key.wrapping_add(1) & 0xff;
                 let mut request = abi::SendWr::new(id, abi::WR_BIND_MW);
                 request.bind_mw = abi::BindMw { mw: window, rkey: key, bind_info: info };
-                pair.post(&mut request)?;
+                // SAFETY: it names no list; the window is bound over this pair, and keeps its region.
+                unsafe { pair.post(&mut request) }?;
                 // SAFETY: as above.
                 unsafe { (*window).rkey = key };
             }
@@ -163,7 +164,8 @@ impl Window {
         let mut request = abi::SendWr::new(id, abi::WR_LOCAL_INV);
         // SAFETY: as in `remote_key`.
         request.imm_data = unsafe { (*self.ptr.as_ptr()).rkey };
-        pair.post(&mut request)?;
+        // SAFETY: it names a window's key alone.
+        unsafe { pair.post(&mut request) }?;
         bindings.bound = None;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! One-sided operations, at the initiator.
 //!
-//! An access goes one of two ways. *Directly*: a link of shared memory lets us reach the peer's region by ourselves, and it is mostly over
-//! within the call. *Executed*: the target does it at its progress. Then the access is cut into parts, each of which is one request
+//! An access goes one of three ways. *Directly*: a link of shared memory lets us reach the peer's region by ourselves, and it is mostly over
+//! within the call. *By RDMA*: a device does that (`rdma`). *Executed*: the target does it at its progress. Then the access is cut into parts, each of which is one request
 //! frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull. What is short travels with its
 //! frame, over a stream also what is longer; a long write is offered and pulled by the target, a long read offered by the target
 //! and pulled by us, or expected by us and sent at once, over a stream.

@@ -4,12 +4,14 @@
 //! after a write, when none by RDMA is under way. What follows closely upon an executed access is executed as well, and does not wait;
 //! but not for ever ([`PATIENCE`]).
 //!
-//! By RDMA goes what nobody at the target has to be told of: no atomic operations, no completion data, nothing that the target counts.
+//! By RDMA goes what nobody at the target has to be told of: no atomic operations, no completion data, nothing that the target counts, no
+//! write that is complete only when its bytes can be seen there.
 //! An access that the device refused, and those behind it, come back ([`Core::give_back`]), first in line, to be executed.
 
 use super::super::core::Core;
 use super::super::types::{Notify, Pending, Work};
 use super::{Execution, Waiting, What};
+use crate::endpoint::work::OpFlags;
 use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;
@@ -83,7 +85,7 @@ fn begin(link: &mut VerbsLink, core: &mut Core, slot: Connection, waiting: &mut 
         return if peer.direct > 0 { Course::Waits } else { Course::Executed };
     }
     if peer.executed > 0 {
-        peer.impatience += 1;
+        peer.impatience = peer.impatience.saturating_add(1);
         return if peer.impatience > PATIENCE { Course::Waits } else { Course::Executed };
     }
     (peer.impatience, peer.direct) = (0, peer.direct + 1);
@@ -97,7 +99,10 @@ fn begin(link: &mut VerbsLink, core: &mut Core, slot: Connection, waiting: &mut 
 /// Whether nobody at the target need be told of an access, or do it.
 fn is_plain(what: &What, counted: Counts) -> bool {
     let some = |piece: &crate::memory::region::RemoteMemory| piece.len > 0;
+    // The device acknowledges a write before its bytes can be seen, perhaps.
+    let is_seen = what.changes() && what.flags().contains(OpFlags::DELIVERY_COMPLETE);
     !matches!(what, What::Atomic(_))
+        && !is_seen
         && what.data().is_none()
         && !counted.intersects(what.counts() - Counts::REGION)
         && what.pieces().iter().all(some)

@@ -215,6 +215,7 @@ impl Engine {
         let mut sent = None;
         if peer.state == State::Up
             && peer.pending.is_empty()
+            && !peer.must_wait()
             && let Some(Some(link)) = self.links.get_mut(slot as usize)
             && let Ok(over) = transmit_collective(link, &mut self.core, slot, work)
         {

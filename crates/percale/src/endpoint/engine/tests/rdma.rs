@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use zerocopy::IntoBytes;
+
 use super::pairs::connected;
 use super::*;
 use crate::completion::entry::ErrorCode;
@@ -13,6 +15,7 @@ use crate::memory::region::{Access, Region, RemoteMemory};
 use crate::transport::any::AnyLink;
 use crate::transport::verbs::{Registers, VerbsRegistrar};
 use crate::wire::head::{Flags, Kind};
+use crate::wire::located::{Grant, Located, LocatedBytes};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 256 << 10;
@@ -326,6 +329,33 @@ fn flt_007_whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
         a.forge(&b, &head, &payload);
         until(&[&b], || b.ended());
         until(&[&a, &b], || a.ended());
+        connect(&a, &b);
+    }
+    assert_eq!(bytes_of(&region), vec![5; LEN]);
+}
+
+#[test]
+fn flt_007_nor_does_what_those_say_who_have_grants() {
+    let Some((a, b, peer)) = connected() else { return };
+    let region = b.domain.register(vec![5; LEN], ALL).unwrap();
+    let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
+    let grant = Grant { number: 0, reads: true, writes: true, remote_key: 1, base: 0, len: 8, address: 0 };
+    let located = |located| LocatedBytes::of(&located).as_bytes().to_vec();
+    let bad = [
+        // To the target: it forgets what stands, and what never was.
+        (&a, &b, Head { tag: 1, ..good(Kind::Revoked) }, vec![]),
+        (&a, &b, Head { tag: 1, id: 99, ..good(Kind::Revoked) }, vec![]),
+        // To the initiator: answers to nothing, or that say nothing.
+        (&b, &a, Head { id: 77, ..good(Kind::Located) }, located(Located::Granted(grant))),
+        (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![1; 40]),
+        (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![]),
+        (&b, &a, Head { id: 1, ..good(Kind::QueuePair) }, vec![0; 32]),
+    ];
+    for (from, to, head, payload) in bad {
+        reach(&a, &b, peer, &region);
+        from.forge(to, &head, &payload);
+        until(&[to], || to.ended());
+        until(&[from, to], || from.ended());
         connect(&a, &b);
     }
     assert_eq!(bytes_of(&region), vec![5; LEN]);

@@ -13,13 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::super::{ProtectionDomain, QueuePair, Registration, Rights};
 use crate::memory::forked::forked;
-use crate::memory::region::{Access, Grantee, Registered};
+use crate::memory::region::{Access, Grantee, Grants, Registered};
 use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
 
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.
 pub(super) const GRANTS: usize = 4096;
+
+/// A number that no grant has: of a registration that was never told of.
+const NOBODYS: u32 = u32::MAX;
 
 /// A grant's number, in use.
 #[derive(Debug)]
@@ -81,14 +84,14 @@ impl VerbsGrantee {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
+        // Held until the grant is noted: who closes the region, or has its writes counted, then finds it, or was there before.
+        let mut grants = region.grants();
         let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;
         let named = |number, remote_key| {
             let (base, len) = (region.base(), region.len());
             Located::Granted(Grant { number, reads, writes, remote_key, base, len, address })
         };
-        // Held until the grant is noted: who closes the region then finds it, or closed it before.
-        let mut grants = region.grants();
         if let Some(number) = grants.find(&me) {
             return match self.record().entries.get(number as usize) {
                 Some(Entry::Granted { registration, .. }) => named(number, registration.keys().1),
@@ -114,11 +117,11 @@ impl VerbsGrantee {
         let (remote_key, mut record) = (registration.keys().1, self.record());
         let was_used = |entry: &Entry| matches!(entry, Entry::Gone { remote_key: other, .. } if *other == remote_key);
         if record.entries.iter().any(was_used) {
-            record.end(registration);
+            record.end_untold(registration, &mut grants, me);
             return Located::Unknown; // Another time: late accesses may name this key.
         }
         let Some(number) = record.take() else {
-            record.end(registration);
+            record.end_untold(registration, &mut grants, me);
             return Located::Executed;
         };
         if !grants.add(me, number) {
@@ -127,6 +130,11 @@ impl VerbsGrantee {
         let (key, region) = (region.key(), Arc::downgrade(region));
         record.entries[number as usize] = Entry::Granted { key, region, registration };
         named(number, remote_key)
+    }
+
+    /// Whether a registration stands that should have ended: then there is no other queue pair to reach it by.
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.record().stuck.is_empty()
     }
 
     /// Grants of which the peer is to be told that they are gone: their numbers and keys.
@@ -208,6 +216,14 @@ impl Record {
         }
         self.entries.push(Entry::Free);
         Some(self.entries.len() as u32 - 1)
+    }
+
+    /// Ends a registration of a region of which the peer was not told. If the device refuses, who closes the region waits for it.
+    fn end_untold(&mut self, registration: Registration, grants: &mut Grants, me: Arc<dyn Grantee>) {
+        self.end(registration);
+        if !self.stuck.is_empty() {
+            let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
+        }
     }
 
     /// Ends a registration. If the device refuses, the queue pair is put in error, so that nothing comes over it any more.

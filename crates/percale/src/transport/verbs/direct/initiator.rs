@@ -85,7 +85,8 @@ impl Initiator {
             if pause.is_none_or(|until| Instant::now() >= until) {
                 let (parts, wire) = (wire.clone(), wire.clone());
                 self.wire = Some(parts);
-                self.state = State::Making(Making::start(move || making::initiators(&wire)));
+                let makers = wire.adapter.makers().clone();
+                self.state = State::Making(Making::start(&makers, move || making::initiators(&wire)));
             }
             return false;
         }
@@ -188,7 +189,7 @@ impl Initiator {
             back.push(flight.token);
             return Ok(());
         }
-        if is_refused(status) || is_unanswered(status) && self.is_gone(&flight) {
+        if is_refused(status) || is_unanswered(status) && self.may_repeat(&flight) {
             // What is refused will be asked about anew.
             self.grants.forget(flight.grant.0, flight.grant.1);
             self.failed(flight.token);
@@ -201,9 +202,12 @@ impl Initiator {
         })
     }
 
-    /// Whether the target has said that the grant is gone under which an access was made.
-    fn is_gone(&self, flight: &Flight) -> bool {
-        self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
+    /// Whether an access that got no answer, and all behind it, can be made again: the target has said that its grant is gone, so it was
+    /// refused, perhaps; and if it was not, nobody can tell that the others are done twice.
+    fn may_repeat(&self, flight: &Flight) -> bool {
+        let State::Up(lane) = &self.state else { return false };
+        let is_gone = |flight: &Flight| self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant);
+        is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || is_gone(flight))
     }
 
     /// If the queue pair broke, and nothing is under way any more: gives back what was not done, the last posted first. Whether it did so.
@@ -211,11 +215,12 @@ impl Initiator {
         if !matches!(&self.state, State::Broken(lane, _) if lane.flights.is_empty()) {
             return false;
         }
-        let pause = PAUSE * (1 << self.broken.min(DOUBLED));
-        self.broken += 1;
-        let none = State::None(Some(Instant::now() + pause));
+        let none = self.again();
         let State::Broken(lane, mut back) = std::mem::replace(&mut self.state, none) else { return false };
-        making::end(lane);
+        match &self.wire {
+            Some(wire) => making::end(wire.adapter.makers(), lane),
+            None => drop(lane),
+        }
         // The parts of an access were posted one behind the other.
         back.dedup();
         for token in back.into_iter().rev() {
@@ -260,11 +265,11 @@ impl Initiator {
             State::Offered(made) => {
                 self.state = match offered {
                     Ok(peer) => {
-                        let wire = wire.clone();
-                        State::Connecting(Making::start(move || making::connect(&wire, made, &peer)))
+                        let (wire, makers) = (wire.clone(), wire.adapter.makers().clone());
+                        State::Connecting(Making::start(&makers, move || making::connect(&wire, made, &peer)))
                     }
                     Err(errno) => {
-                        making::end(made);
+                        making::end(wire.adapter.makers(), made);
                         let error = std::io::Error::from_raw_os_error(errno.cast_signed());
                         tracing::debug!(%error, "the peer has no queue pair for accesses");
                         if errno == libc::EPERM.cast_unsigned() {
@@ -322,9 +327,9 @@ impl Initiator {
         self.gone.len() != before
     }
 
-    /// Whether a queue pair is being made.
-    pub(super) const fn is_making(&self) -> bool {
-        matches!(self.state, State::Making(_) | State::Connecting(_))
+    /// Whether a queue pair is being made, or takes nothing any more.
+    pub(super) const fn has_chores(&self) -> bool {
+        self.is_dead || matches!(self.state, State::Making(_) | State::Connecting(_))
     }
 
     /// Whether nothing is under way.
@@ -369,7 +374,7 @@ const fn is_refused(status: i32) -> bool {
     matches!(status, abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR)
 }
 
-/// Whether no answer came. A refusal may have been lost, too: so it is taken for one where the grant is known to be gone.
+/// Whether no answer came. A refusal may have been lost, too.
 const fn is_unanswered(status: i32) -> bool {
     matches!(status, abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR)
 }

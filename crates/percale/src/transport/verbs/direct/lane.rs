@@ -32,7 +32,7 @@ pub(super) struct Flight {
     pub(super) token: u32,
     /// Under which key, and by which grant of it.
     pub(super) grant: (u64, u32),
-    reads: bool,
+    pub(super) reads: bool,
     /// Where its slot's bytes go.
     into: Option<Segments>,
     pub(super) uses: Uses,

@@ -48,6 +48,7 @@ use self::lane::DEPTH;
 pub(crate) use self::local::Pins;
 #[cfg(not(loom))]
 pub(crate) use self::local::Registers;
+pub(super) use self::making::Makers;
 use self::target::Target;
 use super::Wire;
 use crate::memory::region::{Keys, RemoteMemory, Via};
@@ -213,14 +214,14 @@ impl Direct {
         Ok(any | self.owed.send(frames))
     }
 
-    /// Whether there is something that goes on only when somebody looks: a queue pair being made, something to be said, accesses that
-    /// were given back.
+    /// Whether there is something that goes on only when somebody looks: a queue pair being made, or dead, something to be said, accesses
+    /// that were given back.
     #[inline]
     pub(super) fn has_chores(&self) -> bool {
         !self.owed.0.is_empty()
             || self.gave_back
-            || self.initiator.as_ref().is_some_and(|initiator| initiator.is_making())
-            || self.target.as_ref().is_some_and(|target| target.is_making())
+            || self.initiator.as_ref().is_some_and(|initiator| initiator.has_chores())
+            || self.target.as_ref().is_some_and(|target| target.has_chores())
     }
 
     /// Whether nothing is under way that needs this side.

@@ -38,14 +38,16 @@ impl Target {
         if self.making.is_some() {
             return Err("it asks for a queue pair while one is made for it");
         }
-        if !allowed {
+        let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
+        if !allowed || stuck {
             owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
             return Ok(());
         }
         let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
         let domain = self.grantee.as_ref().map(|grantee| Arc::clone(grantee.domain()));
         let wire = wire.clone();
-        self.making = Some(Making::start(move || {
+        let makers = wire.adapter.makers().clone();
+        self.making = Some(Making::start(&makers, move || {
             drop(former);
             let domain = match domain {
                 Some(domain) => domain,
@@ -97,8 +99,8 @@ impl Target {
         self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
     }
 
-    /// Whether a queue pair is being made.
-    pub(super) const fn is_making(&self) -> bool {
-        self.making.is_some()
+    /// Whether a queue pair is being made, or the peer is to be told of grants that are gone.
+    pub(super) fn has_chores(&self) -> bool {
+        self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_gone())
     }
 }
