@@ -49,7 +49,9 @@ fn the_table_and_the_plot_are_written() {
     let _removed: std::io::Result<()> = std::fs::remove_file(&file);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    for part in ["barrier", "broadcast", "allreduce, a row", "256 B", "two lines' ways", "All results were checked"] {
+    for part in
+        ["barrier", "broadcast", "allreduce, a row", "256 B", "two lines' ways", "result of each round was checked"]
+    {
         assert!(table.contains(part), "no {part} in\n{table}");
     }
     // Two operations and two limits, at two sizes.
