@@ -12,12 +12,12 @@
 //! domain have one, or wait for one, at a time. The next ones are told [`CROWDED`] and try again; when half of their time is over they
 //! go on over TCP, if that is allowed.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::ConnectError;
+use super::background::{Crew, Job};
 use super::reactor::Reactor;
 use super::service::{Command, Shared};
 use super::setup::{Next, Setup, Side, commit, reason};
@@ -32,9 +32,6 @@ pub(super) const UNDECIDED: usize = 64;
 /// What the next one is told. (It is also what a device may say: then trying again is right, too.)
 pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
 
-/// Queue pairs that are made at a time: so many peers whose ports are not found hold up no other.
-const THREADS: usize = 8;
-
 /// What a set-up waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pairing {
@@ -45,7 +42,8 @@ pub(super) struct Pairing {
 }
 
 /// A queue pair to be made, unless it is, and to be connected, if the peer's is known.
-struct Job {
+pub(super) struct Pair {
+    shared: Arc<Shared>,
     setup: u64,
     /// It is for a caller.
     is_called: bool,
@@ -55,81 +53,26 @@ struct Job {
     peer: Option<End>,
 }
 
-impl Job {
-    fn run(self) -> Result<Box<Wire>, u32> {
-        let make = || match self.wire {
+impl Job for Pair {
+    fn run(self) {
+        let Self { shared, setup, number, adapter, wire, peer, .. } = self;
+        let make = || match wire {
             Some(wire) => Ok(wire),
-            None => Wire::new(&self.adapter).map(Box::new),
+            None => Wire::new(&adapter).map(Box::new),
         };
-        let done = make().and_then(|wire| self.peer.map_or(Ok(()), |peer| wire.connect(&peer)).map(|()| wire));
-        done.map_err(|error| failed(&error))
+        let done = make().and_then(|wire| peer.map_or(Ok(()), |peer| wire.connect(&peer)).map(|()| wire));
+        shared.send(Command::Paired { setup, number, result: done.map_err(|error| failed(&error)) });
     }
 }
 
-#[derive(Default)]
-struct Jobs {
-    waiting: VecDeque<Job>,
-    /// Each has one.
-    threads: usize,
-}
-
-/// See the module.
-pub(super) struct Pairs {
-    shared: Arc<Shared>,
-    jobs: Mutex<Jobs>,
-}
-
-impl Pairs {
-    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { shared: Arc::clone(shared), jobs: Mutex::default() })
-    }
-
-    fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Jobs for callers that are not begun, also for those who have hung up since.
-    fn waiting(&self) -> usize {
-        self.jobs().waiting.iter().filter(|job| job.is_called).count()
-    }
-
-    fn start(this: &Arc<Self>, job: Job) {
-        let mut jobs = this.jobs();
-        jobs.waiting.push_back(job);
-        if jobs.threads == THREADS {
-            return;
-        }
-        jobs.threads += 1;
-        drop(jobs);
-        let pairs = Arc::clone(this);
-        let thread = std::thread::Builder::new().name("percale-pairs".to_owned()).spawn(move || pairs.work());
-        if let Err(error) = thread {
-            tracing::warn!(%error, "no thread for queue pairs: they are made by the one for connections");
-            this.work();
-        }
-    }
-
-    /// Does what there is to do.
-    fn work(&self) {
-        loop {
-            let mut jobs = self.jobs();
-            let Some(job) = jobs.waiting.pop_front() else {
-                jobs.threads -= 1;
-                return;
-            };
-            drop(jobs);
-            let (setup, number) = (job.setup, job.number);
-            let result = job.run();
-            self.shared.send(Command::Paired { setup, number, result });
-        }
-    }
-}
+/// Queue pairs being made, a few at a time: so many peers whose ports are not found hold up no other.
+pub(super) type Pairs = Crew<Pair>;
 
 impl Reactor {
     /// Whether one more caller may have a queue pair.
     fn has_place(&self) -> bool {
         let undecided = |setup: &&Setup| (setup.wire.is_some() || setup.pairing.is_some()) && setup.is_called();
-        self.setups.values().filter(undecided).count().max(self.pairs.waiting()) < UNDECIDED
+        self.setups.values().filter(undecided).count().max(self.pairs.waiting(|pair| pair.is_called)) < UNDECIDED
     }
 
     /// Has our queue pair made, unless it is, and connected, if the peer's is known.
@@ -139,7 +82,8 @@ impl Reactor {
         let (number, wire) = (self.number(), setup.wire.take());
         setup.pairing = Some(Pairing { number, is_last: wire.is_some() });
         let (is_called, adapter) = (setup.is_called(), Arc::clone(adapter));
-        Pairs::start(&self.pairs, Job { setup: id, is_called, number, adapter, wire, peer });
+        let shared = Arc::clone(&self.shared);
+        self.pairs.start(Pair { shared, setup: id, is_called, number, adapter, wire, peer });
         Ok(())
     }
 

@@ -103,7 +103,7 @@ struct Watch {
 
 /// The service thread's state.
 pub(super) struct Reactor {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) pairs: Arc<Pairs>,
     epoll: OwnedFd,
     pub(super) endpoints: HashMap<u64, Endpoint>,
@@ -125,7 +125,7 @@ impl Reactor {
             watches: HashMap::new(),
             timers: BTreeSet::new(),
             reserve: Some(reserve()?),
-            pairs: Pairs::new(&shared),
+            pairs: Pairs::new("percale-pairs"),
             shared,
         };
         let data = epoll::EventData::new_u64(WAKE);

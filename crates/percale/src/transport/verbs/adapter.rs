@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use super::context::{Context, Port, ProtectionDomain};
-use super::direct::Makers;
+use super::direct::{Makers, makers};
 use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
 use crate::wire::hello::random;
@@ -59,7 +59,7 @@ impl Adapter {
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             let path = Path { port: number, gid_index, ethernet: port.ethernet };
-            return Ok(Self { domain, path, port, gid, makers: Makers::default() });
+            return Ok(Self { domain, path, port, gid, makers: makers() });
         }
         Err(why)
     }

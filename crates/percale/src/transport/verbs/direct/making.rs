@@ -1,78 +1,27 @@
 //! Queue pairs being made: by threads of their own, as a device takes milliseconds for one, and where a peer's port is not found the
 //! kernel looks for it for a second. There are a few such threads, while there is something to do, whatever peers ask for.
 
-use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fmt, io};
 
 use super::super::region::{MemoryRegion, Rights};
 use super::super::{End, PairSize, ProtectionDomain, QueuePair};
 use super::lane::{DEPTH, SLOT};
 use super::{Offered, WireParts};
 use crate::memory::volatile::IOV_LIMIT;
-use crate::transport::connect::background::step_back;
+use crate::transport::connect::background::Crew;
 use crate::transport::verbs::errno_of;
 
 /// Reads that may be under way at a time: every device for reliable connections has room for so many.
 const READS: u8 = 4;
 
-/// Queue pairs that are made or ended at a time, of a domain.
-const THREADS: usize = 8;
-
-type Job = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct Jobs {
-    waiting: VecDeque<Job>,
-    threads: usize,
-}
-
 /// The threads of a domain.
-#[derive(Clone, Default)]
-pub(in super::super) struct Makers(Arc<Mutex<Jobs>>);
+pub(in super::super) type Makers = Arc<Crew<Box<dyn FnOnce() + Send>>>;
 
-impl fmt::Debug for Makers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Makers").field("threads", &self.jobs().threads).finish_non_exhaustive()
-    }
-}
-
-impl Makers {
-    fn jobs(&self) -> MutexGuard<'_, Jobs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, job: Job) {
-        let mut jobs = self.jobs();
-        jobs.waiting.push_back(job);
-        if jobs.threads == THREADS {
-            return;
-        }
-        jobs.threads += 1;
-        drop(jobs);
-        let makers = self.clone();
-        let work = move || {
-            step_back();
-            makers.work();
-        };
-        if let Err(error) = std::thread::Builder::new().name("percale-pairs".to_owned()).spawn(work) {
-            tracing::warn!(%error, "no thread for queue pairs: they are made by whoever wants them");
-            self.work();
-        }
-    }
-
-    fn work(&self) {
-        loop {
-            let mut jobs = self.jobs();
-            let Some(job) = jobs.waiting.pop_front() else {
-                jobs.threads -= 1;
-                return;
-            };
-            drop(jobs);
-            job();
-        }
-    }
+/// Those of a new domain.
+pub(in super::super) fn makers() -> Makers {
+    Crew::new("percale-pairs")
 }
 
 /// Something being made.
@@ -84,7 +33,7 @@ impl<T: Send + 'static> Making<T> {
     pub(super) fn start(makers: &Makers, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> Self {
         let (made, result) = sync_channel(1);
         // If nobody wants it any more it ends there.
-        makers.begin(Box::new(move || drop(made.send(make()))));
+        makers.start(Box::new(move || drop(made.send(make()))));
         Self(result)
     }
 
@@ -100,7 +49,7 @@ impl<T: Send + 'static> Making<T> {
 
 /// Ends something without waiting for it.
 pub(super) fn end(makers: &Makers, what: impl Send + 'static) {
-    makers.begin(Box::new(move || drop(what)));
+    makers.start(Box::new(move || drop(what)));
 }
 
 /// A queue pair, and how its peer is to name it.

@@ -48,7 +48,7 @@ use self::lane::DEPTH;
 pub(crate) use self::local::Pins;
 #[cfg(not(loom))]
 pub(crate) use self::local::Registers;
-pub(super) use self::making::Makers;
+pub(super) use self::making::{Makers, makers};
 use self::target::Target;
 use super::Wire;
 use crate::memory::region::{Keys, RemoteMemory, Via};
