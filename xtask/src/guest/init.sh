@@ -61,6 +61,8 @@ rdma link add rxe2 type rxe netdev wire1
 
 echo 32 >/proc/sys/vm/nr_hugepages
 ulimit -l unlimited
+# The kernel gives its first process 1,024 at first: too few for tests that open as many connections.
+ulimit -n 4096
 ulimit -c 0
 
 exec 3>"$status"

@@ -165,6 +165,11 @@ impl Hashed {
         if same { Ok(None) } else { Err(()) }
     }
 
+    /// Whether no other key has the place of this one, for the writer. It stays so in larger tables.
+    pub(super) fn is_vacant(&self, key: u64) -> bool {
+        self.first(key).is_some_and(Line::was_free)
+    }
+
     /// A key is there, the last of `live`, which had none before. False if there is no room.
     #[must_use]
     pub(super) fn insert(&self, said: &Said, live: usize) -> bool {

@@ -29,6 +29,9 @@ use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::memory::window::{Cell, Table as Windows, WindowError, WindowType};
 
+/// Random keys to choose from: at most one time in 2^this none of them is found at a glance.
+const DRAWN: usize = 6;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Keys {
@@ -173,7 +176,7 @@ impl Keys {
         loop {
             let key = match terms.key {
                 Some(key) => key,
-                None => random_key()?,
+                None => self.random_key()?,
             };
             if table.windows.owns(key) {
                 return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: no other has 32 bits.
@@ -218,6 +221,23 @@ impl Keys {
     /// The memory at an address of this process, if a local key covers it.
     pub(crate) fn find_local(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
         self.local.find(key, address, len, written)
+    }
+
+    /// Keys that the domain chooses cannot be guessed. They are never a window's, nor one that stands for something else (KEY-004).
+    ///
+    /// Of some that were drawn, the first is taken that is found where it belongs, at a glance. That tells who guesses less than one
+    /// bit: at least half of the places are free.
+    fn random_key(&self) -> Result<u64, RegisterError> {
+        let mut bytes = [0; 8 * DRAWN];
+        loop {
+            getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
+            let drawn = bytes.as_chunks().0.iter().map(|one| u64::from_ne_bytes(*one));
+            let mut fit = drawn.filter(|key| *key > u64::from(u32::MAX) && !is_reserved(*key)).peekable();
+            let first = fit.peek().copied();
+            if let Some(key) = fit.find(|key| self.lines.is_vacant(*key)).or(first) {
+                return Ok(key);
+            }
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -314,18 +334,6 @@ impl Drop for Keys {
     }
 }
 
-/// Keys that the domain chooses cannot be guessed. They are never a window's, nor one that stands for something else (KEY-004).
-fn random_key() -> Result<u64, RegisterError> {
-    let mut bytes = [0; 8];
-    loop {
-        getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
-        let key = u64::from_ne_bytes(bytes);
-        if key > u64::from(u32::MAX) && !is_reserved(key) {
-            return Ok(key);
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicBool;
@@ -391,6 +399,18 @@ mod tests {
         peer.retired.store(true, Ordering::Release);
         turn();
         assert!(memory.upgrade().is_none(), "parked memory is kept though its peer retired");
+    }
+
+    #[test]
+    fn key_004_keys_that_the_domain_chooses_are_found_at_a_glance() {
+        let network = Network::new(1, SimOptions::default());
+        let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
+        let memory = Arc::<[u8]>::from([7; 16]);
+        let register = |_| domain.register(Arc::clone(&memory), Access::REMOTE_READ).unwrap();
+        let regions = (0..3000).map(register).collect::<Vec<_>>();
+        let glanced = |region: &&Region| domain.inner.keys.lines.glance(region.key()).is_some();
+        let found = regions.iter().filter(glanced).count();
+        assert!(found > 2950, "{found} of 3,000"); // By chance alone some 2,600 are.
     }
 
     #[test]

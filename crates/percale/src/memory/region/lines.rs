@@ -139,9 +139,14 @@ impl Lines {
         }
     }
 
-    /// Whether a region has this key. Under the table's lock, as are the next three.
+    /// Whether a region has this key. Under the table's lock, as are the next four.
     pub(super) fn has_region(&self, key: u64) -> bool {
         matches!(self.lines.look(key), Ok(Some(_)))
+    }
+
+    /// Whether a region's key would be found at a glance.
+    pub(super) fn is_vacant(&self, key: u64) -> bool {
+        self.lines.is_vacant(key)
     }
 
     /// A region is there. False if there is no room.
