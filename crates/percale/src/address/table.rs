@@ -10,7 +10,7 @@
 //! **Writers** take a lock, and publish an entry's word last. What was removed is marked in its word, also within a range,
 //! and counted by page; the lowest free index is found by these counts.
 
-use std::net::{SocketAddr, SocketAddrV6};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::block::Block;
@@ -35,11 +35,15 @@ impl Store {
         }
     }
 
-    /// The address that a word says by itself: an IPv4 one.
+    /// The address at an index, if there is one and it is an IPv4 one: that fits a register.
     #[inline]
-    pub(super) fn plain(word: &AtomicU64) -> Option<SocketAddr> {
-        let (ip, port) = Entry::unpack_v4(word.load(Ordering::Acquire))?;
-        Some(SocketAddr::new(ip.into(), port))
+    pub(super) fn load_v4(&self, index: usize) -> Option<(Ipv4Addr, u16)> {
+        let word = self.entry(index).map_or(Entry::Untouched.pack(), |word| word.load(Ordering::Acquire));
+        if word != Entry::Untouched.pack() {
+            return Entry::unpack_v4(word);
+        }
+        let (range, at) = self.range_at(index)?;
+        range.block.get_v4(at)
     }
 
     #[inline]
@@ -70,9 +74,16 @@ impl Store {
 
     /// The address that a range has at an index.
     fn in_range(&self, index: usize) -> Option<SocketAddr> {
+        let (range, at) = self.range_at(index)?;
+        Some(range.block.get(at))
+    }
+
+    /// The range that has this index, and where in its block the address is.
+    #[inline]
+    fn range_at(&self, index: usize) -> Option<(Range, u64)> {
         let index = index as u64;
         let range = self.range_around(index)?;
-        Some(range.block.get(index.wrapping_sub(range.first).wrapping_add(range.skip)))
+        Some((range, index.wrapping_sub(range.first).wrapping_add(range.skip)))
     }
 
     /// The range that has this index.

@@ -11,13 +11,13 @@
 //! about a nanosecond an entry, once for each connection that a peer makes; [`AddressVector::removals`] tells who
 //! keeps the answer when to ask again.
 
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::PeerAddress;
-use super::entry::check;
+use super::entry::{Entry, check};
 use super::inserted::Inserted;
 use super::name::{self, Family, Name};
 use super::names::Opening;
@@ -270,10 +270,14 @@ impl AddressVector {
     pub fn lookup(&self, peer: PeerAddress) -> Option<SocketAddr> {
         let Shared { mask, store, .. } = &*self.shared;
         // Numbers of a vector of this process count from 0.
-        if let Some(word) = store.near().get((peer.0 & mask) as usize)
-            && let Some(address) = Store::plain(word)
+        let word = store.near().get((peer.0 & mask) as usize).map_or(0, |word| word.load(Ordering::Acquire));
+        if let Some((ip, port)) = Entry::unpack_v4(word) {
+            return Some(SocketAddr::new(ip.into(), port));
+        }
+        if word == Entry::Untouched.pack()
+            && let Some((ip, port)) = self.lookup_v4(peer)
         {
-            return Some(address);
+            return Some(SocketAddr::new(ip.into(), port));
         }
         // Taken apart, so that the usual answer need not be in memory, where this one comes: a store that waits for one lookup's
         // word makes the processor keep the next lookup waiting.
@@ -283,7 +287,13 @@ impl AddressVector {
         }
     }
 
-    /// Of whatever is not an IPv4 address where most of this process are.
+    /// Of an IPv4 address of a range, or of a vector that is shared.
+    #[inline(never)]
+    fn lookup_v4(&self, peer: PeerAddress) -> Option<(Ipv4Addr, u16)> {
+        self.shared.store.load_v4(self.index(peer)?)
+    }
+
+    /// Of any address.
     #[inline(never)]
     fn lookup_otherwise(&self, peer: PeerAddress) -> Option<SocketAddr> {
         self.shared.store.load(self.index(peer)?)
