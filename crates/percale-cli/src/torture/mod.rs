@@ -5,6 +5,7 @@
 //! with threads. All of that happens in processes of its own ([`part`], started by [`workers`]): operations may end them.
 //! [`report`] says what came of it.
 
+mod calls;
 mod case;
 mod device;
 mod hand;
@@ -26,6 +27,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::TortureArgs;
 use crate::failure::{Failure, Result};
 use crate::perf::print_line;
+use calls::Calls;
 pub(crate) use device::Choice as Device;
 pub(crate) use monitors::choice;
 pub(crate) use part::{PART, Part, run as part};
@@ -47,11 +49,13 @@ pub(crate) fn run(args: &TortureArgs) -> Result<()> {
     let mut report = Report::new(args);
     for monitor in plan::monitors(&args.monitor) {
         let mut workers = Workers::new(monitor, args.device);
+        let without_ns = calls::measure();
         if let Err(why) = workers.probe() {
-            report.add(Line::Monitor { monitor: monitor.name, available: false, reason: why })?;
+            report.add(Line::Monitor { monitor: monitor.name, available: false, reason: why, calls: None })?;
             continue;
         }
-        report.add(Line::Monitor { monitor: monitor.name, available: true, reason: String::new() })?;
+        let calls = Some(Calls { without_ns, with_ns: calls::measure() });
+        report.add(Line::Monitor { monitor: monitor.name, available: true, reason: String::new(), calls })?;
         let bar = progress_bar(pairs.len() as u64)?;
         for pair in &pairs {
             bar.set_message(format!("{}: {}, {}", monitor.name, pair.kind.name, pair.operation.name));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::Table;
 use serde::Serialize;
 
+use super::calls::Calls;
 use super::case::{Outcome, Verdict};
 use super::monitors::Monitor;
 use super::plan::Pair;
@@ -24,6 +25,8 @@ pub(super) enum Line {
         available: bool,
         /// Why not.
         reason: String,
+        /// What system calls cost others meanwhile, if it is there.
+        calls: Option<Calls>,
     },
     Pair {
         monitor: &'static str,
@@ -123,7 +126,7 @@ impl Report {
                 Line::Pair { result: Outcome::Stale | Outcome::Rights, documented: None, .. } => stale += 1,
                 Line::Pair { result: Outcome::Failed, .. } | Line::Race { failure: Some(_), .. } => failed += 1,
                 Line::Race { tally, .. } => stale += tally.stale,
-                Line::Monitor { monitor, available: false, reason } if self.named => {
+                Line::Monitor { monitor, available: false, reason, .. } if self.named => {
                     missing.push(format!("{monitor} is not available here: {reason}"));
                 }
                 _ => {}
@@ -138,7 +141,7 @@ impl Report {
     /// All of it, for people.
     pub(super) fn text(&self) -> String {
         let first = if self.pairs { self.every_pair() } else { self.by_operation() };
-        let parts = [first, self.totals(), self.races(), self.remarks()];
+        let parts = [first, self.totals(), self.races(), self.calls(), self.remarks()];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
     }
 
@@ -224,13 +227,29 @@ impl Report {
         if any { table.to_string() } else { String::new() }
     }
 
+    /// What a monitor costs those who do not use it.
+    fn calls(&self) -> String {
+        let mut table = table();
+        table.set_header([left("a system call"), right("without"), right("with"), right("ratio")]);
+        let mut any = false;
+        for line in &self.lines {
+            if let Line::Monitor { monitor, calls: Some(Calls { without_ns, with_ns }), .. } = line {
+                let [without, with] = [*without_ns, *with_ns].map(|ns| right(units::time(ns)));
+                table.add_row([left(monitor), without, with, right(format!("{:.2}", with_ns / without_ns))]);
+                any = true;
+            }
+        }
+        let notes = "getppid by a process that has no cache, before the monitor is loaded and then.";
+        if any { format!("{table}\n{notes}") } else { String::new() }
+    }
+
     /// What must not be overlooked: alike for several kinds of memory is one line.
     fn remarks(&self) -> String {
         let mut remarks = Vec::new();
         let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for line in &self.lines {
             match line {
-                Line::Monitor { monitor, available: false, reason } => {
+                Line::Monitor { monitor, available: false, reason, .. } => {
                     remarks.push(format!("{monitor} is not available here: {reason}"));
                 }
                 Line::Pair { monitor, mapping, operation, result, detail, documented, .. } => {
@@ -289,7 +308,8 @@ mod tests {
     }
 
     fn available(available: bool) -> Line {
-        Line::Monitor { monitor: "none", available, reason: "no such thing".into() }
+        let calls = available.then_some(Calls { without_ns: 80.0, with_ns: 120.0 });
+        Line::Monitor { monitor: "none", available, reason: "no such thing".into(), calls }
     }
 
     #[test]
@@ -302,6 +322,7 @@ mod tests {
         }
         assert_eq!(report.wrong(), None);
         let text = report.text();
+        assert!(text.contains("120 ns") && text.contains("1.50"), "{text}");
         assert!(
             text.contains("1 caught") && text.contains("documented: none, mprotect: rights (so): System V"),
             "{text}"

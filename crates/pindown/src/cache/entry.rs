@@ -14,12 +14,15 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// Valid as long as the monitor has told nothing of it; a state without it is not in use, being filled, or no longer valid.
 const LIVE: u32 = 1 << 31;
 
+/// Valid only while the watched file's count stands.
+const WATCHED: u32 = 1 << 30;
+
 /// One registration. All zero is none.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
-    /// [`LIVE`] and the rights, in one word so that one comparison asks for both.
+    /// [`LIVE`], [`WATCHED`] and the rights, in one word so that one comparison asks for all.
     state: AtomicU32,
     /// When it was last used, in misses of the cache.
     touched: AtomicU32,
@@ -42,6 +45,14 @@ pub(crate) struct WatchedInode {
     pub(crate) slot: u32,
     /// What it read before the pages were pinned.
     pub(crate) count: u64,
+}
+
+/// How an entry serves a look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    Plainly,
+    /// If its [watched file's](Entry::inode) count stands.
+    Watched,
 }
 
 impl Entry {
@@ -75,7 +86,8 @@ impl Entry {
     pub(crate) fn publish(&self, now: u32) {
         self.touched.store(now, Ordering::Relaxed);
         let access = self.access.load(Ordering::Relaxed) as u32;
-        self.state.store(LIVE | access, Ordering::Release);
+        let watched = if self.inode_slot.load(Ordering::Relaxed) == 0 { 0 } else { WATCHED };
+        self.state.store(LIVE | watched | access, Ordering::Release);
     }
 
     /// From now on no hit finds it. Whether it was live.
@@ -94,10 +106,18 @@ impl Entry {
     /// Whether it is live and allows this.
     #[inline]
     pub(crate) fn serves(&self, range: Range, access: Access) -> bool {
+        self.how_serves(range, access).is_some()
+    }
+
+    /// The same, and whether a file is watched for it as well.
+    #[inline]
+    pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
         let wanted = LIVE | access.bits();
-        self.state.load(Ordering::Acquire) & wanted == wanted
+        let state = self.state.load(Ordering::Acquire);
+        let serves = state & wanted == wanted
             && self.start.load(Ordering::Relaxed) <= range.start()
-            && range.end() <= self.end.load(Ordering::Relaxed)
+            && range.end() <= self.end.load(Ordering::Relaxed);
+        serves.then_some(if state & WATCHED == 0 { Serves::Plainly } else { Serves::Watched })
     }
 
     /// What it allows.

@@ -2,7 +2,7 @@
 //!
 //! It is only a hint. Whoever follows it checks the entry in full ([`super::entry::Entry::serves`]), so a slot may be
 //! overwritten by anybody, point to an entry that is no longer valid, or to one that means something else by now; nothing
-//! has to be cleared when a registration goes. A line holds sixteen slots, of which the hash names one: nearly every
+//! has to be cleared when a registration goes. A line is sixteen slots, of which the hash names one: nearly every
 //! entry is there, since the table is sparse, and the others are looked at apart. Slots are small, and hold no part of the
 //! address, so that large tables do not outgrow what the processor translates without a walk.
 
@@ -10,7 +10,7 @@ use std::io;
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Slots of a cache line.
+/// Slots of a line: so many as a cache line has.
 const WAYS: usize = 16;
 
 /// Slots of the largest table: 16 MiB.
@@ -23,28 +23,25 @@ const PAGE_SHIFT: u32 = 12;
 #[derive(Debug)]
 pub(crate) struct Front {
     slots: Box<[AtomicU32]>,
-    /// Slots before the first whole cache line.
-    before: usize,
     /// What of a hash is not the number of a slot.
     shift: u32,
 }
 
 impl Front {
-    /// Room for so many entries: eight slots each, for memory that is not used is not there.
+    /// Room for so many entries: sixteen slots each, for memory that is not used is not there, and two entries at one slot cost
+    /// whoever looks up the second of them as much as ten look-ups.
     ///
     /// # Errors
     /// No memory.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
-        let slots = (entries as usize * 8).clamp(64, MOST_SLOTS).next_power_of_two();
+        let slots = (entries as usize * 16).clamp(64, MOST_SLOTS).next_power_of_two();
         let shift = 64 - slots.ilog2();
-        let all = slots + WAYS;
         #[cfg(not(loom))]
-        let slots = <[AtomicU32] as zerocopy::FromZeros>::new_box_zeroed_with_elems(all);
+        let slots = <[AtomicU32] as zerocopy::FromZeros>::new_box_zeroed_with_elems(slots);
         #[cfg(loom)]
-        let slots = Ok::<_, io::Error>((0..all).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
+        let slots = Ok::<_, io::Error>((0..slots).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
         let slots = slots.map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let past = slots.as_ptr().addr() / size_of::<u32>() % WAYS;
-        Ok(Self { slots, before: (WAYS - past) % WAYS, shift })
+        Ok(Self { slots, shift })
     }
 
     /// The number of the slot where an address is looked for first.
@@ -59,20 +56,22 @@ impl Front {
     /// What the slot holds where this address is looked for first: the number of an entry plus one, or 0.
     #[inline]
     pub(crate) fn first(&self, address: u64) -> u32 {
-        let slot = self.slots.get(self.before + self.place(address));
+        let slot = self.slots.get(self.place(address));
         slot.map_or(0, |slot| slot.load(Ordering::Acquire))
     }
 
     /// The slots of a line.
     fn line(&self, place: usize) -> &[AtomicU32] {
-        let start = self.before + place / WAYS * WAYS;
+        let start = place / WAYS * WAYS;
         &self.slots[start..start + WAYS]
     }
 
     /// An entry of the address' line that `serves`.
     #[cold]
     pub(crate) fn find(&self, address: u64, serves: impl Fn(u32) -> bool) -> Option<u32> {
-        self.line(self.place(address)).iter().filter_map(number).find(|number| serves(*number))
+        let place = self.place(address);
+        let line = self.line(place);
+        nearest(place % WAYS).filter_map(|way| number(&line[way])).find(|number| serves(*number))
     }
 
     /// From now on this address is looked for at this entry. `useless` says which entries need no slot any more.
@@ -83,13 +82,17 @@ impl Front {
         let goes = |slot: &AtomicU32| number(slot).is_none_or(&useless);
         if !goes(own) {
             // The one before moves aside, if there is room.
-            let mut aside = (1..WAYS).map(|step| &line[(way + step) % WAYS]);
-            if let Some(free) = aside.find(|slot| goes(slot)) {
+            if let Some(free) = nearest(way).skip(1).map(|way| &line[way]).find(|slot| goes(slot)) {
                 free.store(own.load(Ordering::Relaxed), Ordering::Release);
             }
         }
         own.store(entry + 1, Ordering::Release);
     }
+}
+
+/// The ways of a line, this one first: in which order what moved aside is looked for, so that few others are looked at.
+fn nearest(way: usize) -> impl Iterator<Item = usize> {
+    (0..WAYS).map(move |step| way ^ step)
 }
 
 /// The entry that a slot names.

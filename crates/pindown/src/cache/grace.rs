@@ -14,6 +14,26 @@ use std::sync::Arc;
 use super::barrier;
 use crate::sync::{AtomicU64, Ordering};
 
+/// Of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parity(bool);
+
+impl Parity {
+    #[inline]
+    pub(crate) const fn of(epoch: u64) -> Self {
+        Self(epoch & 1 != 0)
+    }
+
+    const fn other(self) -> Self {
+        Self(!self.0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// Uses of one lane, by parity; only the lane writes.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -25,16 +45,16 @@ pub(crate) struct Counts {
 impl Counts {
     /// A use begins. What follows is not done before the others can see that.
     #[inline]
-    pub(crate) fn begin(&self, parity: usize) {
-        let begun = &self.begun[parity & 1];
+    pub(crate) fn begin(&self, parity: Parity) {
+        let begun = &self.begun[parity.index()];
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         barrier::light();
     }
 
     /// It ends.
     #[inline]
-    pub(crate) fn end(&self, parity: usize) {
-        let ended = &self.ended[parity & 1];
+    pub(crate) fn end(&self, parity: Parity) {
+        let ended = &self.ended[parity.index()];
         ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
@@ -43,14 +63,14 @@ impl Counts {
         self.begun.iter().map(|begun| begun.load(Ordering::Relaxed)).sum()
     }
 
-    fn quiet(&self, parity: usize) -> bool {
-        let ended = self.ended[parity & 1].load(Ordering::Acquire);
-        self.begun[parity & 1].load(Ordering::Relaxed) == ended
+    fn quiet(&self, parity: Parity) -> bool {
+        let ended = self.ended[parity.index()].load(Ordering::Acquire);
+        self.begun[parity.index()].load(Ordering::Relaxed) == ended
     }
 
     /// Whether every use has ended.
     pub(crate) fn idle(&self) -> bool {
-        self.quiet(0) && self.quiet(1)
+        self.quiet(Parity(false)) && self.quiet(Parity(true))
     }
 }
 
@@ -116,15 +136,16 @@ impl Grace {
             barrier::heavy();
             self.waiting = Waiting::ForOthers;
         }
-        let parity = epoch.load(Ordering::Relaxed) as usize & 1;
+        let now = || Parity::of(epoch.load(Ordering::Relaxed));
         if self.waiting == Waiting::ForOthers {
-            if !self.lanes.iter().all(|lane| lane.quiet(parity ^ 1)) {
+            let others = now().other();
+            if !self.lanes.iter().all(|lane| lane.quiet(others)) {
                 return;
             }
             epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
             self.waiting = Waiting::ForFirst;
         }
-        let first = (epoch.load(Ordering::Relaxed) as usize & 1) ^ 1;
+        let first = now().other();
         if self.lanes.iter().all(|lane| lane.quiet(first)) {
             self.waiting = Waiting::No;
             for entry in self.batch.drain(..) {

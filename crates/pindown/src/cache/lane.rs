@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::grace::Counts;
+use super::grace::{Counts, Parity};
 use super::{Found, LookupError, Shared};
 use crate::access::Access;
 use crate::range::Range;
@@ -27,7 +27,7 @@ pub struct Lane<R: Registrar> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     /// Under which it was announced.
-    parity: usize,
+    parity: Parity,
     /// Where the cache stood then, which need not be asked again.
     seen: u64,
 }
@@ -42,7 +42,7 @@ pub(crate) const TICKET_BITS: u32 = 34;
 #[derive(Debug)]
 pub struct Use {
     entry: u32,
-    parity: u8,
+    parity: Parity,
     single: bool,
     local_key: u64,
     remote_key: u64,
@@ -50,9 +50,9 @@ pub struct Use {
 
 impl Use {
     #[inline(always)]
-    fn of(number: u32, entry: &Entry, parity: usize) -> Self {
+    fn of(number: u32, entry: &Entry, parity: Parity) -> Self {
         let (local_key, remote_key) = entry.keys();
-        Self { entry: number, parity: parity as u8, single: false, local_key, remote_key }
+        Self { entry: number, parity, single: false, local_key, remote_key }
     }
 
     /// What work requests of this process name the memory by.
@@ -79,14 +79,14 @@ impl Use {
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn into_ticket(self) -> u64 {
-        u64::from(self.entry) | u64::from(self.parity) << 32 | u64::from(self.single) << 33
+        u64::from(self.entry) | (self.parity.index() as u64) << 32 | u64::from(self.single) << 33
     }
 
     /// The use that such a number ends; its keys are not known any more.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn from_ticket(ticket: u64) -> Self {
-        let (parity, single) = ((ticket >> 32) as u8 & 1, ticket >> 33 & 1 != 0);
+        let (parity, single) = (Parity::of(ticket >> 32), ticket >> 33 & 1 != 0);
         Self { entry: ticket as u32, parity, single, local_key: 0, remote_key: 0 }
     }
 }
@@ -137,7 +137,7 @@ impl<R: Registrar> Lane<R> {
                 None => unreachable!("entry {number} was just filled"),
             },
             Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
-                Ok(Use { entry, parity: 0, single: true, local_key, remote_key })
+                Ok(Use { entry, parity: Parity::of(0), single: true, local_key, remote_key })
             }
         }
     }
@@ -160,7 +160,7 @@ impl<R: Registrar> Lane<R> {
         if used.single {
             self.shared.end_single(used.entry);
         } else {
-            self.counts.end(used.parity as usize);
+            self.counts.end(used.parity);
         }
     }
 }

@@ -43,9 +43,9 @@ use crate::monitor::{Monitor, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
-use entry::{Entries, Entry};
+use entry::{Entries, Entry, Serves};
 use front::Front;
-use grace::Counts;
+use grace::{Counts, Parity};
 use table::{Out, Table};
 
 /// A cache of registrations. Clones are the same cache; the last one unpins everything.
@@ -116,7 +116,7 @@ struct Shared<R: Registrar> {
 #[derive(Clone, Copy, Debug)]
 enum Found {
     /// An entry, and the parity of the use.
-    Kept(u32, usize),
+    Kept(u32, Parity),
     Single(u32, Pinned<()>),
 }
 
@@ -241,7 +241,8 @@ impl<R: Registrar> Shared<R> {
     /// Whether the entry serves this, and nothing was told of it since `seen` was read.
     #[inline(always)]
     fn holds(&self, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
-        if !entry.serves(range, access) || !self.same_inode(entry) || !self.journal.still(seen) {
+        let Some(serves) = entry.how_serves(range, access) else { return false };
+        if serves == Serves::Watched && !self.same_inode(entry) || !self.journal.still(seen) {
             return false;
         }
         entry.touch(self.now.load(Ordering::Relaxed));
@@ -250,8 +251,8 @@ impl<R: Registrar> Shared<R> {
 
     /// The parity under which uses begin now.
     #[inline]
-    fn parity(&self) -> usize {
-        self.epoch.load(Ordering::Relaxed) as usize & 1
+    fn parity(&self) -> Parity {
+        Parity::of(self.epoch.load(Ordering::Relaxed))
     }
 
     /// The end of a use that had a registration of its own.

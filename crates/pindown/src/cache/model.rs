@@ -173,7 +173,7 @@ fn loom_a_late_reader_against_two_graces() {
         let reader = loom::thread::spawn({
             let (epoch, found, freed) = (Arc::clone(&epoch), Arc::clone(&found), Arc::clone(&freed));
             move || {
-                let parity = epoch.load(Ordering::Relaxed) as usize & 1;
+                let parity = Parity::of(epoch.load(Ordering::Relaxed));
                 counts.begin(parity);
                 let entry = found.load(Ordering::Relaxed) as usize;
                 assert!(!freed[entry].load(Ordering::Relaxed), "found after it was freed");

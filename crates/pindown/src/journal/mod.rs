@@ -69,10 +69,13 @@ impl Journal {
     /// where [`Self::seen_aside`] is to be asked.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
-        if self.asked.is_some() && (self.aside || self.changing()) {
-            return 0;
-        }
-        self.seen.load(Ordering::Acquire)
+        if self.asked.is_some() { self.seen_asking() } else { self.seen.load(Ordering::Acquire) }
+    }
+
+    /// A call is nothing beside what it asks; so those who ask nothing need not go around it.
+    #[cold]
+    fn seen_asking(&self) -> u64 {
+        if self.aside || self.changing() { 0 } else { self.seen.load(Ordering::Acquire) }
     }
 
     /// The same for hits that have more to ask than the journal knows; `None` where [`Self::seen`] has said it all.

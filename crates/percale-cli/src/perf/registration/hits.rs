@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use pindown::{Access, Cache, Lane, Range};
+use pindown::{Access, Lane, Range};
 
 use super::asked::Asked;
 use super::bench::{self, Bench, Nothing, median};
@@ -14,6 +14,9 @@ use super::lines::Line;
 
 /// Registrations.
 const ENTRIES: [u32; 4] = [1, 64, 4096, 65_536];
+
+/// Of so many pages one is registered.
+const APART: u64 = 16;
 
 /// Look-ups of a round; the median of rounds is taken.
 const LOOK_UPS: usize = 1 << 20;
@@ -27,11 +30,14 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
     let look_ups = if asked.is_some() { SLOW_LOOK_UPS } else { LOOK_UPS };
     let mut lines = Vec::new();
     for entries in ENTRIES {
-        let memory = bench.memory(page * entries as usize)?;
+        let memory = bench.memory(page * APART as usize * entries as usize)?;
         let (cache, _notifier) = bench.unpinned(entries)?;
         let lane = cache.lane();
-        // A part of a page each, as messages are.
-        let range = |number: u64| Range::new(memory.range().start() + number * page as u64 + 64, 1024);
+        // A part of a page each, as messages are; the pages lie at no regular distance.
+        let range = |number: u64| {
+            let place = number * APART + spread(number) % APART;
+            Range::new(memory.range().start() + place * page as u64 + 64, 1024)
+        };
         for number in 0..entries.into() {
             let used = lane.get(range(number).map_err(io::Error::other)?, Access::empty());
             lane.end(used.map_err(io::Error::other)?);
@@ -42,30 +48,41 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
         let mut random = xorshift();
         let ranges = (0..look_ups).map(|_| range(random() % u64::from(entries))).collect::<Result<Vec<_>, _>>();
         let ranges = ranges.map_err(io::Error::other)?;
-        let (mut alone, mut together, mut ioctls) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut alone, mut together) = (Vec::new(), Vec::new());
+        let (mut ioctl_alone, mut ioctl_together) = (Vec::new(), Vec::new());
+        let before = cache.stats();
         bench::rounds(time, 3, |_| {
             alone.push(round(&lane, &ranges)?);
-            ioctls.extend(asked.as_ref().map(|asked| per_call(look_ups, || asked.ask())));
-            together.push(by_two(&cache, &ranges)?);
+            together.push(by_two(|| {
+                let (lane, ranges) = (cache.lane(), &ranges);
+                move || round(&lane, ranges)
+            })?);
+            if let Some(asked) = &asked {
+                let ask = || Ok(per_call(look_ups, || asked.ask()));
+                ioctl_alone.push(ask()?);
+                ioctl_together.push(by_two(|| ask)?);
+            }
             Ok(())
         })?;
-        let ioctl_ns = (!ioctls.is_empty()).then(|| median(ioctls));
-        for (threads, ns) in [(1, median(alone)), (2, median(together))] {
-            lines.push(Line::Hit { monitor: bench.monitor.clone(), entries, threads, ns, ioctl_ns });
+        let after = cache.stats();
+        let slow = (after.slow_hits - before.slow_hits) as f64 / (after.hits - before.hits) as f64;
+        for (threads, ns, ioctls) in [(1, alone, ioctl_alone), (2, together, ioctl_together)] {
+            let ioctl_ns = (!ioctls.is_empty()).then(|| median(ioctls));
+            lines.push(Line::Hit { monitor: bench.monitor.clone(), entries, threads, ns: median(ns), slow, ioctl_ns });
         }
     }
     Ok(lines)
 }
 
-/// ns a look-up of the slower of two threads.
-fn by_two(cache: &Cache<Nothing>, ranges: &[Range]) -> io::Result<f64> {
+/// What the slower of two threads measures; each prepares itself first.
+fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io::Result<f64> {
     let both = Barrier::new(2);
     std::thread::scope(|scope| {
         let threads = [(); 2].map(|()| {
             scope.spawn(|| {
-                let lane = cache.lane();
+                let measure = prepare();
                 both.wait();
-                round(&lane, ranges)
+                measure()
             })
         });
         let end = |thread: ScopedJoinHandle<'_, io::Result<f64>>| {
@@ -90,6 +107,12 @@ fn per_call(calls: usize, mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     (0..calls).for_each(|_| call());
     start.elapsed().as_nanos() as f64 / calls as f64
+}
+
+/// A number that looks like no other's.
+const fn spread(number: u64) -> u64 {
+    let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53) >> 40
 }
 
 fn xorshift() -> impl FnMut() -> u64 {

@@ -26,7 +26,7 @@ impl Figures {
     }
 }
 
-/// Whose mappings come and go.
+/// Who does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Whose {
@@ -34,6 +34,22 @@ pub(super) enum Whose {
     Client,
     /// Another process.
     Other,
+}
+
+/// What is done that has nothing to do with registrations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Work {
+    /// A system call that does next to nothing (getppid).
+    Call,
+    /// mmap and munmap.
+    Mapping,
+    /// The same, and the pages are filled between.
+    FilledMapping,
+}
+
+impl Work {
+    pub(super) const ALL: [Self; 3] = [Self::Call, Self::Mapping, Self::FilledMapping];
 }
 
 /// How a program that unmaps registered memory has it deregistered (the paper's section VII).
@@ -115,21 +131,15 @@ pub(super) enum Line {
         entries: u32,
         threads: u32,
         ns: f64,
-        /// The one ioctl of a userfaultfd that such a hit makes, by itself, in the same run.
+        /// What share of them had to take the cache's lock, because too many registrations have their place in one line.
+        slow: f64,
+        /// The one ioctl of a userfaultfd that such a hit makes, by itself, by as many threads in the same run.
         ioctl_ns: Option<f64>,
     },
     /// A change that covers so many registrations: dropping one of them.
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
-    /// mmap and munmap of memory that nobody has registered.
-    Unmap {
-        monitor: String,
-        process: Whose,
-        /// Whether its pages were filled between.
-        touched: bool,
-        without: Figures,
-        with: Figures,
-        ratio: f64,
-    },
+    /// What has nothing to do with registrations, without the monitor and with it.
+    Other { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Mapping, registering, receiving into, unmapping and deregistering fresh memory.
     Change { monitor: String, bytes: usize, way: Way, figures: Figures, ratio: f64 },
 }

@@ -2,7 +2,7 @@
 //!
 //! The device is io_uring's fixed buffers. Each monitor is measured in a process of its own ([`part`]), which this one
 //! asks: [`transfers`] (the paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss, [`changes`]. What a
-//! monitor costs those who do not use it ([`unmaps`]) this process measures by itself as well, while others have it loaded
+//! monitor costs those who do not use it ([`others`]) this process measures by itself as well, while others have it loaded
 //! and while they have not. Every comparison is of things done in turn. [`text`] and [`picture`] show the [`lines`].
 
 mod asked;
@@ -10,13 +10,13 @@ mod bench;
 mod changes;
 mod hits;
 mod lines;
+mod others;
 mod part;
 mod picture;
 mod pieces;
 mod registrations;
 mod text;
 mod transfers;
-mod unmaps;
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ use crate::clock::Clock;
 use crate::failure::{Failure, Result};
 use crate::units;
 use crate::worker::Worker;
-use lines::{Figures, Line, Whose};
-use part::{Job, Unmapped, What};
+use lines::{Figures, Line, Whose, Work};
+use part::{Done, Job, What};
 pub(crate) use part::{PART, run as part};
 
 /// Seconds for each line that has a time, unless told.
@@ -61,7 +61,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let monitors: Vec<_> = bench::MONITORS.into_iter().filter(named).collect();
     let seconds = args.seconds.unwrap_or(SECONDS);
     let mut report = Report { json: args.json, lines: Vec::new() };
-    let each = 3 + 2 * LOADINGS as usize + sizes.iter().map(|bytes| whats(*bytes).count()).sum::<usize>();
+    let each = 2 + Work::ALL.len() * LOADINGS as usize + sizes.iter().map(|bytes| whats(*bytes).count()).sum::<usize>();
     let bar = progress_bar((monitors.len() * each) as u64)?;
     for monitor in monitors {
         let steps = bar.position() + each as u64;
@@ -123,8 +123,8 @@ fn open(worker: &mut Worker, monitor: &str) -> Result<(), String> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// Whose mappings, whether filled, and what each loading gave: without the monitor and with it.
-type Compared = (Whose, bool, Vec<(Figures, Figures)>);
+/// Who does what, and what each loading gave: without the monitor and with it.
+type Compared = (Whose, Work, Vec<(Figures, Figures)>);
 
 /// One monitor.
 struct Measured<'a> {
@@ -150,26 +150,27 @@ impl Measured<'_> {
             self.bar.inc(1);
         }
         drop(worker);
-        self.unmaps()?.into_iter().try_for_each(|line| report.add(line))
+        self.others()?.into_iter().try_for_each(|line| report.add(line))
     }
 
-    /// Mappings of this process and of another, which opens a cache in between.
-    fn unmaps(&self) -> Result<Vec<Line>> {
-        self.say("mappings of others");
+    /// What this process does and another, which opens a cache in between.
+    fn others(&self) -> Result<Vec<Line>> {
+        self.say("what others do");
         let clock = Clock::calibrate();
         let seconds = self.seconds / f64::from(LOADINGS);
         let mut measured: Vec<Compared> = Vec::new();
-        for touched in [false, true] {
+        for work in Work::ALL {
             let (mut client, mut other) = (Vec::new(), Vec::new());
             for _ in 0..LOADINGS {
                 let mut worker = Worker::start(&[PART]).map_err(|why| self.failed(why))?;
                 let there = |worker: &mut Worker| {
-                    let figures = self.ask::<Unmapped>(worker, &Job::Unmap { touched, seconds })?;
+                    let figures = self.ask::<Done>(worker, &Job::Other { work, seconds })?;
                     figures.map_err(|why| self.failed(why))
                 };
                 let here = || {
                     let time = Duration::from_secs_f64(seconds);
-                    unmaps::measure(&clock, touched, time).map_err(Failure::system("mapping memory"))
+                    others::measure(&clock, work, time)
+                        .map_err(Failure::system("what has nothing to do with registrations"))
                 };
                 // A cache that costs nobody anything: apart from the monitor nothing is to differ.
                 open(&mut worker, bench::IMPORTED).map_err(|why| self.failed(why))?;
@@ -180,13 +181,13 @@ impl Measured<'_> {
                 other.push((without.1, with.1));
                 self.bar.inc(1);
             }
-            measured.extend([(Whose::Client, touched, client), (Whose::Other, touched, other)]);
+            measured.extend([(Whose::Client, work, client), (Whose::Other, work, other)]);
         }
-        let line = |(process, touched, mut pairs): Compared| {
+        let line = |(process, work, mut pairs): Compared| {
             // The loading whose ratio is the median.
             pairs.sort_by(|a, b| a.1.ratio(&a.0).total_cmp(&b.1.ratio(&b.0)));
             let (without, with) = pairs[pairs.len() / 2];
-            Line::Unmap { monitor: self.monitor.into(), process, touched, without, with, ratio: with.ratio(&without) }
+            Line::Other { monitor: self.monitor.into(), process, work, without, with, ratio: with.ratio(&without) }
         };
         Ok(measured.into_iter().map(line).collect())
     }

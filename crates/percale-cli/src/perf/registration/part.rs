@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bench::Bench;
-use super::lines::{Figures, Line};
-use super::{changes, hits, pieces, registrations, transfers, unmaps};
+use super::lines::{Figures, Line, Work};
+use super::{changes, hits, others, pieces, registrations, transfers};
 use crate::clock::Clock;
 use crate::worker::answer;
 
@@ -17,8 +17,8 @@ pub(crate) const PART: &str = "registration-part";
 /// What it is asked. Everything but the first two needs the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// To map and unmap: `Result<Figures, String>`.
-    Unmap { touched: bool, seconds: f64 },
+    /// To do what has nothing to do with the cache: `Result<Figures, String>`.
+    Other { work: Work, seconds: f64 },
     /// To open a cache with this monitor, and forget the one before: a `String`, empty or why not.
     Open { monitor: String },
     /// To measure: `Result<Vec<Line>, String>`.
@@ -41,8 +41,8 @@ pub(crate) fn run() -> io::Result<()> {
     let mut bench: Option<Bench> = None;
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
-            Job::Unmap { touched, seconds } => {
-                let figures = unmaps::measure(&clock, touched, Duration::from_secs_f64(seconds));
+            Job::Other { work, seconds } => {
+                let figures = others::measure(&clock, work, Duration::from_secs_f64(seconds));
                 answer(&figures.map_err(|error| error.to_string()))?;
             }
             Job::Open { monitor } => {
@@ -73,5 +73,5 @@ fn measure(bench: &Bench, what: What, time: Duration) -> io::Result<Vec<Line>> {
     })
 }
 
-/// As [`Job::Unmap`] asks.
-pub(super) type Unmapped = Result<Figures, String>;
+/// As [`Job::Other`] asks.
+pub(super) type Done = Result<Figures, String>;

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, Table};
 
-use super::lines::{Figures, Line, Whose};
+use super::lines::{Figures, Line, Whose, Work};
 use crate::table::{RULED, left, right};
 use crate::units;
 
@@ -48,9 +48,9 @@ pub(super) fn text(lines: &[Line]) -> String {
         ),
         (
             "Hits",
-            &["monitor", "entries", "threads", "a hit", "its ioctl", "ratio"],
+            &["monitor", "entries", "threads", "a hit", "slow", "its ioctl", "ratio"],
             hit,
-            "Random look-ups with their ends. The ioctl is what such a hit asks the kernel, by itself.",
+            "Random look-ups with their ends. The slow ones took the lock. The ioctl is what such a hit asks the kernel, by itself and by as many threads.",
         ),
         (
             "Misses and changes, nothing being pinned",
@@ -60,10 +60,10 @@ pub(super) fn text(lines: &[Line]) -> String {
              which is asked once for a mapping until something changes.",
         ),
         (
-            "mmap and munmap of memory that nobody has registered",
-            &["monitor", "process", "pages", "without", "with", "ratio"],
-            unmap,
-            "Of 16 pages, without the monitor and with it: in a process with a cache, and in another.",
+            "What has nothing to do with registrations",
+            &["monitor", "process", "what", "without", "with", "ratio"],
+            other,
+            "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.",
         ),
     ];
     let mut parts = Vec::new();
@@ -129,13 +129,14 @@ fn change(line: &Line) -> Option<Vec<Cell>> {
 }
 
 fn hit(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Hit { monitor, entries, threads, ns, ioctl_ns } = line else { return None };
+    let Line::Hit { monitor, entries, threads, ns, slow, ioctl_ns } = line else { return None };
     let shown = |number: Option<Cell>| number.unwrap_or_else(|| right("–"));
     Some(vec![
         left(monitor),
         right(units::count((*entries).into())),
         right(threads),
         right(units::time(*ns)),
+        right(format!("{:.1} %", slow * 100.0)),
         shown(ioctl_ns.map(|ioctl| right(units::time(ioctl)))),
         shown(ioctl_ns.map(|ioctl| ratio(ns / ioctl))),
     ])
@@ -154,14 +155,18 @@ fn piece(line: &Line) -> Option<Vec<Cell>> {
     }
 }
 
-fn unmap(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Unmap { monitor, process, touched, without, with, ratio: times } = line else { return None };
+fn other(line: &Line) -> Option<Vec<Cell>> {
+    let Line::Other { monitor, process, work, without, with, ratio: times } = line else { return None };
     let process = match process {
         Whose::Client => "client",
         Whose::Other => "other",
     };
-    let pages = if *touched { "filled" } else { "untouched" };
-    Some(vec![left(monitor), left(process), left(pages), p50(without), p50(with), ratio(*times)])
+    let work = match work {
+        Work::Call => "a system call",
+        Work::Mapping => "mmap and munmap",
+        Work::FilledMapping => "the same, filled",
+    };
+    Some(vec![left(monitor), left(process), left(work), p50(without), p50(with), ratio(*times)])
 }
 
 fn p50(figures: &Figures) -> Cell {
@@ -191,10 +196,17 @@ mod tests {
             Line::Monitor { monitor: "sealed".into(), available: false, reason: "no mseal".into() },
             transfer("bpf", bytes, 1000.0, 1500.0, 1010.0),
             Line::Change { monitor: monitor.clone(), bytes, way: Way::Thread, figures: with, ratio: 0.987 },
-            Line::Hit { monitor: monitor.clone(), entries: 65_536, threads: 2, ns: 136.0, ioctl_ns: Some(130.0) },
+            Line::Hit {
+                monitor: monitor.clone(),
+                entries: 65_536,
+                threads: 2,
+                ns: 136.0,
+                slow: 0.001,
+                ioctl_ns: Some(130.0),
+            },
             Line::Miss { monitor: monitor.clone(), ns: 240.0, query_ns: 230.0 },
             Line::Invalidation { monitor: monitor.clone(), entries: 1000, ns_each: 41.0 },
-            Line::Unmap { monitor, process: Whose::Other, touched: true, without, with, ratio: 1.1 },
+            Line::Other { monitor, process: Whose::Other, work: Work::FilledMapping, without, with, ratio: 1.1 },
         ];
         let text = text(&lines);
         for part in [

@@ -1,0 +1,43 @@
+//! What a monitor costs those who have nothing to do with it: a system call; mmap(2) and munmap(2) of memory that nobody has
+//! registered.
+
+use std::hint::black_box;
+use std::io;
+use std::time::Duration;
+
+use super::lines::{Figures, Work};
+use crate::clock::Clock;
+use crate::lot::Lot;
+use crate::statistics::Samples;
+
+/// System calls that are timed together.
+const CALLS: u32 = 16;
+
+/// Pages of a mapping.
+const PAGES: u64 = 16;
+
+pub(super) fn measure(clock: &Clock, work: Work, time: Duration) -> io::Result<Figures> {
+    let mut samples = Samples::default();
+    // Unlike its neighbours, with which it would become one mapping, in some processes and not in others.
+    let flags = libc::MAP_NORESERVE | if work == Work::FilledMapping { libc::MAP_POPULATE } else { 0 };
+    let len = PAGES * pindown::page_size();
+    super::bench::rounds(time, 20, |_| {
+        for _ in 0..50 {
+            let start = clock.now();
+            let times = match work {
+                Work::Call => {
+                    (0..CALLS).for_each(|_| _ = black_box(rustix::process::getppid()));
+                    CALLS
+                }
+                Work::Mapping | Work::FilledMapping => {
+                    Lot::memory(len, flags)?.release()?;
+                    1
+                }
+            };
+            let end = clock.now();
+            samples.push(clock.nanoseconds(end.wrapping_sub(start)) / f64::from(times));
+        }
+        Ok(())
+    })?;
+    Figures::of(samples).ok_or_else(|| io::Error::other("nothing was timed"))
+}

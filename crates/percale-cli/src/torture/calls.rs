@@ -1,0 +1,28 @@
+//! What the machine's system calls cost while a monitor is loaded, whoever makes them: some need the kernel to tell of every call.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// Calls that are timed together, and how often.
+const CALLS: u32 = 1000;
+const ROUNDS: usize = 31;
+
+/// A system call that does next to nothing (getppid), in ns, of a process that has no cache.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Calls {
+    pub(super) without_ns: f64,
+    pub(super) with_ns: f64,
+}
+
+/// Nanoseconds of one, in the median.
+pub(super) fn measure() -> f64 {
+    let mut rounds = [(); ROUNDS].map(|()| {
+        let start = Instant::now();
+        (0..CALLS).for_each(|_| _ = black_box(rustix::process::getppid()));
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+    });
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
