@@ -149,7 +149,8 @@ impl Counter {
     #[inline]
     pub fn add(&self, count: u64) {
         let due = self.line.gate.add(count);
-        self.changed(due);
+        self.line.wait.notify_value(|| self.value());
+        self.begin(due);
     }
 
     /// Adds to the error value.
@@ -177,6 +178,11 @@ impl Counter {
     #[inline]
     fn changed(&self, due: bool) {
         self.line.wait.notify();
+        self.begin(due);
+    }
+
+    #[inline]
+    fn begin(&self, due: bool) {
         if due {
             fire(self);
         }
@@ -252,7 +258,7 @@ impl Counter {
     /// # Errors
     /// If the error value is or becomes another, the time is up, or the thread cannot sleep.
     pub fn wait_since(&self, threshold: u64, errors: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
-        self.line.wait.until(timeout, || {
+        self.line.wait.until_value(threshold, timeout, || {
             if self.value() >= threshold {
                 return Some(Ok(()));
             }

@@ -57,7 +57,7 @@ impl Wait {
 
     /// Asks that followers be told, for one of them that arms the drivers itself.
     pub(in crate::completion) fn mark(&self) {
-        self.armed.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.armed.set(0);
     }
 
     /// Whether this is attached.

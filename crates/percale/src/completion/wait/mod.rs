@@ -3,7 +3,8 @@
 //! A [`Wait`] belongs to one queue or counter. It knows the endpoints that feed it (as [`Progress`]), so that whoever
 //! waits also drives them. Threads sleep here in two ways:
 //! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. Whoever tells, wakes all of
-//!   them, and each looks for itself: they may wait for different things (a counter's thresholds).
+//!   them, and each looks for itself: they may wait for different things. Who waits for a counter's threshold is only told from there
+//!   on ([`Wait::until_value`], [`Wait::notify_value`]); with several, the least counts.
 //! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. That is for one thread at a time.
 //!
 //! All descriptors are made when first needed; a queue that is only ever polled costs none.
@@ -21,6 +22,7 @@
 
 mod face;
 mod followers;
+mod mark;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +39,7 @@ use rustix::io::Errno;
 pub(in crate::completion) use self::face::face;
 pub(in crate::completion) use self::followers::Follower;
 use self::followers::Followers;
+use self::mark::Mark;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
@@ -95,7 +98,7 @@ struct Outside {
 #[repr(C)]
 pub struct Wait {
     /// Somebody sleeps, or is about to, and wants to be told.
-    armed: AtomicBool,
+    armed: Mark,
     /// Whether `drivers` has any.
     driven: AtomicBool,
     /// They progress by themselves.
@@ -128,7 +131,7 @@ impl Wait {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            armed: AtomicBool::new(false),
+            armed: Mark::default(),
             driven: AtomicBool::new(false),
             automatic: AtomicBool::new(false),
             sleepers: Mutex::new(Vec::new()),
@@ -205,14 +208,22 @@ impl Wait {
     /// the lock that they look under.
     #[inline]
     pub fn notify(&self) {
-        if self.armed.load(Ordering::SeqCst) {
+        if self.armed.is_set() {
+            self.wake();
+        }
+    }
+
+    /// The same, of a value that rose: wakes nobody if all wait for a greater one. `value` is asked after the look at the mark.
+    #[inline]
+    pub(in crate::completion) fn notify_value(&self, value: impl FnOnce() -> u64) {
+        if self.armed.is_due(value) {
             self.wake();
         }
     }
 
     #[cold]
     fn wake(&self) {
-        if !self.armed.swap(false, Ordering::SeqCst) {
+        if !self.armed.take() {
             return;
         }
         for sleeper in lock(&self.sleepers).iter() {
@@ -269,11 +280,12 @@ impl Wait {
     pub fn arm(&self) -> io::Result<bool> {
         // Drain before asking: a wake-up that comes after the asking must stay.
         drain(&self.outside()?.event)?;
-        Ok(self.ask())
+        Ok(self.ask(0))
     }
 
-    fn ask(&self) -> bool {
-        self.armed.store(true, Ordering::SeqCst);
+    /// Asks to be told when a value is at least `from`; 0: of everything.
+    fn ask(&self, from: u64) -> bool {
+        self.armed.set(from);
         let mut calm = true;
         for driver in self.drivers().iter().filter_map(Weak::upgrade) {
             calm &= driver.arm();
@@ -285,7 +297,20 @@ impl Wait {
     ///
     /// # Errors
     /// If it does not within `timeout` (`None`: for ever), or the thread cannot sleep.
-    pub fn until<R>(&self, timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
+    pub fn until<R>(&self, timeout: Option<Duration>, look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
+        self.until_value(0, timeout, look)
+    }
+
+    /// The same, for who finds nothing before a value is at least `from`, unless something else tells.
+    ///
+    /// # Errors
+    /// As [`until`](Self::until).
+    pub(in crate::completion) fn until_value<R>(
+        &self,
+        from: u64,
+        timeout: Option<Duration>,
+        mut look: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitError> {
         let start = Instant::now();
         let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut rounds = 0u32;
@@ -313,7 +338,7 @@ impl Wait {
                 None => sleeper.insert(Sleeper::enlist(self)?),
             };
             drain(&sleeper.event)?;
-            if !self.ask() {
+            if !self.ask(from) {
                 continue;
             }
             if let Some(found) = look() {

@@ -93,6 +93,39 @@ fn a_sleeper_wakes_though_the_descriptor_is_drained_by_another() {
 }
 
 #[test]
+fn who_waits_for_a_value_is_not_woken_before() {
+    let wait = Wait::new();
+    let (value, looks) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            wait.until_value(1000, None, || {
+                looks.fetch_add(1, Ordering::SeqCst);
+                (value.load(Ordering::SeqCst) >= 1000).then_some(())
+            })
+        });
+        // Asleep: it looks no more.
+        let mut before = u32::MAX;
+        while before != looks.load(Ordering::SeqCst) || lock(&wait.sleepers).is_empty() {
+            before = looks.load(Ordering::SeqCst);
+            std::thread::sleep(SPIN * 200);
+        }
+        let count = || {
+            value.fetch_add(1, Ordering::SeqCst);
+            wait.notify_value(|| value.load(Ordering::SeqCst).into());
+        };
+        (0..999).for_each(|_| count());
+        std::thread::sleep(SPIN * 20);
+        assert_eq!(looks.load(Ordering::SeqCst), before, "woken for less");
+        wait.notify(); // Of something else, of which it is told.
+        while looks.load(Ordering::SeqCst) == before {
+            std::thread::yield_now();
+        }
+        count();
+        sleeper.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_wait_ends_when_its_time_is_up() {
     let wait = Wait::new();
     for timeout in [Duration::ZERO, Duration::from_millis(2)] {

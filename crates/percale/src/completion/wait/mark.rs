@@ -1,0 +1,117 @@
+//! Whether somebody sleeps, and from which value on he wants to be told.
+
+use crate::sync::{AtomicU64, Ordering, loom_fence};
+
+/// Nobody is to be told.
+const NOBODY: u64 = u64::MAX;
+
+/// The mark that a sleeper sets, and whoever tells him takes down. One word: who takes it down for one sleeper cannot lose what
+/// another asked for. All accesses are sequentially consistent: who tells and who is about to sleep cannot miss each other, if
+/// the one publishes before he looks at the mark, and the other looks once more when he has set it.
+#[derive(Debug)]
+pub(super) struct Mark(AtomicU64);
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self(AtomicU64::new(NOBODY))
+    }
+}
+
+impl Mark {
+    /// From now on somebody is to be told when a value is at least `from`; 0: of everything.
+    pub(super) fn set(&self, from: u64) {
+        self.0.fetch_min(from.min(NOBODY - 1), Ordering::SeqCst);
+        loom_fence();
+    }
+
+    /// Whether anybody is to be told of anything.
+    #[inline]
+    pub(super) fn is_set(&self) -> bool {
+        loom_fence();
+        self.0.load(Ordering::SeqCst) != NOBODY
+    }
+
+    /// Whether anybody is to be told of a value that rose. It is asked for after the look at the mark.
+    #[inline]
+    pub(super) fn is_due(&self, value: impl FnOnce() -> u64) -> bool {
+        loom_fence();
+        let from = self.0.load(Ordering::SeqCst);
+        from != NOBODY && value() >= from
+    }
+
+    /// Takes it down. Whether it was up: if so, the caller tells everybody, and each who goes on sleeping sets it again.
+    pub(super) fn take(&self) -> bool {
+        self.0.swap(NOBODY, Ordering::SeqCst) != NOBODY
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+    use loom::thread;
+
+    use super::*;
+
+    /// Two wait for different values, as [`Wait::until_value`](super::super::Wait) does, while a third counts.
+    struct Place {
+        mark: Mark,
+        value: AtomicU64,
+        /// The sleepers' events.
+        rung: [AtomicBool; 2],
+    }
+
+    impl Place {
+        fn value(&self) -> u64 {
+            self.value.load(Ordering::SeqCst)
+        }
+
+        fn count(&self) {
+            self.value.fetch_add(1, Ordering::SeqCst);
+            if self.mark.is_due(|| self.value()) && self.mark.take() {
+                self.rung.iter().for_each(|event| event.store(true, Ordering::SeqCst));
+            }
+        }
+
+        /// Whether it would sleep on, rung or not.
+        fn sleeps(&self, number: usize, from: u64) -> bool {
+            for _ in 0..2 {
+                self.rung[number].store(false, Ordering::SeqCst);
+                self.mark.set(from);
+                if self.value() >= from {
+                    return false;
+                }
+                if !self.rung[number].load(Ordering::SeqCst) {
+                    return true; // It is asleep here until its event is rung.
+                }
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn loom_cmp_012_nobody_sleeps_over_what_he_waits_for() {
+        let mut bounded = loom::model::Builder::new();
+        bounded.preemption_bound = Some(3);
+        bounded.check(|| {
+            let place = Arc::new(Place {
+                mark: Mark::default(),
+                value: AtomicU64::new(0),
+                rung: [AtomicBool::new(false), AtomicBool::new(false)],
+            });
+            let counts = {
+                let place = Arc::clone(&place);
+                thread::spawn(move || (0..2).for_each(|_| place.count()))
+            };
+            let other = {
+                let place = Arc::clone(&place);
+                thread::spawn(move || place.sleeps(1, 1))
+            };
+            assert!(place.sleeps(0, 9), "there was nothing to find");
+            let asleep = other.join().unwrap();
+            counts.join().unwrap();
+            fence(Ordering::SeqCst);
+            assert!(!asleep || place.rung[1].load(Ordering::SeqCst), "asleep, and nobody will tell");
+        });
+    }
+}
