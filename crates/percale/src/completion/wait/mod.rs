@@ -4,7 +4,7 @@
 //! waits also drives them. Threads sleep here in two ways:
 //! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. Whoever tells, wakes all of
 //!   them, and each looks for itself: they may wait for different things. Who waits for a counter's threshold is only told from there
-//!   on ([`Wait::until_value`], [`Wait::notify_value`]); with several, the least counts.
+//!   on (`until_value`, `notify_value`); with several, the least counts.
 //! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. That is for one thread at a time.
 //!
 //! All descriptors are made when first needed; a queue that is only ever polled costs none.
