@@ -31,6 +31,7 @@ const PROCESSES: u8 = 4;
 /// Limits that several figures have.
 const CALL: &str = "a call";
 const LINE: &str = "a line's way";
+const SEND: &str = "an ordinary send";
 
 const NOTES: &str = "\
 p50: of rounds, of one operation. A send goes from one processor to another over shared memory; that it arrives is half a round trip.
@@ -39,6 +40,7 @@ processes than processors wait for their turns, too.
 limit: p50 of a plain program in the same run.
   a push: 32 bytes of each operation, written behind those of the others in memory that is there
   a call: of a function that is not inlined
+  an ordinary send: posted by a call, in turn with those that counters set off
   a line's way: 8 bytes and a mark in a cache line, from one processor to another (the limit of tagged-latency)
   seen and answered: the other processor sees the store, and writes a line that the first one looks at";
 

@@ -63,25 +63,32 @@ impl Side {
     }
 
     /// The send of a number. Numbers rise by one; when one is posted, those more than [`AHEAD`] before it have arrived.
-    fn send(&mut self, number: u64) -> Operation {
+    pub(super) fn send(&mut self, number: u64) -> SendWork {
         let at = (number % PLACES) as usize * 64;
         self.out.write(at, &number.to_ne_bytes());
         // SAFETY: within this object's memory, and nobody writes it there until the message has arrived.
         let segment = unsafe { Segment::new(self.out.as_ptr().wrapping_add(at), 8) };
         let (segments, flags) = (Segments::one(segment), OpFlags::empty());
-        Operation::Send(SendWork { peer: self.peer, segments, tag: Some(0), data: None, context: 0, flags })
+        SendWork { peer: self.peer, segments, tag: Some(0), data: None, context: 0, flags }
+    }
+
+    /// Posts a send that waits for nothing.
+    #[inline]
+    pub(super) fn post(&self, send: &SendWork) -> Result<()> {
+        // SAFETY: the memory stays as long as the endpoint.
+        unsafe { self.endpoint.post_send(send) }.map_err(percale("posting a send"))
     }
 
     /// Posts a send that waits for a counter.
     pub(super) fn send_when(&mut self, number: u64, counter: &Counter, threshold: u64) -> Result<()> {
-        let send = self.send(number);
+        let send = Operation::Send(self.send(number));
         // SAFETY: the memory stays as long as the endpoint.
         unsafe { self.endpoint.post_when(&send, counter, threshold) }.map_err(percale("posting a send that waits"))
     }
 
     /// Posts a send that waits for a variable.
     pub(super) fn send_when_written(&mut self, number: u64, variable: &Variable) -> Result<()> {
-        let send = self.send(number);
+        let send = Operation::Send(self.send(number));
         // SAFETY: the memory stays as long as the endpoint.
         unsafe { self.endpoint.post_when_written(&send, variable) }.map_err(percale("posting a send that waits"))
     }
