@@ -9,9 +9,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use gungraun::prelude::*;
+use percale::trigger::Operation;
 use percale::{
-    Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Datatype, Endpoint, Entry, ErrorCode,
-    Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork, TransportKind,
+    Access, AddressSet, AddressVector, AtomicOp, Collective, CollectiveWork, Counter, Datatype, Domain, Endpoint,
+    Entry, ErrorCode, Info, OpFlags, PeerAddress, ReceiveWork, RemoteMemory, Segment, Segments, SendWork,
+    SharedEndpoint, TransportKind,
 };
 
 /// Operations in one count: single ones differ, as when a credit is returned.
@@ -46,6 +48,10 @@ struct Pair {
 
 impl Pair {
     fn new(kind: TransportKind, bytes: usize) -> Self {
+        Self::within(kind, bytes).1
+    }
+
+    fn within(kind: TransportKind, bytes: usize) -> (Domain, Self) {
         let domain = Info::discover().expect("information").domain().transport(kind).open().expect("a domain");
         let vector = domain.address_vector().build().expect("a vector");
         let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
@@ -71,7 +77,7 @@ impl Pair {
         for tag in 0..WARM {
             pair.exchange(tag);
         }
-        pair
+        (domain, pair)
     }
 
     /// The first message connects, and takes as long as that takes.
@@ -332,6 +338,54 @@ fn allreduce((pair, works): (Pair, [CollectiveWork; 2])) -> Pair {
     pair
 }
 
+/// A pair, and a sender besides, whose sends a counter sets off.
+struct Triggered {
+    pair: Pair,
+    sender: SharedEndpoint,
+    counter: Counter,
+}
+
+impl Triggered {
+    fn new(domain: &Domain, pair: Pair) -> Self {
+        let sender = domain.endpoint().vector(&pair.vector).bind_shared("127.0.0.1:0").expect("an endpoint");
+        let mut triggered = Self { pair, sender, counter: Counter::new() };
+        (0..WARM).for_each(|tag| triggered.pass(tag));
+        triggered
+    }
+
+    /// A message that waits for the counter, the increment, and the receiver's completion.
+    #[inline]
+    fn pass(&mut self, tag: u64) {
+        self.pair.post_receive(tag, tag);
+        let (peer, segments, flags) = (self.pair.peer, self.pair.source, OpFlags::empty());
+        let work = SendWork { peer, segments, tag: Some(tag), data: None, context: tag, flags };
+        let threshold = self.counter.value() + 1;
+        // SAFETY: as `Pair` says of its memory.
+        unsafe { self.sender.post_when(&Operation::Send(work), &self.counter, threshold) }.expect("room to wait");
+        self.counter.add(1);
+        let mut entry = [Entry::default()];
+        while self.pair.right.poll(&mut entry).expect("a success") == 0 {
+            assert_eq!(self.sender.poll(&mut [Entry::default()]), Ok(0));
+            if tag == 0 {
+                std::thread::sleep(Duration::from_millis(1)); // It connects.
+            }
+        }
+        assert_eq!(entry[0].context, tag);
+    }
+}
+
+fn triggering() -> Triggered {
+    let (domain, pair) = Pair::within(TransportKind::Shm, 8);
+    Triggered::new(&domain, pair)
+}
+
+#[library_benchmark]
+#[bench::send_8(setup = triggering)]
+fn trigger(mut triggered: Triggered) -> Triggered {
+    (0..TIMES).for_each(|tag| triggered.pass(black_box(tag + WARM)));
+    triggered
+}
+
 #[library_benchmark]
 #[bench::bytes_8(setup = tcp, args = (8))]
 fn tcp_tagged(mut pair: Pair) -> Pair {
@@ -341,6 +395,9 @@ fn tcp_tagged(mut pair: Pair) -> Pair {
     pair
 }
 
-library_benchmark_group!(name = over_shm, benchmarks = [tagged, inject, cancel, matching, stream, access, allreduce]);
+library_benchmark_group!(
+    name = over_shm,
+    benchmarks = [tagged, inject, cancel, matching, stream, access, allreduce, trigger]
+);
 library_benchmark_group!(name = over_tcp, benchmarks = [tcp_tagged]);
 main!(library_benchmark_groups = [over_shm, over_tcp]);

@@ -37,6 +37,8 @@ pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
 pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
 #[cfg(not(loom))]
 pub(crate) use direct::Registers;
+#[cfg(any(test, fuzzing))]
+pub use direct::fuzz_grants;
 pub(crate) use direct::{Pins, Unposted};
 pub use error::VerbsError;
 pub(crate) use error::errno_of;

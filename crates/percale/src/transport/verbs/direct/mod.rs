@@ -28,6 +28,8 @@
 //! What either side says is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing
 //! else. A hostile initiator reaches what it was granted, as far as rights and range go, until it is revoked: the device checks.
 
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod grantee;
 mod grants;
 mod initiator;
@@ -43,6 +45,8 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+#[cfg(any(test, fuzzing))]
+pub use self::fuzz::fuzz_grants;
 use self::initiator::Initiator;
 use self::lane::DEPTH;
 pub(crate) use self::local::Pins;

@@ -1,0 +1,98 @@
+//! What an initiator knows of a target's regions, while the target says whatever it likes.
+
+use std::collections::HashMap;
+
+use zerocopy::FromBytes;
+
+use super::grants::Grants;
+use crate::wire::located::{Grant, Located, LocatedBytes};
+
+/// What a key is, to a plain model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Asked,
+    Executed,
+    Granted(Grant),
+}
+
+/// Asks, hears and forgets as arbitrary bytes say. What is known is what the last answer to a question of ours said, until it is gone.
+pub fn fuzz_grants(mut bytes: &[u8]) {
+    let mut grants = Grants::default();
+    let (mut model, mut asked) = (HashMap::new(), HashMap::new());
+    while let Some((&[what, key, number], rest)) = bytes.split_first_chunk() {
+        bytes = rest;
+        let (key, number) = (u64::from(key), u32::from(number));
+        match what % 4 {
+            0 | 1 => match (grants.find(key, what % 4 == 0), model.get(&key)) {
+                (Ok(found), Some(Known::Granted(grant))) => assert_eq!(found, *grant),
+                (Err(Some(question)), None) => {
+                    assert!(what % 4 == 0 && asked.insert(question, key).is_none(), "a question is asked twice");
+                    model.insert(key, Known::Asked);
+                }
+                (Err(None), Some(Known::Asked | Known::Executed)) => {}
+                (Err(None), None) => assert!(what % 4 == 1 || asked.len() >= 64, "nobody asks"),
+                (found, _) => panic!("{found:?} is known of a key of which it was not said"),
+            },
+            2 => {
+                let Ok((said, rest)) = LocatedBytes::read_from_prefix(bytes) else { break };
+                bytes = rest;
+                let Some(located) = said.parse() else { continue };
+                let answered = asked.remove(&number);
+                assert_eq!(grants.learn(number, &located).is_ok(), answered.is_some());
+                if let Some(key) = answered {
+                    model.remove(&key);
+                    match located {
+                        Located::Granted(grant) => drop(model.insert(key, Known::Granted(grant))),
+                        Located::Executed => drop(model.insert(key, Known::Executed)),
+                        Located::Unknown => {}
+                    }
+                }
+            }
+            _ => {
+                grants.forget(key, number);
+                if matches!(model.get(&key), Some(Known::Granted(grant)) if grant.number == number) {
+                    model.remove(&key);
+                }
+            }
+        }
+    }
+    assert_eq!(grants.granted(), model.values().filter(|known| matches!(known, Known::Granted(_))).count());
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    proptest! {
+        /// Mostly sensible steps: arbitrary bytes are seldom an answer.
+        #[test]
+        fn flt_007_a_target_says_what_it_likes(steps in prop::collection::vec((0u8..4, 0u8..5, 0u8..8, 0u8..4), 0..200)) {
+            let mut bytes = Vec::new();
+            for (what, key, number, says) in steps {
+                bytes.extend([what, key, number]);
+                if what == 2 {
+                    let grant = Grant {
+                        number: u32::from(says),
+                        reads: true,
+                        writes: says == 1,
+                        remote_key: 1,
+                        base: u64::from(says),
+                        len: 8,
+                        address: 16,
+                    };
+                    let located = [Located::Executed, Located::Unknown].get(usize::from(says)).copied();
+                    bytes.extend(LocatedBytes::of(&located.unwrap_or(Located::Granted(grant))).as_bytes());
+                }
+            }
+            fuzz_grants(&bytes);
+        }
+
+        #[test]
+        fn flt_007_so_do_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+            fuzz_grants(&bytes);
+        }
+    }
+}
