@@ -367,10 +367,14 @@ impl Engine {
                 Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
                 action => action,
             };
+            // A stream keeps the second and later frames of a call until the next, which may not come: so all leave with the last.
+            let follows =
+                |next: &(Connection, Action)| next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..));
+            let more = link.is_stream() && self.core.outbox.front().is_some_and(follows);
             let result = match &action {
                 Action::Advance => continue,
-                Action::Frame(head) => link.send(head, &Segments::EMPTY, false),
-                Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, false)),
+                Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
+                Action::Bytes(head, bytes) => Segments::lend(bytes, |payload| link.send(head, payload, more)),
                 Action::Pull { id, offer, into, token } => link.pull(*id, offer, into, *token),
                 Action::Push { id, token, request, source } => {
                     link.push(*id, *token, View::of(&request.bytes[..request.len.into()]), source)

@@ -1,5 +1,6 @@
 //! Engines of one process, one of which plays the peer that does wrong: its links are used behind its back.
 
+mod answers;
 mod asleep;
 mod broken;
 mod fair;

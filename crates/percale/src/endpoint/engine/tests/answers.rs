@@ -1,0 +1,36 @@
+//! What a target answers leaves in the call in which it does the work: another may not come.
+
+use super::*;
+use crate::memory::region::Access;
+
+/// Accesses that arrive together.
+const ACCESSES: usize = 6;
+
+/// Whether all accesses end though their target looks once. They end in any case before this returns.
+fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate::Region) -> bool {
+    let reads = [(); ACCESSES].map(|()| a.endpoint.read(peer, region.remote(), vec![0; 8]).start().unwrap());
+    // They leave, and arrive.
+    for _ in 0..50 {
+        a.endpoint.progress();
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    b.endpoint.progress();
+    let ended = || reads.iter().all(|read| read.is_ready()).then_some(());
+    let mut enough = false;
+    for _ in 0..1000 {
+        a.endpoint.progress();
+        enough |= ended().is_some();
+    }
+    until(&[a, b], ended);
+    reads.into_iter().for_each(|read| assert_eq!(read.wait().unwrap().into_vec(), [7; 8]));
+    enough
+}
+
+#[test]
+fn rma_005_answers_leave_with_the_look_that_gives_them() {
+    let (a, b) = (Station::new("tcp"), Station::new("tcp"));
+    let peer = connect(&a, &b);
+    let region = b.domain.register(vec![7; 8], Access::REMOTE_READ).unwrap();
+    // On a busy machine they may arrive one after the other, but not each time.
+    assert!((0..20).any(|_| end_with_one_look(&a, &b, peer, &region)), "answers wait for the target's next call");
+}
