@@ -4,14 +4,14 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::entry::Entries;
+use super::entry::{Clock, Entries};
 use super::front::Front;
 use super::table::{Limits, Table};
 use super::{Cache, Shared, barrier, errno};
 use crate::journal::Journal;
 use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
-use crate::sync::{AtomicU32, AtomicU64, Mutex};
+use crate::sync::{AtomicU64, Mutex};
 
 /// Registrations that a cache keeps unless told otherwise.
 const DEFAULT_COUNT: u32 = 1024;
@@ -130,7 +130,7 @@ impl<R: Registrar> Builder<R> {
             front: Front::new(limits.count).map_err(no_memory)?,
             journal: journal.map_err(no_memory)?,
             epoch: AtomicU64::new(0),
-            now: AtomicU32::new(0),
+            clock: Clock::new(),
             table: Mutex::new(Table::new(limits)),
             monitor,
             merging,

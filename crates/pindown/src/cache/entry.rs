@@ -1,41 +1,61 @@
-//! Registrations that hits may find: where they lie and what they allow, one cache line each.
+//! Registrations that hits may find: where they lie and what they allow, two to a cache line.
 //!
 //! Entries are never moved or freed, and are used again. A reader holds no lock: it has announced
 //! itself ([`super::grace`]), and an entry is filled again only when everybody who had announced himself before it was
 //! taken out has gone. So what a reader finds LIVE is one whole registration, and stays it until the reader is done.
+//!
+//! Registrations are whole pages: what stands below a page of their first address and of the one after their last is free
+//! for the little that a hit asks or leaves. Which file is watched for it lies apart: few hits ask that.
 
 use std::io;
 
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::Pinned;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// Valid as long as the monitor has told nothing of it; a state without it is not in use, being filled, or no longer valid.
-const LIVE: u32 = 1 << 31;
+/// What an address of a page leaves free.
+const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 
-/// Valid only while the watched file's count stands.
-const WATCHED: u32 = 1 << 30;
+/// log2 of the bytes of the smallest page.
+pub(super) const PAGE_SHIFT: u32 = 12;
+
+/// Below the first address: valid as long as the monitor has told nothing of it; an entry without it is not in use, being
+/// filled, or no longer valid.
+const LIVE: u64 = 1 << 11;
+
+/// Below the first address: valid only while the watched file's count stands.
+const WATCHED: u64 = 1 << 10;
+
+const _: () = assert!((Access::all().bits() as u64) < WATCHED);
 
 /// One registration. All zero is none.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub(crate) struct Entry {
-    /// [`LIVE`], [`WATCHED`] and the rights, in one word so that one comparison asks for all.
-    state: AtomicU32,
-    /// When it was last used, in misses of the cache.
-    touched: AtomicU32,
+    /// Its first address; below it [`LIVE`], [`WATCHED`] and the rights, so that one load brings all and one comparison asks
+    /// for all of them.
     start: AtomicU64,
+    /// The address after its last; below it the [time](Age) when it was last used.
     end: AtomicU64,
     local_key: AtomicU64,
     remote_key: AtomicU64,
-    /// The count of the watched file when the pages were pinned.
-    inode: AtomicU64,
-    /// Which watched file, plus one; 0 for none.
-    inode_slot: AtomicU64,
-    /// The rights, while it is not live yet.
-    access: AtomicU64,
+}
+
+/// A time, as entries keep it: what of the table's fits below a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Age(u64);
+
+impl Age {
+    pub(crate) const fn of(time: u64) -> Self {
+        Self(time & BELOW)
+    }
+
+    /// The last time, at `now` or before, that reads so.
+    pub(crate) const fn before(self, now: u64) -> u64 {
+        now.saturating_sub(now.wrapping_sub(self.0) & BELOW)
+    }
 }
 
 /// The watched file of a shared mapping.
@@ -47,60 +67,61 @@ pub(crate) struct WatchedInode {
     pub(crate) count: u64,
 }
 
+/// The time that it is, for those who use entries.
+#[derive(Debug)]
+pub(crate) struct Clock(AtomicU64);
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Age {
+        Age(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set(&self, now: Age) {
+        self.0.store(now.0, Ordering::Relaxed);
+    }
+}
+
+/// The watched file of an entry. All zero is none.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C)]
+struct Inode {
+    count: AtomicU64,
+    /// Plus one.
+    slot: AtomicU64,
+}
+
 /// How an entry serves a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     Plainly,
-    /// If its [watched file's](Entry::inode) count stands.
+    /// If its [watched file's](Entries::inode) count stands.
     Watched,
 }
 
 impl Entry {
-    #[cfg(loom)]
-    fn new() -> Self {
-        Self {
-            state: AtomicU32::new(0),
-            touched: AtomicU32::new(0),
-            start: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-            local_key: AtomicU64::new(0),
-            remote_key: AtomicU64::new(0),
-            inode: AtomicU64::new(0),
-            inode_slot: AtomicU64::new(0),
-            access: AtomicU64::new(0),
-        }
-    }
-
-    /// Fills an entry that nobody can find.
-    pub(crate) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, inode: Option<WatchedInode>) {
-        self.access.store(u64::from(access.bits()), Ordering::Relaxed);
-        self.start.store(range.start(), Ordering::Relaxed);
-        self.end.store(range.end(), Ordering::Relaxed);
-        self.local_key.store(pinned.local_key, Ordering::Relaxed);
-        self.remote_key.store(pinned.remote_key, Ordering::Relaxed);
-        self.inode.store(inode.map_or(0, |inode| inode.count), Ordering::Relaxed);
-        self.inode_slot.store(inode.map_or(0, |inode| u64::from(inode.slot) + 1), Ordering::Relaxed);
-    }
-
     /// From now on hits find it.
-    pub(crate) fn publish(&self, now: u32) {
-        self.touched.store(now, Ordering::Relaxed);
-        let access = self.access.load(Ordering::Relaxed) as u32;
-        let watched = if self.inode_slot.load(Ordering::Relaxed) == 0 { 0 } else { WATCHED };
-        self.state.store(LIVE | watched | access, Ordering::Release);
+    pub(crate) fn publish(&self, now: Age) {
+        self.touch(now);
+        self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
     /// From now on no hit finds it. Whether it was live.
     pub(crate) fn kill(&self) -> bool {
         // Only under the table's lock, so this needs no exchange.
-        let live = self.is_live();
-        self.state.store(0, Ordering::Release);
-        live
+        let start = self.start.load(Ordering::Relaxed);
+        self.start.store(start & !LIVE, Ordering::Release);
+        start & LIVE != 0
     }
 
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.state.load(Ordering::Acquire) & LIVE != 0
+        self.start.load(Ordering::Acquire) & LIVE != 0
     }
 
     /// Whether it is live and allows this.
@@ -110,31 +131,38 @@ impl Entry {
     }
 
     /// The same, and whether a file is watched for it as well.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
-        let wanted = LIVE | access.bits();
-        let state = self.state.load(Ordering::Acquire);
-        let serves = state & wanted == wanted
-            && self.start.load(Ordering::Relaxed) <= range.start()
-            && range.end() <= self.end.load(Ordering::Relaxed);
-        serves.then_some(if state & WATCHED == 0 { Serves::Plainly } else { Serves::Watched })
+        let wanted = LIVE | u64::from(access.bits());
+        let start = self.start.load(Ordering::Acquire);
+        let serves = start & wanted == wanted
+            && start & !BELOW <= range.start()
+            && range.end() <= self.end.load(Ordering::Relaxed) & !BELOW;
+        serves.then_some(if start & WATCHED == 0 { Serves::Plainly } else { Serves::Watched })
     }
 
     /// What it allows.
     pub(crate) fn rights(&self) -> Access {
-        Access::from_bits_truncate(self.access.load(Ordering::Relaxed) as u32)
+        Access::from_bits_truncate(self.start.load(Ordering::Relaxed) as u32)
+    }
+
+    /// Whether a file is watched for it.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.start.load(Ordering::Relaxed) & WATCHED != 0
     }
 
     /// Marks it used at this time. Writes only when the time has changed: threads that hit the same entry share its line.
-    #[inline]
-    pub(crate) fn touch(&self, now: u32) {
-        if self.touched.load(Ordering::Relaxed) != now {
-            self.touched.store(now, Ordering::Relaxed);
+    /// For those alone who keep it from being filled again: they have announced themselves, or have the table's lock.
+    #[inline(always)]
+    pub(crate) fn touch(&self, now: Age) {
+        let end = self.end.load(Ordering::Relaxed);
+        if end & BELOW != now.0 {
+            self.end.store(end & !BELOW | now.0, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn touched(&self) -> u32 {
-        self.touched.load(Ordering::Relaxed)
+    pub(crate) fn touched(&self) -> Age {
+        Age::of(self.end.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -142,14 +170,8 @@ impl Entry {
         (self.local_key.load(Ordering::Relaxed), self.remote_key.load(Ordering::Relaxed))
     }
 
-    #[inline]
-    pub(crate) fn inode(&self) -> Option<WatchedInode> {
-        let slot = self.inode_slot.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(WatchedInode { slot: slot as u32, count: self.inode.load(Ordering::Relaxed) })
-    }
-
     pub(crate) fn range(&self) -> Range {
-        let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
+        let [start, end] = [&self.start, &self.end].map(|word| word.load(Ordering::Relaxed) & !BELOW);
         Range::between(start, end).unwrap_or(Range::ALL)
     }
 }
@@ -157,7 +179,10 @@ impl Entry {
 /// All entries, by number: as many as the cache may keep, after one that is never valid, which stands for none. They take
 /// no memory before they are used.
 #[derive(Debug)]
-pub(crate) struct Entries(Box<[Entry]>);
+pub(crate) struct Entries {
+    entries: Box<[Entry]>,
+    inodes: Box<[Inode]>,
+}
 
 impl Entries {
     /// As many as there can be.
@@ -167,28 +192,101 @@ impl Entries {
     /// No memory.
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         #[cfg(not(loom))]
-        let entries = <[Entry] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count as usize + 1);
+        let (entries, inodes) = {
+            use zerocopy::FromZeros;
+            let count = count as usize + 1;
+            (<[Entry]>::new_box_zeroed_with_elems(count), <[Inode]>::new_box_zeroed_with_elems(count))
+        };
         #[cfg(loom)]
-        let entries = Ok::<_, io::Error>((0..=count).map(|_| Entry::new()).collect());
-        entries.map(Self).map_err(|_| io::ErrorKind::OutOfMemory.into())
+        let (entries, inodes) = {
+            let zero = || AtomicU64::new(0);
+            let entry = |_| Entry { start: zero(), end: zero(), local_key: zero(), remote_key: zero() };
+            let inode = |_| Inode { count: zero(), slot: zero() };
+            (Ok::<_, ()>((0..=count).map(entry).collect()), Ok::<_, ()>((0..=count).map(inode).collect()))
+        };
+        match (entries, inodes) {
+            (Ok(entries), Ok(inodes)) => Ok(Self { entries, inodes }),
+            _ => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    /// Fills an entry that nobody can find.
+    pub(crate) fn fill<P>(
+        &self,
+        number: u32,
+        range: Range,
+        access: Access,
+        pinned: &Pinned<P>,
+        watched: Option<WatchedInode>,
+    ) {
+        let place = number as usize + 1;
+        let (Some(entry), Some(inode)) = (self.entries.get(place), self.inodes.get(place)) else { return };
+        let state = u64::from(access.bits()) | if watched.is_some() { WATCHED } else { 0 };
+        entry.start.store(range.start() & !BELOW | state, Ordering::Relaxed);
+        entry.end.store(range.end() & !BELOW, Ordering::Relaxed);
+        entry.local_key.store(pinned.local_key, Ordering::Relaxed);
+        entry.remote_key.store(pinned.remote_key, Ordering::Relaxed);
+        inode.count.store(watched.map_or(0, |watched| watched.count), Ordering::Relaxed);
+        inode.slot.store(watched.map_or(0, |watched| u64::from(watched.slot) + 1), Ordering::Relaxed);
     }
 
     /// Entry `number`, if there is one.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
-        self.0.get(number as usize + 1)
+        self.entries.get(number as usize + 1)
     }
 
     /// The entry whose number plus one this is; one that is never valid for 0.
     #[inline]
     pub(crate) fn after(&self, number: u32) -> Option<&Entry> {
-        self.0.get(number as usize)
+        self.entries.get(number as usize)
+    }
+
+    /// The file that is watched for entry `number`.
+    #[inline]
+    pub(crate) fn inode(&self, number: u32) -> Option<WatchedInode> {
+        let inode = self.inodes.get(number as usize + 1)?;
+        let slot = inode.slot.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(WatchedInode { slot: slot as u32, count: inode.count.load(Ordering::Relaxed) })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len() - 1
+        self.entries.len() - 1
     }
 }
 
 #[cfg(all(test, not(loom)))]
-const _: () = assert!(size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<Entry>() == 32);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_the_last_time_that_reads_so() {
+        for (then, now) in [(0, 0), (5, 5), (5, 4100), (4095, 4096), (4096, 4096), (10_000, 14_095)] {
+            assert_eq!(Age::of(then).before(now), then, "{then} seen at {now}");
+        }
+        assert_eq!(Age::of(5).before(4101), 4101, "older ones seem younger");
+    }
+
+    #[test]
+    fn what_stands_below_the_addresses_is_not_of_the_range() {
+        let entries = Entries::new(2).expect("memory");
+        let range = Range::between(0x7f00_0000_1000, 0x7f00_0000_4000).expect("a range");
+        let pinned = Pinned { pin: (), local_key: 1, remote_key: 2 };
+        let watched = WatchedInode { slot: 3, count: 4 };
+        entries.fill(1, range, Access::all(), &pinned, Some(watched));
+        let entry = entries.get(1).expect("is there");
+        assert!(!entry.serves(range, Access::empty()), "not published");
+        entry.publish(Age::of(4095));
+        let at = |start: u64, end: u64| Range::between(0x7f00_0000_0000 + start, 0x7f00_0000_0000 + end).expect("a range");
+        assert_eq!(entry.how_serves(range, Access::all()), Some(Serves::Watched));
+        assert!(entry.serves(at(0x1000, 0x1001), Access::empty()) && entry.serves(at(0x3fff, 0x4000), Access::empty()));
+        assert!(!entry.serves(at(0xfff, 0x1001), Access::empty()) && !entry.serves(at(0x3fff, 0x4001), Access::empty()));
+        assert_eq!((entry.range(), entry.rights(), entry.keys()), (range, Access::all(), (1, 2)));
+        assert_eq!((entry.touched(), entries.inode(1)), (Age::of(4095), Some(watched)));
+        assert!(entry.kill() && !entry.kill() && !entry.serves(range, Access::empty()));
+        assert_eq!((entry.range(), entries.inode(0)), (range, None), "as long as it is not filled again");
+    }
+}

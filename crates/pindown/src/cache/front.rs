@@ -8,6 +8,7 @@
 
 use std::io;
 
+use super::entry::PAGE_SHIFT;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Slots of a line: so many as a cache line has.
@@ -15,9 +16,6 @@ const WAYS: usize = 16;
 
 /// Slots of the largest table: 16 MiB.
 const MOST_SLOTS: usize = 1 << 22;
-
-/// log2 of the bytes of the smallest page.
-const PAGE_SHIFT: u32 = 12;
 
 /// The table. A slot holds the number of an entry, plus one.
 #[derive(Debug)]

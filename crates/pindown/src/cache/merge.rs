@@ -60,6 +60,6 @@ impl<P> Table<P> {
 
     /// Whether an entry may go into one with these rights.
     fn merges(entry: &Entry, access: Access) -> bool {
-        entry.is_live() && entry.rights() == access && entry.inode().is_none()
+        entry.is_live() && entry.rights() == access && !entry.is_watched()
     }
 }

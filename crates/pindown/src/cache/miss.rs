@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::entry::Entry;
+use super::entry::{Age, Entry};
 use super::grace::Counts;
 use super::table::Table;
 use super::{Found, LookupError, Shared};
@@ -11,7 +11,6 @@ use crate::journal::Drained;
 use crate::monitor::{Refusal, Watched};
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
-use crate::sync::Ordering;
 
 impl<R: Registrar> Shared<R> {
     /// What a hit did not find, by a caller whose announcement has ended: what it waits for would else wait for it. With
@@ -106,10 +105,9 @@ impl<R: Registrar> Shared<R> {
         watched: Watched,
         lane: &Counts,
     ) -> (Result<Found, LookupError>, Option<Watched>) {
-        let now = self.now.load(Ordering::Relaxed).wrapping_add(1);
-        self.now.store(now, Ordering::Relaxed);
-        match table.keep(registered, access, pinned, watched.inode, now, &self.entries) {
+        match table.keep(registered, access, pinned, watched.inode, &self.entries) {
             Ok(number) => {
+                self.clock.set(Age::of(table.time()));
                 if self.merging {
                     table.absorb(number, &self.entries);
                 }
@@ -136,7 +134,7 @@ impl<R: Registrar> Shared<R> {
     /// A kept entry whose file has not changed either, and whose rights the process still has; those that lost them go.
     fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
         loop {
-            let same = |number| self.entry(number).is_some_and(|entry| self.same_inode(entry));
+            let same = |number| self.same_inode(number);
             let number = table.find(range, access, &self.entries, same)?;
             if self.entry(number).is_some_and(|entry| self.allowed(entry)) {
                 return Some(number);

@@ -42,8 +42,8 @@ use crate::journal::Journal;
 use crate::monitor::{Monitor, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
-use entry::{Entries, Entry, Serves};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use entry::{Clock, Entries, Entry, Serves};
 use front::Front;
 use grace::{Counts, Parity};
 use table::{Out, Table};
@@ -100,8 +100,8 @@ struct Shared<R: Registrar> {
     front: Front,
     journal: Journal,
     epoch: AtomicU64,
-    /// Misses so far: the time by which entries age.
-    now: AtomicU32,
+    /// By which entries age.
+    clock: Clock,
     table: Mutex<Table<R::Pin>>,
     monitor: Box<dyn Monitor>,
     merging: bool,
@@ -208,8 +208,8 @@ impl<R: Registrar> Shared<R> {
 
     /// Whether nothing was taken from the file that the entry's pages belong to.
     #[inline(always)]
-    fn same_inode(&self, entry: &Entry) -> bool {
-        entry.inode().is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
+    fn same_inode(&self, number: u32) -> bool {
+        self.entries.inode(number).is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
     /// A hit where the address is looked for first, by a caller that has announced itself and then looked where the cache
@@ -219,7 +219,8 @@ impl<R: Registrar> Shared<R> {
         let next = self.front.first(range.start());
         let entry = self.entries.after(next)?;
         // The entry that stands for none holds nothing, so there is a number.
-        self.holds(entry, range, access, seen).then_some((next.wrapping_sub(1), entry))
+        let number = next.wrapping_sub(1);
+        self.holds(number, entry, range, access, seen).then_some((number, entry))
     }
 
     /// A hit elsewhere, by the same caller.
@@ -230,7 +231,7 @@ impl<R: Registrar> Shared<R> {
         if !self.allowed(entry) {
             return None;
         }
-        self.holds(entry, range, access, seen).then_some((number, entry))
+        self.holds(number, entry, range, access, seen).then_some((number, entry))
     }
 
     /// Whether the process still has the rights that the entry was made with, where their loss is not told.
@@ -240,12 +241,12 @@ impl<R: Registrar> Shared<R> {
 
     /// Whether the entry serves this, and nothing was told of it since `seen` was read.
     #[inline(always)]
-    fn holds(&self, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
+    fn holds(&self, number: u32, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
         let Some(serves) = entry.how_serves(range, access) else { return false };
-        if serves == Serves::Watched && !self.same_inode(entry) || !self.journal.still(seen) {
+        if serves == Serves::Watched && !self.same_inode(number) || !self.journal.still(seen) {
             return false;
         }
-        entry.touch(self.now.load(Ordering::Relaxed));
+        entry.touch(self.clock.now());
         true
     }
 

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
-use super::entry::{Entries, Entry, WatchedInode};
+use super::entry::{Age, Entries, Entry, WatchedInode};
 use super::grace::Grace;
 use super::handles::Handles;
 use super::stats::Stats;
@@ -62,7 +62,7 @@ pub(super) struct Table<P> {
     tree: Tree,
     pub(super) grace: Grace,
     /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
-    ages: BinaryHeap<Reverse<(u32, u32)>>,
+    ages: BinaryHeap<Reverse<(u64, u32)>>,
     pending: Vec<Pending>,
     next_ticket: u64,
     /// Invalid entries that are still in the tree: taken out by the next that has time.
@@ -195,23 +195,28 @@ impl<P> Table<P> {
         access: Access,
         pinned: Pinned<P>,
         inode: Option<WatchedInode>,
-        now: u32,
         entries: &Entries,
     ) -> Result<u32, Pinned<P>> {
         let Some((number, entry)) = self.slot(entries) else { return Err(pinned) };
-        entry.fill(range, access, &pinned, inode);
+        entries.fill(number, range, access, &pinned, inode);
         self.slots[number as usize] = Slot::Kept(pinned.pin);
         self.tree.insert(number, range);
         self.dead.reserve(self.stats.entries as usize + 1);
         if self.ages.len() > 2 * self.stats.entries as usize + 64 {
             self.forget_the_gone(entries);
         }
-        self.ages.push(Reverse((now, number)));
         self.stats.misses += 1;
+        self.ages.push(Reverse((self.time(), number)));
         self.stats.entries += 1;
         self.stats.bytes += range.len();
-        entry.publish(now);
+        entry.publish(Age::of(self.time()));
         Ok(number)
+    }
+
+    /// The time by which entries age: in registrations kept so far, and where many are kept in so many at once that
+    /// those of a thousand times are kept.
+    pub(super) fn time(&self) -> u64 {
+        self.stats.misses >> (self.limits.count >> TIMES).max(1).ilog2()
     }
 
     /// A registration for one use.
@@ -251,7 +256,7 @@ impl<P> Table<P> {
         grace.pass(epoch, |number| {
             let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
             if let Slot::Retired(pin) = slot {
-                let inode = entries.get(number).and_then(Entry::inode).map(|inode| inode.slot);
+                let inode = entries.inode(number).map(|inode| inode.slot);
                 out.push(Out { pin, inode });
                 free.push(number);
                 stats.retired -= 1;
@@ -308,7 +313,7 @@ impl<P> Table<P> {
                 continue;
             }
             // Used since: it is younger than it was thought.
-            let touched = entry.touched();
+            let touched = entry.touched().before(self.time());
             if touched > age {
                 self.ages.push(Reverse((touched, number)));
                 continue;
@@ -336,7 +341,7 @@ impl<P> Table<P> {
 
     /// Everything that is still pinned, when nobody can use it any more.
     pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
-        let inode = |number: usize| entries.get(number as u32).and_then(Entry::inode).map(|inode| inode.slot);
+        let inode = |number: usize| entries.inode(number as u32).map(|inode| inode.slot);
         let kept = self.slots.into_iter().enumerate().filter_map(move |(number, slot)| match slot {
             Slot::Free => None,
             Slot::Kept(pin) | Slot::Retired(pin) => Some(Out { pin, inode: inode(number) }),
@@ -345,6 +350,9 @@ impl<P> Table<P> {
         kept.chain(singles).chain(self.handles.into_pins())
     }
 }
+
+/// log2 of the times in which as many registrations are kept as the cache has room for.
+const TIMES: u32 = 10;
 
 /// Registrations that wait before a fence is paid for them.
 const BATCH: u64 = 64;
