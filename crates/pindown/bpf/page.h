@@ -48,6 +48,29 @@ struct {
 	__array(values, struct page_map);
 } pages SEC(".maps");
 
+/*
+ * How many address spaces with a page fall into each bucket: what most of the machine's processes are asked first, since
+ * it takes a fraction of a look into `pages`. Counted by `control` before a page is put there and after it was taken away.
+ */
+#define BUCKETS_SHIFT 12
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << BUCKETS_SHIFT);
+	__type(key, u32);
+	__type(value, u64);
+} known SEC(".maps");
+
+static __always_inline u64 *known_like(u64 mm)
+{
+	u32 half, bucket;
+
+	/* The verifier lets nobody calculate with a pointer; its lower half, moved alone, is a number, and tells enough. */
+	asm volatile("%0 = %1" : "=w"(half) : "w"((u32)mm));
+	bucket = half * 0x9e3779b1u >> (32 - BUCKETS_SHIFT);
+
+	return bpf_map_lookup_elem(&known, &bucket);
+}
+
 struct bell_map {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -107,9 +130,13 @@ struct {
 
 static __always_inline struct page *page_of(u64 mm)
 {
+	u64 *like = known_like(mm);
 	u32 zero = 0;
-	void *map = bpf_map_lookup_elem(&pages, &mm);
+	void *map;
 
+	if (!like || !*(volatile u64 *)like)
+		return 0;
+	map = bpf_map_lookup_elem(&pages, &mm);
 	return map ? bpf_map_lookup_elem(map, &zero) : 0;
 }
 

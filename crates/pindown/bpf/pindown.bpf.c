@@ -374,17 +374,32 @@ int identify(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* What control is told to do. src/monitor/bpf/kernel.rs has the same words. */
+#define END 0 /* nothing may be inserted any more */
+#define SUBSCRIBE 1
+#define UNSUBSCRIBE 2
+#define ADMIT 3
+#define DISMISS 4
+
 /* What the loader does to a page: run by it (test run), attached to nothing. Arguments: what, mm, dev, ino, slot. */
 SEC("raw_tp/pindown_control")
 int control(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct inode_key key = { .dev = ctx->args[2], .ino = ctx->args[3] };
-	u64 mm = ctx->args[1], slot = ctx->args[4];
+	u64 what = ctx->args[0], mm = ctx->args[1], slot = ctx->args[4];
 	struct subscribers *all;
 	struct page *page;
 	int empty = -1;
+	u64 *like;
 
-	if (ctx->args[0] == 0) { /* end: nothing may be inserted any more */
+	if (what == ADMIT || what == DISMISS) {
+		like = known_like(mm);
+		if (!like)
+			return 0;
+		__sync_fetch_and_add(like, what == ADMIT ? 1 : -1);
+		return 1;
+	}
+	if (what == END) {
 		page = page_of(mm);
 		if (!page)
 			return 0;
@@ -397,14 +412,14 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	for (int i = 0; i < SUBSCRIBERS; i++) {
 		if (all->one[i].mm == mm && all->one[i].slot == slot) {
-			if (ctx->args[0] == 2)
+			if (what == UNSUBSCRIBE)
 				all->one[i].mm = 0;
 			return 1;
 		}
 		if (!all->one[i].mm && empty < 0)
 			empty = i;
 	}
-	if (ctx->args[0] != 1 || empty < 0)
+	if (what != SUBSCRIBE || empty < 0)
 		return 0;
 	all->one[empty & (SUBSCRIBERS - 1)].slot = slot;
 	__sync_lock_test_and_set(&all->one[empty & (SUBSCRIBERS - 1)].mm, mm);

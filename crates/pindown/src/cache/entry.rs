@@ -280,10 +280,13 @@ mod tests {
         let entry = entries.get(1).expect("is there");
         assert!(!entry.serves(range, Access::empty()), "not published");
         entry.publish(Age::of(4095));
-        let at = |start: u64, end: u64| Range::between(0x7f00_0000_0000 + start, 0x7f00_0000_0000 + end).expect("a range");
+        let at =
+            |start: u64, end: u64| Range::between(0x7f00_0000_0000 + start, 0x7f00_0000_0000 + end).expect("a range");
         assert_eq!(entry.how_serves(range, Access::all()), Some(Serves::Watched));
         assert!(entry.serves(at(0x1000, 0x1001), Access::empty()) && entry.serves(at(0x3fff, 0x4000), Access::empty()));
-        assert!(!entry.serves(at(0xfff, 0x1001), Access::empty()) && !entry.serves(at(0x3fff, 0x4001), Access::empty()));
+        assert!(
+            !entry.serves(at(0xfff, 0x1001), Access::empty()) && !entry.serves(at(0x3fff, 0x4001), Access::empty())
+        );
         assert_eq!((entry.range(), entry.rights(), entry.keys()), (range, Access::all(), (1, 2)));
         assert_eq!((entry.touched(), entries.inode(1)), (Age::of(4095), Some(watched)));
         assert!(entry.kill() && !entry.kill() && !entry.serves(range, Access::empty()));

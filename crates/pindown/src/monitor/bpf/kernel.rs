@@ -18,6 +18,8 @@ use super::sys;
 const END: u64 = 0;
 const SUBSCRIBE: u64 = 1;
 const UNSUBSCRIBE: u64 = 2;
+const ADMIT: u64 = 3;
+const DISMISS: u64 = 4;
 
 /// Mapped as shared; VM_SHARED is gone where the file is open for reading only.
 const VM_MAYSHARE: u64 = 0x80;
@@ -186,8 +188,14 @@ impl Kernel {
         sys::freeze(map.as_fd()).map_err(kernel)?;
         let page = Page::open(map.as_fd()).map_err(kernel)?;
         let owner = process.try_clone_to_owned().map_err(kernel)?;
+        if !self.tell(ADMIT, mm) {
+            return Err(Denial::Kernel);
+        }
         let pages = self.loaded.pages.as_fd();
-        sys::update(pages, &mm.to_ne_bytes(), &map.as_raw_fd().to_ne_bytes(), false).map_err(kernel)?;
+        if sys::update(pages, &mm.to_ne_bytes(), &map.as_raw_fd().to_ne_bytes(), false).is_err() {
+            self.tell(DISMISS, mm);
+            return Err(Denial::Kernel);
+        }
         self.spaces.insert(mm, Space { map, page, bell, number, owner, slots: [None; SLOTS] });
         self.quiet(process, mm).inspect_err(|_| self.end(mm))
     }
@@ -320,6 +328,11 @@ impl Kernel {
         sys::delete(self.loaded.inodes.as_fd(), &inode_key(inode)).ok();
     }
 
+    /// What concerns an address space as a whole.
+    fn tell(&self, what: u64, mm: u64) -> bool {
+        sys::run(self.loaded.control.as_fd(), &[what, mm, 0, 0, 0]).is_ok_and(|answer| answer == 1)
+    }
+
     fn control(&self, what: u64, mm: u64, (dev, ino): (u64, u64), slot: Slot) -> bool {
         let arguments = [what, mm, dev, ino, slot.index() as u64];
         sys::run(self.loaded.control.as_fd(), &arguments).is_ok_and(|answer| answer == 1)
@@ -329,9 +342,11 @@ impl Kernel {
     /// thread that lives on would have a cache that nobody warns.
     pub(super) fn end(&mut self, mm: u64) {
         let Some(space) = self.spaces.remove(&mm) else { return };
-        let arguments = [END, mm, 0, 0, 0];
-        sys::run(self.loaded.control.as_fd(), &arguments).ok();
-        sys::delete(self.loaded.pages.as_fd(), &mm.to_ne_bytes()).ok();
+        self.tell(END, mm);
+        // Only what is not asked for any more may be forgotten.
+        if sys::delete(self.loaded.pages.as_fd(), &mm.to_ne_bytes()).is_ok() {
+            self.tell(DISMISS, mm);
+        }
         sys::delete(self.loaded.bells.as_fd(), &space.number.to_ne_bytes()).ok();
         for (index, watched) in space.slots.iter().enumerate() {
             if let (Some(watched), Some(slot)) = (watched, Slot::new(index)) {
