@@ -102,7 +102,10 @@ impl WorkId {
 /// The counters that some owner's work may wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
+    /// By their places: each weak handle keeps its place from being another counter's.
     counters: HashMap<usize, WeakCounter>,
+    /// The place of the one that was added last, if it is among them still; else 0.
+    last: usize,
     /// How many may be there before those that are gone are looked for.
     limit: usize,
 }
@@ -110,12 +113,17 @@ pub(crate) struct Lines {
 impl Lines {
     /// Work waits for this one from now on.
     pub(crate) fn add(&mut self, counter: &Counter) {
+        let place = counter.place_in_memory();
+        if self.last == place {
+            return;
+        }
         if self.counters.len() >= self.limit {
             // No handle is taken: it might be the last one when it is dropped, and here a lock is held.
             self.counters.retain(|_, counter| counter.is_alive());
             self.limit = 2 * self.counters.len() + 16;
         }
-        self.counters.insert(counter.place_in_memory(), counter.downgrade());
+        self.counters.entry(place).or_insert_with(|| counter.downgrade());
+        self.last = place;
     }
 
     /// The counter at this place, if it is still there.

@@ -114,6 +114,32 @@ impl Engine {
         self.post_send_slow(slot, work, notify)
     }
 
+    /// Sends what a counter begins, if it leaves at once, over shared memory; else nothing was done. Nobody is told of its end.
+    pub(super) fn send_at_once(&mut self, work: &SendWork) -> bool {
+        const SPECIAL: OpFlags = ACKNOWLEDGED.union(OpFlags::FENCE).union(OpFlags::INVALIDATE).union(OpFlags::DEVICE);
+        let len = work.segments.len();
+        if work.flags.intersects(SPECIAL) || !self.process.is_here() {
+            return false;
+        }
+        let Some(slot) = self.core.peers.resolved(work.peer) else { return false };
+        let peer = self.core.peers.get(slot);
+        if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.must_wait() {
+            return false;
+        }
+        let Some(Some(link @ AnyLink::Shm(_))) = self.links.get_mut(slot as usize) else { return false };
+        if len > link.frame_limit() {
+            return false;
+        }
+        let mut head = head_of(work);
+        (head.kind, head.len) = (message(work.tag.is_some()), len as u32);
+        if link.send(&head, &work.segments, work.flags.contains(OpFlags::MORE)).is_err() {
+            return false;
+        }
+        self.poller.sent(slot, link);
+        self.owe_progress();
+        true
+    }
+
     /// The same.
     #[inline(never)]
     pub(crate) fn post_send_by_call(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
@@ -224,17 +250,12 @@ fn transmit(
     notify: Notify,
 ) -> Result<(), Refused> {
     let len = work.segments.len();
-    let acknowledged = work.flags.intersects(ACKNOWLEDGED);
-    let mut head = Head { tag: work.tag.unwrap_or(0), data: work.data.unwrap_or(0), ..Head::default() };
-    if work.data.is_some() {
-        head.flags |= Flags::DATA;
-    }
+    let mut head = head_of(work);
     let more = work.flags.contains(OpFlags::MORE);
     let tagged = work.tag.is_some();
     let offers_only = core.peers.get(slot).offers_only;
-    if len <= link.frame_limit() && !offers_only && !acknowledged {
-        head.kind = if tagged { Kind::Tagged } else { Kind::Message };
-        head.len = len as u32;
+    if len <= link.frame_limit() && !offers_only && !work.flags.intersects(ACKNOWLEDGED) {
+        (head.kind, head.len) = (message(tagged), len as u32);
         link.send(&head, &work.segments, more)?;
         if notify == Notify::Silent && !more {
             link.hurry();
@@ -245,6 +266,17 @@ fn transmit(
     let eager = len <= link.frame_limit() && !offers_only;
     let kinds = if tagged { (Kind::Tagged, Kind::TaggedOffer) } else { (Kind::Message, Kind::MessageOffer) };
     transmit_tracked(link, core, slot, work, notify, head, if eager { Ok(kinds.0) } else { Err(kinds.1) })
+}
+
+/// A message's head, but for what it is and how long.
+#[inline(always)]
+fn head_of(work: &SendWork) -> Head {
+    let flags = if work.data.is_some() { Flags::DATA } else { Flags::empty() };
+    Head { flags, tag: work.tag.unwrap_or(0), data: work.data.unwrap_or(0), ..Head::default() }
+}
+
+const fn message(tagged: bool) -> Kind {
+    if tagged { Kind::Tagged } else { Kind::Message }
 }
 
 /// As [`transmit`], for a message of a group: whether it has left, which nobody is told then.

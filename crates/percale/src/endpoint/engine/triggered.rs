@@ -197,6 +197,12 @@ impl Engine {
 
     /// Begins an operation.
     pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
+        // The commonest of all, a short message, mostly ends as it begins.
+        if let Transfer { operation: Operation::Send(work), located: None, canceled: false, .. } = &*transfer
+            && self.send_at_once(work)
+        {
+            return self.core.over_at_once(&mut transfer);
+        }
         let context = transfer.context();
         let Transfer { operation, notify, counting, quiet, canceled, copy, located } = &mut *transfer;
         // What was taken back counts nowhere: work that waits for it would begin.
@@ -269,6 +275,19 @@ impl Core {
             self.submissions.counting(|| if success { counter.add(1) } else { counter.add_error(1) });
         }
         drop(copy);
+    }
+
+    /// The same, of one that has ended in the moment in which it began, with success.
+    fn over_at_once(&mut self, transfer: &mut Transfer) {
+        let (side, entry) = (transfer.operation.side(), transfer.operation.entry());
+        if transfer.quiet {
+            self.report(side, transfer.notify, entry);
+        } else {
+            self.complete(side, transfer.notify, entry);
+        }
+        if let Some(counter) = transfer.counting.take() {
+            self.submissions.counting(|| counter.add(1));
+        }
     }
 
     /// What the payload of an operation that has begun is still on its way to.
