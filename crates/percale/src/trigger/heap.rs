@@ -5,13 +5,14 @@
 //! highest bit in which its threshold differs from [`floor`](Heap::floor). When all before it have left, the lowest bucket is
 //! dealt out anew over those below it; so an item moves down at most 64 times, mostly a few, each move is one of many in a
 //! row, and pushing is one store (R. Ahuja et al., "Faster algorithms for the shortest path problem", 1990, section 4).
-//! A bucket of a few items is sorted instead, into the `front`, from which items leave.
+//! A bucket of a few items is sorted instead, into the `front`, from which items leave. One of many that came in order, as thresholds
+//! mostly do, becomes the `run` as it is, from which items leave too.
 //!
 //! What comes at or below the floor waits apart, in a binary heap: work whose condition holds already, which leaves at once, and
 //! thresholds of a counter that was set back.
 //!
 //! Equal thresholds stay in order. In the buckets they are always in one bucket, and dealing and sorting keep its order; what is in the
-//! front came before its equals in the buckets, and before those at the floor that wait apart.
+//! front or in the run came before its equals in the buckets, and before those at the floor that wait apart; between those two, stamps tell.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,24 +20,69 @@ use std::collections::BinaryHeap;
 /// Bucket n has what differs from the floor in bit n first.
 const BUCKETS: usize = u64::BITS as usize;
 /// A bucket of so many items is sorted.
-const FEW: usize = 256;
+const FEW: usize = if cfg!(test) { 8 } else { 256 };
+
+/// So many leave the run between being told of and leaving.
+const AHEAD: usize = 8;
 
 /// What is ordered: an item's threshold and how the owner finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Item {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
+    /// Which came first, of 2^31 that may wait at a time.
     pub(crate) stamp: u32,
+}
+
+impl Item {
+    const fn came_before(&self, other: &Self) -> bool {
+        (self.stamp.wrapping_sub(other.stamp) as i32) < 0
+    }
+}
+
+/// Items in order, of which some have left.
+#[derive(Debug, Default)]
+struct Line {
+    items: Vec<Item>,
+    /// So many have left.
+    taken: usize,
+}
+
+impl Line {
+    fn len(&self) -> usize {
+        self.items.len() - self.taken
+    }
+
+    #[inline]
+    fn first(&self) -> Option<&Item> {
+        self.items.get(self.taken)
+    }
+
+    /// The first leaves, which is known to be there.
+    #[inline]
+    fn take(&mut self, first: Item) -> Item {
+        self.taken += 1;
+        if self.taken == self.items.len() {
+            self.items.clear();
+            self.taken = 0;
+        }
+        first
+    }
+
+    /// Forgets those that have left.
+    fn tidy(&mut self) -> &mut Vec<Item> {
+        self.items.drain(..std::mem::take(&mut self.taken));
+        &mut self.items
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// All in the front and in the buckets lie above it, or at it.
+    /// All in the front, in the run and in the buckets lie above it, or at it.
     floor: u64,
-    /// In order; those before `taken` have left.
-    front: Vec<Item>,
-    taken: usize,
+    front: Line,
+    run: Line,
     /// The buckets that are not empty, a bit each.
     filled: u64,
     buckets: [Bucket; BUCKETS],
@@ -52,16 +98,18 @@ struct Bucket {
     items: Vec<Item>,
     /// Of its items; of no meaning if there are none.
     least: u64,
+    /// Whether they came in order.
+    sorted: bool,
 }
 
 impl Default for Heap {
     fn default() -> Self {
         Self {
             floor: 0,
-            front: Vec::new(),
-            taken: 0,
+            front: Line::default(),
+            run: Line::default(),
             filled: 0,
-            buckets: [const { Bucket { items: Vec::new(), least: u64::MAX } }; BUCKETS],
+            buckets: [const { Bucket { items: Vec::new(), least: u64::MAX, sorted: true } }; BUCKETS],
             below: BinaryHeap::new(),
             came: 0,
             len: 0,
@@ -82,10 +130,10 @@ impl Heap {
         }
         if self.filled == 0 && self.is_last(item.threshold) {
             // A short line that grows at its end needs no more.
-            if self.front.len() >= FEW {
-                self.front.drain(..std::mem::take(&mut self.taken));
+            if self.front.items.len() >= FEW {
+                self.front.tidy();
             }
-            self.front.push(item);
+            self.front.items.push(item);
         } else if item.threshold > self.floor {
             self.put(item);
         } else {
@@ -99,8 +147,8 @@ impl Heap {
     #[inline]
     fn is_last(&self, threshold: u64) -> bool {
         threshold > self.floor
-            && self.front.len() - self.taken < FEW / 2
-            && self.front.last().is_none_or(|last| last.threshold <= threshold)
+            && self.front.len() < FEW / 2
+            && self.front.items.last().is_none_or(|last| last.threshold <= threshold)
     }
 
     /// Puts an item above the floor in its bucket.
@@ -108,31 +156,39 @@ impl Heap {
     fn put(&mut self, item: Item) {
         let number = (item.threshold ^ self.floor).ilog2() as usize;
         let bucket = &mut self.buckets[number];
-        if bucket.items.is_empty() {
-            bucket.least = item.threshold;
-            self.filled |= 1 << number;
-        } else {
-            bucket.least = bucket.least.min(item.threshold);
+        match bucket.items.last() {
+            None => {
+                (bucket.least, bucket.sorted) = (item.threshold, true);
+                self.filled |= 1 << number;
+            }
+            Some(last) => {
+                bucket.sorted &= last.threshold <= item.threshold;
+                bucket.least = bucket.least.min(item.threshold);
+            }
         }
         bucket.items.push(item);
     }
 
-    /// Empties the lowest bucket, over those below it or into the front. What is in the front already lies above its least item, and came
-    /// before its equals.
+    /// Empties the lowest bucket, over those below it or into the front or the run. What is in the front already lies above its least
+    /// item, and came before its equals.
     fn deal(&mut self, soon: impl Fn(u32)) {
         let from = self.filled.trailing_zeros() as usize;
         let bucket = &mut self.buckets[from];
         self.filled &= !(1 << from);
         self.floor = bucket.least;
-        self.front.drain(..std::mem::take(&mut self.taken));
         if bucket.items.len() <= FEW {
             bucket.items.iter().for_each(|item| soon(item.slot));
-            if self.front.is_empty() {
-                std::mem::swap(&mut self.front, &mut bucket.items);
+            let front = self.front.tidy();
+            if front.is_empty() {
+                std::mem::swap(front, &mut bucket.items);
             } else {
-                self.front.append(&mut bucket.items);
+                front.append(&mut bucket.items);
             }
-            self.front.sort_by_key(|item| item.threshold);
+            front.sort_by_key(|item| item.threshold);
+            return;
+        }
+        if bucket.sorted && self.run.items.is_empty() {
+            std::mem::swap(&mut self.run.items, &mut bucket.items);
             return;
         }
         let mut items = std::mem::take(&mut bucket.items);
@@ -140,7 +196,7 @@ impl Heap {
         for item in items.drain(..) {
             if item.threshold == self.floor { first.push(item) } else { self.put(item) }
         }
-        self.front.splice(..0, first);
+        self.front.tidy().splice(..0, first);
         self.buckets[from].items = items; // Its memory serves again.
     }
 
@@ -157,8 +213,8 @@ impl Heap {
             return None;
         }
         let below = self.below.peek().map_or(u64::MAX, |Reverse((threshold, ..))| *threshold);
-        let front = self.front.get(self.taken).map_or(u64::MAX, |item| item.threshold);
-        Some(below.min(front).min(self.least().unwrap_or(u64::MAX)))
+        let [front, run] = [&self.front, &self.run].map(|line| line.first().map_or(u64::MAX, |item| item.threshold));
+        Some(below.min(front).min(run).min(self.least().unwrap_or(u64::MAX)))
     }
 
     /// Takes the first item, if its threshold is at most `reached`. Others that will leave before long are told to `soon`, by their slots.
@@ -167,16 +223,19 @@ impl Heap {
         let least = self.next().filter(|least| *least <= reached)?;
         self.len -= 1;
         loop {
-            if let Some(item) = self.front.get(self.taken)
-                && item.threshold == least
-            {
-                let item = *item;
-                self.taken += 1;
-                if self.taken == self.front.len() {
-                    self.front.clear();
-                    self.taken = 0;
+            let is_least = |item: &Item| item.threshold == least;
+            let front = self.front.first().copied().filter(is_least);
+            let run = self.run.first().copied().filter(is_least);
+            match (front, run) {
+                (Some(item), run) if run.is_none_or(|run| item.came_before(&run)) => {
+                    return Some(self.front.take(item));
                 }
-                return Some(item);
+                (_, Some(item)) => {
+                    let next = self.run.items.get(self.run.taken + AHEAD);
+                    next.into_iter().for_each(|next| soon(next.slot));
+                    return Some(self.run.take(item));
+                }
+                _ => {}
             }
             // What waits apart lies at the floor at most, so below the buckets.
             if let Some(Reverse((.., item))) = self.below.pop() {
@@ -188,11 +247,11 @@ impl Heap {
 
     /// Removes items.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
-        self.front.drain(..std::mem::take(&mut self.taken));
-        self.front.retain(&keep);
+        self.front.tidy().retain(&keep);
+        self.run.tidy().retain(&keep);
         self.below.retain(|Reverse((.., item))| keep(item));
         self.filled = 0;
-        self.len = self.front.len() + self.below.len();
+        self.len = self.front.len() + self.run.len() + self.below.len();
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             bucket.items.retain(&keep);
             if let Some(least) = bucket.items.iter().map(|item| item.threshold).min() {
@@ -215,6 +274,8 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64),
+        /// So many, each above the one before by so much.
+        PushUpward(u64, u8, u64),
         /// Raises what is reached, and pops.
         Pop(u64),
         /// Sets what is reached, back perhaps.
@@ -227,6 +288,7 @@ mod tests {
         let number = prop_oneof![0_u64..20, 0_u64..2000, any::<u64>(), 0_u64..3];
         prop_oneof![
             4 => number.clone().prop_map(Step::Push),
+            2 => (0_u64..2000, any::<u8>(), 0_u64..3).prop_map(|(first, count, by)| Step::PushUpward(first, count, by)),
             4 => (0_u64..40).prop_map(Step::Pop),
             1 => number.prop_map(Step::Set),
             1 => (0_u32..5).prop_map(Step::Remove),
@@ -239,12 +301,18 @@ mod tests {
             let mut heap = Heap::default();
             let mut model = BTreeMap::new();
             let mut reached = 0_u64;
-            for (number, step) in steps.into_iter().enumerate() {
-                let number = number as u32;
+            const FIRST: u32 = u32::MAX - 1000; // Stamps go round.
+            let mut number = FIRST;
+            for step in steps {
                 match step {
-                    Step::Push(threshold) => {
-                        heap.push(Item { threshold, slot: number, stamp: 0 });
-                        model.insert((threshold, number), ());
+                    Step::Push(first) | Step::PushUpward(first, ..) => {
+                        let (count, by) = if let Step::PushUpward(_, count, by) = step { (count, by) } else { (1, 0) };
+                        for at in 0..u64::from(count) {
+                            let (threshold, order) = (first.saturating_add(at * by), number.wrapping_sub(FIRST));
+                            heap.push(Item { threshold, slot: order, stamp: number });
+                            model.insert((threshold, order), ());
+                            number = number.wrapping_add(1);
+                        }
                     }
                     Step::Pop(more) => {
                         reached = reached.saturating_add(more);
