@@ -190,7 +190,7 @@ impl Link for VerbsLink {
             return Err(Broken::Protocol(why.into()));
         }
         // Also of a link that is broken: what was done is told.
-        let any = self.direct.progress(me, &mut self.frames, sink)?;
+        let any = self.direct.progress(&self.parts, me, &mut self.frames, sink)?;
         polled.map(|polled| polled | any)
     }
 

@@ -36,9 +36,11 @@ mod initiator;
 mod lane;
 mod local;
 mod making;
+mod record;
 mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod windows;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ pub(crate) use self::local::Pins;
 pub(crate) use self::local::Registers;
 pub(super) use self::making::{Makers, makers};
 use self::target::Target;
+pub(super) use self::windows::Using;
 use super::Wire;
 use crate::memory::region::{Keys, RemoteMemory, Via};
 use crate::memory::volatile::{Segments, View};
@@ -66,7 +69,7 @@ use crate::wire::queue_pair::{Offered, OfferedBytes};
 pub(super) const ACCESSES: usize = DEPTH;
 
 /// Frames that may wait for room: more than there are grants to be told of, both ways. A peer that asks and never listens is cut off.
-const OWED: usize = 3 * grantee::GRANTS;
+const OWED: usize = 3 * record::GRANTS;
 
 /// In the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
@@ -188,6 +191,7 @@ impl Direct {
     #[inline]
     pub(super) fn progress(
         &mut self,
+        wire: &WireParts,
         me: Connection,
         frames: &mut StreamLink<Wire>,
         sink: &mut impl Sink,
@@ -195,12 +199,13 @@ impl Direct {
         if self.initiator.is_none() && self.target.is_none() {
             return Ok(false);
         }
-        self.progress_slowly(me, frames, sink)
+        self.progress_slowly(wire, me, frames, sink)
     }
 
     #[inline(never)]
     fn progress_slowly(
         &mut self,
+        wire: &WireParts,
         me: Connection,
         frames: &mut StreamLink<Wire>,
         sink: &mut impl Sink,
@@ -213,7 +218,7 @@ impl Direct {
             any |= self.gave_back | initiator.go_on(&mut self.owed);
         }
         if let Some(target) = &mut self.target {
-            any |= target.go_on(&mut self.owed);
+            any |= target.go_on(wire, &mut self.owed);
         }
         Ok(any | self.owed.send(frames))
     }
@@ -256,9 +261,13 @@ impl Direct {
         self.initiator.as_ref().map_or(1, |initiator| initiator.longest())
     }
 
-    /// In words, how accesses to the peer's regions are made.
+    /// In words, how accesses to the peer's regions are made, and those to ours.
     pub(super) fn describe(&self) -> String {
-        self.initiator.as_ref().map_or_else(|| "no accesses".to_owned(), |initiator| initiator.describe())
+        let ours = self.initiator.as_ref().map_or_else(|| "no accesses".to_owned(), |initiator| initiator.describe());
+        match self.target.as_ref().and_then(|target| target.describe()) {
+            Some(peers) => format!("{ours}; {peers}"),
+            None => ours,
+        }
     }
 
     #[cfg(all(test, not(loom)))]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
 use super::making::{self, Made, Making};
-use super::{ANSWERS, GONE, Owed, WireParts};
+use super::{ANSWERS, GONE, Owed, Using, WireParts};
 use crate::memory::region::{Keys, Via};
 use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
@@ -60,26 +60,32 @@ impl Target {
     }
 
     /// Goes on with what is being made, and says which grants are gone. Whether anything happened.
-    pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
+    pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
-        if let Some(result) = self.making.as_ref().and_then(Making::result) {
-            self.making = None;
-            owed.offer(ANSWERS, &making::offer(&self.made(result)));
-            any = true;
-        }
+        // First: what went with the former queue pair is not looked for over the next.
         if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_gone()) {
             for (id, key) in grantee.take_gone() {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
             }
             any = true;
         }
+        if let Some(result) = self.making.as_ref().and_then(Making::result) {
+            self.making = None;
+            let using = wire.adapter.windows().cloned();
+            owed.offer(ANSWERS, &making::offer(&self.made(result, using)));
+            any = true;
+        }
         any
     }
 
-    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>) -> io::Result<End> {
+    fn made(
+        &mut self,
+        result: io::Result<(Arc<ProtectionDomain>, Made)>,
+        using: Option<Using>,
+    ) -> io::Result<End> {
         let (domain, made) =
             result.inspect_err(|error| tracing::warn!(%error, "no queue pair for a peer's accesses"))?;
-        let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain)));
+        let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain, using)));
         drop(grantee.change_pair(Some(made.pair)));
         Ok(made.ours)
     }
@@ -97,6 +103,11 @@ impl Target {
     /// The peer names a grant no more.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
+    }
+
+    /// In words, what the peer reaches.
+    pub(super) fn describe(&self) -> Option<String> {
+        self.grantee.as_ref().map(|grantee| grantee.describe())
     }
 
     /// Whether a queue pair is being made, or the peer is to be told of grants that are gone.
