@@ -229,6 +229,13 @@ impl<'k> Run<'k> {
             }
         }
         self.check(epoch);
+        let how = self.open.endpoint.describe_peers();
+        if self.kind == "verbs" {
+            // The device's windows, where it has some.
+            let by_processor = |how: &str| how.contains("windows of ours, 0 binds");
+            assert!(how.iter().any(|(_, how)| how.contains("binds") && !by_processor(how)), "{how:?}");
+        }
+        how.iter().for_each(|(_, how)| println!("{how}"));
         for (place, writer) in std::mem::take(&mut self.writers).into_iter().enumerate() {
             let word = self.dismiss(place, writer);
             println!("{}, sealed {}: {word}", self.kind, self.sealed);

@@ -139,7 +139,7 @@ impl Registered {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
-            windows: Windows::default(),
+            windows: Windows::new(true, true),
             beneath: None,
             local: OnceLock::new(),
             through: Through::Domain,

@@ -133,6 +133,12 @@ impl VerbsLink {
         self.direct.fail_lane();
     }
 
+    /// The same with the one by which the peer's accesses come.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn fail_granted(&self) {
+        self.direct.fail_granted();
+    }
+
     /// Device, port and address, and how accesses are made, for people.
     #[must_use]
     pub(crate) fn describe(&self) -> String {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
 use super::record::{Entry, Record, Under, Way};
-use super::windows::{Extent, Unbound, Using};
+use super::windows::{Extent, Unbound, Using, Windows};
 use crate::memory::forked::forked;
 use crate::memory::region::{Access, Grantee, Grants, Registered};
 use crate::memory::rundown::{Line, Snapshot};
@@ -294,12 +294,28 @@ impl VerbsGrantee {
         self.forget(ended);
     }
 
+    /// Puts the queue pair in error, as a device does of itself.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail(&self) {
+        self.record().pair.as_ref().expect("a queue pair").fail().expect("a queue pair in error");
+    }
+
+    /// Regions that are registered for windows of theirs.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn beneath(&self) -> usize {
+        self.record().entries.iter().filter(|entry| matches!(entry, Entry::Beneath { .. })).count()
+    }
+
     /// In words, what the peer reaches.
     pub(super) fn describe(&self) -> String {
         let record = self.record();
         let (regions, windows) = record.granted();
-        let binds = record.windows.as_ref().map_or(0, |windows| windows.binds);
-        format!("the peer reaches {regions} regions and {windows} windows of ours, {binds} binds")
+        match &record.windows {
+            Some(Windows { binds, .. }) => {
+                format!("the peer reaches {regions} regions and {windows} windows of ours, {binds} binds")
+            }
+            None => format!("the peer reaches {regions} regions of ours"),
+        }
     }
 }
 

@@ -40,6 +40,8 @@ mod record;
 mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod window_tests;
 mod windows;
 
 use std::collections::VecDeque;
@@ -273,6 +275,11 @@ impl Direct {
     #[cfg(all(test, not(loom)))]
     pub(super) fn fail_lane(&self) {
         self.initiator.as_ref().expect("an initiator").fail();
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail_granted(&self) {
+        self.target.as_ref().expect("a target").fail();
     }
 }
 

@@ -78,11 +78,7 @@ impl Target {
         any
     }
 
-    fn made(
-        &mut self,
-        result: io::Result<(Arc<ProtectionDomain>, Made)>,
-        using: Option<Using>,
-    ) -> io::Result<End> {
+    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>, using: Option<Using>) -> io::Result<End> {
         let (domain, made) =
             result.inspect_err(|error| tracing::warn!(%error, "no queue pair for a peer's accesses"))?;
         let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain, using)));
@@ -108,6 +104,11 @@ impl Target {
     /// In words, what the peer reaches.
     pub(super) fn describe(&self) -> Option<String> {
         self.grantee.as_ref().map(|grantee| grantee.describe())
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail(&self) {
+        self.grantee.as_ref().expect("a peer with a queue pair").fail();
     }
 
     /// Whether a queue pair is being made, or the peer is to be told of grants that are gone.

@@ -154,11 +154,7 @@ impl Windows {
     }
 
     /// Posts a request and waits until it is done.
-    fn ask(
-        &mut self,
-        pair: &Arc<QueuePair>,
-        post: impl FnOnce(u64) -> Result<(), VerbsError>,
-    ) -> Result<(), Unbound> {
+    fn ask(&mut self, pair: &Arc<QueuePair>, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<(), Unbound> {
         self.next += 1;
         let id = self.next;
         if let Err(error) = post(id) {
@@ -202,4 +198,10 @@ fn completion(pair: &QueuePair, id: u64) -> Result<Option<i32>, VerbsError> {
         }
     };
     wait_until(Some(ANSWERS), look).unwrap_or(Ok(None))
+}
+
+/// Whether a completion that never comes is given up.
+#[cfg(all(test, not(loom)))]
+pub(super) fn never_comes(pair: &QueuePair) -> bool {
+    completion(pair, 1) == Ok(None)
 }
