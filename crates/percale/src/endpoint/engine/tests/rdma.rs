@@ -56,7 +56,7 @@ fn posted(a: &Station, b: &Station) -> u64 {
 /// What a description counts: the number before this word, or 0.
 fn number_before(text: &str, what: &str) -> u64 {
     let words: Vec<_> = text.split([' ', ';', ',']).filter(|word| !word.is_empty()).collect();
-    let at = words.iter().position(|word| *word == what).unwrap_or_else(|| panic!("{text}"));
+    let at = words.iter().rposition(|word| *word == what).unwrap_or_else(|| panic!("{text}"));
     words[at - 1].parse().unwrap_or(0)
 }
 

@@ -169,7 +169,7 @@ fn mw_029_mw_037_mw_043_rev_001_late_accesses_through_windows_are_refused() {
 #[test]
 fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
     let Some((mut a, b, peer)) = with_windows() else { return };
-    let region = b.domain.register(vec![0; LEN], Access::empty()).unwrap();
+    let mut region = b.domain.register(vec![0; LEN], Access::empty()).unwrap();
     let mut windows = KINDS.map(|kind| b.domain.window(kind).unwrap());
     for round in 1..=16 {
         let window = &mut windows[usize::from(round) % 2];
