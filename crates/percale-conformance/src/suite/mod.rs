@@ -104,7 +104,7 @@ macro_rules! conformance {
                 $crate::conformance!(@real $fabric);
                 $crate::conformance!(@sockets $fabric);
                 $crate::tests! { $fabric,
-                    windows: mw_049_a_windows_owner_need_make_no_progress;
+                    window_pairs: mw_049_a_windows_owner_need_make_no_progress;
                 }
             }
         }

@@ -15,12 +15,12 @@ use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, 
 use super::record::{Entry, Record, Under, Way};
 use super::windows::{Extent, Unbound, Using, Windows};
 use crate::memory::forked::forked;
-use crate::memory::region::{Access, Grantee, Grants, Registered};
+use crate::memory::region::{Access, Grantee, Registered};
 use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
 
-/// A number that no grant has: of a registration that was never told of.
+/// A number that no grant has: of what was never told of.
 const NOBODYS: u32 = u32::MAX;
 
 /// See the module.
@@ -103,12 +103,18 @@ impl VerbsGrantee {
         device.set(Rights::REMOTE_READ, reads);
         device.set(Rights::REMOTE_WRITE, writes);
         let made = match region.beneath() {
-            None => self.by_registration(memory, device, &mut grants),
+            None => self.by_registration(memory, device),
             Some(beneath) => self.by_window(beneath, memory, device),
         };
         let (number, way, mut record) = match made {
             Ok(made) => made,
-            Err(located) => return located,
+            Err(located) => {
+                if self.is_stuck() {
+                    // Perhaps of this region: who closes it waits.
+                    let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
+                }
+                return located;
+            }
         };
         if !grants.add(me, number) {
             unreachable!("it is not closed while its grants are held");
@@ -131,33 +137,24 @@ impl VerbsGrantee {
 
     /// Lets the peer reach a region's memory by registering it.
     fn by_registration(
-        self: &Arc<Self>,
+        &self,
         memory: Segment,
         mut rights: Rights,
-        grants: &mut Grants,
     ) -> Result<(u32, Way, MutexGuard<'_, Record>), Located> {
         // A device wants the local right for the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
         let way = Way::Registration(Arc::new(self.register(memory, rights)?));
         let mut record = self.record();
         if Record::was_used(&record.entries, way.remote_key()) {
-            self.end_untold(&mut record, way, grants);
+            record.end(way);
             return Err(Located::Unknown); // Another time: late accesses may name this key.
         }
         match record.take() {
             Some(number) => Ok((number, way, record)),
             None => {
-                self.end_untold(&mut record, way, grants);
+                record.end(way);
                 Err(Located::Executed)
             }
-        }
-    }
-
-    /// Ends a registration of a region of which the peer was not told. If the device refuses, who closes the region waits for it.
-    fn end_untold(self: &Arc<Self>, record: &mut Record, way: Way, grants: &mut Grants) {
-        record.end(way);
-        if record.is_stuck() {
-            let _open = grants.add(Arc::clone(self) as _, NOBODYS); // It is not closed while its grants are held.
         }
     }
 
@@ -221,17 +218,15 @@ impl VerbsGrantee {
         }
         let mut all = Rights::BIND;
         all.set(Rights::LOCAL_WRITE, region.windows().may_change());
-        let registration = Arc::new(self.register(whole, all)?);
-        let mut record = self.record();
-        let Some(number) = record.take() else {
-            record.end(Way::Registration(registration));
-            return Err(Located::Executed);
-        };
+        let number = self.record().take().ok_or(Located::Executed)?;
+        let registration = self.register(whole, all).inspect_err(|_| self.record().give_back(number))?;
+        let registration = Arc::new(registration);
         if !grants.add_beneath(Arc::clone(self) as _, number) {
             unreachable!("it is not closed while its grants are held");
         }
         let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
-        record.entries[number as usize] = Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
+        self.record().entries[number as usize] =
+            Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
         Ok((Under::Shared(number), registration))
     }
 

@@ -38,12 +38,14 @@ impl Target {
         if self.making.is_some() {
             return Err("it asks for a queue pair while one is made for it");
         }
+        let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
+        // What does not end may be reached over another one.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
+            making::end(wire.adapter.makers(), former);
             owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
             return Ok(());
         }
-        let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
         let domain = self.grantee.as_ref().map(|grantee| Arc::clone(grantee.domain()));
         let wire = wire.clone();
         let makers = wire.adapter.makers().clone();

@@ -325,10 +325,83 @@ fn mw_034_devices_without_windows_grant_none() {
         assert_eq!(using(two, 1, hardware), Some((WindowKind::Two, Extent::Region)));
         assert_eq!(using(two, 1, 0xff_ffff), Some((WindowKind::Two, Extent::Window)), "rdma_rxe");
     }
+    if adapter.domain().context().name().starts_with("rxe") {
+        assert_eq!(adapter.windows().map(|using| using.extent), Some(Extent::Window), "{limits:?}");
+    }
     let domain = ProtectionDomain::new(adapter.domain().context()).expect("a protection domain");
     let grantee = Arc::new(VerbsGrantee::new(domain, None));
     let mut memory = vec![0; LEN];
     let region = region(&mut memory);
     assert_eq!(grantee.grant(&window(&region, 0, 10, ALL)), Located::Executed);
     grantee.end();
+}
+
+/// Nothing is timed: the figures are for whoever looks.
+#[test]
+fn mw_027_what_binding_and_registering_cost_a_peer_is_printed() {
+    const ROUNDS: u32 = 300;
+    for how in EVERY {
+        let Some(bench) = bench(how) else { continue };
+        let mut memory = vec![0; 1 << 20];
+        let all = region(&mut memory);
+        let each = |grant: &dyn Fn()| {
+            let begun = Instant::now();
+            for _ in 0..ROUNDS {
+                grant();
+                let gone = bench.grantee.take_gone();
+                assert_eq!(gone.len(), 1);
+                gone.iter().for_each(|(number, _)| bench.grantee.forgotten(*number).expect("it was told"));
+            }
+            begun.elapsed() / ROUNDS
+        };
+        let bound = each(&|| {
+            let window = window(&all, 0, all.len(), ALL);
+            assert_eq!(bench.grant(&window).len, 1 << 20);
+            close(&window);
+        });
+        let registered = each(&|| {
+            // SAFETY: as in `region`.
+            let memory = unsafe { Segment::new(all.place().as_slice()[0].as_ptr(), 1 << 20) };
+            let region = Registered::for_test(Segments::one(memory));
+            assert_eq!(bench.grant(&region).len, 1 << 20);
+            close(&region);
+        });
+        println!("{how:?}: 1 MiB granted and taken back: bound {bound:?}, registered {registered:?}");
+        bench.grantee.end();
+        close(&all);
+    }
+}
+
+/// A peer writes without pause, and does not stop when its window is taken back.
+#[test]
+fn mw_050_rev_001_nothing_lands_after_a_window_was_taken_back() {
+    const OWNERS: u8 = 200;
+    for how in EVERY {
+        let Some(mut bench) = bench(how) else { continue };
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let mut landed = 0;
+        for round in 1..=12 {
+            let window = window(&region, 0, LEN as u64, ALL);
+            let grant = bench.grant(&window);
+            std::thread::scope(|scope| {
+                let storm = scope.spawn(|| (0_u32..).take_while(|_| bench.writes(&grant, round, LEN)).count());
+                while bytes_of(&region)[LEN - 1] != round {
+                    assert!(!storm.is_finished(), "{how:?}: nothing is written");
+                }
+                std::thread::sleep(Duration::from_micros(100 * u64::from(round)));
+                close(&window);
+                // From here on the memory is its owner's alone.
+                let filled = vec![OWNERS; LEN];
+                assert_eq!(region.store(0, crate::memory::volatile::View::of(&filled)), Ok(()));
+                assert!(storm.join().expect("writes") > 0);
+            });
+            landed += u32::from(bytes_of(&region) != vec![OWNERS; LEN]);
+            bench.again();
+        }
+        println!("{how:?}: in {landed} of 12 rounds bytes landed after the end");
+        assert!(landed == 0 || how.1 == Extent::Region, "{how:?}: in {landed} rounds");
+        bench.grantee.end();
+        close(&region);
+    }
 }

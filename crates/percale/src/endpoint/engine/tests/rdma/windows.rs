@@ -218,7 +218,8 @@ fn mw_045_mw_046_mw_047_a_message_takes_a_window_of_the_devices_back() {
         let write = a.endpoint.write(peer, vec![round; LEN], name).start().unwrap();
         let send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key as u32).start().unwrap();
         until(&[&a, &b], || (receive.is_ready() && send.is_ready() && write.is_ready()).then_some(()));
-        (write.wait().unwrap(), send.wait().unwrap());
+        write.wait().unwrap();
+        send.wait().unwrap();
         receive.wait().unwrap();
         assert_eq!((window.state(), bound(&a, &b).0), (WindowState::Unbound, 0));
         assert!(bytes_of(&region) == vec![round; LEN], "the write before it");
@@ -281,8 +282,7 @@ fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
         assert!(late.wait().is_err());
         assert_eq!(memory, vec![1; LEN]);
         // The connection goes on, or another is made.
-        let end = |station: &Station| _ = station.ended();
-        (end(&a), end(&b));
+        _ = (a.ended(), b.ended());
         let region = b.domain.register(vec![2; LEN], Access::empty()).unwrap();
         let until_reached = Instant::now() + Duration::from_secs(60);
         connect_again(&a, &b, until_reached);
