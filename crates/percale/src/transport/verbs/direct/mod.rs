@@ -7,13 +7,16 @@
 //!
 //! * `initiator`, with `grants` (what it knows, by key), `lane` (its queue pair, and what was posted there) and `local` (registrations of
 //!   operations' own memory)
-//! * `target`: answers; `grantee`: what was granted to a peer, and its revocation
+//! * `target`: answers; `grantee`: what is granted to a peer, and how; `record`: what was, by number, and its end; `windows`: those of the device
 //! * `making`: queue pairs are made and ended by threads of their own
 //!
 //! # Revocation
 //! A grant is a registration in a *protection domain that this peer's queue pair alone is in*. Revoking it ends the registration:
 //! when ibv_dereg_mr has returned, the device lets no access through, so revoking waits for no peer, dead or alive. A remote key has
 //! 32 bits and can be guessed: in a protection domain of its own it is worth nothing to other peers.
+//!
+//! A window is granted by binding one of the device's over that queue pair, to a registration without rights; revoking that takes the device's window
+//! back, and waits for this device alone (`windows`). With its queue pair it ends, too.
 //!
 //! A late access, through a key that is gone, is refused by the device, which puts that queue pair in error. Nothing else goes over it: each
 //! direction has one of its own, apart from the one of the frames. A refusal says that what was posted before was done and what was
@@ -22,7 +25,8 @@
 //! accesses are rare.
 //!
 //! **The device gives keys again.** A late access must not find its key alive as another region's. So the target grants nothing under a key
-//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more.
+//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window that holds before
+//! it is bound: its next key is known.
 //!
 //! # Trust
 //! What either side says is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing
