@@ -1,7 +1,7 @@
 //! The tests, generic over the transport.
 //!
 //! [`conformance!`](crate::conformance) makes `#[test]`s of them: all of them for transports between endpoints;
-//! `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
+//! `direct` adds what is done to peers' memory without them; `alone` leaves out what needs a second endpoint; `simulated` leaves out what needs descriptors, threads or
 //! sockets.
 
 pub mod collectives;
@@ -93,6 +93,19 @@ macro_rules! conformance {
                 $crate::conformance!(@others $fabric);
                 $crate::conformance!(@real $fabric);
                 $crate::conformance!(@sockets $fabric);
+            }
+        }
+    };
+    ($name:ident, $fabric:ty, direct) => {
+        mod $name {
+            mod rust {
+                $crate::conformance!(@every $fabric);
+                $crate::conformance!(@others $fabric);
+                $crate::conformance!(@real $fabric);
+                $crate::conformance!(@sockets $fabric);
+                $crate::tests! { $fabric,
+                    window_pairs: mw_049_a_windows_owner_need_make_no_progress;
+                }
             }
         }
     };

@@ -1,5 +1,7 @@
 //! Windows and endpoints: through whom a key works, how it ends with an endpoint, and how peers give it back.
 
+use std::time::Duration;
+
 use percale::memory::window::WindowState;
 use percale::{Access, ErrorCode, PeerAddress, RemoteMemory, TypeTwo, WindowAccess, WindowType};
 
@@ -246,4 +248,61 @@ pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
             same(&bytes_of(&region), &after, "after the invalidation");
         }
     }
+}
+
+/// Windows of both types are read and written while only their user makes progress; over verbs by those of the device.
+pub fn mw_049_a_windows_owner_need_make_no_progress<F: Fabric>() {
+    let mesh = Mesh::<F>::connected(2);
+    let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
+    for region in regions(&mesh, Access::empty()) {
+        let mut one = mesh.station(1).domain.window(WindowType::One).expect("a window");
+        let two = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
+        let all = WindowAccess::READ | WindowAccess::WRITE;
+        let names = [
+            one.bind(&region, 100..200, all).expect("a bind"),
+            bind(&mesh, &two, &region, how(200..300, all, 9)).expect("a bind"),
+        ];
+        if F::NAME == "verbs" && !device_has_windows(&mesh, names[0]) {
+            return println!("skipped: the device has no windows: the owner's processor makes these accesses");
+        }
+        for name in names {
+            let expected = bytes(name.address as usize..name.address as usize + 100);
+            let alone = || {
+                assert_eq!(user_reads(&mesh, name), expected);
+                let read = a.read(peer, name, vec![0; 100]).start().expect("a read");
+                let is_made = during_one(&mesh, Duration::from_millis(100), || read.is_ready());
+                mesh.until(|| read.is_ready().then_some(()));
+                assert_eq!(Ok(read.wait().expect("a read").into_vec()), expected);
+                is_made.then_some(())
+            };
+            mesh.until(alone);
+            let write = a.write(peer, vec![7; 100], name).start().expect("a write");
+            assert!(during_one(&mesh, Duration::from_secs(20), || write.is_ready()), "the owner had to make it");
+            write.wait().expect("a write");
+            assert_eq!(bytes_of(&region)[name.address as usize..][..100], [7; 100]);
+        }
+        if F::NAME == "verbs" {
+            let owner = mesh.endpoint(1).describe_peers();
+            let by_device = |how: &str| how.contains("and 2 windows of ours");
+            assert!(owner.iter().any(|(_, how)| by_device(how)), "not by the device's windows: {owner:?}");
+        }
+    }
+}
+
+/// Whether the device has windows, as the owner says once its peer has a queue pair for accesses.
+fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
+    mesh.until(|| {
+        assert!(user_reads(mesh, name).is_ok());
+        let owner = mesh.endpoint(1).describe_peers();
+        owner.iter().find(|(_, how)| how.contains("the peer reaches")).map(|(_, how)| how.contains("windows of ours"))
+    })
+}
+
+/// Drives the user alone, for so long at most, until it is done; whether it is.
+fn during_one<F: Fabric>(mesh: &Mesh<F>, time: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let begun = std::time::Instant::now();
+    while !done() && begun.elapsed() < time {
+        mesh.turn_one(0);
+    }
+    done()
 }

@@ -152,7 +152,7 @@ impl Keys {
             access: terms.access,
             rights: terms.access.remote_rights(),
             windows: RegionWindows::new(terms.windows, writable),
-            is_window: false,
+            beneath: None,
             local: OnceLock::new(),
             through: if terms.disabled { Through::Nobody } else { terms.through },
             authority: terms.authority,

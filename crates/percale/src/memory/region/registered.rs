@@ -1,6 +1,6 @@
 //! A region as the domain knows it: what peers may do with it, and to whom it was granted.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::access::{Access, Refusal, admit};
 use super::on_device::{self, whole};
@@ -41,6 +41,8 @@ pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
 pub(crate) struct Grant {
     pub(crate) to: Arc<dyn Grantee>,
     pub(crate) entry: u32,
+    /// It lies beneath windows: the peer does not reach the region by it.
+    beneath: bool,
 }
 
 /// The grants of a region. Revoked for good, or open to new ones.
@@ -55,7 +57,16 @@ impl Grants {
     #[must_use]
     pub(crate) fn add(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
         if !self.closed {
-            self.list.push(Grant { to, entry });
+            self.list.push(Grant { to, entry, beneath: false });
+        }
+        !self.closed
+    }
+
+    /// Notes what lies beneath windows of a peer's, which ends with the region; else as [`add`](Self::add).
+    #[must_use]
+    pub(crate) fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
+        if !self.closed {
+            self.list.push(Grant { to, entry, beneath: true });
         }
         !self.closed
     }
@@ -67,12 +78,13 @@ impl Grants {
 
     /// Whether it was granted to nobody.
     pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.iter().all(|grant| grant.beneath)
     }
 
     /// The entry by which it is granted to this peer.
     pub(crate) fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
-        self.list.iter().find(|grant| Arc::ptr_eq(&grant.to, to)).map(|grant| grant.entry)
+        let is_its = |grant: &&Grant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
+        self.list.iter().find(is_its).map(|grant| grant.entry)
     }
 
     /// Forgets the grants to a peer that is gone.
@@ -96,8 +108,8 @@ pub struct Registered {
     pub(super) rights: Access,
     /// What windows may be bound to it.
     pub(super) windows: Windows,
-    /// It is a window.
-    pub(super) is_window: bool,
+    /// It is a window, on this region.
+    pub(super) beneath: Option<Weak<Self>>,
     /// What its owner names it with.
     pub(super) local: OnceLock<u32>,
     /// Through whom accesses may come.
@@ -127,8 +139,8 @@ impl Registered {
             key: 1,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
-            windows: Windows::default(),
-            is_window: false,
+            windows: Windows::new(true, true),
+            beneath: None,
             local: OnceLock::new(),
             through: Through::Domain,
             authority: 0,
@@ -156,7 +168,7 @@ impl Registered {
             access: self.access,
             rights: self.rights,
             windows,
-            is_window: self.is_window,
+            beneath: self.beneath.clone(),
             local: self.local.clone(),
             through,
             authority: self.authority,
@@ -193,9 +205,9 @@ impl Registered {
         &self.windows
     }
 
-    /// Whether it is a window.
-    pub(crate) const fn is_window(&self) -> bool {
-        self.is_window
+    /// What it lies on, if it is a window.
+    pub(crate) const fn beneath(&self) -> Option<&Weak<Self>> {
+        self.beneath.as_ref()
     }
 
     /// Its key.

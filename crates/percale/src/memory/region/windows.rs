@@ -121,13 +121,13 @@ impl Registered {
     }
 
     /// A part of a region under a key of its own; the caller has checked that it is one. Its addresses are the region's.
-    pub(crate) fn slice(region: &Self, slice: &Slice) -> Self {
+    pub(crate) fn slice(region: &Arc<Self>, slice: &Slice) -> Self {
         let mut made = Self {
             key: 0,
             access: Access::empty(),
             rights: Access::empty(),
             windows: Windows::default(),
-            is_window: true,
+            beneath: Some(Arc::downgrade(region)),
             local: OnceLock::new(),
             through: Through::Nobody,
             authority: region.authority,

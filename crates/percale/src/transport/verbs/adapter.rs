@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use super::context::{Context, Port, ProtectionDomain};
-use super::direct::{Makers, makers};
+use super::direct::{Makers, Using, makers};
 use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
 use crate::wire::hello::random;
@@ -18,6 +18,7 @@ pub struct Adapter {
     port: Port,
     gid: Gid,
     makers: Makers,
+    windows: Option<Using>,
 }
 
 impl Adapter {
@@ -59,7 +60,7 @@ impl Adapter {
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
             let path = Path { port: number, gid_index, ethernet: port.ethernet };
-            return Ok(Self { domain, path, port, gid, makers: makers() });
+            return Ok(Self { domain, path, port, gid, makers: makers(), windows: Using::of(&limits) });
         }
         Err(why)
     }
@@ -73,6 +74,11 @@ impl Adapter {
     /// Who makes queue pairs for accesses.
     pub(super) const fn makers(&self) -> &Makers {
         &self.makers
+    }
+
+    /// How its device's windows are used, if they are.
+    pub(super) const fn windows(&self) -> Option<&Using> {
+        self.windows.as_ref()
     }
 
     /// The port and its address, as queue pairs need them.

@@ -149,14 +149,14 @@ impl CompletionQueue {
         VerbsError::check(call, unsafe { arm(self.as_ptr(), 0) })
     }
 
-    /// Takes what the channel told, so that its descriptor is no longer readable. For a channel of this queue alone.
+    /// Takes what the channel told, so that its descriptor is no longer readable. Of a channel's queues this is the only one that is armed.
     pub fn hush(&self) {
         let library = self.context().library();
         let (mut queue, mut context) = (null_mut(), null_mut());
         let mut events = 0;
         // SAFETY: the channel is alive and does not block; the call writes two pointers.
         while unsafe { (library.ibv_get_cq_event)(self.channel.ptr.as_ptr(), &raw mut queue, &raw mut context) } == 0 {
-            debug_assert_eq!(queue, self.as_ptr(), "a channel has one queue");
+            debug_assert_eq!(queue, self.as_ptr(), "one of a channel's queues is armed");
             events += 1;
         }
         if events > 0 {

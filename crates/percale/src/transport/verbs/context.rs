@@ -44,6 +44,10 @@ pub struct DeviceLimits {
     pub completions: u32,
     /// Whether it has memory windows of type 1, of type 2A, of type 2B.
     pub windows: (bool, bool, bool),
+    /// Windows that there may be at a time.
+    pub window_count: u32,
+    /// Who made it, as the IEEE numbers them.
+    pub vendor: u32,
 }
 
 /// A port, as it is now.
@@ -154,6 +158,8 @@ impl Context {
                 has(abi::DEVICE_MEM_WINDOW_TYPE_2A),
                 has(abi::DEVICE_MEM_WINDOW_TYPE_2B),
             ),
+            window_count: some(attr.max_mw),
+            vendor: attr.vendor_id,
         })
     }
 

@@ -133,6 +133,12 @@ impl VerbsLink {
         self.direct.fail_lane();
     }
 
+    /// The same with the one by which the peer's accesses come.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn fail_granted(&self) {
+        self.direct.fail_granted();
+    }
+
     /// Device, port and address, and how accesses are made, for people.
     #[must_use]
     pub(crate) fn describe(&self) -> String {
@@ -190,7 +196,7 @@ impl Link for VerbsLink {
             return Err(Broken::Protocol(why.into()));
         }
         // Also of a link that is broken: what was done is told.
-        let any = self.direct.progress(me, &mut self.frames, sink)?;
+        let any = self.direct.progress(&self.parts, me, &mut self.frames, sink)?;
         polled.map(|polled| polled | any)
     }
 

@@ -49,5 +49,5 @@ pub use region::{MemoryRegion, Rights};
 #[cfg(not(loom))]
 pub use registrar::VerbsRegistrar;
 pub use registration::Registration;
-pub use window::{Binding, Window, WindowKind};
+pub use window::{Backing, Binding, Window, WindowKind};
 pub use wire::Wire;

@@ -135,9 +135,15 @@ impl QueuePair {
     }
 
     fn modify(&self, mut attr: abi::QpAttr, mask: c_int) -> Result<(), VerbsError> {
-        // SAFETY: the queue pair is alive; the call reads the structure, of which the mask names fields.
-        let errno = unsafe { (self.domain.context().library().ibv_modify_qp)(self.as_ptr(), &raw mut attr, mask) };
-        VerbsError::check("ibv_modify_qp", errno)
+        let modify = self.domain.context().library().ibv_modify_qp;
+        loop {
+            // SAFETY: the queue pair is alive; the call reads the structure, of which the mask names fields.
+            let modified = VerbsError::check("ibv_modify_qp", unsafe { modify(self.as_ptr(), &raw mut attr, mask) });
+            // The kernel looks for the peer's port, and does not go on with that when the process was stopped meanwhile.
+            if !matches!(&modified, Err(error) if error.errno == libc::EINTR) {
+                return modified;
+            }
+        }
     }
 
     /// The first step of connecting: receives may be posted from here on. `rights` are what the peer may do to regions.

@@ -9,6 +9,7 @@ use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use super::region::Rights;
 use crate::memory::forked::forked;
+use crate::memory::volatile::Segment;
 
 /// A registration, which ends when this is dropped.
 ///
@@ -47,6 +48,25 @@ impl Registration {
         // SAFETY: the registration lives as long as this, and its keys do not change.
         let mr = unsafe { &*self.ptr.as_ptr() };
         (mr.lkey, mr.rkey)
+    }
+
+    /// What it is registered in.
+    #[must_use]
+    pub const fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.domain
+    }
+
+    pub(super) const fn as_mr(&self) -> *mut abi::Mr {
+        self.ptr.as_ptr()
+    }
+
+    /// Where some of its memory lies for the device; `None` if it is not all in it.
+    pub(super) fn part(&self, memory: Segment) -> Option<u64> {
+        // SAFETY: the registration lives as long as this, and its range does not change.
+        let mr = unsafe { &*self.ptr.as_ptr() };
+        let (first, start) = (memory.as_ptr().expose_provenance(), mr.addr.expose_provenance());
+        let within = first.checked_sub(start)?.checked_add(memory.len())? <= mr.length;
+        within.then_some(first as u64)
     }
 
     /// Ends it: when this returns Ok no access through it is under way, and none will be.

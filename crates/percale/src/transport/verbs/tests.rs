@@ -169,10 +169,12 @@ fn mw_windows_of_both_types_give_their_right_and_take_it_back() {
         }
         let (one, two) = sides(&adapter);
         let window = Window::new(adapter.domain(), kind).expect("a window");
-        let binding =
-            Binding { region: &two.buffers, offset: 64, len: 128, rights: Rights::REMOTE_WRITE | Rights::REMOTE_READ };
+        let binding = |len| Binding {
+            memory: Backing::Region(Arc::clone(&two.buffers), 64, len),
+            rights: Rights::REMOTE_WRITE | Rights::REMOTE_READ,
+        };
         let unbound = window.remote_key();
-        window.bind(&two.pair, 1, binding).expect("a bind");
+        window.bind(&two.pair, 1, &binding(128)).expect("a bind");
         let bound = two.next();
         assert_eq!((bound.id, bound.status), (1, 0), "{kind:?}: {}", two.queue.explain(bound.status));
         let key = window.remote_key();
@@ -183,13 +185,13 @@ fn mw_windows_of_both_types_give_their_right_and_take_it_back() {
         assert_eq!((written.id, written.status), (2, 0), "{kind:?}: {}", one.queue.explain(written.status));
         assert_eq!(two.bytes(64, 8), b"windowed");
         if kind == WindowKind::Two {
-            assert_eq!(window.bind(&two.pair, 3, binding).map_err(|error| error.errno), Err(libc::EBUSY));
+            assert_eq!(window.bind(&two.pair, 3, &binding(128)).map_err(|error| error.errno), Err(libc::EBUSY));
             let foreign = window.invalidate(&one.pair, 3).map_err(|error| error.errno);
             assert_eq!(foreign, Err(libc::EPERM), "over a queue pair that it was not bound over");
             window.invalidate(&two.pair, 3).expect("an invalidation");
             assert_eq!(window.invalidate(&two.pair, 4).map_err(|error| error.errno), Err(libc::EINVAL));
         } else {
-            window.bind(&two.pair, 3, Binding { len: 0, ..binding }).expect("an unbinding");
+            window.bind(&two.pair, 3, &binding(0)).expect("an unbinding");
         }
         let taken = two.next();
         assert_eq!((taken.id, taken.status), (3, 0), "{kind:?}: {}", two.queue.explain(taken.status));

@@ -1,19 +1,21 @@
 //! Memory windows: revocable rights to parts of regions, made and taken by posted requests.
 //!
-//! A window keeps every queue pair and region that it was ever bound with until it is gone itself, and is deallocated before
-//! them: some devices stall when a queue pair goes that a window is bound over, and none gives up a region under a window.
-//! Taking a right that is not there is refused here: some drivers cannot bear it.
+//! A window keeps every queue pair and all memory that it was bound with until it is known not to be bound any more, or is gone itself, and
+//! is deallocated before them: some devices stall when a queue pair goes that a window is bound over, and none gives up a region under a
+//! window. Taking a right that is not there is refused here: some drivers cannot bear it.
 
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi;
-use super::context::{ProtectionDomain, note};
+use super::context::ProtectionDomain;
 use super::error::{Handle, VerbsError};
 use super::pair::QueuePair;
 use super::region::{MemoryRegion, Rights, outside};
+use super::registration::Registration;
 use crate::memory::forked::forked;
+use crate::memory::volatile::Segment;
 
 /// Whose a window is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,49 +33,76 @@ pub struct Window {
     kind: WindowKind,
     domain: Arc<ProtectionDomain>,
     bindings: Mutex<Bindings>,
+    ended: bool,
 }
 
 #[derive(Debug, Default)]
 struct Bindings {
-    /// Over which a request to bind it was posted, and none to take that back.
-    bound: Option<Arc<QueuePair>>,
-    pairs: Vec<Arc<QueuePair>>,
-    regions: Vec<Arc<MemoryRegion>>,
+    /// Over which a request to bind it was posted, to what, and none to take that back.
+    bound: Option<(Arc<QueuePair>, Backing)>,
+    kept: Vec<(Arc<QueuePair>, Backing)>,
 }
 
-impl Bindings {
-    fn keep(&mut self, pair: &Arc<QueuePair>, region: &Arc<MemoryRegion>) {
-        if !self.pairs.iter().any(|one| Arc::ptr_eq(one, pair)) {
-            self.pairs.push(Arc::clone(pair));
+/// Memory that a window may be bound to, which must allow [`Rights::BIND`].
+#[derive(Clone, Debug)]
+pub enum Backing {
+    /// A part of a region: where that begins in it, and how many bytes it has.
+    Region(Arc<MemoryRegion>, usize, usize),
+    /// A part of what is registered.
+    Registration(Arc<Registration>, Segment),
+}
+
+impl Backing {
+    fn domain(&self) -> &Arc<ProtectionDomain> {
+        match self {
+            Self::Region(region, ..) => region.domain(),
+            Self::Registration(registration, _) => registration.domain(),
         }
-        if !self.regions.iter().any(|one| Arc::ptr_eq(one, region)) {
-            self.regions.push(Arc::clone(region));
+    }
+
+    const fn len(&self) -> usize {
+        match self {
+            Self::Region(_, _, len) => *len,
+            Self::Registration(_, memory) => memory.len(),
+        }
+    }
+
+    /// So many bytes of it.
+    fn first(&self, len: usize) -> Self {
+        match self {
+            Self::Region(region, offset, all) => Self::Region(Arc::clone(region), *offset, len.min(*all)),
+            Self::Registration(registration, memory) => {
+                Self::Registration(Arc::clone(registration), memory.slice(0, len))
+            }
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Region(one, ..), Self::Region(two, ..)) => Arc::ptr_eq(one, two),
+            (Self::Registration(one, _), Self::Registration(two, _)) => Arc::ptr_eq(one, two),
+            _ => false,
         }
     }
 }
 
 /// A right that is to be given.
-#[derive(Clone, Copy, Debug)]
-pub struct Binding<'a> {
-    /// To this region, which must allow [`Rights::BIND`].
-    pub region: &'a Arc<MemoryRegion>,
-    /// To its bytes from here on.
-    pub offset: usize,
-    /// To so many of them.
-    pub len: usize,
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// To this memory.
+    pub memory: Backing,
     /// For these accesses.
     pub rights: Rights,
 }
 
-impl Binding<'_> {
+impl Binding {
     fn info(&self, call: &'static str) -> Result<abi::MwBindInfo, VerbsError> {
-        let part = self.region.part(self.offset, self.len).ok_or(outside(call))?;
-        Ok(abi::MwBindInfo {
-            mr: self.region.as_mr(),
-            addr: part.addr,
-            length: self.len as u64,
-            mw_access_flags: self.rights.bits().cast_unsigned(),
-        })
+        let (mr, addr) = match &self.memory {
+            Backing::Region(region, offset, len) => (region.as_mr(), region.part(*offset, *len).map(|part| part.addr)),
+            Backing::Registration(registration, memory) => (registration.as_mr(), registration.part(*memory)),
+        };
+        let (addr, length) = (addr.ok_or(outside(call))?, self.memory.len() as u64);
+        Ok(abi::MwBindInfo { mr, addr, length, mw_access_flags: self.rights.bits().cast_unsigned() })
     }
 }
 
@@ -88,13 +117,25 @@ impl Window {
         let number = if kind == WindowKind::One { abi::MW_TYPE_1 } else { abi::MW_TYPE_2 };
         // SAFETY: the domain is alive, and this keeps it.
         let ptr = Handle::given(call, unsafe { alloc(domain.as_ptr(), number) })?;
-        Ok(Self { ptr, kind, domain: Arc::clone(domain), bindings: Mutex::default() })
+        Ok(Self { ptr, kind, domain: Arc::clone(domain), bindings: Mutex::default(), ended: false })
     }
 
     /// The key by which peers name it; another one after each bind.
     #[must_use]
     pub fn remote_key(&self) -> u32 {
         let _bindings = self.lock();
+        self.key()
+    }
+
+    /// The key of the next bind, for type 2; for type 1 as drivers mostly choose it.
+    #[must_use]
+    pub fn next_key(&self) -> u32 {
+        let _bindings = self.lock();
+        counted_up(self.key())
+    }
+
+    /// Of who has the lock.
+    fn key(&self) -> u32 {
         // SAFETY: the window lives as long as this; its key is written by `bind` only, under the lock.
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
@@ -107,12 +148,12 @@ impl Window {
     /// window must not be bound.
     ///
     /// # Errors
-    /// EBUSY for a window of type 2 that is bound; EPERM where pair, region and window are not of one domain; EFAULT outside
-    /// the region; what the device says.
-    pub fn bind(&self, pair: &Arc<QueuePair>, id: u64, binding: Binding<'_>) -> Result<(), VerbsError> {
+    /// EBUSY for a window of type 2 that is bound; EPERM where pair, memory and window are not of one domain; EFAULT outside
+    /// the memory; what the device says.
+    pub fn bind(&self, pair: &Arc<QueuePair>, id: u64, binding: &Binding) -> Result<(), VerbsError> {
         let call = "ibv_bind_mw";
         let same = |domain: &Arc<ProtectionDomain>| Arc::ptr_eq(domain, &self.domain);
-        if !same(pair.domain()) || !same(binding.region.domain()) {
+        if !same(pair.domain()) || !same(binding.memory.domain()) {
             return Err(VerbsError { call, errno: libc::EPERM });
         }
         let info = binding.info(call)?;
@@ -120,7 +161,7 @@ impl Window {
         if self.kind == WindowKind::Two && bindings.bound.is_some() {
             return Err(VerbsError { call, errno: libc::EBUSY });
         }
-        bindings.keep(pair, binding.region);
+        bindings.keep(pair, &binding.memory);
         let window = self.ptr.as_ptr();
         match self.kind {
             WindowKind::One => {
@@ -129,22 +170,20 @@ impl Window {
                 };
                 let send_flags = abi::SEND_SIGNALED.cast_unsigned();
                 let mut request = abi::MwBind { wr_id: id, send_flags, bind_info: info };
-                // SAFETY: pair, window and region are alive, and the window keeps the others; the call sets the window's key.
+                // SAFETY: pair, window and memory are alive, and the window keeps the others; the call sets the window's key.
                 VerbsError::check(call, unsafe { bind(pair.as_ptr(), window, &raw mut request) })?;
             }
             WindowKind::Two => {
-                // SAFETY: the window is alive, its key ours to count.
-                let key = unsafe { (*window).rkey };
-                let key = key & !0xff | key.wrapping_add(1) & 0xff;
+                let key = counted_up(self.key());
                 let mut request = abi::SendWr::new(id, abi::WR_BIND_MW);
                 request.bind_mw = abi::BindMw { mw: window, rkey: key, bind_info: info };
-                // SAFETY: it names no list; the window is bound over this pair, and keeps its region.
+                // SAFETY: it names no list; the window is bound over this pair, and keeps its memory.
                 unsafe { pair.post(&mut request) }?;
-                // SAFETY: as above.
+                // SAFETY: the window is alive, its key ours to count, under the lock.
                 unsafe { (*window).rkey = key };
             }
         }
-        bindings.bound = (binding.len > 0).then(|| Arc::clone(pair));
+        bindings.bound = (binding.memory.len() > 0).then(|| (Arc::clone(pair), binding.memory.clone()));
         Ok(())
     }
 
@@ -157,32 +196,86 @@ impl Window {
         let mut bindings = self.lock();
         let refused = |errno| Err(VerbsError { call: "an invalidation", errno });
         match &bindings.bound {
-            Some(over) if self.kind == WindowKind::Two && Arc::ptr_eq(over, pair) => {}
+            Some((over, _)) if self.kind == WindowKind::Two && Arc::ptr_eq(over, pair) => {}
             Some(_) if self.kind == WindowKind::Two => return refused(libc::EPERM),
             _ => return refused(libc::EINVAL),
         }
         let mut request = abi::SendWr::new(id, abi::WR_LOCAL_INV);
-        // SAFETY: as in `remote_key`.
-        request.imm_data = unsafe { (*self.ptr.as_ptr()).rkey };
+        request.imm_data = self.key();
         // SAFETY: it names a window's key alone.
         unsafe { pair.post(&mut request) }?;
         bindings.bound = None;
         Ok(())
     }
 
+    /// Posts what takes a bound window's right back: of type 1 a bind of no bytes, of type 2 an invalidation.
+    ///
+    /// # Errors
+    /// As of [`bind`](Self::bind) and [`invalidate`](Self::invalidate).
+    pub fn unbind(&self, pair: &Arc<QueuePair>, id: u64) -> Result<(), VerbsError> {
+        let memory = self.lock().bound.as_ref().map(|(_, memory)| memory.first(0));
+        match (self.kind, memory) {
+            (WindowKind::One, Some(memory)) => self.bind(pair, id, &Binding { memory, rights: Rights::empty() }),
+            _ => self.invalidate(pair, id),
+        }
+    }
+
     /// Notes that the peer has invalidated it, as a completion said ([`Completion`](super::Completion)).
     pub fn invalidated(&self) {
         self.lock().bound = None;
     }
+
+    /// Keeps nothing any more that it was bound with, if nothing is bound: whoever calls has seen every request complete that was posted.
+    pub fn let_go(&self) {
+        let mut bindings = self.lock();
+        if bindings.bound.is_none() {
+            bindings.kept.clear();
+        }
+    }
+
+    /// Deallocates it, bound or not: when this returns Ok no access comes through it.
+    ///
+    /// # Errors
+    /// What the device says, with the window, which stands then.
+    pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
+        match self.deallocate() {
+            Ok(()) => {
+                self.ended = true;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// In a forked child nothing is ended: what it names is the parent's.
+    fn deallocate(&self) -> Result<(), VerbsError> {
+        let call = "ibv_dealloc_mw";
+        if self.ended || forked() {
+            return Ok(());
+        }
+        let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };
+        // SAFETY: it is ended once, for it says so from then on, and before the queue pairs and the memory that it keeps.
+        VerbsError::check(call, unsafe { dealloc(self.ptr.as_ptr()) })
+    }
+}
+
+impl Bindings {
+    fn keep(&mut self, pair: &Arc<QueuePair>, memory: &Backing) {
+        if !self.kept.iter().any(|(one, other)| Arc::ptr_eq(one, pair) && other.is_same(memory)) {
+            self.kept.push((Arc::clone(pair), memory.clone()));
+        }
+    }
+}
+
+/// Of a key, the lower 8 bits are counted.
+const fn counted_up(key: u32) -> u32 {
+    key & !0xff | key.wrapping_add(1) & 0xff
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if forked() {
-            return;
+        if let Err(error) = self.deallocate() {
+            super::context::note(error.call, error.errno);
         }
-        let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return };
-        // SAFETY: nobody uses the window any more; it is ended once, before the queue pairs and regions that it keeps.
-        note("ibv_dealloc_mw", unsafe { dealloc(self.ptr.as_ptr()) });
     }
 }

@@ -305,6 +305,9 @@ impl Wire {
         if !std::mem::replace(posted, false) || one.len as usize > SLOT {
             return Err("a receive that was not posted");
         }
+        if one.invalidated.is_some() {
+            return Err("a message that invalidates one of our keys"); // Some devices let it, over any queue pair.
+        }
         let immediate = one.immediate.unwrap_or(0);
         if let Err(what) = self.credits.come(one.len == 0, immediate, self.arrived.len()) {
             self.fail(Broken::Protocol(what.into()));

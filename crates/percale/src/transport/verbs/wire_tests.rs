@@ -216,6 +216,7 @@ fn what_a_device_or_peer_may_not_say_ends_the_stream() {
         Completion { id: NOTE | 1, ..good },
         Completion { status: -1, ..good },
         Completion { status: i32::MAX, ..good },
+        Completion { invalidated: Some(1), ..good },
     ];
     for one in bad {
         let mut wire = Wire::new(&adapter).expect("a wire");

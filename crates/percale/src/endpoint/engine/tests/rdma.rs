@@ -2,6 +2,8 @@
 
 #![expect(unsafe_code, reason = "posts accesses of several pieces by the raw face; each block states its own reason")]
 
+mod windows;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,20 +33,31 @@ fn how(a: &Station, b: &Station) -> String {
 
 /// Accesses of a region go by RDMA from here on.
 fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
-    let part = region.remote().slice(0..8);
-    let posted = |a: &Station| {
-        let text = how(a, b);
-        let words: Vec<_> = text.split(' ').collect();
-        let at = words.iter().rposition(|word| *word == "accesses").unwrap();
-        words[at - 1].parse().unwrap_or(0_u64)
-    };
-    let before = posted(a);
+    reach_part(a, b, peer, region.remote().slice(0..8));
+}
+
+/// So do those of this part of it.
+fn reach_part(a: &Station, b: &Station, peer: PeerAddress, part: RemoteMemory) {
+    let before = posted(a, b);
     until(&[a, b], || {
-        let read = a.endpoint.read(peer, part, vec![0; 8]).start().unwrap();
+        let read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
         until(&[a, b], || read.is_ready().then_some(()));
         read.wait().unwrap();
-        (posted(a) > before).then_some(())
+        (posted(a, b) > before).then_some(())
     });
+}
+
+/// Accesses that the first has made by RDMA to the second.
+fn posted(a: &Station, b: &Station) -> u64 {
+    let text = how(a, b);
+    number_before(&text, "accesses")
+}
+
+/// What a description counts: the number before this word, or 0.
+fn number_before(text: &str, what: &str) -> u64 {
+    let words: Vec<_> = text.split([' ', ';', ',']).filter(|word| !word.is_empty()).collect();
+    let at = words.iter().rposition(|word| *word == what).unwrap_or_else(|| panic!("{text}"));
+    words[at - 1].parse().unwrap_or(0)
 }
 
 fn code<R>(result: Result<R, OperationError>) -> ErrorCode {

@@ -1,60 +1,34 @@
 //! The target's record of one peer: its end of the peer's queue pair, and what was granted to it.
 //!
-//! It outlives its link as long as a region that was granted to the peer is being closed. Locks: a region's grants, then the record's
-//! own; never the other way round.
+//! A region is granted by registering it with its rights; a window by binding one of the device's, over this queue pair, to a registration
+//! without rights of peers ([`Extent`] says of what).
 //!
-//! An *entry* is a grant's number. Once its registration has ended, the peer is told; until the peer has answered, the number is not used again,
-//! and no other grant is made under the same remote key.
+//! It outlives its link as long as a region that was granted to the peer is being closed. Locks: a window's grants, then its region's, then the
+//! record's own; never the other way round, and never those of two regions or two windows.
 
 #![expect(unsafe_code, reason = "registers regions' memory; the block states its reason")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::super::{ProtectionDomain, QueuePair, Registration, Rights};
+use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
+use super::record::{Entry, Record, Under, Way};
+use super::windows::{Extent, Unbound, Using, Windows};
 use crate::memory::forked::forked;
-use crate::memory::region::{Access, Grantee, Grants, Registered};
+use crate::memory::region::{Access, Grantee, Registered};
 use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
 
-/// Grants to one peer that there may be at a time, those that it has yet to forget among them.
-pub(super) const GRANTS: usize = 4096;
-
-/// A number that no grant has: of a registration that was never told of.
+/// A number that no grant has: of what was never told of.
 const NOBODYS: u32 = u32::MAX;
-
-/// A grant's number, in use.
-#[derive(Debug)]
-enum Entry {
-    Free,
-    Granted {
-        key: u64,
-        region: Weak<Registered>,
-        registration: Registration,
-    },
-    /// The registration has ended. The peer was told, or is to be told.
-    Gone {
-        key: u64,
-        remote_key: u32,
-        told: bool,
-    },
-}
-
-#[derive(Debug, Default)]
-struct Record {
-    /// The end of the peer's queue pair, while the link stands.
-    pair: Option<QueuePair>,
-    entries: Vec<Entry>,
-    free: Vec<u32>,
-    /// Registrations that the device would not end.
-    stuck: Vec<Registration>,
-}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct VerbsGrantee {
     domain: Arc<ProtectionDomain>,
+    /// How windows are granted, if they are.
+    using: Option<Using>,
     record: Mutex<Record>,
     /// The peer is to be told of grants that are gone.
     any_gone: AtomicBool,
@@ -62,8 +36,9 @@ pub(super) struct VerbsGrantee {
 
 impl VerbsGrantee {
     /// For a peer whose queue pair has its other end in this protection domain.
-    pub(super) fn new(domain: Arc<ProtectionDomain>) -> Self {
-        Self { domain, record: Mutex::default(), any_gone: AtomicBool::new(false) }
+    pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
+        let record = Mutex::new(Record::new(using.clone()));
+        Self { domain, using, record, any_gone: AtomicBool::new(false) }
     }
 
     pub(super) const fn domain(&self) -> &Arc<ProtectionDomain> {
@@ -74,12 +49,35 @@ impl VerbsGrantee {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another queue pair takes the place of the former, which is returned.
-    pub(super) fn change_pair(&self, pair: Option<QueuePair>) -> Option<QueuePair> {
-        std::mem::replace(&mut self.record().pair, pair)
+    /// Another queue pair takes the place of the former, which is returned. Windows that were bound over that one are granted no more.
+    pub(super) fn change_pair(self: &Arc<Self>, pair: Option<QueuePair>) -> Option<Arc<QueuePair>> {
+        let mut record = self.record();
+        let ended = record.end_windows();
+        let is_over = pair.is_none();
+        let former = std::mem::replace(&mut record.pair, pair.map(Arc::new));
+        if let Some(windows) = &mut record.windows {
+            windows.change_pair(is_over);
+        }
+        drop(record);
+        if !ended.is_empty() {
+            self.any_gone.store(true, Ordering::Release);
+            self.forget(ended);
+        }
+        former
     }
 
-    /// Grants a region to the peer.
+    /// Regions whose grants are taken back may be granted to the peer anew, or are so to nobody.
+    fn forget(self: &Arc<Self>, ended: Vec<(u32, Weak<Registered>)>) {
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        for (number, region) in ended {
+            // If the device has not ended something, who closes the region waits for it.
+            if let Some(region) = region.upgrade().filter(|_| !self.is_stuck()) {
+                region.grants().forget(number, &me);
+            }
+        }
+    }
+
+    /// Grants a region or a window to the peer.
     pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Located {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
@@ -94,7 +92,7 @@ impl VerbsGrantee {
         };
         if let Some(number) = grants.find(&me) {
             return match self.record().entries.get(number as usize) {
-                Some(Entry::Granted { registration, .. }) => named(number, registration.keys().1),
+                Some(Entry::Granted { way, .. }) => named(number, way.remote_key()),
                 _ => Located::Unknown,
             };
         }
@@ -103,38 +101,138 @@ impl VerbsGrantee {
         }
         let mut device = Rights::empty();
         device.set(Rights::REMOTE_READ, reads);
-        device.set(Rights::REMOTE_WRITE | Rights::LOCAL_WRITE, writes);
-        // SAFETY: the region's owner lets peers do that, and its memory stays there until the region is closed, which ends the
-        // registration first.
-        let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), device) };
-        let registration = match registration {
-            Ok(registration) => registration,
-            Err(error) => {
-                tracing::warn!(%error, len = region.len(), "a region is not registered: its accesses are executed");
-                return Located::Executed;
-            }
+        device.set(Rights::REMOTE_WRITE, writes);
+        let made = match region.beneath() {
+            None => self.by_registration(memory, device),
+            Some(beneath) => self.by_window(beneath, memory, device),
         };
-        let (remote_key, mut record) = (registration.keys().1, self.record());
-        let was_used = |entry: &Entry| matches!(entry, Entry::Gone { remote_key: other, .. } if *other == remote_key);
-        if record.entries.iter().any(was_used) {
-            record.end_untold(registration, &mut grants, me);
-            return Located::Unknown; // Another time: late accesses may name this key.
-        }
-        let Some(number) = record.take() else {
-            record.end_untold(registration, &mut grants, me);
-            return Located::Executed;
+        let (number, way, mut record) = match made {
+            Ok(made) => made,
+            Err(located) => {
+                if self.is_stuck() {
+                    // Perhaps of this region: who closes it waits.
+                    let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
+                }
+                return located;
+            }
         };
         if !grants.add(me, number) {
             unreachable!("it is not closed while its grants are held");
         }
-        let (key, region) = (region.key(), Arc::downgrade(region));
-        record.entries[number as usize] = Entry::Granted { key, region, registration };
+        let (key, region, remote_key) = (region.key(), Arc::downgrade(region), way.remote_key());
+        record.entries[number as usize] = Entry::Granted { key, region, way };
         named(number, remote_key)
     }
 
-    /// Whether a registration stands that should have ended: then there is no other queue pair to reach it by.
+    /// Registers memory for the peer.
+    fn register(&self, memory: Segment, rights: Rights) -> Result<Registration, Located> {
+        // SAFETY: the region's owner lets peers do that, and its memory stays there until the region is closed, which ends the
+        // registration first.
+        let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
+        registration.map_err(|error| {
+            tracing::warn!(%error, len = memory.len(), "a region is not registered: its accesses are executed");
+            Located::Executed
+        })
+    }
+
+    /// Lets the peer reach a region's memory by registering it.
+    fn by_registration(
+        &self,
+        memory: Segment,
+        mut rights: Rights,
+    ) -> Result<(u32, Way, MutexGuard<'_, Record>), Located> {
+        // A device wants the local right for the remote one.
+        rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
+        let way = Way::Registration(Arc::new(self.register(memory, rights)?));
+        let mut record = self.record();
+        if Record::was_used(&record.entries, way.remote_key()) {
+            record.end(way);
+            return Err(Located::Unknown); // Another time: late accesses may name this key.
+        }
+        match record.take() {
+            Some(number) => Ok((number, way, record)),
+            None => {
+                record.end(way);
+                Err(Located::Executed)
+            }
+        }
+    }
+
+    /// Lets the peer reach a window's memory by binding one of the device's windows to it.
+    fn by_window(
+        self: &Arc<Self>,
+        beneath: &Weak<Registered>,
+        memory: Segment,
+        rights: Rights,
+    ) -> Result<(u32, Way, MutexGuard<'_, Record>), Located> {
+        let using = self.using.as_ref().filter(|using| !using.refuses()).ok_or(Located::Executed)?;
+        let (under, registration) = self.under(using, beneath, memory, rights)?;
+        let mut record = self.record();
+        let Record { pair, windows, entries, .. } = &mut *record;
+        let bound = match (pair, windows) {
+            (Some(pair), Some(windows)) => {
+                let binding = Binding { memory: Backing::Registration(registration, memory), rights };
+                windows.bind((&self.domain, pair), &binding, |key| Record::was_used(entries, key))
+            }
+            _ => Err(Unbound::Later),
+        };
+        let window = match bound {
+            Ok(window) => window,
+            Err(why) => {
+                record.leave(under);
+                return Err(if why == Unbound::Later { Located::Unknown } else { Located::Executed });
+            }
+        };
+        let way = Way::Window { window, under };
+        match record.take() {
+            Some(number) => Ok((number, way, record)),
+            None => {
+                record.end(way);
+                Err(Located::Executed)
+            }
+        }
+    }
+
+    /// What a window is to be bound to: a registration, which lets no peer in by itself.
+    fn under(
+        self: &Arc<Self>,
+        using: &Using,
+        beneath: &Weak<Registered>,
+        memory: Segment,
+        rights: Rights,
+    ) -> Result<(Under, Arc<Registration>), Located> {
+        let region = beneath.upgrade().ok_or(Located::Unknown)?;
+        let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else {
+            let mut own = Rights::BIND;
+            own.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
+            let registration = Arc::new(self.register(memory, own)?);
+            return Ok((Under::Own(Arc::clone(&registration)), registration));
+        };
+        // Held until it is noted, so that who closes the region finds it.
+        let mut grants = region.grants();
+        if let Some((number, registration)) = self.record().beneath(&region) {
+            return Ok((Under::Shared(number), registration));
+        }
+        if grants.is_closed() {
+            return Err(Located::Unknown);
+        }
+        let mut all = Rights::BIND;
+        all.set(Rights::LOCAL_WRITE, region.windows().may_change());
+        let number = self.record().take().ok_or(Located::Executed)?;
+        let registration = self.register(whole, all).inspect_err(|_| self.record().give_back(number))?;
+        let registration = Arc::new(registration);
+        if !grants.add_beneath(Arc::clone(self) as _, number) {
+            unreachable!("it is not closed while its grants are held");
+        }
+        let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
+        self.record().entries[number as usize] =
+            Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
+        Ok((Under::Shared(number), registration))
+    }
+
+    /// Whether something stands that should have ended: then there is no other queue pair to reach it by.
     pub(super) fn is_stuck(&self) -> bool {
-        !self.record().stuck.is_empty()
+        self.record().is_stuck()
     }
 
     /// Grants of which the peer is to be told that they are gone: their numbers and keys.
@@ -164,77 +262,54 @@ impl VerbsGrantee {
     /// If it was not told so.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
-        match record.entries.get_mut(number as usize) {
-            Some(entry @ Entry::Gone { told: true, .. }) => {
-                *entry = Entry::Free;
-                record.free.push(number);
+        match record.entries.get(number as usize) {
+            Some(Entry::Gone { told: true, .. }) => {
+                record.give_back(number);
                 Ok(())
             }
             _ => Err("it forgets what is not gone"),
         }
     }
 
-    /// The link is gone: the queue pair first, then everything that was granted over it.
+    /// The link is gone: windows first, then the queue pair, then everything else that was granted over it.
     pub(super) fn end(self: &Arc<Self>) {
         if forked() {
             return;
         }
         drop(self.change_pair(None));
-        let granted: Vec<_> = {
-            let record = self.record();
-            let numbered = (0..).zip(&record.entries);
-            numbered.filter_map(|(number, entry)| entry.region().map(|region| (number, region))).collect()
-        };
-        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
-        for (number, region) in granted {
-            self.revoke(number);
-            if self.record().stuck.is_empty() {
-                region.grants().forget(number, &me);
+        let mut ended = Vec::new();
+        let mut record = self.record();
+        for (number, entry) in (0..).zip(&record.entries) {
+            if let Entry::Granted { region, .. } | Entry::Beneath { region, .. } = entry {
+                ended.push((number, region.clone()));
             }
         }
-    }
-}
-
-impl Entry {
-    /// What is granted.
-    fn region(&self) -> Option<Arc<Registered>> {
-        match self {
-            Self::Granted { region, .. } => region.upgrade(),
-            Self::Free | Self::Gone { .. } => None,
-        }
-    }
-}
-
-impl Record {
-    /// A number for a grant.
-    fn take(&mut self) -> Option<u32> {
-        if let Some(number) = self.free.pop() {
-            return Some(number);
-        }
-        if self.entries.len() >= GRANTS {
-            return None;
-        }
-        self.entries.push(Entry::Free);
-        Some(self.entries.len() as u32 - 1)
+        ended.iter().for_each(|(number, _)| _ = record.revoke(*number));
+        drop(record);
+        self.forget(ended);
     }
 
-    /// Ends a registration of a region of which the peer was not told. If the device refuses, who closes the region waits for it.
-    fn end_untold(&mut self, registration: Registration, grants: &mut Grants, me: Arc<dyn Grantee>) {
-        self.end(registration);
-        if !self.stuck.is_empty() {
-            let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
-        }
+    /// Puts the queue pair in error, as a device does of itself.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail(&self) {
+        self.record().pair.as_ref().expect("a queue pair").fail().expect("a queue pair in error");
     }
 
-    /// Ends a registration. If the device refuses, the queue pair is put in error, so that nothing comes over it any more.
-    fn end(&mut self, registration: Registration) {
-        let Err((registration, error)) = registration.end() else { return };
-        tracing::error!(%error, "a registration does not end");
-        self.stuck.push(registration);
-        if let Some(pair) = &self.pair
-            && let Err(error) = pair.fail()
-        {
-            tracing::error!(%error, "nor does its queue pair");
+    /// Regions that are registered for windows of theirs.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn beneath(&self) -> usize {
+        self.record().entries.iter().filter(|entry| matches!(entry, Entry::Beneath { .. })).count()
+    }
+
+    /// In words, what the peer reaches.
+    pub(super) fn describe(&self) -> String {
+        let record = self.record();
+        let (regions, windows) = record.granted();
+        match &record.windows {
+            Some(Windows { binds, .. }) => {
+                format!("the peer reaches {regions} regions and {windows} windows of ours, {binds} binds")
+            }
+            None => format!("the peer reaches {regions} regions of ours"),
         }
     }
 }
@@ -242,15 +317,8 @@ impl Record {
 // What a peer reaches is in the device's hands: there is nothing to fence, and nothing announced.
 impl Grantee for VerbsGrantee {
     fn revoke(&self, entry: u32) {
-        let mut record = self.record();
-        let Some(slot) = record.entries.get_mut(entry as usize) else { return };
-        match std::mem::replace(slot, Entry::Free) {
-            Entry::Granted { key, registration, .. } => {
-                *slot = Entry::Gone { key, remote_key: registration.keys().1, told: false };
-                record.end(registration);
-                self.any_gone.store(true, Ordering::Release);
-            }
-            other => *slot = other,
+        if self.record().revoke(entry) {
+            self.any_gone.store(true, Ordering::Release);
         }
     }
 
@@ -269,17 +337,16 @@ impl Grantee for VerbsGrantee {
             return true;
         }
         let mut record = self.record();
-        let stuck = std::mem::take(&mut record.stuck);
-        record.stuck.extend(stuck.into_iter().filter_map(|one| one.end().err()).map(|(one, _)| one));
-        record.stuck.is_empty()
+        record.end_stuck();
+        !record.is_stuck()
     }
 
     fn release(&self, _: u32) {} // When the peer has forgotten it.
 }
 
-/// The memory of a region, if the device may reach it: it is there as long as the region, in one piece, and nobody is to be told of
-/// what is written. Windows come and go too fast to be registered.
+/// The memory of a region or a window, if the device may reach it: it is there as long as the region, in one piece, and nobody is to be told of
+/// what is written.
 fn reachable(region: &Registered) -> Option<Segment> {
-    let plain = region.is_backed() && region.device().is_none() && region.counter().is_none() && !region.is_window();
+    let plain = region.is_backed() && region.device().is_none() && region.counter().is_none();
     region.place().only().filter(|memory| plain && memory.len() as u64 == region.len())
 }

@@ -9,13 +9,15 @@ use crate::wire::located::{Grant, Located};
 const KEYS: usize = 64 << 10;
 /// Questions that may be under way.
 const ASKED: usize = 64;
+/// Accesses that the target makes itself until it is asked again: the key may be another region's or window's by then.
+const AGAIN: u32 = 1000;
 
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Asked,
     Granted(Grant),
-    /// The target makes each access itself.
-    Executed,
+    /// The target makes each access itself, so many more.
+    Executed(u32),
 }
 
 /// See the module.
@@ -37,16 +39,23 @@ impl Grants {
         {
             return Ok(grant);
         }
-        if let Some(known) = self.known.get(&key) {
-            let Known::Granted(grant) = *known else { return Err(None) };
-            self.last = Some((key, grant));
-            return Ok(grant);
+        match self.known.get_mut(&key) {
+            Some(Known::Granted(grant)) => {
+                self.last = Some((key, *grant));
+                return Ok(*grant);
+            }
+            Some(Known::Asked) => return Err(None),
+            Some(Known::Executed(left)) if *left > 0 => {
+                *left -= 1;
+                return Err(None);
+            }
+            Some(Known::Executed(_)) | None => {}
         }
         if !may_ask || self.asked.len() >= ASKED {
             return Err(None);
         }
         if self.known.len() >= KEYS {
-            self.known.retain(|_, known| !matches!(known, Known::Executed));
+            self.known.retain(|_, known| !matches!(known, Known::Executed(_)));
             if self.known.len() >= KEYS {
                 return Err(None);
             }
@@ -66,7 +75,7 @@ impl Grants {
         let (_, key) = self.asked.swap_remove(asked.ok_or("an answer about a region that nobody asked for")?);
         match located {
             Located::Granted(grant) => drop(self.known.insert(key, Known::Granted(*grant))),
-            Located::Executed => drop(self.known.insert(key, Known::Executed)),
+            Located::Executed => drop(self.known.insert(key, Known::Executed(AGAIN))),
             Located::Unknown => drop(self.known.remove(&key)),
         }
         Ok(())
@@ -113,7 +122,8 @@ mod tests {
         grants.learn(2, &Located::Unknown).unwrap();
         assert_eq!(grants.find(7, true), Err(Some(3)), "unknown is not remembered");
         grants.learn(3, &Located::Executed).unwrap();
-        assert_eq!(grants.find(7, true), Err(None));
+        let again = (0..=AGAIN).filter_map(|_| grants.find(7, true).unwrap_err()).collect::<Vec<_>>();
+        assert_eq!(again, [4], "what is executed is asked about seldom");
         assert_eq!(grants.granted(), 0);
     }
 

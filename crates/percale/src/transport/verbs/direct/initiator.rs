@@ -299,7 +299,7 @@ impl Initiator {
 
     /// A grant is gone.
     pub(super) fn revoked(&mut self, number: u32, key: u64) -> Result<(), &'static str> {
-        if self.gone.len() >= super::grantee::GRANTS {
+        if self.gone.len() >= super::record::GRANTS {
             return Err("more grants are gone than there were");
         }
         self.grants.forget(key, number);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use super::super::region::{MemoryRegion, Rights};
-use super::super::{End, PairSize, ProtectionDomain, QueuePair};
+use super::super::{CompletionQueue, End, PairSize, ProtectionDomain, QueuePair};
 use super::lane::{DEPTH, SLOT};
 use super::{Offered, WireParts};
 use crate::memory::volatile::IOV_LIMIT;
@@ -15,6 +15,9 @@ use crate::transport::verbs::errno_of;
 
 /// Reads that may be under way at a time: every device for reliable connections has room for so many.
 const READS: u8 = 4;
+
+/// Binds and invalidations of windows that may be under way: there is one, and there may be one that was given up.
+const BINDS: u32 = 2;
 
 /// The threads of a domain.
 pub(in super::super) type Makers = Arc<Crew<Box<dyn FnOnce() + Send>>>;
@@ -63,19 +66,29 @@ pub(super) struct Made {
 pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
     let buffers = MemoryRegion::new(wire.adapter.domain(), DEPTH * SLOT, Rights::LOCAL_WRITE)?;
     let size = PairSize { sends: DEPTH as u32, receives: 1, inline: 0, pieces: IOV_LIMIT as u32 };
-    make(wire, &buffers, size, Rights::empty())
+    make(wire, (&wire.queue, &buffers), size, Rights::empty())
 }
 
 /// The other end of a peer's, in this protection domain, through which it reaches what is registered there.
 pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
     let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
-    let size = PairSize { sends: 1, receives: 1, inline: 0, pieces: 1 };
-    let made = make(wire, &none, size, Rights::REMOTE_READ | Rights::REMOTE_WRITE)?;
+    let size = PairSize { sends: BINDS, receives: 1, inline: 0, pieces: 1 };
+    // What binds and invalidates windows looks for completions itself, in any thread, and is woken by none.
+    let queue = match wire.adapter.windows() {
+        Some(_) => CompletionQueue::new(wire.queue.channel(), 2 * BINDS)?,
+        None => Arc::clone(&wire.queue),
+    };
+    let made = make(wire, (&queue, &none), size, Rights::REMOTE_READ | Rights::REMOTE_WRITE)?;
     connect(wire, made, peer)
 }
 
-fn make(wire: &WireParts, buffers: &Arc<MemoryRegion>, size: PairSize, rights: Rights) -> io::Result<Made> {
-    let pair = QueuePair::new(&wire.queue, buffers, size)?;
+fn make(
+    wire: &WireParts,
+    (queue, buffers): (&Arc<CompletionQueue>, &Arc<MemoryRegion>),
+    size: PairSize,
+    rights: Rights,
+) -> io::Result<Made> {
+    let pair = QueuePair::new(queue, buffers, size)?;
     pair.prepare(wire.adapter.path(), rights)?;
     let ours = wire.adapter.end(pair.number())?;
     Ok(Made { pair, ours })

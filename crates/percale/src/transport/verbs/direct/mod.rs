@@ -7,13 +7,16 @@
 //!
 //! * `initiator`, with `grants` (what it knows, by key), `lane` (its queue pair, and what was posted there) and `local` (registrations of
 //!   operations' own memory)
-//! * `target`: answers; `grantee`: what was granted to a peer, and its revocation
+//! * `target`: answers; `grantee`: what is granted to a peer, and how; `record`: what was, by number, and its end; `windows`: those of the device
 //! * `making`: queue pairs are made and ended by threads of their own
 //!
 //! # Revocation
 //! A grant is a registration in a *protection domain that this peer's queue pair alone is in*. Revoking it ends the registration:
 //! when ibv_dereg_mr has returned, the device lets no access through, so revoking waits for no peer, dead or alive. A remote key has
 //! 32 bits and can be guessed: in a protection domain of its own it is worth nothing to other peers.
+//!
+//! A window is granted by binding one of the device's over that queue pair, to a registration without rights; revoking that takes the device's window
+//! back, and waits for this device alone (`windows`). With its queue pair it ends, too.
 //!
 //! A late access, through a key that is gone, is refused by the device, which puts that queue pair in error. Nothing else goes over it: each
 //! direction has one of its own, apart from the one of the frames. A refusal says that what was posted before was done and what was
@@ -22,7 +25,8 @@
 //! accesses are rare.
 //!
 //! **The device gives keys again.** A late access must not find its key alive as another region's. So the target grants nothing under a key
-//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more.
+//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window that holds before
+//! it is bound: its next key is known.
 //!
 //! # Trust
 //! What either side says is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing
@@ -36,9 +40,13 @@ mod initiator;
 mod lane;
 mod local;
 mod making;
+mod record;
 mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod window_tests;
+mod windows;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +62,7 @@ pub(crate) use self::local::Pins;
 pub(crate) use self::local::Registers;
 pub(super) use self::making::{Makers, makers};
 use self::target::Target;
+pub(super) use self::windows::Using;
 use super::Wire;
 use crate::memory::region::{Keys, RemoteMemory, Via};
 use crate::memory::volatile::{Segments, View};
@@ -66,7 +75,7 @@ use crate::wire::queue_pair::{Offered, OfferedBytes};
 pub(super) const ACCESSES: usize = DEPTH;
 
 /// Frames that may wait for room: more than there are grants to be told of, both ways. A peer that asks and never listens is cut off.
-const OWED: usize = 3 * grantee::GRANTS;
+const OWED: usize = 3 * record::GRANTS;
 
 /// In the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
@@ -188,6 +197,7 @@ impl Direct {
     #[inline]
     pub(super) fn progress(
         &mut self,
+        wire: &WireParts,
         me: Connection,
         frames: &mut StreamLink<Wire>,
         sink: &mut impl Sink,
@@ -195,12 +205,13 @@ impl Direct {
         if self.initiator.is_none() && self.target.is_none() {
             return Ok(false);
         }
-        self.progress_slowly(me, frames, sink)
+        self.progress_slowly(wire, me, frames, sink)
     }
 
     #[inline(never)]
     fn progress_slowly(
         &mut self,
+        wire: &WireParts,
         me: Connection,
         frames: &mut StreamLink<Wire>,
         sink: &mut impl Sink,
@@ -213,7 +224,7 @@ impl Direct {
             any |= self.gave_back | initiator.go_on(&mut self.owed);
         }
         if let Some(target) = &mut self.target {
-            any |= target.go_on(&mut self.owed);
+            any |= target.go_on(wire, &mut self.owed);
         }
         Ok(any | self.owed.send(frames))
     }
@@ -256,14 +267,23 @@ impl Direct {
         self.initiator.as_ref().map_or(1, |initiator| initiator.longest())
     }
 
-    /// In words, how accesses to the peer's regions are made.
+    /// In words, how accesses to the peer's regions are made, and those to ours.
     pub(super) fn describe(&self) -> String {
-        self.initiator.as_ref().map_or_else(|| "no accesses".to_owned(), |initiator| initiator.describe())
+        let ours = self.initiator.as_ref().map_or_else(|| "no accesses".to_owned(), |initiator| initiator.describe());
+        match self.target.as_ref().and_then(|target| target.describe()) {
+            Some(peers) => format!("{ours}; {peers}"),
+            None => ours,
+        }
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn fail_lane(&self) {
         self.initiator.as_ref().expect("an initiator").fail();
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail_granted(&self) {
+        self.target.as_ref().expect("a target").fail();
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
 use super::making::{self, Made, Making};
-use super::{ANSWERS, GONE, Owed, WireParts};
+use super::{ANSWERS, GONE, Owed, Using, WireParts};
 use crate::memory::region::{Keys, Via};
 use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
@@ -38,12 +38,14 @@ impl Target {
         if self.making.is_some() {
             return Err("it asks for a queue pair while one is made for it");
         }
+        let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
+        // What does not end may be reached over another one.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
+            making::end(wire.adapter.makers(), former);
             owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
             return Ok(());
         }
-        let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
         let domain = self.grantee.as_ref().map(|grantee| Arc::clone(grantee.domain()));
         let wire = wire.clone();
         let makers = wire.adapter.makers().clone();
@@ -60,26 +62,28 @@ impl Target {
     }
 
     /// Goes on with what is being made, and says which grants are gone. Whether anything happened.
-    pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
+    pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
-        if let Some(result) = self.making.as_ref().and_then(Making::result) {
-            self.making = None;
-            owed.offer(ANSWERS, &making::offer(&self.made(result)));
-            any = true;
-        }
+        // First: what went with the former queue pair is not looked for over the next.
         if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_gone()) {
             for (id, key) in grantee.take_gone() {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
             }
             any = true;
         }
+        if let Some(result) = self.making.as_ref().and_then(Making::result) {
+            self.making = None;
+            let using = wire.adapter.windows().cloned();
+            owed.offer(ANSWERS, &making::offer(&self.made(result, using)));
+            any = true;
+        }
         any
     }
 
-    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>) -> io::Result<End> {
+    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>, using: Option<Using>) -> io::Result<End> {
         let (domain, made) =
             result.inspect_err(|error| tracing::warn!(%error, "no queue pair for a peer's accesses"))?;
-        let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain)));
+        let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain, using)));
         drop(grantee.change_pair(Some(made.pair)));
         Ok(made.ours)
     }
@@ -97,6 +101,16 @@ impl Target {
     /// The peer names a grant no more.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
+    }
+
+    /// In words, what the peer reaches.
+    pub(super) fn describe(&self) -> Option<String> {
+        self.grantee.as_ref().map(|grantee| grantee.describe())
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fail(&self) {
+        self.grantee.as_ref().expect("a peer with a queue pair").fail();
     }
 
     /// Whether a queue pair is being made, or the peer is to be told of grants that are gone.

@@ -16,7 +16,7 @@ static FIXED: [u8; 8192] = [7; 8192];
 fn grantee() -> Option<Arc<VerbsGrantee>> {
     let adapter = adapter()?;
     let domain = ProtectionDomain::new(adapter.domain().context()).expect("a protection domain");
-    Some(Arc::new(VerbsGrantee::new(domain)))
+    Some(Arc::new(VerbsGrantee::new(domain, None)))
 }
 
 fn region(memory: &mut [u8]) -> Arc<Registered> {

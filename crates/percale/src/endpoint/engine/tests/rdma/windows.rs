@@ -1,0 +1,306 @@
+//! Windows that the device binds: accesses through them by RDMA, and their end.
+
+use super::*;
+use crate::endpoint::window_work::Bind;
+use crate::memory::region::CloseError;
+use crate::memory::window::{Window, WindowAccess, WindowState, WindowType};
+
+const KINDS: [WindowType; 2] = [WindowType::One, WindowType::TwoB];
+
+/// Two that are connected, if their device has windows.
+fn with_windows() -> Option<(Station, Station, PeerAddress)> {
+    let (a, b, peer) = connected()?;
+    let region = b.domain.register(vec![0; 8], ALL).unwrap();
+    reach(&a, &b, peer, &region);
+    let how = how(&b, &a);
+    if !how.contains("binds") {
+        println!("skipped: the device has no windows: {how}");
+        return None;
+    }
+    Some((a, b, peer))
+}
+
+/// Windows that the device has bound for the user, now and ever.
+fn bound(a: &Station, b: &Station) -> (u64, u64) {
+    let text = how(b, a);
+    (number_before(&text, "windows"), number_before(&text, "binds"))
+}
+
+/// Binds a window for the user; one of type 2 under the same key each time.
+fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: std::ops::Range<u64>) -> RemoteMemory {
+    let access = WindowAccess::READ | WindowAccess::WRITE;
+    if window.kind() == WindowType::One {
+        return window.bind(region, range, access).unwrap();
+    }
+    b.endpoint.bind_window(b.peer(a), window, region, Bind { range, access, key: 5 }).wait().unwrap()
+}
+
+/// Takes its key back. Its user makes no progress meanwhile.
+fn take_back(b: &Station, a: &Station, window: &mut Window, region: &Region) {
+    if window.kind() == WindowType::One {
+        window.bind(region, 0..0, WindowAccess::empty()).unwrap();
+    } else {
+        b.endpoint.invalidate(b.peer(a), window.key()).wait().unwrap();
+    }
+    assert_eq!(window.state(), WindowState::Unbound);
+}
+
+#[test]
+fn mw_017_mw_049_windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    let mut allocation = b.domain.allocate(LEN).unwrap();
+    allocation.write(0, &[7; LEN]);
+    let base = u64::MAX - LEN as u64 + 1;
+    for memory in [crate::Buffer::from(vec![7; LEN]), crate::Buffer::from(allocation)] {
+        let region = b.domain.registration(Access::empty()).base(base).own(memory).unwrap();
+        for kind in KINDS {
+            let mut window = b.domain.window(kind).unwrap();
+            let name = bind(&b, &a, &mut window, &region, 1001..LEN as u64 - 1);
+            let before = bound(&a, &b).1;
+            reach_part(&a, &b, peer, name.slice(0..8));
+            assert_eq!(bound(&a, &b), (1, before + 1), "by another way");
+            // From here on only the first makes progress.
+            for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, name.len]) {
+                let part = name.slice(name.len - len..name.len);
+                write(&a, peer, part, number).unwrap();
+                assert_eq!(bytes_of(&region)[LEN - 1 - len as usize..LEN - 1], vec![number; len as usize]);
+                assert_eq!(read(&a, peer, part), vec![number; len as usize]);
+            }
+            let bytes = bytes_of(&region);
+            assert!(bytes[1000] == 7 && bytes[LEN - 1] == 7, "outside of the window");
+            assert!(window.close().is_ok());
+            assert_eq!(bound(&a, &b).0, 0);
+        }
+        region.close().unwrap();
+    }
+}
+
+#[test]
+fn mw_003_mw_004_mw_005_a_region_is_not_closed_under_a_window_of_the_devices() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    for kind in KINDS {
+        let mut window = b.domain.window(kind).unwrap();
+        let region = b.domain.register(vec![9; LEN], Access::empty()).unwrap();
+        let name = bind(&b, &a, &mut window, &region, 0..8);
+        reach_part(&a, &b, peer, name);
+        let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
+        assert_eq!(window.state(), WindowState::Bound(name.key as u32));
+        let before = posted(&a, &b);
+        assert_eq!((read(&a, peer, name), posted(&a, &b)), (vec![9; 8], before + 1));
+        assert!(window.close().is_ok());
+        region.close().unwrap();
+        let late = a.endpoint.read(peer, name, vec![0; 8]).start().unwrap();
+        until(&[&a, &b], || late.is_ready().then_some(()));
+        assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
+    }
+}
+
+#[test]
+fn mw_021_mw_022_mw_023_mw_048_windows_over_one_region_do_not_disturb_each_other() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    let region = b.domain.register((0..LEN).map(|at| (at / 1000) as u8).collect::<Vec<_>>(), ALL).unwrap();
+    let mut windows = [0, 1, 0, 1].map(|kind| b.domain.window(KINDS[kind]).unwrap());
+    let mut names = Vec::new();
+    for (at, window) in (0..).zip(&mut windows) {
+        names.push(bind(&b, &a, window, &region, 1000 * at..1000 * at + 3000));
+        reach_part(&a, &b, peer, names[at as usize].slice(0..8));
+    }
+    reach(&a, &b, peer, &region);
+    assert_eq!(bound(&a, &b).0, 4);
+    for (at, window) in windows.iter_mut().enumerate() {
+        take_back(&b, &a, window, &region);
+        // Nobody but the first makes progress, and no queue pair broke.
+        let before = posted(&a, &b);
+        let left = &names[at + 1..];
+        for name in left {
+            let start = (name.address / 1000) as u8;
+            assert_eq!(read(&a, peer, *name)[..1001], [&[start; 1000][..], &[start + 1]].concat());
+        }
+        assert_eq!(read(&a, peer, region.remote())[..8], [0; 8]);
+        assert_eq!(posted(&a, &b) - before, left.len() as u64 + 1);
+    }
+    region.close().unwrap();
+}
+
+#[test]
+fn mw_029_mw_037_mw_043_rev_001_late_accesses_through_windows_are_refused() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    let other = b.domain.register(vec![0; LEN], ALL).unwrap();
+    let mut windows = KINDS.map(|kind| b.domain.window(kind).unwrap());
+    for round in 1..=4_u8 {
+        let window = &mut windows[usize::from(round) % 2];
+        let region = b.domain.register(vec![round; LEN], Access::empty()).unwrap();
+        let name = bind(&b, &a, window, &region, 0..LEN as u64);
+        reach(&a, &b, peer, &other);
+        reach_part(&a, &b, peer, name.slice(0..8));
+        // Nobody tells the first.
+        take_back(&b, &a, window, &region);
+        let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
+        let late: Vec<_> = [8, 5000, LEN as u64]
+            .map(|len| a.endpoint.write(peer, vec![99; len as usize], name.slice(0..len)).start().unwrap())
+            .into();
+        let unread = a.endpoint.read(peer, name, vec![99; LEN]).start().unwrap();
+        let after = a.endpoint.write(peer, vec![round; 100_000], other.remote().slice(8..100_008)).start().unwrap();
+        until(&[&a, &b], || (after.is_ready() && unread.is_ready()).then_some(()));
+        before.wait().unwrap();
+        after.wait().unwrap();
+        late.into_iter().for_each(|write| assert_eq!(code(write.wait()), ErrorCode::KeyRejected));
+        let error = unread.wait().unwrap_err();
+        assert_eq!(error.buffer.unwrap().into_vec(), vec![99; LEN], "something was disclosed");
+        assert_eq!(bytes_of(&other)[..100_008], vec![round; 100_008]);
+        assert_eq!(region.close().unwrap().into_vec(), vec![round; LEN], "a late write");
+    }
+    // The same key of type 2 over another memory, with another of the device's.
+    let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
+    let name = bind(&b, &a, &mut windows[1], &region, 0..8);
+    reach_part(&a, &b, peer, name);
+    take_back(&b, &a, &mut windows[1], &region);
+    let elsewhere = b.domain.register(vec![2; LEN], Access::empty()).unwrap();
+    let late = a.endpoint.write(peer, vec![99; 8], name).start().unwrap();
+    let again = bind(&b, &a, &mut windows[1], &elsewhere, 100..108);
+    assert_eq!(again.key, name.key);
+    until(&[&a, &b], || late.is_ready().then_some(()));
+    // By this key it names bytes that are outside of what is bound now, or it came before that.
+    assert!(matches!(code(late.wait()), ErrorCode::KeyRejected | ErrorCode::Denied));
+    reach_part(&a, &b, peer, again);
+    assert_eq!((bytes_of(&region), bytes_of(&elsewhere)), (vec![1; LEN], vec![2; LEN]));
+}
+
+#[test]
+fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
+    let Some((mut a, b, peer)) = with_windows() else { return };
+    let mut region = b.domain.register(vec![0; LEN], Access::empty()).unwrap();
+    let mut windows = KINDS.map(|kind| b.domain.window(kind).unwrap());
+    for round in 1..=16 {
+        let window = &mut windows[usize::from(round) % 2];
+        let name = bind(&b, &a, window, &region, 0..LEN as u64);
+        reach_part(&a, &b, peer, name.slice(0..8));
+        let over = Arc::new(AtomicBool::new(false));
+        let (storming, me) = (Arc::clone(&over), b.peer(&a));
+        let storm = std::thread::spawn(move || {
+            let refused = storm(&a, peer, name, round, &storming);
+            (a, refused)
+        });
+        // Nobody makes progress here: all is written by RDMA.
+        let begun = Instant::now();
+        let mut byte = [0];
+        while begun.elapsed() < Duration::from_millis(round.into()) || byte[0] != round {
+            assert!(begun.elapsed() < Duration::from_secs(30) && !storm.is_finished(), "nothing is written");
+            region.read(LEN - 1, &mut byte);
+        }
+        if window.kind() == WindowType::One {
+            window.bind(&region, 0..0, WindowAccess::empty()).unwrap();
+        } else {
+            b.endpoint.invalidate(me, window.key()).wait().unwrap();
+        }
+        // From here on the memory is its owner's alone.
+        region.write(0, &[200; LEN]);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(bytes_of(&region) == vec![200; LEN], "written after it was taken back");
+        over.store(true, Ordering::Relaxed);
+        until(&[&b], || storm.is_finished().then_some(()));
+        let refused;
+        (a, refused) = storm.join().unwrap();
+        assert!(refused > 0 && bytes_of(&region) == vec![200; LEN], "written after it was taken back");
+    }
+    println!("{}", how(&b, &a));
+}
+
+#[test]
+fn mw_045_mw_046_mw_047_a_message_takes_a_window_of_the_devices_back() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
+    let mut window = b.domain.window(WindowType::TwoB).unwrap();
+    for round in 1..=3 {
+        let name = bind(&b, &a, &mut window, &region, 0..LEN as u64);
+        reach_part(&a, &b, peer, name.slice(0..8));
+        let receive = b.endpoint.recv(vec![0; 8]).start().unwrap();
+        let write = a.endpoint.write(peer, vec![round; LEN], name).start().unwrap();
+        let send = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key as u32).start().unwrap();
+        until(&[&a, &b], || (receive.is_ready() && send.is_ready() && write.is_ready()).then_some(()));
+        write.wait().unwrap();
+        send.wait().unwrap();
+        receive.wait().unwrap();
+        assert_eq!((window.state(), bound(&a, &b).0), (WindowState::Unbound, 0));
+        assert!(bytes_of(&region) == vec![round; LEN], "the write before it");
+        let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
+        until(&[&a, &b], || late.is_ready().then_some(()));
+        assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
+        // A second one does not come as far as the device.
+        let again = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key as u32).start().unwrap();
+        until(&[&a, &b], || again.is_ready().then_some(()));
+        assert_eq!(code(again.wait()), ErrorCode::KeyRejected);
+        assert!(bytes_of(&region) == vec![round; LEN]);
+    }
+}
+
+#[test]
+fn mw_038_mw_040_mw_041_a_window_of_type_2_is_its_peers_and_ends_with_its_endpoint() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    let c = Station::new("verbs");
+    let other = connect(&c, &b);
+    let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
+    let (mut one, mut two) = (b.domain.window(KINDS[0]).unwrap(), b.domain.window(KINDS[1]).unwrap());
+    let (all, ours) = (bind(&b, &a, &mut one, &region, 0..8), bind(&b, &a, &mut two, &region, 8..16));
+    reach_part(&c, &b, other, all);
+    reach_part(&a, &b, peer, all);
+    reach_part(&a, &b, peer, ours);
+    assert_eq!((bound(&a, &b).0, bound(&c, &b).0), (2, 1));
+    let foreign = c.endpoint.read(other, ours, vec![0; 8]).start().unwrap();
+    until(&[&c, &b], || foreign.is_ready().then_some(()));
+    assert_eq!(code(foreign.wait()), ErrorCode::KeyRejected);
+    let Station { endpoint, .. } = b;
+    let begun = Instant::now();
+    endpoint.close().expect("a window of type 2B does not hold it");
+    assert!(begun.elapsed() < Duration::from_secs(25), "the device stalls: {:?}", begun.elapsed());
+    assert_eq!((two.state(), one.state()), (WindowState::Unbound, WindowState::Bound(all.key as u32)));
+    assert!(one.close().is_ok());
+    region.close().unwrap();
+}
+
+#[test]
+fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
+    let Some((a, b, _)) = with_windows() else { return };
+    for kind in KINDS {
+        let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
+        let mut window = b.domain.window(kind).unwrap();
+        let name = bind(&b, &a, &mut window, &region, 0..LEN as u64);
+        let peer = a.peer(&b);
+        reach_part(&a, &b, peer, name.slice(0..8));
+        let slot = b.slot(&a);
+        b.engine(|engine| match &engine.links[slot as usize] {
+            Some(AnyLink::Verbs(link)) => link.fail_granted(),
+            other => panic!("{other:?}"),
+        });
+        let begun = Instant::now();
+        take_back(&b, &a, &mut window, &region);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        let memory = region.close().unwrap().into_vec();
+        // Whether it was made nobody could know, had not the owner said that the window is gone.
+        let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
+        until(&[&a, &b], || late.is_ready().then_some(()));
+        assert!(late.wait().is_err());
+        assert_eq!(memory, vec![1; LEN]);
+        // The connection goes on, or another is made.
+        _ = (a.ended(), b.ended());
+        let region = b.domain.register(vec![2; LEN], Access::empty()).unwrap();
+        let until_reached = Instant::now() + Duration::from_secs(60);
+        connect_again(&a, &b, until_reached);
+        let name = bind(&b, &a, &mut window, &region, 0..8);
+        reach_part(&a, &b, a.peer(&b), name);
+        take_back(&b, &a, &mut window, &region);
+    }
+}
+
+/// Connects two whose connection may be about to end.
+fn connect_again(a: &Station, b: &Station, until_then: Instant) {
+    let peer = a.peer(b);
+    loop {
+        let send = a.endpoint.tagged_send(peer, 3, vec![1; 8]).start().unwrap();
+        until(&[a, b], || send.is_ready().then_some(()));
+        if send.wait().is_ok() {
+            return;
+        }
+        assert!(Instant::now() < until_then, "no connection");
+    }
+}

@@ -1,0 +1,245 @@
+//! What a target has granted to one peer, by number, and how it is taken back. Under the lock of whoever has it.
+//!
+//! An *entry* is a grant's number. Once nothing comes through it any more, the peer is told; until the peer has answered, the number is
+//! not used again, and no other grant is made under the same remote key.
+
+use std::sync::{Arc, Weak};
+
+use super::super::{QueuePair, Registration, Window};
+use super::windows::{Using, Windows};
+use crate::memory::region::Registered;
+
+/// Grants to one peer that there may be at a time, those that it has yet to forget among them.
+pub(super) const GRANTS: usize = 4096;
+
+/// A grant's number, in use.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Free,
+    Granted {
+        key: u64,
+        region: Weak<Registered>,
+        way: Way,
+    },
+    /// A region's registration, to which windows are bound. No peer is told of it.
+    Beneath {
+        region: Weak<Registered>,
+        registration: Arc<Registration>,
+        /// How many are bound.
+        windows: u32,
+        /// It ends with the last of them, for the region was closed.
+        ends: bool,
+    },
+    /// Nothing comes through it any more. The peer was told, or is to be told.
+    Gone {
+        key: u64,
+        remote_key: u32,
+        told: bool,
+    },
+}
+
+/// By which the peer reaches a region or a window.
+#[derive(Debug)]
+pub(super) enum Way {
+    Registration(Arc<Registration>),
+    Window { window: Window, under: Under },
+}
+
+/// What a window is bound to.
+#[derive(Debug)]
+pub(super) enum Under {
+    /// What ends with the window.
+    Own(Arc<Registration>),
+    /// The entry of its region's registration.
+    Shared(u32),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Record {
+    /// The end of the peer's queue pair, while the link stands.
+    pub(super) pair: Option<Arc<QueuePair>>,
+    pub(super) entries: Vec<Entry>,
+    free: Vec<u32>,
+    pub(super) windows: Option<Windows>,
+    /// What the device would not end.
+    stuck: Stuck,
+}
+
+#[derive(Debug, Default)]
+struct Stuck {
+    windows: Vec<Window>,
+    registrations: Vec<Arc<Registration>>,
+}
+
+impl Way {
+    pub(super) fn remote_key(&self) -> u32 {
+        match self {
+            Self::Registration(registration) => registration.keys().1,
+            Self::Window { window, .. } => window.remote_key(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn new(using: Option<Using>) -> Self {
+        let windows = using.map(Windows::new);
+        Self { pair: None, entries: Vec::new(), free: Vec::new(), windows, stuck: Stuck::default() }
+    }
+
+    /// A number for a grant.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            return Some(number);
+        }
+        if self.entries.len() >= GRANTS {
+            return None;
+        }
+        self.entries.push(Entry::Free);
+        Some(self.entries.len() as u32 - 1)
+    }
+
+    /// Gives a number back that no peer was told of, or that it has forgotten.
+    pub(super) fn give_back(&mut self, number: u32) {
+        self.entries[number as usize] = Entry::Free;
+        self.free.push(number);
+    }
+
+    /// The entry of what lies beneath this region's windows, for one more of them.
+    pub(super) fn beneath(&mut self, of: &Arc<Registered>) -> Option<(u32, Arc<Registration>)> {
+        (0..).zip(&mut self.entries).find_map(|(number, entry)| match entry {
+            Entry::Beneath { region, registration, windows, .. } if std::ptr::eq(region.as_ptr(), Arc::as_ptr(of)) => {
+                *windows += 1;
+                Some((number, Arc::clone(registration)))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether a grant that the peer has yet to forget was made under this key.
+    pub(super) fn was_used(entries: &[Entry], key: u32) -> bool {
+        entries.iter().any(|entry| matches!(entry, Entry::Gone { remote_key, .. } if *remote_key == key))
+    }
+
+    /// Whether something stands that should have ended.
+    pub(super) const fn is_stuck(&self) -> bool {
+        !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
+    }
+
+    /// Takes a grant back, or what lies beneath windows once none is bound. Whether the peer is to be told.
+    pub(super) fn revoke(&mut self, number: u32) -> bool {
+        let Some(slot) = self.entries.get_mut(number as usize) else { return false };
+        match std::mem::replace(slot, Entry::Free) {
+            Entry::Granted { key, way, .. } => {
+                *slot = Entry::Gone { key, remote_key: way.remote_key(), told: false };
+                self.end(way);
+                return true;
+            }
+            Entry::Beneath { registration, windows: 0, .. } => {
+                self.free.push(number);
+                self.end_registration(registration);
+            }
+            Entry::Beneath { region, registration, windows, .. } => {
+                *slot = Entry::Beneath { region, registration, windows, ends: true };
+            }
+            other => *slot = other,
+        }
+        false
+    }
+
+    /// Lets no access through any more. If the device refuses, the queue pair is put in error, so that nothing comes over it.
+    pub(super) fn end(&mut self, way: Way) {
+        match way {
+            Way::Registration(registration) => self.end_registration(registration),
+            Way::Window { window, under } => {
+                let taken = match &mut self.windows {
+                    Some(windows) => windows.take_back(window, self.pair.as_ref()),
+                    None => window.end().map_err(|(window, _)| window),
+                };
+                if let Err(window) = taken {
+                    self.stuck.windows.push(window);
+                    self.fail();
+                }
+                self.leave(under);
+            }
+        }
+    }
+
+    /// A window is bound no more to what lay under it.
+    pub(super) fn leave(&mut self, under: Under) {
+        let number = match under {
+            Under::Own(registration) => return self.end_registration(registration),
+            Under::Shared(number) => number,
+        };
+        let Some(Entry::Beneath { windows, ends, .. }) = self.entries.get_mut(number as usize) else { return };
+        *windows -= 1;
+        if *windows == 0 && *ends {
+            self.revoke(number);
+        }
+    }
+
+    /// Ends a registration, which nobody uses but windows that do not end either.
+    fn end_registration(&mut self, registration: Arc<Registration>) {
+        let error = match Arc::try_unwrap(registration).map(Registration::end) {
+            Ok(Ok(())) => return,
+            Ok(Err((registration, error))) => {
+                self.stuck.registrations.push(Arc::new(registration));
+                error.to_string()
+            }
+            Err(registration) => {
+                self.stuck.registrations.push(registration);
+                "a window is bound to it".to_owned()
+            }
+        };
+        tracing::error!(error, "a registration does not end");
+        self.fail();
+    }
+
+    fn fail(&self) {
+        if let Some(pair) = &self.pair
+            && let Err(error) = pair.fail()
+        {
+            tracing::error!(%error, "what is revoked does not end, nor does its queue pair");
+        }
+    }
+
+    /// Tries again to end what did not end.
+    pub(super) fn end_stuck(&mut self) {
+        let Stuck { windows, registrations } = std::mem::take(&mut self.stuck);
+        let still = windows.into_iter().filter_map(|one| one.end().err()).map(|(one, _)| one);
+        self.stuck.windows.extend(still);
+        for registration in registrations {
+            match Arc::try_unwrap(registration).map(Registration::end) {
+                Ok(Ok(())) => {}
+                Ok(Err((one, _))) => self.stuck.registrations.push(Arc::new(one)),
+                Err(one) => self.stuck.registrations.push(one),
+            }
+        }
+    }
+
+    /// The queue pair is over: deallocates all windows that were bound over it, for none may be bound any more when it ends. Whose grants
+    /// those were; their peer is to be told.
+    pub(super) fn end_windows(&mut self) -> Vec<(u32, Weak<Registered>)> {
+        let Some(windows) = &mut self.windows else { return Vec::new() };
+        windows.change_pair(true);
+        let is_one = |entry: &Entry| matches!(entry, Entry::Granted { way: Way::Window { .. }, .. });
+        let numbers: Vec<u32> = (0..).zip(&self.entries).filter(|(_, entry)| is_one(entry)).map(|(at, _)| at).collect();
+        let mut all = Vec::new();
+        for number in numbers {
+            if let Some(Entry::Granted { region, .. }) = self.entries.get(number as usize) {
+                all.push((number, region.clone()));
+                self.revoke(number);
+            }
+        }
+        all
+    }
+
+    /// How many regions and windows are granted.
+    pub(super) fn granted(&self) -> (usize, usize) {
+        self.entries.iter().fold((0, 0), |(regions, windows), entry| match entry {
+            Entry::Granted { way: Way::Registration(_), .. } => (regions + 1, windows),
+            Entry::Granted { way: Way::Window { .. }, .. } => (regions, windows + 1),
+            _ => (regions, windows),
+        })
+    }
+}
