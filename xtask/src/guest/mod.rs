@@ -2,9 +2,11 @@
 //!
 //! * [`fetch`]: Debian's packages, by name
 //! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, made of them once
+//! * [`layer`]: what clients of the provider need beside that; [`kept`]: where both are kept
 //! * [`built`]: test programs, by cargo
 //! * [`brought`]: what one boot brings along
 //! * [`boot`]: one boot, and how it ended
+//! * [`clients`]: unmodified clients of the provider
 //! * [`list`]: what runs if nothing else is named
 //!
 //! Each program gets a boot of its own, with a time limit: a panic of the guest's kernel ends nothing else, and is no
@@ -13,9 +15,12 @@
 mod boot;
 mod brought;
 mod built;
+mod clients;
 mod cpio;
 mod fetch;
 mod image;
+mod kept;
+mod layer;
 mod list;
 mod modules;
 
@@ -177,9 +182,9 @@ impl Guest {
         eprintln!("  building what runs");
         let mut jobs = Vec::with_capacity(cases.len());
         for case in &cases {
-            let (program, mut files, words) = case.program(place)?;
-            files.extend_from_slice(further);
-            jobs.push(Job { program, arguments: words, files, ..self.job(place, arguments) });
+            let mut job = case.job(place, arguments.anew, self.job(place, arguments))?;
+            job.files.extend_from_slice(further);
+            jobs.push(job);
         }
         let mut rows = Vec::with_capacity(cases.len());
         for (number, (case, job)) in cases.iter().zip(&jobs).enumerate() {
