@@ -4,6 +4,7 @@ use super::boot::End;
 use super::brought::Job;
 use super::built;
 use super::clients::Client;
+use super::figures;
 use crate::failure::Outcome;
 use crate::libtest;
 use crate::place::Place;
@@ -32,6 +33,8 @@ enum What {
     Torture(Expected),
     /// A client of the provider.
     Client(Client),
+    /// `percale perf --rdma`.
+    Figures,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,6 +128,15 @@ pub(super) const ALL: &[Case] = &[
     client("provider-pingpong-rdm", "fi_pingpong, datagrams", Client::Pingpong("rdm"), 120),
     client("provider-pingpong-msg", "fi_pingpong, connected endpoints", Client::Pingpong("msg"), 120),
     client("provider-mpi4py", "mpi4py's tests over Open MPI over the provider", Client::Mpi4py, 300),
+    Case {
+        name: "figures",
+        about: "what registrations and windows cost beside transfers",
+        what: What::Figures,
+        arguments: &[],
+        left_out: &[],
+        limit: 120,
+        is_quick: false,
+    },
     torture("torture-none", "without a monitor", Expected::Sound, &["--monitor", "none"]),
     torture("torture-sealed", "memory that cannot change", Expected::Sound, &["--monitor", "sealed"]),
     torture("torture-bpf", "the kernel tier", Expected::Sound, &["--monitor", "bpf"]),
@@ -151,7 +163,17 @@ impl Case {
                 Ok(Job { program: built::command(place)?, arguments, ..common })
             }
             What::Client(client) => client.job(place, anew, common),
+            What::Figures => {
+                let arguments =
+                    ["perf", "--rdma", "--json", "--seconds", "4"].map(str::to_owned).into_iter().chain(own).collect();
+                Ok(Job { program: built::command(place)?, arguments, ..common })
+            }
         }
+    }
+
+    /// Whether what it prints is kept for the report.
+    pub(super) fn measures(&self) -> bool {
+        matches!(self.what, What::Figures)
     }
 
     /// What it is about, for people.
@@ -165,6 +187,7 @@ impl Case {
             What::Test(name) => of_tests(name, printed),
             What::Torture(expected) => of_torture(printed, expected),
             What::Client(client) => client.judge(printed),
+            What::Figures => figures::judge(printed),
         };
         (row.name, row.seconds) = (self.name.to_owned(), seconds);
         if row.note.is_empty() {
