@@ -94,10 +94,10 @@ impl Run {
 }
 
 const ABOUT: &str = "\
-Emulated: soft-RoCE in a virtual machine (`cargo xtask guest --only figures`), both ends of the wire on one processor. Nothing here says
-how fast anything is, so there are ratios only, to a peer's write of as many bytes into memory that was registered in advance; what
-depends on no wire (registering, a look-up) is too cheap beside it, and what the processor copies too dear. Windows are bound to
-regions of that size.";
+Emulated: soft-RoCE in a virtual machine (`cargo xtask guest --only figures`). Nothing here says how fast anything is, so there are ratios
+only, to a peer's write of as many bytes into memory that was registered in advance. That write is the processor's own work there (packets,
+copies, checksums), which hardware does by itself: registering looks cheaper beside it than it is. Ratios that differ by a tenth or two
+say nothing. Windows are bound to regions of that size.";
 
 #[cfg(test)]
 mod tests {
