@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Arguments {}
 
 /// libfabric loads only files whose names end like this one's.
-const NAME: &str = "libpercale-fi.so";
+pub(crate) const NAME: &str = "libpercale-fi.so";
 
 /// What libfabric looks for in it.
 const ENTRY: &str = "fi_prov_ini";

@@ -1,9 +1,10 @@
 //! Writes docs/benchmarks.md: percale beside the machine's own limits and beside its peers, losses included.
 //!
 //! Nothing in that file is written by hand. Figures come from `percale perf` and `cargo xtask peers`, run now or taken
-//! from their last runs under the target directory.
+//! from their last runs under the target directory, and from the last run of `cargo xtask guest` that measured.
 
 use crate::failure::{Failure, Outcome};
+use crate::guest::figures;
 use crate::machine;
 use crate::peers;
 use crate::perf::{Perf, Row};
@@ -46,6 +47,7 @@ struct Measured {
 struct Figures<'a> {
     perf: &'a Measured,
     peers: &'a peers::Run,
+    guest: Option<&'a figures::Run>,
 }
 
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
@@ -56,11 +58,14 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
         Some(run) => run,
         None => peers::measure(place, &peers::Arguments::all(arguments.rounds))?,
     };
+    // They take a virtual machine: `cargo xtask guest` measures them.
+    let guest: Option<figures::Run> = place.load(figures::FILE)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&Figures { perf: &perf, peers: &peers })?);
+        let figures = Figures { perf: &perf, peers: &peers, guest: guest.as_ref() };
+        println!("{}", serde_json::to_string_pretty(&figures)?);
         return Ok(true);
     }
-    let text = document(&perf, &peers).map_err(Failure::during("writing the report"))?;
+    let text = document(&perf, &peers, guest.as_ref()).map_err(Failure::during("writing the report"))?;
     fs::write(place.root.join(DOCUMENT), text)?;
     println!("wrote {DOCUMENT}");
     Ok(peers.problems.is_empty())
@@ -78,7 +83,7 @@ fn measure(place: &Place) -> Outcome<Measured> {
     Ok(measured)
 }
 
-fn document(perf: &Measured, peers: &peers::Run) -> Result<String, std::fmt::Error> {
+fn document(perf: &Measured, peers: &peers::Run, guest: Option<&figures::Run>) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     writeln!(text, "# Benchmarks\n\nWritten by `cargo xtask report`; every figure can be taken again with it.\n")?;
     writeln!(text, "## Machine\n")?;
@@ -105,6 +110,11 @@ fn document(perf: &Measured, peers: &peers::Run) -> Result<String, std::fmt::Err
     }
     writeln!(text, "\n## Beside the machine's limits\n\n{LIMITS}\n")?;
     writeln!(text, "{}", limits_table(perf))?;
+    writeln!(text, "\n## Registrations and windows on an emulated RDMA device\n")?;
+    match guest {
+        Some(run) => writeln!(text, "{}", run.shown(markdown))?,
+        None => writeln!(text, "Not measured: `cargo xtask guest --only figures` does it.")?,
+    }
     Ok(text)
 }
 
@@ -221,10 +231,11 @@ mod tests {
         let (date, commit, problems) = ("2026-01-31".into(), "0123".into(), vec!["tcp: no loopback".into()]);
         let peers =
             Run { date, commit, rounds: 1, busy: 0.5, versions: vec!["UCX 1.13".into()], rows: vec![loss], problems };
-        let text = document(&perf, &peers).unwrap();
+        let text = document(&perf, &peers, None).unwrap();
         assert!(text.contains("| **LOSS** |") && text.contains("better in 1"), "{text}");
         assert!(text.contains("**far**") && text.contains(" 2.00 |"), "{text}");
         assert!(text.contains("up to 50 % of the machine"), "{text}");
         assert!(text.contains("Not measured: tcp: no loopback"), "{text}");
+        assert!(text.contains("Not measured: `cargo xtask guest"), "{text}");
     }
 }

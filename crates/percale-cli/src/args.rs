@@ -99,6 +99,7 @@ Examples:
   percale perf --registration --monitor bpf --svg registration.svg
   percale perf --registration --size 4K,1M --json > lines.json
   percale perf --addresses 1000000
+  percale perf --rdma --json
   percale perf --triggers --processes 8 --svg triggers.svg
   percale perf --collectives --processes 4 --size 8,64K
 
@@ -146,23 +147,26 @@ pub(crate) struct PerfArgs {
     /// Measure what it costs to bind a memory window, to take it back, and to check a right
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) windows: bool,
+    /// Measure what registrations, windows and transfers cost on an RDMA device, beside each other [SIZES: 4K,64K,1M]
+    #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only", "svg"])]
+    pub(crate) rdma: bool,
     /// Live keys while rights are checked
-    #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", conflicts_with_all = ["registration", "addresses", "triggers", "collectives"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", conflicts_with_all = ["registration", "addresses", "triggers", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) keys: Vec<u32>,
     /// Measure what operations cost that begin by themselves: queueing and firing them, chains of them, and stores that set them off
     #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) triggers: bool,
     /// Operations that wait for a counter together
-    #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) queued: Vec<u32>,
     /// Measure collectives of processes on this machine: barrier, broadcast, sums; SIZES are those of a member's elements [default: 8,1M]
     #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) collectives: bool,
     /// Processes that pass a token on [default: 4], or of a collective [default: 2]
-    #[arg(long, value_name = "N", requires = "team", conflicts_with_all = ["registration", "addresses", "windows"], value_parser = clap::value_parser!(u8).range(2..=64))]
+    #[arg(long, value_name = "N", requires = "team", conflicts_with_all = ["registration", "addresses", "windows", "rdma"], value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) processes: Option<u8>,
     /// Monitors of the registration cache [default: all that are available here]
-    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", conflicts_with_all = ["addresses", "windows", "triggers", "collectives"], value_parser = crate::perf::registration::monitor_names())]
+    #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", conflicts_with_all = ["addresses", "windows", "triggers", "collectives", "rdma"], value_parser = crate::perf::registration::monitor_names())]
     pub(crate) monitor: Vec<String>,
     /// Plot the latencies, or what else is measured (not --windows), to this file
     #[arg(long, value_name = "FILE")]

@@ -57,7 +57,7 @@ pub(super) enum End {
     NoResult { why: String, began: bool },
 }
 
-/// Boots, and gives each line that the program prints.
+/// Boots with what a job brings laid over the image, and gives each line that the program prints.
 ///
 /// # Errors
 /// If QEMU cannot be started. What happens to the guest is no error of this, but [`End::NoResult`].

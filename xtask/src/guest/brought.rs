@@ -17,14 +17,17 @@ pub(super) struct Job {
     pub(super) arguments: Vec<String>,
     /// NAME=VALUE.
     pub(super) environment: Vec<String>,
-    /// Further programs and files that it uses.
+    /// An archive to lay over the image's before all this.
+    pub(super) layer: Option<PathBuf>,
+    /// Further programs, files and directories that it uses.
     pub(super) files: Vec<PathBuf>,
     /// Where it runs; made if it is not there.
     pub(super) directory: Option<PathBuf>,
 }
 
-/// Packs all that as a file system to lay over the image's.
+/// Packs all that as file systems to lay over the image's.
 pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>> {
+    let mut packed = job.layer.as_ref().map(fs::read).transpose()?.unwrap_or_default();
     let mut archive = Archive::default();
     archive.file(Path::new("/init"), 0o755, INIT.as_bytes())?;
     archive.file(Path::new("/percale/run"), 0o644, script(job).as_bytes())?;
@@ -34,11 +37,15 @@ pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>>
     if let Some(directory) = &job.directory {
         archive.directory(directory)?;
     }
-    archive.finish()
+    packed.extend(archive.finish()?);
+    Ok(packed)
 }
 
-/// A program without its debug information, with the libraries that the image lacks; or another file as it is.
+/// A directory as it is; a program without its debug information, with the libraries that the image lacks; or another file as it is.
 fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Outcome {
+    if file.is_dir() {
+        return archive.tree(file, file, &|path| !path.ends_with("__pycache__"));
+    }
     let contents = fs::read(file).map_err(Failure::during(file.display()))?;
     let mode = fs::metadata(file)?.permissions().mode() & 0o777;
     if !contents.starts_with(b"\x7fELF") {

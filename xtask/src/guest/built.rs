@@ -2,13 +2,17 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
+use crate::provider;
 use serde::Deserialize;
+use std::fs;
 use std::path::PathBuf;
 
-/// What cargo says of a program that it has built, among much else.
+/// What cargo says of a program or library that it has built, among much else.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
     target: Option<Target>,
 }
 
@@ -44,6 +48,22 @@ pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
     let programs = programs_in(output.success()?);
     let found = programs.into_iter().find(|(kind, name, _)| kind == "bin" && name == "percale");
     found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no command"))
+}
+
+/// The libfabric provider, in the profile of the tests, under the name by which libfabric finds it, in a directory of its own.
+pub(super) fn provider(place: &Place) -> Outcome<PathBuf> {
+    let arguments = ["build", "--quiet", "--message-format=json", "--profile", "test", "-p", "percale-ofi", "--lib"];
+    let output = place.cargo().args(arguments).output()?;
+    let messages = output.success()?.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    let is_ours = |message: &Message| message.target.as_ref().is_some_and(|target| target.name == "percale_fi");
+    let files = messages.filter(is_ours).flat_map(|message| message.filenames);
+    let built = files.into_iter().find(|file| file.extension().is_some_and(|kind| kind == "so"));
+    let built = built.ok_or_else(|| Failure::new("cargo built no provider"))?;
+    let directory = place.target.join("guest/provider");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(provider::NAME);
+    fs::copy(&built, &path).map_err(Failure::during(format!("copying {}", built.display())))?;
+    Ok(path)
 }
 
 /// Package and integration test, in a name with or without a colon.

@@ -10,7 +10,7 @@ use std::time::Duration;
 const KERNEL: &str = "linux-image-amd64";
 
 /// What else the guest has: a shell, the tools that make RDMA devices, the verbs libraries, and what all these need.
-const NAMES: [&str; 16] = [
+const GUEST: &[&str] = &[
     "busybox-static",
     "iproute2",
     "ibverbs-providers",
@@ -29,30 +29,82 @@ const NAMES: [&str; 16] = [
     "libc6",
 ];
 
-/// The packages, by the names of their files, which have their versions in them.
+/// What clients of the provider are and need, beside that: libfabric's programs, Open MPI, Python. By name and not by what
+/// they depend on: for being installed they want much that they do not need for running (perl, ssh, X11).
+const CLIENTS: &[&str] = &[
+    "libfabric-bin",
+    "libfabric1",
+    "libpsm-infinipath1",
+    "libpsm2-2",
+    "libuuid1",
+    "libnuma1",
+    "libatomic1",
+    "openmpi-bin",
+    "openmpi-common",
+    "libopenmpi3",
+    "libpmix2",
+    "libmunge2",
+    "libevent-core-2.1-7",
+    "libevent-pthreads-2.1-7",
+    "libhwloc15",
+    "libudev1",
+    "libstdc++6",
+    "python3.11-minimal",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libexpat1",
+    "libffi8",
+    "liblzma5",
+    "libbz2-1.0",
+    "libcrypt1",
+    "libssl3",
+];
+
+/// What is made of packages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    /// The kernel and the first file system.
+    Guest,
+    /// What clients of the provider need beside it.
+    Clients,
+}
+
+impl Part {
+    /// The names of its packages.
+    fn names(self) -> Outcome<Vec<String>> {
+        let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        if self == Self::Clients {
+            return Ok(own(CLIENTS));
+        }
+        let depends = apt("apt-cache", &["depends", KERNEL])?;
+        let kernel = depends.lines().find_map(kernel_in);
+        let kernel = kernel.ok_or_else(|| Failure::new(format!("apt knows no {KERNEL} that needs a kernel")))?;
+        Ok([vec![kernel.to_owned()], own(GUEST)].concat())
+    }
+}
+
+/// The packages of a part, by the names of their files, which have their versions in them.
 ///
 /// # Errors
 /// If apt knows them not, even after its lists were brought up to date.
-pub(super) fn versions() -> Outcome<Vec<String>> {
+pub(super) fn versions(part: Part) -> Outcome<Vec<String>> {
     if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
         return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
     }
-    let mut files = known_files().or_else(|_| {
+    let mut files = known_files(part).or_else(|_| {
         apt("apt-get", &["update"])?;
-        known_files()
+        known_files(part)
     })?;
     files.sort();
     Ok(files)
 }
 
-fn known_files() -> Outcome<Vec<String>> {
-    let depends = apt("apt-cache", &["depends", KERNEL])?;
-    let kernel = depends.lines().find_map(kernel_in);
-    let kernel = kernel.ok_or_else(|| Failure::new(format!("apt knows no {KERNEL} that needs a kernel")))?;
-    let mut command = vec!["download", "--print-uris", kernel];
-    command.extend(NAMES);
+fn known_files(part: Part) -> Outcome<Vec<String>> {
+    let names = part.names()?;
+    let mut command = vec!["download", "--print-uris"];
+    command.extend(names.iter().map(String::as_str));
     let files: Vec<String> = apt("apt-get", &command)?.lines().filter_map(file_in).map(str::to_owned).collect();
-    if files.len() == NAMES.len() + 1 {
+    if files.len() == names.len() {
         Ok(files)
     } else {
         Err(Failure::new(format!("apt knows only these of the guest's packages: {}", files.join(", "))))

@@ -1,13 +1,14 @@
 //! The guest's kernel and first file system, made of packages once and kept under the target directory.
 
 use super::cpio::Archive;
-use super::{fetch, modules};
+use super::fetch::Part;
+use super::kept::{Kind, kept, unpacked};
+use super::modules;
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
 use crate::program::Program;
 use std::collections::BTreeMap;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// What does not go into the guest: documents, character sets, and what only starting another way needs.
@@ -35,28 +36,8 @@ pub(super) struct Image {
 impl Image {
     /// The one made earlier, else a new one. `anew`: made of what Debian has today.
     pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<Self> {
-        let top = place.target.join("guest");
-        let known = top.join("versions");
-        let made = |versions: &[String]| top.join(format!("image-{:016x}", digest(versions)));
-        if let (false, Ok(text)) = (anew, fs::read_to_string(&known)) {
-            let versions: Vec<String> = text.lines().map(str::to_owned).collect();
-            if made(&versions).exists() {
-                return Self::load(&made(&versions));
-            }
-        }
-        let versions = fetch::versions()?;
-        let directory = made(&versions);
-        if !directory.exists() {
-            let fresh = top.join("fresh");
-            if fresh.exists() {
-                fs::remove_dir_all(&fresh)?;
-            }
-            make(&versions, &fresh)?;
-            remove_images(&top)?;
-            fs::rename(&fresh, &directory)?;
-        }
-        fs::write(&known, versions.join("\n") + "\n")?;
-        Self::load(&directory)
+        let kind = Kind { part: Part::Guest, prefix: "image-", known: "versions", make };
+        Self::load(&kept(&place.target.join("guest"), &kind, &(modules::WANTED, LEFT_OUT, FORM), anew)?)
     }
 
     fn load(directory: &Path) -> Outcome<Self> {
@@ -78,34 +59,11 @@ impl Image {
     }
 }
 
-/// Names an image: it changes with the packages' versions and with what is taken of them.
-fn digest(versions: &[String]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (versions, modules::WANTED, LEFT_OUT, FORM).hash(&mut hasher);
-    hasher.finish()
-}
-
 /// Grows when `make` makes something else of the same packages.
 const FORM: u32 = 1;
 
-/// Images of other versions are of no more use, and large.
-fn remove_images(top: &Path) -> Outcome {
-    for entry in fs::read_dir(top)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("image-") {
-            fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 fn make(versions: &[String], directory: &Path) -> Outcome {
-    let (packages, root) = (directory.join("packages"), directory.join("root"));
-    fs::create_dir_all(&packages)?;
-    eprintln!("  fetching {} packages", versions.len());
-    fetch::download(versions, &packages)?;
-    eprintln!("  unpacking them");
-    fetch::unpack(versions, &packages, &root)?;
+    let root = unpacked(versions, directory)?;
     let (version, kernel) = kernel_of(&root)?;
     fs::rename(&kernel, directory.join("vmlinuz"))?;
     fs::write(directory.join("kernel"), version + "\n")?;
@@ -115,10 +73,7 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
         archive.link(&Path::new("/").join(name), &format!("usr/{name}"))?;
     }
     let mut libraries = Vec::new();
-    for (at, file) in files_in(&root)? {
-        if LEFT_OUT.iter().any(|out| at.starts_with(out)) {
-            continue;
-        }
+    for (at, file) in files_in(&root, &LEFT_OUT)? {
         if let Some(name) = at.file_name().and_then(|name| name.to_str()).filter(|name| name.contains(".so")) {
             libraries.push(name.to_owned());
         }
@@ -129,19 +84,18 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
     fs::write(directory.join("base.cpio"), archive.finish()?)?;
     fs::write(directory.join("libraries"), libraries.join("\n") + "\n")?;
     fs::remove_dir_all(&root)?;
-    fs::remove_dir_all(&packages)?;
     Ok(())
 }
 
 /// Where a package's file lies when /bin and the like are links.
-fn merged(path: &Path) -> PathBuf {
+pub(super) fn merged(path: &Path) -> PathBuf {
     let usr = Path::new("/usr");
     let is_old = ["/bin", "/sbin", "/lib", "/lib64"].iter().any(|old| path.starts_with(old));
     if is_old { usr.join(path.strip_prefix("/").unwrap_or(path)) } else { path.to_owned() }
 }
 
-/// Every file and link of an unpacked tree: where it would be installed, and where it is.
-fn files_in(root: &Path) -> Outcome<BTreeMap<PathBuf, PathBuf>> {
+/// Every file and link of an unpacked tree, but what is left out: where it would be installed, and where it is.
+pub(super) fn files_in(root: &Path, left_out: &[&str]) -> Outcome<BTreeMap<PathBuf, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_owned()];
     while let Some(next) = left.pop() {
@@ -149,7 +103,7 @@ fn files_in(root: &Path) -> Outcome<BTreeMap<PathBuf, PathBuf>> {
             let entry = entry?;
             let path = entry.path();
             let installed = Path::new("/").join(path.strip_prefix(root).unwrap_or(&path));
-            if LEFT_OUT.iter().any(|out| installed.starts_with(out)) {
+            if left_out.iter().any(|out| installed.starts_with(out)) {
                 continue;
             }
             if entry.file_type()?.is_dir() {

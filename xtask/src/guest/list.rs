@@ -1,13 +1,15 @@
 //! What runs in the guest if nothing else is named, and how each is judged.
 
 use super::boot::End;
+use super::brought::Job;
 use super::built;
+use super::clients::Client;
+use super::figures;
 use crate::failure::Outcome;
 use crate::libtest;
 use crate::place::Place;
 use crate::results::Ending;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// A program of the list.
 pub(super) struct Case {
@@ -29,6 +31,10 @@ enum What {
     Test(&'static str),
     /// `percale torture --json` with these arguments; what must come of it.
     Torture(Expected),
+    /// A client of the provider.
+    Client(Client),
+    /// `percale perf --rdma`.
+    Figures,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +62,10 @@ const fn torture(
     arguments: &'static [&'static str],
 ) -> Case {
     Case { name, about, what: What::Torture(expected), arguments, left_out: &[], limit: 600, is_quick: false }
+}
+
+const fn client(name: &'static str, about: &'static str, client: Client, limit: u64) -> Case {
+    Case { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
 }
 
 /// Every operation on one kind of memory, and threads: large memory takes long through soft-RoCE.
@@ -115,6 +125,18 @@ pub(super) const ALL: &[Case] = &[
         &["verbs::"],
         300,
     ),
+    client("provider-pingpong-rdm", "fi_pingpong, datagrams", Client::Pingpong("rdm"), 120),
+    client("provider-pingpong-msg", "fi_pingpong, connected endpoints", Client::Pingpong("msg"), 120),
+    client("provider-mpi4py", "mpi4py's tests over Open MPI over the provider", Client::Mpi4py, 300),
+    Case {
+        name: "figures",
+        about: "what registrations and windows cost beside transfers",
+        what: What::Figures,
+        arguments: &[],
+        left_out: &[],
+        limit: 120,
+        is_quick: false,
+    },
     torture("torture-none", "without a monitor", Expected::Sound, &["--monitor", "none"]),
     torture("torture-sealed", "memory that cannot change", Expected::Sound, &["--monitor", "sealed"]),
     torture("torture-bpf", "the kernel tier", Expected::Sound, &["--monitor", "bpf"]),
@@ -127,20 +149,31 @@ pub(super) const ALL: &[Case] = &[
 ];
 
 impl Case {
-    /// The program, what else it needs, and its arguments.
-    pub(super) fn program(&self, place: &Place) -> Outcome<(PathBuf, Vec<PathBuf>, Vec<String>)> {
+    /// What it runs with; `common` is what every program has. `anew`: what is made of packages is made anew.
+    pub(super) fn job(&self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
         let without = self.left_out.iter().flat_map(|(test, _)| ["--skip", test]);
         let own = self.arguments.iter().copied().chain(without).map(str::to_owned);
         match self.what {
             What::Test(name) => {
                 let (program, files) = built::test(place, name)?;
-                Ok((program, files, own.collect()))
+                Ok(Job { program, files, arguments: own.collect(), ..common })
             }
             What::Torture(_) => {
-                let first = ["torture", "--json"].map(str::to_owned);
-                Ok((built::command(place)?, Vec::new(), first.into_iter().chain(own).collect()))
+                let arguments = ["torture", "--json"].map(str::to_owned).into_iter().chain(own).collect();
+                Ok(Job { program: built::command(place)?, arguments, ..common })
+            }
+            What::Client(client) => client.job(place, anew, common),
+            What::Figures => {
+                let arguments =
+                    ["perf", "--rdma", "--json", "--seconds", "4"].map(str::to_owned).into_iter().chain(own).collect();
+                Ok(Job { program: built::command(place)?, arguments, ..common })
             }
         }
+    }
+
+    /// Whether what it prints is kept for the report.
+    pub(super) fn measures(&self) -> bool {
+        matches!(self.what, What::Figures)
     }
 
     /// What it is about, for people.
@@ -153,6 +186,8 @@ impl Case {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
             What::Torture(expected) => of_torture(printed, expected),
+            What::Client(client) => client.judge(printed),
+            What::Figures => figures::judge(printed),
         };
         (row.name, row.seconds) = (self.name.to_owned(), seconds);
         if row.note.is_empty() {
@@ -212,7 +247,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn new(passed: usize, failed: usize, ignored: usize, note: String) -> Self {
+    pub(super) fn new(passed: usize, failed: usize, ignored: usize, note: String) -> Self {
         let result = if failed == 0 { Verdict::Passed } else { Verdict::Failed };
         Self { name: String::new(), result, passed, failed, ignored, seconds: 0.0, note }
     }

@@ -2,9 +2,12 @@
 //!
 //! * [`fetch`]: Debian's packages, by name
 //! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, made of them once
+//! * [`layer`]: what clients of the provider need beside that; [`kept`]: where both are kept
 //! * [`built`]: test programs, by cargo
 //! * [`brought`]: what one boot brings along
 //! * [`boot`]: one boot, and how it ended
+//! * [`clients`]: unmodified clients of the provider
+//! * [`figures`]: what is measured there, for the report
 //! * [`list`]: what runs if nothing else is named
 //!
 //! Each program gets a boot of its own, with a time limit: a panic of the guest's kernel ends nothing else, and is no
@@ -13,9 +16,13 @@
 mod boot;
 mod brought;
 mod built;
+mod clients;
 mod cpio;
 mod fetch;
+pub(crate) mod figures;
 mod image;
+mod kept;
+mod layer;
 mod list;
 mod modules;
 
@@ -140,8 +147,13 @@ impl Guest {
             accelerator: arguments.accelerator.unwrap_or_else(Accelerator::best),
             memory_mib: arguments.memory,
         };
-        eprintln!("  Linux {} under {}", guest.image.version, guest.accelerator.name());
+        eprintln!("  {}", guest.under());
         Ok(guest)
+    }
+
+    /// Kernel, and who executes its instructions.
+    fn under(&self) -> String {
+        format!("Linux {} under {}", self.image.version, self.accelerator.name())
     }
 
     /// What every program has in common.
@@ -177,14 +189,17 @@ impl Guest {
         eprintln!("  building what runs");
         let mut jobs = Vec::with_capacity(cases.len());
         for case in &cases {
-            let (program, mut files, words) = case.program(place)?;
-            files.extend_from_slice(further);
-            jobs.push(Job { program, arguments: words, files, ..self.job(place, arguments) });
+            let mut job = case.job(place, arguments.anew, self.job(place, arguments))?;
+            job.files.extend_from_slice(further);
+            jobs.push(job);
         }
         let mut rows = Vec::with_capacity(cases.len());
         for (number, (case, job)) in cases.iter().zip(&jobs).enumerate() {
             eprintln!("  [{}/{}] {}", number + 1, cases.len(), case.title());
-            let row = self.run_case(case, job, arguments.limit)?;
+            let (row, printed) = self.run_case(case, job, arguments.limit)?;
+            if case.measures() && row.result == Verdict::Passed {
+                figures::save(place, &printed, self.under())?;
+            }
             eprintln!("        {} in {:.1} s  {}", row.result.word(), row.seconds, row.note);
             rows.push(row);
         }
@@ -197,8 +212,8 @@ impl Guest {
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Runs one; what it prints goes to a file.
-    fn run_case(&self, case: &Case, job: &Job, limit: Option<u64>) -> Outcome<Row> {
+    /// Runs one; what it prints goes to a file, and comes back.
+    fn run_case(&self, case: &Case, job: &Job, limit: Option<u64>) -> Outcome<(Row, Vec<String>)> {
         let own = if self.accelerator == Accelerator::Tcg { case.limit * u64::from(TRANSLATED) } else { case.limit };
         let limit = Duration::from_secs(limit.unwrap_or(own));
         let mut file = File::create(self.directory.join(format!("{}.txt", case.name)))?;
@@ -213,7 +228,8 @@ impl Guest {
                 .and_then(|()| writeln!(file, "{line}"));
         })?;
         written?;
-        Ok(case.judge(&printed, &ended, start.elapsed().as_secs_f64()))
+        let row = case.judge(&printed, &ended, start.elapsed().as_secs_f64());
+        Ok((row, printed))
     }
 }
 

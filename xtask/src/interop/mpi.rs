@@ -36,6 +36,15 @@ const MESSAGES: &[&str] = &["-i", "test_p2p", "-i", "test_cco", "-i", "test_msg"
 const WINDOWS: &[&str] = &["-i", "test_rma", "-i", "test_win"];
 const PART: &[&str] = &["-i", "test_p2p_buf", "-i", "test_msgspec", "-i", "test_rma", "-x", "testCancel"];
 
+/// What tells Open MPI that all messages go through the provider.
+pub(crate) const THROUGH_THE_PROVIDER: [(&str, &str); 3] =
+    [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", "percale")];
+
+/// How mpi4py's test program is told to run the part of some two hundred, over Debian's Open MPI.
+pub(crate) fn part_of_mpi4py() -> impl Iterator<Item = &'static str> {
+    PART.iter().chain(Library::Debian.its_own_failures()).copied()
+}
+
 impl Library {
     pub(super) const ALL: [Self; 3] = [Self::Debian, Self::OpenMpi, Self::Mpich];
 
@@ -76,8 +85,7 @@ impl Library {
         }
         let program = program.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         let program = program.args(["--oversubscribe", "-n", &ranks]);
-        let chosen = [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", "percale")];
-        Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
+        Ok(THROUGH_THE_PROVIDER.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
     /// Two ranks without percale: over libfabric's tcp provider; or over MPICH's choice of libfabric's shm provider, and over Open
@@ -182,7 +190,8 @@ pub(super) fn mpi4py(
     };
     let launch = launch.args(chosen).args(library.its_own_failures()).args(crashes).within(&sources);
     let said = run(launch, &case.said(site, ""), deadline)?;
-    verdict(&said).map_err(|why| Failure::new(why).into())
+    let (count, skipped) = verdict_of_mpi4py(&said).map_err(Failure::new)?;
+    Ok(format!("{count} tests a rank, {skipped} of them skipped"))
 }
 
 /// Far longer than an error takes: who takes longer hangs. (The program gives up later.)
@@ -256,8 +265,9 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// What unittest says at its end. Ranks write over each other within a line; one that fails ends all badly besides.
-fn verdict(said: &str) -> Result<String, String> {
+/// What unittest says at its end: how many tests a rank ran, and how many of these it skipped. Ranks write over each other
+/// within a line; one that fails ends all badly besides.
+pub(crate) fn verdict_of_mpi4py(said: &str) -> Result<(usize, usize), String> {
     if said.contains("FAILED (") {
         return Err("some tests failed".into());
     }
@@ -267,15 +277,15 @@ fn verdict(said: &str) -> Result<String, String> {
     match count {
         Some(0) | None => Err("no test ran".into()),
         Some(count) => {
-            let skipped = between("OK (skipped=", ")").unwrap_or("0");
-            Ok(format!("{count} tests a rank, {skipped} of them skipped"))
+            let skipped = between("OK (skipped=", ")").and_then(|count| count.parse().ok());
+            Ok((count, skipped.unwrap_or(0)))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{half_round_trip, median, survivors, verdict};
+    use super::{half_round_trip, median, survivors, verdict_of_mpi4py as verdict};
 
     #[test]
     fn survivors_say_when_they_got_their_errors() {
@@ -300,8 +310,8 @@ mod tests {
     #[test]
     fn the_end_of_the_tests_is_read() {
         let one = "..sRan 200 tests in 3.1s\n\nssOK (skipped=7)\n";
-        assert_eq!(verdict(&one.repeat(2)).unwrap(), "200 tests a rank, 7 of them skipped");
-        assert_eq!(verdict("Ran 3 tests in 0.1s\n\nOK\n").unwrap(), "3 tests a rank, 0 of them skipped");
+        assert_eq!(verdict(&one.repeat(2)).unwrap(), (200, 7));
+        assert_eq!(verdict("Ran 3 tests in 0.1s\n\nOK\n").unwrap(), (3, 0));
         let bad = "Ran 200 tests in 3.1s\n\nFAILED (failures=1)\n";
         assert!(verdict(&(one.to_owned() + bad)).is_err());
         assert!(verdict("Ran 0 tests in 0.0s\n\nOK\n").is_err());

@@ -57,6 +57,28 @@ pub(super) fn missing() -> Option<String> {
     (!missing.is_empty()).then(|| format!("as root: apt-get install -y {}", missing.join(" ")))
 }
 
+/// mpi4py, for who runs it elsewhere.
+pub(crate) struct Mpi4py {
+    /// The Python package, for the Python of this machine and any MPI.
+    pub(crate) package: PathBuf,
+    /// The directory of its sources, with its tests.
+    pub(crate) sources: PathBuf,
+}
+
+/// Fetches it, if that was not done before.
+pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
+    let site = Site::prepare(place, PathBuf::new(), false);
+    let found = site.environment(Wheels::System).and_then(|system| Ok((system, site.mpi4py()?)));
+    let (system, sources) = found.map_err(|trouble| match trouble {
+        Trouble::Missing(what) => Failure::new(what),
+        Trouble::Failed(failure) => failure,
+    })?;
+    let python = fs::read_dir(system.join("lib"))?.filter_map(Result::ok).map(|entry| entry.path());
+    let package = python.map(|python| python.join("site-packages/mpi4py")).find(|package| package.exists());
+    let package = package.ok_or_else(|| Failure::new(format!("no mpi4py below {}", system.display())))?;
+    Ok(Mpi4py { package, sources })
+}
+
 pub(super) struct Site<'a> {
     pub(super) place: &'a Place,
     /// Where libfabric finds the provider.

@@ -3,7 +3,8 @@
 //! Two processes, each on its own processor, carry messages in [`round`]s. The one that measures has a [`session`],
 //! the one that answers is [`far`]; they agree over [`control`], and every wait is a [`watch`]ed one. [`plan`] says
 //! which rows there are, [`measure`] makes one of them. What it costs to have memory registered is measured apart:
-//! [`registration`]; and so are what addresses cost ([`addresses`]), [`windows`], [`triggers`] and [`collectives`].
+//! [`registration`]; and so are what addresses cost ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and what an
+//! [`rdma`] device takes for registrations.
 
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ mod line;
 mod measure;
 mod plan;
 mod processors;
+mod rdma;
 pub(crate) mod registration;
 pub(crate) mod round;
 pub(crate) mod session;
@@ -48,6 +50,9 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     }
     if args.windows {
         return windows::run(args);
+    }
+    if args.rdma {
+        return rdma::run(args);
     }
     if args.triggers {
         return triggers::run(args);

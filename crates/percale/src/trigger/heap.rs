@@ -30,7 +30,7 @@ const AHEAD: usize = 8;
 pub(crate) struct Item {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
-    /// Which came first, of 2^31 that may wait at a time.
+    /// Which came first, of two between which fewer than 2^31 came. (Of more only those with equal thresholds may change places.)
     pub(crate) stamp: u32,
 }
 

@@ -126,12 +126,20 @@ impl Grace {
         self.next.push(entry);
     }
 
-    /// Looks whether uses have ended; `ended` gets the entries that nobody uses any more.
+    /// Looks whether uses have ended; `ended` gets the entries that nobody uses any more. What was taken out while others waited
+    /// follows at once, if nothing holds it up: who looks next may do so much later.
     pub(crate) fn pass(&mut self, epoch: &AtomicU64, mut ended: impl FnMut(u32)) {
-        if self.waiting == Waiting::No {
-            if self.next.is_empty() {
+        while self.waiting != Waiting::No || !self.next.is_empty() {
+            if !self.step(epoch) {
                 return;
             }
+            self.batch.drain(..).for_each(&mut ended);
+        }
+    }
+
+    /// Whether nobody uses the batch any more.
+    fn step(&mut self, epoch: &AtomicU64) -> bool {
+        if self.waiting == Waiting::No {
             std::mem::swap(&mut self.batch, &mut self.next);
             barrier::heavy();
             self.waiting = Waiting::ForOthers;
@@ -140,17 +148,16 @@ impl Grace {
         if self.waiting == Waiting::ForOthers {
             let others = now().other();
             if !self.lanes.iter().all(|lane| lane.quiet(others)) {
-                return;
+                return false;
             }
             epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
             self.waiting = Waiting::ForFirst;
         }
         let first = now().other();
-        if self.lanes.iter().all(|lane| lane.quiet(first)) {
+        let has_ended = self.lanes.iter().all(|lane| lane.quiet(first));
+        if has_ended {
             self.waiting = Waiting::No;
-            for entry in self.batch.drain(..) {
-                ended(entry);
-            }
         }
+        has_ended
     }
 }

@@ -276,8 +276,6 @@ impl<R: Registrar> Shared<R> {
         {
             let mut table = self.table();
             self.settle(&mut table);
-            // Once for what an earlier batch held up, once for the rest.
-            table.sweep(&self.epoch, &self.entries, true, &mut out);
             table.sweep(&self.epoch, &self.entries, true, &mut out);
         }
         self.let_go(out);

@@ -24,8 +24,12 @@ mod region;
 #[cfg(not(loom))]
 mod registrar;
 #[cfg(all(test, not(loom)))]
+mod registrar_kept_tests;
+#[cfg(all(test, not(loom)))]
 mod registrar_tests;
 mod registration;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod window;

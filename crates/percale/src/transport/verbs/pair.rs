@@ -5,6 +5,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::abi;
 use super::completion::CompletionQueue;
@@ -23,6 +24,9 @@ const RETRIES: u8 = 6;
 const RECEIVER_RETRIES: u8 = 6;
 /// How long to wait then: 0.64 ms.
 const RECEIVER_TIMER: u8 = 12;
+
+/// How long a change of state that signals interrupt is tried again: a port is looked for up to a second.
+const INTERRUPTED: Duration = Duration::from_secs(10);
 
 /// How large a queue pair is.
 #[derive(Clone, Copy, Debug)]
@@ -136,11 +140,13 @@ impl QueuePair {
 
     fn modify(&self, mut attr: abi::QpAttr, mask: c_int) -> Result<(), VerbsError> {
         let modify = self.domain.context().library().ibv_modify_qp;
+        let begun = Instant::now();
         loop {
             // SAFETY: the queue pair is alive; the call reads the structure, of which the mask names fields.
             let modified = VerbsError::check("ibv_modify_qp", unsafe { modify(self.as_ptr(), &raw mut attr, mask) });
             // The kernel looks for the peer's port, and does not go on with that when the process was stopped meanwhile.
-            if !matches!(&modified, Err(error) if error.errno == libc::EINTR) {
+            let interrupted = matches!(&modified, Err(error) if error.errno == libc::EINTR);
+            if !interrupted || begun.elapsed() > INTERRUPTED {
                 return modified;
             }
         }

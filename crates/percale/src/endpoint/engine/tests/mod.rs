@@ -10,6 +10,7 @@ mod lingering;
 mod pairs;
 mod parted;
 mod rdma;
+mod rdma_memory;
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,11 @@ impl Station {
     /// One whose receive side reports to this queue.
     fn reporting(transport: &str, trust: Trust, queue: &CompletionQueue) -> Self {
         let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
-        let domain = builder.trust(trust).open().unwrap();
+        Self::of(builder.trust(trust).open().unwrap(), queue)
+    }
+
+    /// One of a domain.
+    fn of(domain: Domain, queue: &CompletionQueue) -> Self {
         let vector = domain.address_vector().build().unwrap();
         let events = EventQueue::default();
         let endpoint = domain.endpoint().vector(&vector).event_queue(&events).receive_queue(queue);

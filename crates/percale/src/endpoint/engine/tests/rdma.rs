@@ -19,7 +19,7 @@ use crate::transport::verbs::{Registers, VerbsRegistrar};
 use crate::wire::head::{Flags, Kind};
 use crate::wire::located::{Grant, Located, LocatedBytes};
 
-const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+pub(super) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 256 << 10;
 
 /// How the first reaches regions of the second.
@@ -32,7 +32,7 @@ fn how(a: &Station, b: &Station) -> String {
 }
 
 /// Accesses of a region go by RDMA from here on.
-fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
+pub(super) fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region) {
     reach_part(a, b, peer, region.remote().slice(0..8));
 }
 
@@ -77,7 +77,7 @@ fn write(a: &Station, peer: PeerAddress, part: RemoteMemory, byte: u8) -> Result
     a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap().wait_for(Duration::from_secs(30))
 }
 
-fn bytes_of(region: &Region) -> Vec<u8> {
+pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.read(0, &mut bytes);
     bytes

@@ -12,16 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
-use super::record::{Entry, Record, Under, Way};
+use super::record::{Entry, NOBODYS, Record, Under, Way};
 use super::windows::{Extent, Unbound, Using, Windows};
 use crate::memory::forked::forked;
 use crate::memory::region::{Access, Grantee, Registered};
 use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
-
-/// A number that no grant has: of what was never told of.
-const NOBODYS: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Debug)]
@@ -91,10 +88,15 @@ impl VerbsGrantee {
             Located::Granted(Grant { number, reads, writes, remote_key, base, len, address })
         };
         if let Some(number) = grants.find(&me) {
-            return match self.record().entries.get(number as usize) {
-                Some(Entry::Granted { way, .. }) => named(number, way.remote_key()),
-                _ => Located::Unknown,
-            };
+            let record = self.record();
+            if let Some(Entry::Granted { way, .. }) = record.get(number) {
+                return named(number, way.remote_key());
+            }
+            if record.is_stuck() {
+                return Located::Unknown;
+            }
+            drop(record);
+            grants.forget(number, &me); // It is gone: granted anew.
         }
         if grants.is_closed() {
             return Located::Unknown;
@@ -120,7 +122,7 @@ impl VerbsGrantee {
             unreachable!("it is not closed while its grants are held");
         }
         let (key, region, remote_key) = (region.key(), Arc::downgrade(region), way.remote_key());
-        record.entries[number as usize] = Entry::Granted { key, region, way };
+        record.put(number, Entry::Granted { key, region, way });
         named(number, remote_key)
     }
 
@@ -145,7 +147,7 @@ impl VerbsGrantee {
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
         let way = Way::Registration(Arc::new(self.register(memory, rights)?));
         let mut record = self.record();
-        if Record::was_used(&record.entries, way.remote_key()) {
+        if record.was_used(way.remote_key()) {
             record.end(way);
             return Err(Located::Unknown); // Another time: late accesses may name this key.
         }
@@ -168,14 +170,9 @@ impl VerbsGrantee {
         let using = self.using.as_ref().filter(|using| !using.refuses()).ok_or(Located::Executed)?;
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
-        let Record { pair, windows, entries, .. } = &mut *record;
-        let bound = match (pair, windows) {
-            (Some(pair), Some(windows)) => {
-                let binding = Binding { memory: Backing::Registration(registration, memory), rights };
-                windows.bind((&self.domain, pair), &binding, |key| Record::was_used(entries, key))
-            }
-            _ => Err(Unbound::Later),
-        };
+        let binding = Binding { memory: Backing::Registration(registration, memory), rights };
+        let bound = record.bind(&self.domain, &binding);
+        drop(binding); // Who ends the registration has it alone.
         let window = match bound {
             Ok(window) => window,
             Err(why) => {
@@ -225,8 +222,8 @@ impl VerbsGrantee {
             unreachable!("it is not closed while its grants are held");
         }
         let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
-        self.record().entries[number as usize] =
-            Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
+        let made = Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
+        self.record().put(number, made);
         Ok((Under::Shared(number), registration))
     }
 
@@ -241,7 +238,7 @@ impl VerbsGrantee {
             return Vec::new();
         }
         let mut gone = Vec::new();
-        for (number, entry) in (0..).zip(&mut self.record().entries) {
+        for (number, entry) in self.record().all_mut() {
             if let Entry::Gone { key, told, .. } = entry
                 && !std::mem::replace(told, true)
             {
@@ -262,7 +259,7 @@ impl VerbsGrantee {
     /// If it was not told so.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
-        match record.entries.get(number as usize) {
+        match record.get(number) {
             Some(Entry::Gone { told: true, .. }) => {
                 record.give_back(number);
                 Ok(())
@@ -279,7 +276,7 @@ impl VerbsGrantee {
         drop(self.change_pair(None));
         let mut ended = Vec::new();
         let mut record = self.record();
-        for (number, entry) in (0..).zip(&record.entries) {
+        for (number, entry) in record.all() {
             if let Entry::Granted { region, .. } | Entry::Beneath { region, .. } = entry {
                 ended.push((number, region.clone()));
             }
@@ -298,7 +295,7 @@ impl VerbsGrantee {
     /// Regions that are registered for windows of theirs.
     #[cfg(all(test, not(loom)))]
     pub(super) fn beneath(&self) -> usize {
-        self.record().entries.iter().filter(|entry| matches!(entry, Entry::Beneath { .. })).count()
+        self.record().all().filter(|(_, entry)| matches!(entry, Entry::Beneath { .. })).count()
     }
 
     /// In words, what the peer reaches.
@@ -317,7 +314,8 @@ impl VerbsGrantee {
 // What a peer reaches is in the device's hands: there is nothing to fence, and nothing announced.
 impl Grantee for VerbsGrantee {
     fn revoke(&self, entry: u32) {
-        if self.record().revoke(entry) {
+        // A child's copies are its parent's grants, and so is the queue pair.
+        if !forked() && self.record().revoke(entry) {
             self.any_gone.store(true, Ordering::Release);
         }
     }

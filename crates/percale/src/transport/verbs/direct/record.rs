@@ -1,18 +1,25 @@
 //! What a target has granted to one peer, by number, and how it is taken back. Under the lock of whoever has it.
 //!
-//! An *entry* is a grant's number. Once nothing comes through it any more, the peer is told; until the peer has answered, the number is
-//! not used again, and no other grant is made under the same remote key.
+//! An *entry* is a grant's place. Once nothing comes through it any more, the peer is told; until the peer has answered, the place is
+//! not used again, and no other grant is made under the same remote key. A grant's *number* is its place and how often that was used: who
+//! takes a grant back that is gone already, late, does not take back another.
 
 use std::sync::{Arc, Weak};
 
-use super::super::{QueuePair, Registration, Window};
-use super::windows::{Using, Windows};
+use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
+use super::windows::{Unbound, Using, Windows};
 use crate::memory::region::Registered;
 
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.
 pub(super) const GRANTS: usize = 4096;
 
-/// A grant's number, in use.
+/// A number that no grant has: of what was never told of.
+pub(super) const NOBODYS: u32 = u32::MAX;
+
+// Numbers that follow each other by so many are of one place, also where they go round.
+const _: () = assert!(GRANTS.is_power_of_two());
+
+/// A grant's place, in use.
 #[derive(Debug)]
 pub(super) enum Entry {
     Free,
@@ -59,11 +66,18 @@ pub(super) enum Under {
 pub(super) struct Record {
     /// The end of the peer's queue pair, while the link stands.
     pub(super) pair: Option<Arc<QueuePair>>,
-    pub(super) entries: Vec<Entry>,
+    entries: Vec<Place>,
+    /// Numbers whose places are free.
     free: Vec<u32>,
     pub(super) windows: Option<Windows>,
     /// What the device would not end.
     stuck: Stuck,
+}
+
+#[derive(Debug)]
+struct Place {
+    number: u32,
+    entry: Entry,
 }
 
 #[derive(Debug, Default)]
@@ -95,19 +109,53 @@ impl Record {
         if self.entries.len() >= GRANTS {
             return None;
         }
-        self.entries.push(Entry::Free);
-        Some(self.entries.len() as u32 - 1)
+        let number = self.entries.len() as u32;
+        self.entries.push(Place { number, entry: Entry::Free });
+        Some(number)
+    }
+
+    /// What has this number.
+    pub(super) fn get(&self, number: u32) -> Option<&Entry> {
+        let place = self.entries.get(number as usize % GRANTS)?;
+        (place.number == number).then_some(&place.entry)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Entry> {
+        let place = self.entries.get_mut(number as usize % GRANTS)?;
+        (place.number == number).then_some(&mut place.entry)
+    }
+
+    /// Enters what was made under a number that was [taken](Self::take).
+    pub(super) fn put(&mut self, number: u32, made: Entry) {
+        if let Some(entry) = self.get_mut(number) {
+            *entry = made;
+        }
+    }
+
+    /// All, with their numbers.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.iter().map(|place| (place.number, &place.entry))
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut Entry)> {
+        self.entries.iter_mut().map(|place| (place.number, &mut place.entry))
     }
 
     /// Gives a number back that no peer was told of, or that it has forgotten.
     pub(super) fn give_back(&mut self, number: u32) {
-        self.entries[number as usize] = Entry::Free;
-        self.free.push(number);
+        let Some(place) = self.entries.get_mut(number as usize % GRANTS).filter(|place| place.number == number) else {
+            return;
+        };
+        // The next time it has another number; that of nobody has no place.
+        let next = number.wrapping_add(GRANTS as u32);
+        let next = if next == NOBODYS { next % GRANTS as u32 } else { next };
+        *place = Place { number: next, entry: Entry::Free };
+        self.free.push(next);
     }
 
     /// The entry of what lies beneath this region's windows, for one more of them.
     pub(super) fn beneath(&mut self, of: &Arc<Registered>) -> Option<(u32, Arc<Registration>)> {
-        (0..).zip(&mut self.entries).find_map(|(number, entry)| match entry {
+        self.all_mut().find_map(|(number, entry)| match entry {
             Entry::Beneath { region, registration, windows, .. } if std::ptr::eq(region.as_ptr(), Arc::as_ptr(of)) => {
                 *windows += 1;
                 Some((number, Arc::clone(registration)))
@@ -117,8 +165,20 @@ impl Record {
     }
 
     /// Whether a grant that the peer has yet to forget was made under this key.
-    pub(super) fn was_used(entries: &[Entry], key: u32) -> bool {
-        entries.iter().any(|entry| matches!(entry, Entry::Gone { remote_key, .. } if *remote_key == key))
+    pub(super) fn was_used(&self, key: u32) -> bool {
+        was_used(&self.entries, key)
+    }
+
+    /// Binds a window for the peer.
+    pub(super) fn bind(&mut self, domain: &Arc<ProtectionDomain>, binding: &Binding) -> Result<Window, Unbound> {
+        let Self { pair: Some(pair), windows: Some(windows), entries, stuck, .. } = self else {
+            return Err(Unbound::Later);
+        };
+        let bound = windows.bind((domain, pair), binding, |key| was_used(entries, key));
+        bound.map_err(|(why, window)| {
+            stuck.windows.extend(window);
+            why
+        })
     }
 
     /// Whether something stands that should have ended.
@@ -128,7 +188,7 @@ impl Record {
 
     /// Takes a grant back, or what lies beneath windows once none is bound. Whether the peer is to be told.
     pub(super) fn revoke(&mut self, number: u32) -> bool {
-        let Some(slot) = self.entries.get_mut(number as usize) else { return false };
+        let Some(slot) = self.get_mut(number) else { return false };
         match std::mem::replace(slot, Entry::Free) {
             Entry::Granted { key, way, .. } => {
                 *slot = Entry::Gone { key, remote_key: way.remote_key(), told: false };
@@ -136,7 +196,7 @@ impl Record {
                 return true;
             }
             Entry::Beneath { registration, windows: 0, .. } => {
-                self.free.push(number);
+                self.give_back(number);
                 self.end_registration(registration);
             }
             Entry::Beneath { region, registration, windows, .. } => {
@@ -171,7 +231,7 @@ impl Record {
             Under::Own(registration) => return self.end_registration(registration),
             Under::Shared(number) => number,
         };
-        let Some(Entry::Beneath { windows, ends, .. }) = self.entries.get_mut(number as usize) else { return };
+        let Some(Entry::Beneath { windows, ends, .. }) = self.get_mut(number) else { return };
         *windows -= 1;
         if *windows == 0 && *ends {
             self.revoke(number);
@@ -223,10 +283,10 @@ impl Record {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);
         let is_one = |entry: &Entry| matches!(entry, Entry::Granted { way: Way::Window { .. }, .. });
-        let numbers: Vec<u32> = (0..).zip(&self.entries).filter(|(_, entry)| is_one(entry)).map(|(at, _)| at).collect();
+        let numbers: Vec<u32> = self.all().filter(|(_, entry)| is_one(entry)).map(|(number, _)| number).collect();
         let mut all = Vec::new();
         for number in numbers {
-            if let Some(Entry::Granted { region, .. }) = self.entries.get(number as usize) {
+            if let Some(Entry::Granted { region, .. }) = self.get(number) {
                 all.push((number, region.clone()));
                 self.revoke(number);
             }
@@ -236,10 +296,15 @@ impl Record {
 
     /// How many regions and windows are granted.
     pub(super) fn granted(&self) -> (usize, usize) {
-        self.entries.iter().fold((0, 0), |(regions, windows), entry| match entry {
+        self.all().fold((0, 0), |(regions, windows), (_, entry)| match entry {
             Entry::Granted { way: Way::Registration(_), .. } => (regions + 1, windows),
             Entry::Granted { way: Way::Window { .. }, .. } => (regions, windows + 1),
             _ => (regions, windows),
         })
     }
+}
+
+fn was_used(entries: &[Place], key: u32) -> bool {
+    let is_it = |entry: &Entry| matches!(entry, Entry::Gone { remote_key, .. } if *remote_key == key);
+    entries.iter().any(|place| is_it(&place.entry))
 }

@@ -96,35 +96,37 @@ impl Windows {
     }
 
     /// Binds a window over the queue pair, under a key that is not `used`.
+    ///
+    /// # Errors
+    /// With the window, if it may be bound and the device does not even deallocate it.
     pub(super) fn bind(
         &mut self,
         (domain, pair): (&Arc<ProtectionDomain>, &Arc<QueuePair>),
         binding: &Binding,
         used: impl Fn(u32) -> bool,
-    ) -> Result<Window, Unbound> {
+    ) -> Result<Window, (Unbound, Option<Window>)> {
         if self.broken {
-            return Err(Unbound::Later);
+            return Err((Unbound::Later, None));
         }
         let window = match self.spare.iter().rposition(|window| !used(window.next_key())) {
             Some(at) => self.spare.swap_remove(at),
             None => Window::new(domain, self.using.kind).map_err(|error| {
                 tracing::warn!(%error, "the device gives no window: accesses are executed");
-                Unbound::Never
+                (Unbound::Never, None)
             })?,
         };
         if used(window.next_key()) {
             self.keep(window);
-            return Err(Unbound::Later);
+            return Err((Unbound::Later, None));
         }
         if let Err(why) = self.ask(pair, |id| window.bind(pair, id, binding)) {
-            drop(window); // Whether it is bound nobody knows, but it is no more when it is deallocated.
-            return Err(why);
+            // Whether it is bound nobody knows, but it is no more when it is deallocated.
+            return Err((why, Self::deallocate(window).err()));
         }
         self.binds += 1;
         if used(window.remote_key()) {
             // Of type 1, where the driver chose.
-            drop(self.take_back(window, Some(pair)));
-            return Err(Unbound::Later);
+            return Err((Unbound::Later, self.take_back(window, Some(pair)).err()));
         }
         Ok(window)
     }
@@ -134,13 +136,18 @@ impl Windows {
     /// # Errors
     /// The window, if the device does not even deallocate it.
     pub(super) fn take_back(&mut self, window: Window, pair: Option<&Arc<QueuePair>>) -> Result<(), Window> {
-        if let Some(pair) = pair.filter(|_| !self.broken)
+        // Where a device has failed once, nobody waits for it again.
+        if let Some(pair) = pair.filter(|_| !self.broken && !self.using.refuses())
             && self.ask(pair, |id| window.unbind(pair, id)).is_ok()
         {
             window.let_go();
             self.keep(window);
             return Ok(());
         }
+        Self::deallocate(window)
+    }
+
+    fn deallocate(window: Window) -> Result<(), Window> {
         window.end().map_err(|(window, error)| {
             tracing::error!(%error, "a window is not deallocated");
             window

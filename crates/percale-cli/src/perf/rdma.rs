@@ -1,0 +1,344 @@
+//! `percale perf --rdma`: what registrations, windows and transfers cost on an RDMA device, beside each other. It is the
+//! device's own port that answers: a peer's transfers go through it.
+
+#![expect(unsafe_code, reason = "registers memory that it does not own; the block states its reason")]
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comfy_table::{Cell, CellAlignment, Table};
+use percale::transport::verbs::{
+    Adapter, Binding, CompletionChannel, CompletionQueue, MemoryRegion, PairSize, QueuePair, Reach, Rights,
+    VerbsRegistrar, Window, WindowKind,
+};
+use pindown::{Access, Cache, Lane, Range, Registrar};
+use serde::Serialize;
+
+use super::{print_line, progress_bar};
+use crate::args::PerfArgs;
+use crate::failure::{Failure, Result};
+use crate::limits::kernel::Foreign;
+use crate::lot::Lot;
+use crate::statistics::Samples;
+use crate::table::RULED;
+use crate::units;
+
+/// Seconds for each size, unless told.
+const SECONDS: f64 = 2.0;
+
+/// The sizes, unless told.
+const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+/// How long the device may take for one request.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum What {
+    /// A peer's write into memory that was registered in advance: what all else is held against.
+    InAdvance,
+    /// The same into memory that is registered for it, and deregistered.
+    EachTime,
+    /// The same into memory that is looked up in the cache.
+    Cached,
+    /// The same into a registered buffer, and a copy from there.
+    Copied,
+    /// Registering the memory.
+    Register,
+    /// Deregistering it.
+    Deregister,
+    /// Binding a window of type 2 to it.
+    Bind,
+    /// Invalidating that.
+    Invalidate,
+}
+
+impl What {
+    const ALL: [Self; 8] = [
+        Self::InAdvance,
+        Self::EachTime,
+        Self::Cached,
+        Self::Copied,
+        Self::Register,
+        Self::Deregister,
+        Self::Bind,
+        Self::Invalidate,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::InAdvance => "transfer, registered in advance",
+            Self::EachTime => "transfer, registered each time",
+            Self::Cached => "transfer, looked up in the cache",
+            Self::Copied => "transfer into a buffer, and a copy",
+            Self::Register => "register",
+            Self::Deregister => "deregister",
+            Self::Bind => "bind a window of type 2",
+            Self::Invalidate => "invalidate it",
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug, Serialize)]
+struct Line {
+    what: What,
+    bytes: usize,
+    p50_ns: f64,
+    /// To the transfer into memory that was registered in advance.
+    ratio: f64,
+    /// How many were timed.
+    count: usize,
+    /// The cache's monitor.
+    monitor: &'static str,
+}
+
+/// The device, a peer of it, and a cache.
+struct Bench {
+    adapter: Arc<Adapter>,
+    registrar: VerbsRegistrar,
+    cache: Cache<VerbsRegistrar>,
+    lane: Lane<VerbsRegistrar>,
+    queue: Arc<CompletionQueue>,
+    pair: Arc<QueuePair>,
+    /// The pair's peer; nothing is posted there.
+    _far: QueuePair,
+}
+
+/// Memory of one size, and what is kept for it.
+struct Site {
+    memory: Lot,
+    range: Range,
+    peer: Reach,
+    bytes: Vec<u8>,
+    /// The key of the registration that was made in advance.
+    key: u32,
+    buffer: Arc<MemoryRegion>,
+    window: Window,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // What cannot be unmapped stays mapped.
+        self.memory.release().ok();
+    }
+}
+
+fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
+    move |error| Failure::Percale { what, why: error.to_string() }
+}
+
+impl Bench {
+    fn open() -> Result<Self> {
+        let adapter = Adapter::open().map_err(failed("an RDMA device"))?;
+        // SAFETY: all memory that is registered with it is a `Lot`'s, in which no value of this program lies.
+        let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
+        let cache = Cache::builder(registrar.clone()).open().map_err(failed("a registration cache"))?;
+        let open = || -> io::Result<_> {
+            let channel = CompletionChannel::new(adapter.domain().context())?;
+            let queue = CompletionQueue::new(&channel, 4)?;
+            let buffers = MemoryRegion::new(adapter.domain(), 1, Rights::LOCAL_WRITE)?;
+            let size = PairSize { sends: 2, receives: 1, inline: 0, pieces: 1 };
+            let (near, far) = (QueuePair::new(&queue, &buffers, size)?, QueuePair::new(&queue, &buffers, size)?);
+            let path = adapter.path();
+            near.prepare(path, Rights::REMOTE_WRITE)?;
+            far.prepare(path, Rights::REMOTE_WRITE)?;
+            let (here, there) = (adapter.end(near.number())?, adapter.end(far.number())?);
+            near.connect(path, &here, &there)?;
+            far.connect(path, &there, &here)?;
+            Ok((queue, Arc::new(near), far))
+        };
+        let (queue, pair, far) = open().map_err(failed("a queue pair"))?;
+        Ok(Self { lane: cache.lane(), adapter, registrar, cache, queue, pair, _far: far })
+    }
+
+    fn site(&self, bytes: usize) -> io::Result<(Site, <VerbsRegistrar as Registrar>::Pin)> {
+        let memory = Lot::memory(bytes as u64, 0)?;
+        let range = memory.range();
+        // Where the kernel knows no huge pages there are none.
+        memory.advise(range, libc::MADV_NOHUGEPAGE).ok();
+        let pinned = self.registrar.pin(range, ACCESS)?;
+        let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::BIND;
+        let site = Site {
+            memory,
+            range,
+            peer: Reach::new(&self.adapter, bytes)?,
+            bytes: vec![1; bytes],
+            key: pinned.remote_key as u32,
+            buffer: MemoryRegion::new(self.adapter.domain(), bytes, rights)?,
+            window: Window::new(self.adapter.domain(), WindowKind::Two)?,
+        };
+        Ok((site, pinned.pin))
+    }
+
+    /// Waits until the request that was posted is done.
+    fn done(&self) -> io::Result<()> {
+        let (until, mut status) = (Instant::now() + PATIENCE, None);
+        loop {
+            self.queue.poll(|completion| status = Some(completion.status))?;
+            match status {
+                Some(0) => return Ok(()),
+                Some(status) => return Err(io::Error::other(self.queue.explain(status))),
+                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// One of each, timed; each round begins with another, since each finds what the one before has left.
+    fn round(&self, number: usize, site: &mut Site, samples: &mut [Samples; What::ALL.len()]) -> io::Result<()> {
+        let jobs = [What::InAdvance, What::EachTime, What::Cached, What::Copied, What::Register, What::Bind];
+        for turn in 0..jobs.len() {
+            let what = jobs[(number + turn) % jobs.len()];
+            let mut time = |what: What, begun: Instant| samples[what as usize].push(begun.elapsed().as_nanos() as f64);
+            let begun = Instant::now();
+            match what {
+                What::Register | What::Deregister => {
+                    let pinned = self.registrar.pin(site.range, ACCESS)?;
+                    time(What::Register, begun);
+                    let begun = Instant::now();
+                    self.registrar.unpin(pinned.pin);
+                    time(What::Deregister, begun);
+                }
+                What::Bind | What::Invalidate => {
+                    let (region, len) = (&site.buffer, site.bytes.len());
+                    let binding = Binding { region, offset: 0, len, rights: Rights::REMOTE_WRITE };
+                    site.window.bind(&self.pair, 1, binding)?;
+                    self.done()?;
+                    time(What::Bind, begun);
+                    let begun = Instant::now();
+                    site.window.invalidate(&self.pair, 1)?;
+                    self.done()?;
+                    time(What::Invalidate, begun);
+                }
+                transfer => {
+                    self.transfer(transfer, site)?;
+                    time(transfer, begun);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn transfer(&self, what: What, site: &mut Site) -> io::Result<()> {
+        let start = site.range.start();
+        match what {
+            What::EachTime => {
+                let pinned = self.registrar.pin(site.range, ACCESS)?;
+                site.peer.write(&site.bytes, start, pinned.remote_key as u32)?;
+                self.registrar.unpin(pinned.pin);
+            }
+            What::Cached => {
+                let used = self.lane.get(site.range, ACCESS).map_err(io::Error::other)?;
+                site.peer.write(&site.bytes, start, used.remote_key() as u32)?;
+                self.lane.end(used);
+            }
+            What::Copied => {
+                site.peer.write(&site.bytes, site.buffer.as_ptr() as u64, site.buffer.remote_key())?;
+                site.buffer.copy_out(0, site.bytes.len(), &mut site.bytes);
+            }
+            _ => site.peer.write(&site.bytes, start, site.key)?,
+        }
+        Ok(())
+    }
+
+    /// Whether the device's bytes come to both ends, whichever way it is told where.
+    fn check(&self, site: &mut Site) -> io::Result<()> {
+        let process = rustix::process::getpid().as_raw_pid();
+        let used = self.lane.get(site.range, ACCESS).map_err(io::Error::other)?;
+        for (byte, key) in [(7, site.key), (8, used.remote_key() as u32)] {
+            site.peer.write(&vec![byte; site.bytes.len()], site.range.start(), key)?;
+            for at in [0, site.bytes.len() - 1] {
+                let mut seen = [0];
+                Foreign { process, address: site.range.start() }.read(at, &mut seen)?;
+                if seen != [byte] {
+                    return Err(io::Error::other(format!("wrong data at {at}: {} instead of {byte}", seen[0])));
+                }
+            }
+        }
+        self.lane.end(used);
+        Ok(())
+    }
+
+    fn measure(&self, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
+        let (mut site, pin) = self.site(bytes)?;
+        self.check(&mut site)?;
+        // The first of each finds what others have left.
+        self.round(0, &mut site, &mut Default::default())?;
+        let (mut samples, begun) = (Default::default(), Instant::now());
+        let mut rounds = 0;
+        while rounds < 6 || begun.elapsed() < time {
+            self.round(rounds, &mut site, &mut samples)?;
+            rounds += 1;
+        }
+        self.registrar.unpin(pin);
+        self.cache.flush();
+        let summaries = samples.map(Samples::summary);
+        let base = summaries[What::InAdvance as usize].map_or(f64::NAN, |summary| summary.p50);
+        let lines = What::ALL.iter().zip(summaries).filter_map(|(&what, summary)| {
+            let (summary, monitor) = (summary?, self.cache.monitor());
+            Some(Line { what, bytes, p50_ns: summary.p50, ratio: summary.p50 / base, count: summary.count, monitor })
+        });
+        Ok(lines.collect())
+    }
+}
+
+/// Runs it.
+pub(super) fn run(args: &PerfArgs) -> Result<()> {
+    let sizes = if args.size.is_empty() { &SIZES } else { args.size.as_slice() };
+    let time = Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS));
+    let bench = Bench::open()?;
+    let bar = progress_bar(sizes.len() as u64)?;
+    let mut lines = Vec::new();
+    for &bytes in sizes {
+        let measured = bench.measure(bytes, time).map_err(failed("a measurement over RDMA"))?;
+        if args.json {
+            for line in &measured {
+                print_line(&serde_json::to_string(line).map_err(Failure::system("writing JSON"))?)?;
+            }
+        }
+        lines.extend(measured);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if !args.json {
+        print_line(&text(&lines))?;
+    }
+    Ok(())
+}
+
+fn text(lines: &[Line]) -> String {
+    let mut table = Table::new();
+    table.load_style(RULED);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let head = ["size", "p50", "ratio", "timed"].map(|text| right(text.to_owned()));
+    table.set_header(std::iter::once(Cell::new("what")).chain(head));
+    for line in lines {
+        let figures =
+            [units::size(line.bytes), units::time(line.p50_ns), format!("{:.2}", line.ratio), line.count.to_string()];
+        table.add_row(std::iter::once(Cell::new(line.what.name())).chain(figures.map(right)));
+    }
+    let monitor = lines.first().map_or("", |line| line.monitor);
+    format!("{table}\nratio: to a transfer into memory that was registered in advance; the cache's monitor: {monitor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, What, text};
+
+    #[test]
+    fn every_line_is_shown() {
+        let line = |what| Line { what, bytes: 4096, p50_ns: 1500.0, ratio: 1.5, count: 7, monitor: "bpf" };
+        let shown = text(&What::ALL.map(line));
+        for what in What::ALL {
+            assert!(shown.contains(what.name()), "{shown}");
+        }
+        assert!(shown.contains("4 KiB") && shown.contains("1.50") && shown.ends_with("monitor: bpf"), "{shown}");
+        let json = serde_json::to_string(&line(What::EachTime)).unwrap();
+        assert!(json.starts_with(r#"{"what":"each-time","bytes":4096,"#), "{json}");
+    }
+}

@@ -1,0 +1,328 @@
+//! What a cache keeps of a device's registrations, and what it lets go, on a device, if there is one; else each test says why
+//! it was skipped. The device's own calls are counted, and each transfer is one through the device.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use pindown::monitor::Refusal;
+use pindown::monitor::imported::Notifier;
+use pindown::{Access, Builder, Cache, Lane, Pinned, Range, Registrar};
+
+use rustix::process::{Resource, Rlimit};
+use rustix::thread::CapabilitySet;
+
+use super::registrar_tests::{ACCESS, LEN, registrar};
+use super::testing::Memory;
+use super::tests::adapter;
+use super::{Adapter, Reach, Registration, VerbsRegistrar};
+
+/// A device's registrar that counts.
+#[derive(Clone)]
+struct Counted {
+    registrar: VerbsRegistrar,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    made: AtomicU64,
+    /// Lengths of those that are, by their remote keys.
+    held: Mutex<HashMap<u32, u64>>,
+}
+
+impl Counts {
+    fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// How many there are, and of how many bytes.
+    fn held(&self) -> (u64, u64) {
+        let held = self.held.lock().expect("no panic");
+        (held.len() as u64, held.values().sum())
+    }
+}
+
+impl Registrar for Counted {
+    type Pin = Registration;
+
+    fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Registration>> {
+        let pinned = self.registrar.pin(range, access)?;
+        self.counts.made.fetch_add(1, Ordering::Relaxed);
+        self.counts.held.lock().expect("no panic").insert(pinned.pin.keys().1, range.len());
+        Ok(pinned)
+    }
+
+    fn unpin(&self, pin: Registration) {
+        // The device may give the key again as soon as it is free.
+        let known = self.counts.held.lock().expect("no panic").remove(&pin.keys().1);
+        assert!(known.is_some(), "a registration that was never made, or ended twice");
+        self.registrar.unpin(pin);
+    }
+}
+
+/// A cache over a device, whose monitor this is, and a peer of the device.
+struct World {
+    cache: Cache<Counted>,
+    lane: Lane<Counted>,
+    counts: Arc<Counts>,
+    notifier: Notifier,
+    adapter: Arc<Adapter>,
+    peer: Reach,
+}
+
+impl World {
+    fn open(settings: impl FnOnce(Builder<Counted>) -> Builder<Counted>) -> Option<Self> {
+        let adapter = adapter()?;
+        let counts = Arc::<Counts>::default();
+        let registrar = Counted { registrar: registrar(&adapter), counts: Arc::clone(&counts) };
+        let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
+        let builder = Cache::builder(registrar).monitor(pindown::monitor::Choice::Imported(imported));
+        let cache = settings(builder).open().expect("a cache");
+        let peer = Reach::new(&adapter, LEN).expect("a device that works");
+        Some(Self { lane: cache.lane(), cache, counts, notifier, adapter, peer })
+    }
+
+    /// A peer writes to the memory, and the application sees it.
+    fn transfer(&mut self, memory: &Memory, byte: u8) {
+        let used = self.lane.get(memory.range(), ACCESS).expect("a registration");
+        let key = used.remote_key() as u32;
+        self.peer.write(&vec![byte; memory.len()], memory.start(), key).expect("a write");
+        assert_eq!((memory.byte(0), memory.byte(memory.len() - 1)), (byte, byte), "the write went to other pages");
+        self.lane.end(used);
+    }
+
+    /// The application lets memory go and gets other at its address, which the cache is told in between.
+    fn change(&self, memory: &Memory) {
+        memory.change(|range| self.notifier.changed(range));
+    }
+}
+
+fn memories(count: usize, len: usize) -> Vec<Memory> {
+    (0..count).map(|_| Memory::new(len)).collect()
+}
+
+#[test]
+fn rcache_001_two_transfers_through_the_device_are_one_registration() {
+    let Some(mut world) = World::open(|builder| builder) else { return };
+    let memory = Memory::new(LEN);
+    for round in 0..20 {
+        world.transfer(&memory, round);
+    }
+    assert_eq!((world.counts.made(), world.counts.held()), (1, (1, LEN as u64)));
+    world.change(&memory);
+    world.transfer(&memory, 99);
+    assert_eq!(world.counts.made(), 2, "what changed is registered anew");
+}
+
+#[test]
+fn rcache_005_registered_bytes_stay_within_their_limit() {
+    let limit = 8 * 4096;
+    let Some(mut world) = World::open(|builder| builder.max_bytes(limit)) else { return };
+    let memories = memories(6, 3 * 4096);
+    for (number, memory) in (0..).zip(memories.iter().chain(&memories)) {
+        world.transfer(memory, number);
+        assert!(world.counts.held().1 <= limit, "{:?}", world.counts.held());
+    }
+    assert_eq!((world.counts.made(), world.counts.held().0), (12, 2), "older ones make room");
+    world.transfer(&memories[5], 77);
+    assert_eq!(world.counts.made(), 12, "the latest is kept");
+    let large = Memory::new(9 * 4096);
+    // A peer of its own: it writes more at a time.
+    world.peer = Reach::new(&world.adapter, large.len()).expect("a device that works");
+    world.transfer(&large, 1);
+    world.transfer(&large, 2);
+    assert_eq!(
+        (world.counts.made(), world.counts.held().0),
+        (14, 2),
+        "what does not fit is registered for its transfer"
+    );
+    assert_eq!(world.cache.stats().single_uses_for(Refusal::TooLarge), 2);
+}
+
+#[test]
+fn rcache_006_without_a_limit_of_bytes_all_registrations_are_kept() {
+    let Some(mut world) = World::open(|builder| builder) else { return };
+    let memories = memories(100, LEN);
+    for (number, memory) in (0..).zip(memories.iter().chain(&memories)) {
+        world.transfer(memory, number);
+    }
+    assert_eq!((world.counts.made(), world.counts.held()), (100, (100, 100 * LEN as u64)));
+}
+
+#[test]
+fn rcache_007_rcache_022_registrations_stay_within_their_number_from_ever_new_buffers() {
+    let Some(mut world) = World::open(|builder| builder.max_count(4)) else { return };
+    for round in 0..200 {
+        let memory = Memory::new(4096 * (1 + usize::from(round) % 4));
+        world.transfer(&memory, round);
+        let (count, bytes) = world.counts.held();
+        assert!(count <= 4 && bytes <= 4 * 4 * 4096, "{count} of {bytes} bytes in round {round}");
+        // It goes, and with it what was registered.
+        let range = memory.range();
+        drop(memory);
+        world.notifier.changed(range);
+    }
+    let memories = memories(10, LEN);
+    for (number, memory) in (0..100).zip(memories.iter().cycle()) {
+        world.transfer(memory, number);
+        assert!(world.counts.held().0 <= 4);
+    }
+    assert_eq!(world.counts.held().0, 4);
+}
+
+#[test]
+fn rcache_008_a_number_of_registrations_is_the_limit_by_default() {
+    let Some(mut world) = World::open(|builder| builder) else { return };
+    let memories = memories(1100, 4096);
+    for (number, memory) in memories.iter().enumerate() {
+        world.transfer(memory, number as u8);
+        assert!(world.counts.held().0 <= 1024, "{}", world.counts.held().0);
+    }
+    let (count, _) = world.counts.held();
+    assert!((512..=1024).contains(&count), "{count}");
+    assert_eq!(world.counts.made(), 1100);
+}
+
+#[test]
+fn rcache_009_a_limit_of_none_registers_with_the_device_each_time() {
+    let Some(mut world) = World::open(|builder| builder.max_count(0)) else { return };
+    let memory = Memory::new(LEN);
+    for round in 1..=20 {
+        world.transfer(&memory, round);
+        assert_eq!((world.counts.made(), world.counts.held()), (u64::from(round), (0, 0)));
+        memory.change(|_| {});
+    }
+}
+
+#[test]
+fn rcache_010_what_a_transfer_uses_stays_registered() {
+    for (most, bytes) in [(2, u64::MAX), (1024, 8 * 4096)] {
+        let Some(mut world) = World::open(|builder| builder.max_count(most).max_bytes(bytes)) else { return };
+        let used = Memory::new(LEN);
+        // A transfer that is not over.
+        let kept = world.lane.get(used.range(), ACCESS).expect("a registration");
+        let key = kept.remote_key() as u32;
+        let memories = memories(20, 2 * 4096);
+        for (number, memory) in (0..60).zip(memories.iter().cycle()) {
+            world.transfer(memory, number);
+            world.peer.write(&[number; LEN], used.start(), key).expect("it is registered still");
+            assert_eq!(used.byte(LEN - 1), number);
+        }
+        world.lane.end(kept);
+        // What was let go meanwhile has waited for it.
+        world.transfer(&memories[0], 1);
+        let held = world.counts.held();
+        assert!(held.0 <= most.into() && held.1 <= bytes, "{held:?}");
+        world.cache.flush();
+        world.cache.sweep();
+        assert_eq!(world.counts.held(), (0, 0));
+        assert!(world.peer.write(&[9; LEN], used.start(), key).is_err(), "a registration was left behind");
+    }
+}
+
+/// The kernel's limit of locked memory counts for who may not exceed it, which each thread may give up by itself. A device is used
+/// with the credentials that it was opened with.
+#[test]
+fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
+    const LIMIT: u64 = 48 << 20;
+    if std::env::var_os("PERCALE_GUEST").is_none() {
+        return println!("skipped: it lowers a limit of the whole process, in the guest only");
+    }
+    let before = rustix::process::getrlimit(Resource::Memlock);
+    let low = Rlimit { current: Some(LIMIT), ..before };
+    rustix::process::setrlimit(Resource::Memlock, low).expect("a lower limit");
+    let all = thread::spawn(|| {
+        let mut capabilities = rustix::thread::capabilities(None).expect("they can be read");
+        capabilities.effective.remove(CapabilitySet::IPC_LOCK);
+        rustix::thread::set_capabilities(None, capabilities).expect("they can be given up");
+        let Some(mut world) = World::open(|builder| builder) else { return };
+        let memories = memories(64, 1 << 20);
+        for (number, memory) in (1..).zip(memories.iter().chain(&memories)) {
+            let used = world.lane.get(memory.range(), ACCESS).expect("a registration, if idle ones go");
+            world.peer.write(&[number; LEN], memory.start(), used.remote_key() as u32).expect("a write");
+            assert_eq!(memory.byte(LEN - 1), number);
+            world.lane.end(used);
+            assert!(world.counts.held().1 <= LIMIT, "the kernel let more be registered than it may");
+        }
+        let stats = world.cache.stats();
+        assert!(stats.evictions > 0 && stats.failures == 0, "{stats:?}");
+        // What is in use stays, and who wants more than there is gets an error. (Idle ones beside it would stay as well: they wait
+        // for all uses that began before them.)
+        world.cache.flush();
+        let kept: Vec<_> = memories.iter().map_while(|memory| world.lane.get(memory.range(), ACCESS).ok()).collect();
+        let most = (LIMIT >> 20) as usize;
+        assert!((most / 2..=most).contains(&kept.len()), "{} of {most}", kept.len());
+        kept.into_iter().for_each(|used| world.lane.end(used));
+    });
+    let ended = all.join();
+    rustix::process::setrlimit(Resource::Memlock, before).expect("the limit of before");
+    ended.expect("well");
+}
+
+#[test]
+fn rcache_027_the_applications_own_registrations_are_its_to_end() {
+    let Some(mut world) = World::open(|builder| builder) else { return };
+    let (own, cached) = (Memory::new(LEN), Memory::new(LEN));
+    let registration = world.cache.register(own.range(), ACCESS).expect("a registration");
+    world.transfer(&cached, 1);
+    assert_eq!((world.counts.held().0, world.cache.check()), (2, None));
+    world.change(&own);
+    world.change(&cached);
+    world.cache.sweep();
+    assert_eq!(world.counts.held().0, 1, "only the cached one went");
+    assert_eq!(
+        (world.cache.check(), world.cache.check()),
+        (Some(registration.handle), None),
+        "the other is told of, once"
+    );
+    // It is the device's still, of pages that the application has no longer.
+    world.peer.write(&[2; LEN], own.start(), registration.remote_key as u32).expect("a registration that stands");
+    assert_eq!(own.byte(0), 0);
+    world.cache.deregister(registration.handle).expect("it is there");
+    assert_eq!(world.counts.held(), (0, 0));
+}
+
+#[test]
+fn rcache_026_rcache_021_changes_are_told_beside_transfers() {
+    const ROUNDS: u8 = 60;
+    let Some(world) = World::open(|builder| builder.max_count(3)) else { return };
+    let World { cache, notifier, adapter, counts, lane, peer } = world;
+    drop((lane, peer));
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers = [0_u8, 1, 2].map(|number| {
+            let (cache, notifier, adapter) = (&cache, &notifier, &adapter);
+            scope.spawn(move || {
+                let (lane, memory) = (cache.lane(), Memory::new(LEN));
+                let mut peer = Reach::new(adapter, LEN).expect("a device that works");
+                for round in 0..ROUNDS {
+                    let byte = (1 + round) ^ (number << 6);
+                    let used = lane.get(memory.range(), ACCESS).expect("a registration");
+                    peer.write(&[byte; LEN], memory.start(), used.remote_key() as u32).expect("it is registered");
+                    assert_eq!(memory.byte(LEN - 1), byte, "thread {number}, round {round}: it went to other pages");
+                    lane.end(used);
+                    if round % 3 == 0 {
+                        memory.change(|range| notifier.changed(range));
+                    }
+                }
+                notifier.changed(memory.range());
+            })
+        });
+        // At any time, and about memory that is in use.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                notifier.changed_everything();
+                thread::yield_now();
+            }
+        });
+        let ended = workers.map(|worker| worker.join());
+        over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|ended| ended.expect("well"));
+    });
+    cache.flush();
+    cache.sweep();
+    assert_eq!(counts.held(), (0, 0), "a registration was left behind");
+}

@@ -1,0 +1,135 @@
+//! What registrations, windows and transfers cost on the guest's RDMA device, beside each other: `percale perf --rdma`, kept for
+//! the report. Times of a translated processor say nothing; ratios of times do, a little.
+
+use super::list::Row;
+use crate::failure::Outcome;
+use crate::machine;
+use crate::place::Place;
+use crate::table;
+use comfy_table::Table;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Where the last run is kept, under the target directory.
+pub(crate) const FILE: &str = "bench/guest.json";
+
+/// What must be there of each size, as the command names it, and for people.
+const WHAT: [(&str, &str); 8] = [
+    ("in-advance", "transfer into memory registered in advance"),
+    ("each-time", "transfer, registering and deregistering for it"),
+    ("cached", "transfer, looking up in the cache"),
+    ("copied", "transfer into a registered buffer, and a copy"),
+    ("register", "register"),
+    ("deregister", "deregister"),
+    ("bind", "bind a window of type 2"),
+    ("invalidate", "invalidate it"),
+];
+
+/// A line of the command's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Line {
+    what: String,
+    bytes: u64,
+    /// To a transfer into memory that was registered in advance.
+    ratio: f64,
+    monitor: String,
+}
+
+/// A run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Run {
+    date: String,
+    commit: String,
+    /// Kernel, and who executes its instructions.
+    under: String,
+    lines: Vec<Line>,
+}
+
+fn lines(printed: &[String]) -> Vec<Line> {
+    printed.iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn sizes(lines: &[Line]) -> Vec<u64> {
+    let mut sizes: Vec<u64> = lines.iter().map(|line| line.bytes).collect();
+    sizes.dedup();
+    sizes
+}
+
+fn ratio(lines: &[Line], what: &str, bytes: u64) -> Option<f64> {
+    lines.iter().find(|line| line.what == what && line.bytes == bytes).map(|line| line.ratio)
+}
+
+/// Everything was measured, of each size.
+pub(super) fn judge(printed: &[String]) -> Row {
+    let lines = lines(printed);
+    let sizes = sizes(&lines);
+    let missing = sizes.iter().flat_map(|&bytes| WHAT.map(|(what, _)| ratio(&lines, what, bytes)));
+    let missing = missing.filter(|ratio| !ratio.is_some_and(|ratio| ratio.is_finite() && ratio > 0.0)).count();
+    Row::new(lines.len(), missing + usize::from(lines.is_empty()), 0, format!("figures of {} sizes", sizes.len()))
+}
+
+/// Keeps them for the report.
+pub(super) fn save(place: &Place, printed: &[String], under: String) -> Outcome<PathBuf> {
+    place.save(FILE, &Run { date: machine::date(), commit: machine::commit(place), under, lines: lines(printed) })
+}
+
+impl Run {
+    /// As text, and as a table of ratios.
+    pub(crate) fn shown(&self, markdown: impl FnOnce(&[&str], usize) -> Table) -> String {
+        let sizes = sizes(&self.lines);
+        let heads: Vec<String> =
+            std::iter::once("what".to_owned()).chain(sizes.iter().map(|&b| table::size(b))).collect();
+        let mut shown = markdown(&heads.iter().map(String::as_str).collect::<Vec<_>>(), 1);
+        for (what, name) in WHAT {
+            let cells = sizes.iter().map(|&bytes| ratio(&self.lines, what, bytes));
+            let cells = cells.map(|ratio| {
+                ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.0$}", if ratio < 0.1 { 3 } else { 2 }))
+            });
+            shown.add_row(std::iter::once(name.to_owned()).chain(cells));
+        }
+        let monitor = self.lines.first().map_or("", |line| &line.monitor);
+        let Self { date, commit, under, .. } = self;
+        format!("{ABOUT}\n\n{shown}\n\n{under}; the cache's monitor: {monitor}; measured {date} (commit {commit}).")
+    }
+}
+
+const ABOUT: &str = "\
+Emulated: soft-RoCE in a virtual machine (`cargo xtask guest --only figures`). Nothing here says how fast anything is, so there are ratios
+only, to a peer's write of as many bytes into memory that was registered in advance. That write is the processor's own work there (packets,
+copies, checksums), which hardware does by itself: registering looks cheaper beside it than it is. Ratios that differ by a tenth or two
+say nothing. Windows are bound to regions of that size.";
+
+#[cfg(test)]
+mod tests {
+    use super::{Run, WHAT, judge, lines};
+    use crate::guest::list::Verdict;
+    use crate::table;
+
+    fn printed() -> Vec<String> {
+        let line = |bytes: u64| {
+            move |(what, _): (&str, &str)| {
+                format!(r#"{{"what":"{what}","bytes":{bytes},"p50_ns":9.0,"ratio":1.25,"count":3,"monitor":"bpf"}}"#)
+            }
+        };
+        WHAT.map(line(4096)).into_iter().chain(WHAT.map(line(1 << 20))).collect()
+    }
+
+    #[test]
+    fn everything_must_have_been_measured() {
+        let mut printed = printed();
+        let row = judge(&printed);
+        assert_eq!((row.result, row.passed), (Verdict::Passed, 16));
+        printed.pop();
+        assert_eq!(judge(&printed).result, Verdict::Failed, "something is missing of one size");
+        assert_eq!(judge(&[]).result, Verdict::Failed);
+    }
+
+    #[test]
+    fn ratios_alone_are_shown() {
+        let (date, commit, under) = ("2026-01-31".into(), "0123".into(), "Linux 6.1 under TCG".into());
+        let run = Run { date, commit, under, lines: lines(&printed()) };
+        let text = run.shown(|heads, text| table::table(heads.iter().copied(), text));
+        assert!(text.contains("1.25") && text.contains("1 MiB") && text.contains("monitor: bpf"), "{text}");
+        assert!(!text.contains(" ns") && !text.contains("µs"), "{text}");
+    }
+}

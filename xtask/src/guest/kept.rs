@@ -1,0 +1,75 @@
+//! What is made of packages once, and kept under the target directory until the packages change.
+
+use super::fetch::{self, Part};
+use crate::failure::Outcome;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// What `kept` makes.
+pub(super) struct Kind<'a> {
+    pub(super) part: Part,
+    /// What its directories' names begin with.
+    pub(super) prefix: &'a str,
+    /// The file that says of which packages the latest was made.
+    pub(super) known: &'a str,
+    /// Makes it: of these packages, in this directory, which is not there yet.
+    pub(super) make: fn(&[String], &Path) -> Outcome,
+}
+
+/// The directory of the one made earlier, else of a new one. `what`: what else than packages decides what is made.
+/// `anew`: made of what Debian has today.
+pub(super) fn kept(top: &Path, kind: &Kind<'_>, what: &impl Hash, anew: bool) -> Outcome<PathBuf> {
+    let known = top.join(kind.known);
+    let made = |versions: &[String]| top.join(format!("{}{:016x}", kind.prefix, digest(versions, what)));
+    if let (false, Ok(text)) = (anew, fs::read_to_string(&known)) {
+        let versions: Vec<String> = text.lines().map(str::to_owned).collect();
+        if made(&versions).exists() {
+            return Ok(made(&versions));
+        }
+    }
+    let versions = fetch::versions(kind.part)?;
+    let directory = made(&versions);
+    if !directory.exists() {
+        let fresh = top.join("fresh");
+        if fresh.exists() {
+            fs::remove_dir_all(&fresh)?;
+        }
+        (kind.make)(&versions, &fresh)?;
+        remove(top, kind.prefix)?;
+        fs::rename(&fresh, &directory)?;
+    }
+    fs::write(&known, versions.join("\n") + "\n")?;
+    Ok(directory)
+}
+
+/// Names a directory: it changes with the packages' versions and with what is taken of them.
+fn digest(versions: &[String], what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    versions.hash(&mut hasher);
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Those of other versions are of no more use, and large.
+fn remove(top: &Path, prefix: &str) -> Outcome {
+    for entry in fs::read_dir(top)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Fetches packages and unpacks them below `root` in a directory, which comes into being; gives that root.
+pub(super) fn unpacked(versions: &[String], directory: &Path) -> Outcome<PathBuf> {
+    let (packages, root) = (directory.join("packages"), directory.join("root"));
+    fs::create_dir_all(&packages)?;
+    eprintln!("  fetching {} packages", versions.len());
+    fetch::download(versions, &packages)?;
+    eprintln!("  unpacking them");
+    fetch::unpack(versions, &packages, &root)?;
+    fs::remove_dir_all(&packages)?;
+    Ok(root)
+}
