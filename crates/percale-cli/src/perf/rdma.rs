@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{Cell, CellAlignment, Table};
 use percale::transport::verbs::{
-    Adapter, Binding, CompletionChannel, CompletionQueue, MemoryRegion, PairSize, QueuePair, Reach, Rights,
+    Adapter, Backing, Binding, CompletionChannel, CompletionQueue, MemoryRegion, PairSize, QueuePair, Reach, Rights,
     VerbsRegistrar, Window, WindowKind,
 };
 use pindown::{Access, Cache, Lane, Range, Registrar};
@@ -206,8 +206,9 @@ impl Bench {
                 }
                 What::Bind | What::Invalidate => {
                     let (region, len) = (&site.buffer, site.bytes.len());
-                    let binding = Binding { region, offset: 0, len, rights: Rights::REMOTE_WRITE };
-                    site.window.bind(&self.pair, 1, binding)?;
+                    let memory = Backing::Region(Arc::clone(region), 0, len);
+                    let binding = Binding { memory, rights: Rights::REMOTE_WRITE };
+                    site.window.bind(&self.pair, 1, &binding)?;
                     self.done()?;
                     time(What::Bind, begun);
                     let begun = Instant::now();
