@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
+use super::record::GRANTS;
 use crate::memory::region::{Grantee, Registered, Revocation};
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::verbs::ProtectionDomain;
@@ -68,7 +69,12 @@ fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_the
     assert!(!grantee.has_gone() && grantee.take_gone().is_empty());
     grantee.forgotten(5).expect("it was told");
     assert!(grantee.forgotten(5).is_err() && grantee.forgotten(1000).is_err());
-    assert_eq!(number(grantee.grant(&region(&mut memory))), 5);
+    // Its place is used again, under another number: who takes the old one back, late, takes nothing.
+    let anew = region(&mut memory);
+    let again = number(grantee.grant(&anew));
+    assert_eq!((again as usize % GRANTS, again == 5), (5, false));
+    Grantee::revoke(&*grantee, 5);
+    assert_eq!(number(grantee.grant(&anew)), again);
     grantee.end();
 }
 
