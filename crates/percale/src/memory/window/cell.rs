@@ -1,6 +1,7 @@
 //! A window's state.
 //!
-//! Its lock is held for a moment only: whoever waits for a revocation looks at it again and again. Whoever finds the window by its key
+//! Its lock is held for a moment only: whoever waits for a revocation looks at it again and again. (Where a device of verbs takes a window
+//! back, the moment is that of a request to the device: five seconds at worst, for each peer, if the device is broken.) Whoever finds the window by its key
 //! takes it too. Locks: the domain's table, then a row of it, then a window's state, then a region's grants; never the other way round.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

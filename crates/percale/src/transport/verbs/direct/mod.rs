@@ -25,8 +25,8 @@
 //! accesses are rare.
 //!
 //! **The device gives keys again.** A late access must not find its key alive as another region's. So the target grants nothing under a key
-//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window that holds before
-//! it is bound: its next key is known.
+//! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window of type 2 that
+//! holds before it is bound: its next key is known. Elsewhere the driver chooses, and the key is looked at a moment after it lives.
 //!
 //! # Trust
 //! What either side says is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing
