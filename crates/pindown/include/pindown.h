@@ -224,12 +224,15 @@ struct pindown_use {
 
 /* A bit of pindown_use.ticket: the registration was made for this use alone, and is undone when it ends. */
 #define PINDOWN_USE_SINGLE (UINT64_C(1) << 33)
+/* Another: the use is held (pindown_hold). */
+#define PINDOWN_USE_HELD (UINT64_C(1) << 34)
 
 /*
  * A registration of `length` bytes from `address` with at least the rights `access` (enum pindown_access, or 0): one that
  * the cache has, if it is of the memory that is there now (RCACHE-001, RCACHE-003, RCACHE-021, MON-013), else a new one, which
  * is kept if it can be watched and fits (RCACHE-004). Fills in `use`. The pages stay pinned until pindown_end, whatever the
- * process does to its address space meanwhile (MON-050).
+ * process does to its address space meanwhile (MON-050); until then nothing is unpinned that leaves the cache, unless the use is
+ * held (pindown_hold).
  *
  * By one thread at a time for a lane. Any number of uses may be under way.
  *
@@ -237,6 +240,16 @@ struct pindown_use {
  * others    what the pin callback returned; nothing remains pinned
  */
 int pindown_get(struct pindown_lane *lane, const void *address, size_t length, uint32_t access, struct pindown_use *use);
+
+/*
+ * The operation may last, because it waits for a peer or a device: call this when it has been posted. What has left the cache
+ * is unpinned when the uses that began earlier have ended, whatever they use; a use that is held keeps its own registration
+ * pinned and holds up no other (RCACHE-010, RCACHE-023). A use that is held already, or that is single, stays as it is. For the
+ * lane that gave the use, by one thread at a time for a lane; copies made of the structure before are void.
+ *
+ * -EINVAL   the use has ended, or belongs to another lane
+ */
+int pindown_hold(struct pindown_lane *lane, struct pindown_use *use);
 
 /*
  * The operation has completed. For the lane that gave the use, by one thread at a time for a lane. The structure may have
@@ -440,6 +453,7 @@ struct pindown_functions {
 	int (*changed_everything)(struct pindown_cache *cache);
 	int (*alloc)(size_t length, void **memory);
 	int (*free)(void *memory);
+	int (*hold)(struct pindown_lane *lane, struct pindown_use *use);
 };
 
 #ifdef __cplusplus

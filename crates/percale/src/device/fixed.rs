@@ -162,6 +162,8 @@ impl FixedLane {
         let Ok(range) = Range::new(at.expose_provenance() as u64, len) else { return Ok(0) };
         let moved = match self.lane.get(range, RIGHTS) {
             Ok(used) => {
+                // Who waits for another end may do so for long.
+                let used = if way.waits() { self.lane.hold(used) } else { used };
                 let slot = Some(used.local_key() as u32);
                 // SAFETY: the caller's promise; the cache gives a registration of the memory that is at these addresses, and
                 // it stays pinned until the use ends.

@@ -42,6 +42,13 @@ pub enum Way {
     FromSocket,
 }
 
+impl Way {
+    /// Whether another end is waited for.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Self::ToSocket | Self::FromSocket)
+    }
+}
+
 fn has_no_zero_copy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }

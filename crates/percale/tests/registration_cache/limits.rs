@@ -121,6 +121,7 @@ fn rcache_010_what_a_transfer_uses_is_not_evicted() {
             for memory in memories.iter().cycle().take(60) {
                 world.save(memory.bytes());
                 assert!(world.pinned() >= 7, "the receive's pages went");
+                assert!(world.pinned() <= 9 && world.registered() <= 2, "it holds up the others' going");
             }
             assert!(!receiver.is_finished());
             // From elsewhere, lest the limits count it.
@@ -144,4 +145,24 @@ fn rcache_023_at_the_devices_limit_idle_registrations_go() {
     }
     assert_eq!(world.buffers.ordinary_transfers(), 0, "each was registered in the end");
     assert!(world.stats().evictions >= 30, "{:?}", world.stats());
+}
+
+#[test]
+fn rcache_023_at_the_devices_limit_idle_registrations_go_beside_a_receive_that_waits() {
+    let Some(world) = World::open(CacheSettings::default(), 4) else { return };
+    let (near, far) = UnixStream::pair().expect("a pair");
+    let mut into = Memory::new(2);
+    let lane = world.buffers.lane();
+    thread::scope(|scope| {
+        let (into, far) = (&mut into, &far);
+        let receiver = scope.spawn(move || lane.receive(into.bytes_mut(), far).expect("received"));
+        until("the receive is registered", || world.made() == 1);
+        let memories = memories(20, 3);
+        for memory in memories.iter().chain(&memories) {
+            world.save(memory.bytes());
+        }
+        assert_eq!(world.buffers.ordinary_transfers(), 0, "each was registered in the end");
+        rustix::io::write(&near, &filled(5, 77)).expect("room");
+        assert_eq!(receiver.join().expect("no panic"), 5);
+    });
 }

@@ -12,7 +12,7 @@ use std::io;
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::Pinned;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// What an address of a page leaves free.
 const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
@@ -95,6 +95,12 @@ struct Inode {
     /// Plus one.
     slot: AtomicU64,
 }
+
+/// The uses that an entry is [held](Entries::hold) by.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C)]
+struct Holds(AtomicU32);
 
 /// How an entry serves a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +188,9 @@ impl Entry {
 pub(crate) struct Entries {
     entries: Box<[Entry]>,
     inodes: Box<[Inode]>,
+    holds: Box<[Holds]>,
+    /// An entry that was taken out has lost its last hold since somebody asked.
+    released: AtomicBool,
 }
 
 impl Entries {
@@ -192,20 +201,26 @@ impl Entries {
     /// No memory.
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         #[cfg(not(loom))]
-        let (entries, inodes) = {
+        let (entries, inodes, holds) = {
             use zerocopy::FromZeros;
             let count = count as usize + 1;
-            (<[Entry]>::new_box_zeroed_with_elems(count), <[Inode]>::new_box_zeroed_with_elems(count))
+            let (entries, inodes) =
+                (<[Entry]>::new_box_zeroed_with_elems(count), <[Inode]>::new_box_zeroed_with_elems(count));
+            (entries, inodes, <[Holds]>::new_box_zeroed_with_elems(count))
         };
         #[cfg(loom)]
-        let (entries, inodes) = {
+        let (entries, inodes, holds) = {
             let zero = || AtomicU64::new(0);
             let entry = |_| Entry { start: zero(), end: zero(), local_key: zero(), remote_key: zero() };
             let inode = |_| Inode { count: zero(), slot: zero() };
-            (Ok::<_, ()>((0..=count).map(entry).collect()), Ok::<_, ()>((0..=count).map(inode).collect()))
+            let holds = (0..=count).map(|_| Holds(AtomicU32::new(0)));
+            let (entries, inodes) = ((0..=count).map(entry).collect(), (0..=count).map(inode).collect());
+            (Ok::<_, ()>(entries), Ok::<_, ()>(inodes), Ok::<_, ()>(holds.collect()))
         };
-        match (entries, inodes) {
-            (Ok(entries), Ok(inodes)) => Ok(Self { entries, inodes }),
+        match (entries, inodes, holds) {
+            (Ok(entries), Ok(inodes), Ok(holds)) => {
+                Ok(Self { entries, inodes, holds, released: AtomicBool::new(false) })
+            }
             _ => Err(io::ErrorKind::OutOfMemory.into()),
         }
     }
@@ -248,6 +263,40 @@ impl Entries {
         let inode = self.inodes.get(number as usize + 1)?;
         let slot = inode.slot.load(Ordering::Relaxed).checked_sub(1)?;
         Some(WatchedInode { slot: slot as u32, count: inode.count.load(Ordering::Relaxed) })
+    }
+
+    /// Bytes of the registration that entry `number` stands, or stood last, for.
+    pub(crate) fn len_of(&self, number: u32) -> u64 {
+        self.get(number).map_or(0, |entry| entry.range().len())
+    }
+
+    /// Somebody who has announced himself goes on using entry `number`, and will not be announced all that time.
+    pub(crate) fn hold(&self, number: u32) {
+        if let Some(Holds(holds)) = self.holds.get(number as usize + 1) {
+            holds.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// He does so no more.
+    pub(crate) fn release(&self, number: u32) {
+        let Some(Holds(holds)) = self.holds.get(number as usize + 1) else { return };
+        if holds.fetch_sub(1, Ordering::Release) == 1 {
+            // Whoever takes the entry out kills it, fences, and looks at its holds then: he sees none, or it is seen killed here.
+            fence(Ordering::SeqCst);
+            if !self.get(number).is_some_and(Entry::is_live) {
+                self.released.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether somebody does. Final, if not, once the entry was taken out and everybody announced before has gone.
+    pub(crate) fn is_held(&self, number: u32) -> bool {
+        self.holds.get(number as usize + 1).is_some_and(|Holds(holds)| holds.load(Ordering::Acquire) != 0)
+    }
+
+    /// Whether an entry that was taken out may have lost its last hold since the last call.
+    pub(crate) fn were_released(&self) -> bool {
+        self.released.load(Ordering::Relaxed) && self.released.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn len(&self) -> usize {

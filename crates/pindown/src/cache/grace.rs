@@ -7,6 +7,10 @@
 //! of the first have. A use that began with an old parity, however late, then either counted itself before the fence and
 //! is waited for, or looks up after it and finds nothing. No store is shared between lanes, nothing is ordered but that.
 //!
+//! So a use that lasts would hold up whatever was taken out since. It is *held* instead: counted by its entry
+//! ([`super::entry::Entries::hold`]) while it still counts in its lane, and in its lane no more. When a batch has been
+//! waited for, its entries' counts are final: nobody finds them, so they only go down.
+//!
 //! Waiting is a state that [`Grace::pass`] looks at; nobody ever blocks for it.
 
 use std::sync::Arc;
@@ -40,6 +44,8 @@ impl Parity {
 pub(crate) struct Counts {
     begun: [AtomicU64; 2],
     ended: [AtomicU64; 2],
+    /// Uses that their entries count: not waited for here.
+    held: AtomicU64,
 }
 
 impl Counts {
@@ -58,6 +64,17 @@ impl Counts {
         ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
+    /// It goes on, and its entry counts it by now.
+    pub(crate) fn hold(&self, parity: Parity) {
+        self.held.store(self.held.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.end(parity);
+    }
+
+    /// One that goes on ends.
+    pub(crate) fn release(&self) {
+        self.held.store(self.held.load(Ordering::Relaxed) - 1, Ordering::Release);
+    }
+
     /// Uses ever begun.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.iter().map(|begun| begun.load(Ordering::Relaxed)).sum()
@@ -68,9 +85,9 @@ impl Counts {
         self.begun[parity.index()].load(Ordering::Relaxed) == ended
     }
 
-    /// Whether every use has ended.
+    /// Whether every use has ended, held ones too.
     pub(crate) fn idle(&self) -> bool {
-        self.quiet(Parity(false)) && self.quiet(Parity(true))
+        self.quiet(Parity(false)) && self.quiet(Parity(true)) && self.held.load(Ordering::Acquire) == 0
     }
 }
 
@@ -108,8 +125,8 @@ impl Grace {
         counts
     }
 
-    /// A lane less, if nothing of it is under way; else it stays, and holds up whatever is taken out, for ever.
-    /// What it began is added to `begun`.
+    /// A lane less, if nothing of it is under way; else it stays, and holds up whatever is taken out, for ever, or what its
+    /// held uses have. What it began is added to `begun`.
     pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();

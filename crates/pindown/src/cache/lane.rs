@@ -15,7 +15,7 @@ use crate::registrar::{Pinned, Registrar};
 /// One user of a cache: a thread, or an endpoint that one thread at a time drives. It may move to another thread.
 ///
 /// A lane that is dropped while uses are under way holds up the unpinning of whatever leaves the cache, for ever: end
-/// every [`Use`].
+/// every [`Use`]. Uses that last are to be [held](Self::hold).
 pub struct Lane<R: Registrar> {
     shared: Arc<Shared<R>>,
     counts: Arc<Counts>,
@@ -34,7 +34,18 @@ pub(crate) struct Begun {
 
 /// Bits of a use's ticket.
 #[cfg(not(loom))]
-pub(crate) const TICKET_BITS: u32 = 34;
+pub(crate) const TICKET_BITS: u32 = 35;
+
+/// What keeps a use's pages pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Its lane, which counts it under this parity.
+    Lane(Parity),
+    /// Its entry.
+    Entry,
+    /// Itself: the registration was made for it alone.
+    Alone,
+}
 
 /// A registration while an operation uses it. The pages stay pinned until [`Lane::end`], whatever the process does to its
 /// address space meanwhile.
@@ -42,8 +53,7 @@ pub(crate) const TICKET_BITS: u32 = 34;
 #[derive(Debug)]
 pub struct Use {
     entry: u32,
-    parity: Parity,
-    single: bool,
+    by: By,
     local_key: u64,
     remote_key: u64,
 }
@@ -52,7 +62,7 @@ impl Use {
     #[inline(always)]
     fn of(number: u32, entry: &Entry, parity: Parity) -> Self {
         let (local_key, remote_key) = entry.keys();
-        Self { entry: number, parity, single: false, local_key, remote_key }
+        Self { entry: number, by: By::Lane(parity), local_key, remote_key }
     }
 
     /// What work requests of this process name the memory by.
@@ -72,22 +82,37 @@ impl Use {
     /// Whether the registration was made for this use alone.
     #[must_use]
     pub fn is_single(&self) -> bool {
-        self.single
+        self.by == By::Alone
+    }
+
+    /// Whether it is [held](Lane::hold).
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.by == By::Entry
     }
 
     /// What ends the use, as a number of [`TICKET_BITS`] bits, for the C interface.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn into_ticket(self) -> u64 {
-        u64::from(self.entry) | (self.parity.index() as u64) << 32 | u64::from(self.single) << 33
+        let by = match self.by {
+            By::Lane(parity) => parity.index() as u64,
+            By::Alone => 2,
+            By::Entry => 4,
+        };
+        u64::from(self.entry) | by << 32
     }
 
     /// The use that such a number ends; its keys are not known any more.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn from_ticket(ticket: u64) -> Self {
-        let (parity, single) = (Parity::of(ticket >> 32), ticket >> 33 & 1 != 0);
-        Self { entry: ticket as u32, parity, single, local_key: 0, remote_key: 0 }
+        let by = match ticket >> 32 & 6 {
+            0 => By::Lane(Parity::of(ticket >> 32)),
+            2 => By::Alone,
+            _ => By::Entry,
+        };
+        Self { entry: ticket as u32, by, local_key: 0, remote_key: 0 }
     }
 }
 
@@ -99,7 +124,8 @@ impl<R: Registrar> Lane<R> {
 
     /// A registration of these bytes with at least these rights: one that the cache has, or a new one of their pages.
     ///
-    /// End it by [`Self::end`] when the operation that uses it has completed.
+    /// End it by [`Self::end`] when the operation that uses it has completed, and [hold](Self::hold) it if that may take long:
+    /// until it ends, nothing is unpinned that left the cache since it began.
     ///
     /// # Errors
     /// [`LookupError::Registrar`] with what the registrar said; nothing remains pinned then.
@@ -137,9 +163,19 @@ impl<R: Registrar> Lane<R> {
                 None => unreachable!("entry {number} was just filled"),
             },
             Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
-                Ok(Use { entry, parity: Parity::of(0), single: true, local_key, remote_key })
+                Ok(Use { entry, by: By::Alone, local_key, remote_key })
             }
         }
+    }
+
+    /// The same use, for an operation that may last: one that waits for a peer, or for a device. What has left the cache is
+    /// unpinned when the uses that began earlier have ended, whatever they use; a held use holds up nothing but its own registration
+    /// (RCACHE-010, RCACHE-023). Costs a write to memory that those share who hold the same registration.
+    pub fn hold(&self, used: Use) -> Use {
+        let By::Lane(parity) = used.by else { return used };
+        self.shared.entries.hold(used.entry);
+        self.counts.hold(parity);
+        Use { by: By::Entry, ..used }
     }
 
     /// Whether no use of a kept registration is under way. Registrations for one use are not counted here.
@@ -157,10 +193,13 @@ impl<R: Registrar> Lane<R> {
     /// The operation has completed. A use belongs to the lane that gave it.
     #[inline]
     pub fn end(&self, used: Use) {
-        if used.single {
-            self.shared.end_single(used.entry);
-        } else {
-            self.counts.end(used.parity);
+        match used.by {
+            By::Lane(parity) => self.counts.end(parity),
+            By::Entry => {
+                self.shared.entries.release(used.entry);
+                self.counts.release();
+            }
+            By::Alone => self.shared.end_single(used.entry),
         }
     }
 }

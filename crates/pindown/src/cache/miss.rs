@@ -32,9 +32,12 @@ impl<R: Registrar> Shared<R> {
             let kept = table.can_keep(pages);
             let merging = self.merging && settled && kept.is_ok();
             let wide = if merging { table.widened(pages, access, &self.entries) } else { pages };
-            if kept.is_ok() {
-                table.make_room(wide.len(), &self.entries);
-            }
+            let (kept, wide) = match kept {
+                Ok(()) if table.make_room(wide.len(), &self.entries) => (kept, wide),
+                Ok(()) if table.fits(pages.len()) => (kept, pages),
+                Ok(()) => (Err(Refusal::InUse), pages),
+                Err(_) => (kept, pages),
+            };
             let tight = table.is_tight(wide.len());
             table.sweep(&self.epoch, &self.entries, tight, &mut out);
             // What is told from here on spoils the registration; what was begun before and is not told yet shows as busy.
@@ -162,6 +165,7 @@ impl<R: Registrar> Shared<R> {
 
     /// Pins, dropping idle registrations and trying again where a limit stands against it (RCACHE-023).
     pub(super) fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
+        let mut patience = PATIENCE;
         loop {
             let error = match self.registrar.pin(pages, access) {
                 Ok(pinned) => return Ok(pinned),
@@ -169,7 +173,7 @@ impl<R: Registrar> Shared<R> {
                 Err(error) => return Err(error),
             };
             let mut out = Vec::new();
-            {
+            let waiting = {
                 let mut table = self.table();
                 // First what is out of the cache and not unpinned yet.
                 table.sweep(&self.epoch, &self.entries, true, &mut out);
@@ -180,9 +184,15 @@ impl<R: Registrar> Shared<R> {
                     }
                     table.sweep(&self.epoch, &self.entries, true, &mut out);
                 }
-            }
+                table.waiting().0 > 0
+            };
             if out.is_empty() {
-                return Err(error);
+                // What other threads are in the middle of ends soon, if it is short: who holds a use is not waited for.
+                if !waiting || patience == 0 {
+                    return Err(error);
+                }
+                patience -= 1;
+                std::thread::yield_now();
             }
             self.let_go(out);
         }
@@ -191,6 +201,9 @@ impl<R: Registrar> Shared<R> {
 
 /// Looks at a monitor that is telling something, before a registration is made for one use.
 const SETTLING: u32 = 400;
+
+/// Looks at uses that stand in the way at a limit, before the limit is the caller's.
+const PATIENCE: u32 = 100;
 
 /// Whether the registrar ran into a limit that idle registrations may stand in the way of.
 fn is_a_limit(error: &io::Error) -> bool {

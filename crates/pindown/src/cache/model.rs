@@ -77,6 +77,64 @@ impl World {
     }
 }
 
+/// A use that is held while its registration leaves the cache: not unpinned before it ends, and unpinned after.
+#[test]
+fn loom_a_held_use_against_the_unpinning_of_what_was_taken_out() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        let used = lane.get(page(), Access::empty()).expect("registered");
+        let pin = used.local_key() as usize;
+        let sweeper = loom::thread::spawn({
+            let (world, cache) = (Arc::clone(&world), cache.clone());
+            move || {
+                world.change(&notifier);
+                cache.sweep();
+                cache.sweep();
+            }
+        });
+        let held = lane.hold(used);
+        assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+        loom::thread::yield_now();
+        assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+        lane.end(held);
+        sweeper.join().expect("no panic");
+        cache.sweep();
+        assert!(world.unpinned[pin].load(Ordering::SeqCst), "nobody uses it, and it is not let go");
+    });
+}
+
+/// The same of a registration that two threads hold, one of which ends while it is taken out.
+#[test]
+fn loom_two_holders_and_a_sweep() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, cache, notifier) = world();
+        let lane = cache.lane();
+        let held = lane.hold(lane.get(page(), Access::empty()).expect("registered"));
+        let pin = held.local_key() as usize;
+        let other = loom::thread::spawn({
+            let (world, lane) = (Arc::clone(&world), cache.lane());
+            let held = lane.hold(lane.get(page(), Access::empty()).expect("registered"));
+            assert_eq!(held.local_key() as usize, pin);
+            move || {
+                assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+                lane.end(held);
+            }
+        });
+        world.change(&notifier);
+        cache.sweep();
+        assert!(!world.unpinned[pin].load(Ordering::SeqCst), "unpinned while held");
+        lane.end(held);
+        other.join().expect("no panic");
+        cache.sweep();
+        assert!(world.unpinned[pin].load(Ordering::SeqCst), "nobody uses it, and it is not let go");
+    });
+}
+
 #[test]
 fn loom_a_hit_against_a_change() {
     loom::model(|| {

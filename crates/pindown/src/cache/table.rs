@@ -61,6 +61,9 @@ pub(super) struct Table<P> {
     singles: Slab<P>,
     tree: Tree,
     pub(super) grace: Grace,
+    /// Retired, waited for, and still held by uses that last.
+    held: Vec<u32>,
+    held_bytes: u64,
     /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
     ages: BinaryHeap<Reverse<(u64, u32)>>,
     pending: Vec<Pending>,
@@ -81,6 +84,8 @@ impl<P> Table<P> {
             singles: Slab::new(),
             tree: Tree::new(),
             grace: Grace::new(),
+            held: Vec::new(),
+            held_bytes: 0,
             ages: BinaryHeap::new(),
             pending: Vec::new(),
             next_ticket: 0,
@@ -181,7 +186,8 @@ impl<P> Table<P> {
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
         if self.limits.count == 0 {
             Err(Refusal::NotCaching)
-        } else if range.len() > self.limits.bytes {
+        } else if range.len() > self.limits.bytes || range.end() == u64::MAX {
+            // The last page of the address space ends where no entry can say; nobody maps anything there.
             Err(Refusal::TooLarge)
         } else {
             Ok(())
@@ -247,22 +253,41 @@ impl<P> Table<P> {
         while let Some(number) = self.dead.pop() {
             self.take_out(number, entries);
         }
+        if entries.were_released() {
+            self.free_released(entries, out);
+        }
         // A fence of all threads is paid for a batch, not for each.
-        let (count, bytes) = (self.stats.retired, self.stats.retired_bytes);
+        let (count, bytes) = self.waiting();
         if !urgent && count < BATCH && bytes < BATCH_BYTES.min(self.limits.bytes / 8) {
             return;
         }
-        let Self { grace, slots, free, stats, .. } = self;
+        let Self { grace, slots, free, stats, held, held_bytes, .. } = self;
         grace.pass(epoch, |number| {
-            let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
-            if let Slot::Retired(pin) = slot {
-                let inode = entries.inode(number).map(|inode| inode.slot);
-                out.push(Out { pin, inode });
-                free.push(number);
-                stats.retired -= 1;
-                stats.retired_bytes -= entries.get(number).map_or(0, |entry| entry.range().len());
+            if entries.is_held(number) {
+                held.push(number);
+                *held_bytes += entries.len_of(number);
+            } else {
+                set_free(number, slots, free, stats, entries, out);
             }
         });
+    }
+
+    /// Those that are held no more.
+    fn free_released(&mut self, entries: &Entries, out: &mut Vec<Out<P>>) {
+        let Self { slots, free, stats, held, held_bytes, .. } = self;
+        held.retain(|number| {
+            let still = entries.is_held(*number);
+            if !still {
+                *held_bytes -= entries.len_of(*number);
+                set_free(*number, slots, free, stats, entries, out);
+            }
+            still
+        });
+    }
+
+    /// Registrations, and their bytes, that wait for short uses to end.
+    pub(super) fn waiting(&self) -> (u64, u64) {
+        (self.stats.retired - self.held.len() as u64, self.stats.retired_bytes - self.held_bytes)
     }
 
     /// A killed entry leaves the tree and waits.
@@ -272,7 +297,7 @@ impl<P> Table<P> {
         if let Slot::Kept(pin) = slot {
             self.slots[number as usize] = Slot::Retired(pin);
         }
-        let len = entries.get(number).map_or(0, |entry| entry.range().len());
+        let len = entries.len_of(number);
         self.stats.entries -= 1;
         self.stats.bytes -= len;
         self.stats.retired += 1;
@@ -288,28 +313,44 @@ impl<P> Table<P> {
             || held.saturating_add(bytes) > self.limits.bytes
     }
 
-    /// Drops those used least lately until one more of so many bytes fits: some more than needed, so that the next
-    /// misses find room.
-    pub(super) fn make_room(&mut self, bytes: u64, entries: &Entries) {
-        if !self.is_tight(bytes) {
-            return;
+    /// Drops those used least lately until one more of so many bytes fits beside those and what is held: some more than
+    /// needed, so that the next misses find room. Whether it fits then.
+    pub(super) fn make_room(&mut self, bytes: u64, entries: &Entries) -> bool {
+        if self.is_tight(bytes) {
+            let (spare, spare_bytes) = (u64::from(self.limits.count) / 16, self.limits.bytes / 16);
+            while !self.has_room(1 + spare, bytes.saturating_add(spare_bytes)) && self.drop_oldest(entries) {}
         }
-        let (count, limit) = (u64::from(self.limits.count), self.limits.bytes);
-        let (spare, spare_bytes) = (count / 16, limit / 16);
-        while self.stats.entries + 1 + spare > count
-            || self.stats.bytes.saturating_add(bytes).saturating_add(spare_bytes) > limit
-        {
-            if !self.drop_oldest(entries) {
-                break;
-            }
-        }
+        self.fits(bytes)
     }
 
-    /// Drops the entry used least lately. Whether there was one.
+    /// Whether one more of so many bytes fits beside what is kept or held.
+    pub(super) fn fits(&self, bytes: u64) -> bool {
+        self.has_room(1, bytes)
+    }
+
+    fn has_room(&self, count: u64, bytes: u64) -> bool {
+        let entries = self.stats.entries + self.held.len() as u64;
+        entries + count <= u64::from(self.limits.count)
+            && self.stats.bytes.saturating_add(self.held_bytes).saturating_add(bytes) <= self.limits.bytes
+    }
+
+    /// Drops the entry used least lately of those that nobody holds. Whether there was one.
     pub(super) fn drop_oldest(&mut self, entries: &Entries) -> bool {
+        let mut held = Vec::new();
+        let dropped = self.drop_oldest_but(&mut held, entries);
+        self.ages.extend(held);
+        dropped
+    }
+
+    /// The same; those that are held are put aside, as used now.
+    fn drop_oldest_but(&mut self, held: &mut Vec<Reverse<(u64, u32)>>, entries: &Entries) -> bool {
         while let Some(Reverse((age, number))) = self.ages.pop() {
             let Some(entry) = entries.get(number) else { continue };
             if !entry.is_live() || !matches!(self.slots[number as usize], Slot::Kept(_)) {
+                continue;
+            }
+            if entries.is_held(number) {
+                held.push(Reverse((self.time(), number)));
                 continue;
             }
             // Used since: it is younger than it was thought.
@@ -348,6 +389,24 @@ impl<P> Table<P> {
         });
         let singles = self.singles.into_iter().map(|(_, pin)| Out { pin, inode: None });
         kept.chain(singles).chain(self.handles.into_pins())
+    }
+}
+
+/// An entry can be filled again, and what it stood for is to be unpinned.
+fn set_free<P>(
+    number: u32,
+    slots: &mut [Slot<P>],
+    free: &mut Vec<u32>,
+    stats: &mut Stats,
+    entries: &Entries,
+    out: &mut Vec<Out<P>>,
+) {
+    let slot = std::mem::replace(&mut slots[number as usize], Slot::Free);
+    if let Slot::Retired(pin) = slot {
+        out.push(Out { pin, inode: entries.inode(number).map(|inode| inode.slot) });
+        free.push(number);
+        stats.retired -= 1;
+        stats.retired_bytes -= entries.len_of(number);
     }
 }
 

@@ -46,7 +46,7 @@ const OF_USE: u64 = (1 << TICKET_BITS) - 1;
 /// Lanes opened so far.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// A name that no other lane has had of the last 2^29.
+/// A name that no other lane has had of the last 2^28.
 fn name() -> u64 {
     (OPENED.fetch_add(1, Ordering::Relaxed) << 1 | 1) << TICKET_BITS
 }
@@ -152,6 +152,24 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
         return not_ended(Some(used.ticket));
     }
     lane.lane.end(Use::from_ticket(mem::take(&mut used.ticket) & OF_USE));
+    0
+}
+
+/// The operation lasts: its use holds up nothing but its own registration.
+#[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
+    // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
+    let lane = unsafe { lane.as_ref() };
+    // SAFETY: the caller's promise: null, or a use that nobody else touches now.
+    let used = unsafe { used.as_mut() };
+    let (Some(lane), Some(used)) = (lane, used) else {
+        return not_ended(None);
+    };
+    if used.ticket & !OF_USE != lane.name {
+        return not_ended(Some(used.ticket));
+    }
+    let held = lane.lane.hold(Use::from_ticket(used.ticket & OF_USE));
+    used.ticket = lane.name | held.into_ticket();
     0
 }
 

@@ -7,7 +7,7 @@ use super::handles::{
     OwnRegistration, pindown_check, pindown_deregister, pindown_interrupt, pindown_reason_text, pindown_register,
     pindown_wait,
 };
-use super::lane::{OpenLane, UseOfLane, pindown_end, pindown_get, pindown_lane_close, pindown_lane_open};
+use super::lane::{OpenLane, UseOfLane, pindown_end, pindown_get, pindown_hold, pindown_lane_close, pindown_lane_open};
 use super::open::{
     Attr, pindown_changed, pindown_changed_everything, pindown_close, pindown_flush, pindown_monitor,
     pindown_monitor_why, pindown_open, pindown_sweep,
@@ -60,4 +60,5 @@ table! {
     changed_everything = pindown_changed_everything: OfCache,
     alloc = pindown_alloc: unsafe extern "C" fn(usize, *mut *mut c_void) -> c_int,
     free = pindown_free: extern "C" fn(*mut c_void) -> c_int,
+    hold = pindown_hold: unsafe extern "C" fn(*const OpenLane, *mut UseOfLane) -> c_int,
 }

@@ -45,14 +45,15 @@ fn structures() -> [Structure; 6] {
             "pindown_functions", Functions:
             size, version, open, close, monitor, monitor_why, last_error, lane_open, lane_close, get, end, sweep, flush,
             read_stats, reason_text, register_memory, deregister, check, wait, interrupt, changed, changed_everything,
-            alloc, free,
+            alloc, free, hold,
         ),
     ]
 }
 
 fn constants() -> Vec<(&'static str, u64)> {
-    let single = 1 << (TICKET_BITS - 1);
+    let (single, held) = (1 << (TICKET_BITS - 2), 1 << (TICKET_BITS - 1));
     assert!(Use::from_ticket(single).is_single() && !Use::from_ticket(single - 1).is_single());
+    assert!(Use::from_ticket(held).is_held() && ![single, single - 1].map(Use::from_ticket).iter().any(Use::is_held));
     let access = |name| u64::from(Access::from_name(name).expect("a right").bits());
     let of = |refusal| u64::from(reason(refusal));
     vec![
@@ -64,6 +65,7 @@ fn constants() -> Vec<(&'static str, u64)> {
         ("PINDOWN_REFUSE_GUARDS", REFUSE_GUARDS.into()),
         ("PINDOWN_MERGE", MERGE.into()),
         ("PINDOWN_USE_SINGLE", single),
+        ("PINDOWN_USE_HELD", held),
         ("PINDOWN_LOCAL_WRITE", access("LOCAL_WRITE")),
         ("PINDOWN_REMOTE_READ", access("REMOTE_READ")),
         ("PINDOWN_REMOTE_WRITE", access("REMOTE_WRITE")),

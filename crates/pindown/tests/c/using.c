@@ -45,6 +45,9 @@ void uses(void)
 	CHECK(stats_of(cache).retired == 2);
 	CHECK(pindown_end(lane, &use) == 0);
 	REFUSED(pindown_end(lane, &use), EINVAL, "ended before");
+	REFUSED(pindown_hold(lane, &use), EINVAL, "ended before");
+	REFUSED(pindown_hold(lane, NULL), EINVAL, "is NULL");
+	REFUSED(pindown_hold(other, &again), EINVAL, "another lane");
 	CHECK(pindown_end(lane, &again) == 0);
 	CHECK(pindown_end(lane, &inner) == 0);
 	CHECK(pindown_sweep(cache) == 0);
@@ -64,6 +67,21 @@ void uses(void)
 	CHECK(stats_of(cache).misses == 3);
 	CHECK(stats_of(cache).failures == 3);
 	CHECK(stats_of(cache).entries == 1 && stats_of(cache).bytes == page());
+
+	/* RCACHE-010, RCACHE-023: what is held keeps itself pinned, and nothing else. */
+	CHECK(pindown_get(lane, place, 1, 0, &use) == 0);
+	CHECK(pindown_hold(lane, &use) == 0);
+	CHECK(pindown_hold(lane, &use) == 0);
+	CHECK(use.ticket & PINDOWN_USE_HELD && !(use.ticket & PINDOWN_USE_SINGLE));
+	CHECK(!(use_once(lane, place + 10 * page(), 1, 0).ticket & PINDOWN_USE_HELD));
+	CHECK(pindown_flush(cache) == 0);
+	CHECK(pindown_sweep(cache) == 0);
+	CHECK(device_pinned(&device) == 1 && stats_of(cache).retired == 1);
+	REFUSED(pindown_lane_close(lane), EBUSY, "under way");
+	CHECK(pindown_end(lane, &use) == 0);
+	REFUSED(pindown_end(lane, &use), EINVAL, "ended before");
+	CHECK(pindown_sweep(cache) == 0);
+	CHECK(device_pinned(&device) == 0);
 	CHECK(pindown_lane_close(lane) == 0);
 	CHECK(pindown_lane_close(other) == 0);
 	CHECK(pindown_close(cache) == 0);

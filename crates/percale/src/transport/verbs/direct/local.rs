@@ -63,7 +63,8 @@ mod registered {
                     Ok(used) => {
                         let lkey = used.local_key() as u32;
                         parts[at] = Sge { addr: address, length: u32::try_from(piece.len()).unwrap_or(u32::MAX), lkey };
-                        uses[at] = Some(used);
+                        // Until a peer's device answers, which may not be soon.
+                        uses[at] = Some(lane.hold(used));
                     }
                     Err(error) => {
                         tracing::debug!(%error, "an access is executed by its target");

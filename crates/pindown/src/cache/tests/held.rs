@@ -1,0 +1,87 @@
+//! Uses that last.
+
+use super::*;
+
+#[test]
+fn rcache_023_at_the_registrars_limit_idle_registrations_go_beside_some_in_use() {
+    let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
+    let (cache, _notifier) = open(&memory, 64, u64::MAX);
+    let lane = cache.lane();
+    let mut held: Vec<_> = (0..3).map(|n| lane.hold(lane.get(pages(10 * n, 1), READ).expect("registered"))).collect();
+    for n in 3..40 {
+        let _ = key(&lane, pages(10 * n, 1), READ);
+    }
+    assert_eq!(cache.stats().failures, 0);
+    held.extend((100..105).map(|n| lane.hold(lane.get(pages(10 * n, 1), READ).expect("five are idle"))));
+    let error = lane.get(pages(2000, 1), READ).expect_err("all eight are held");
+    assert!(error.to_string().contains("could not be registered"), "{error}");
+    assert!(held.iter().all(|used| used.is_held() && memory.is_current(used.local_key())));
+    held.into_iter().for_each(|used| lane.end(used));
+    let _ = key(&lane, pages(2000, 1), READ);
+}
+
+#[test]
+fn rcache_010_what_is_held_stays_pinned_and_holds_up_nothing_else() {
+    let (memory, cache, notifier) = cache();
+    let lane = cache.lane();
+    let is_pinned = |used: &Use| memory.pins.lock().expect("whole").contains_key(&used.local_key());
+    let used = lane.get(pages(0, 1), READ).expect("registered");
+    let held = [(); 2].map(|()| lane.hold(lane.get(pages(0, 1), READ).expect("registered")));
+    assert!(!used.is_held() && held.iter().all(Use::is_held));
+    lane.end(used);
+    for n in 1..200 {
+        let _ = key(&lane, pages(10 * n, 1), READ);
+        notifier.changed(pages(10 * n, 1));
+    }
+    notifier.changed(pages(0, 1));
+    cache.sweep();
+    assert_eq!((cache.stats().retired, cache.stats().entries), (1, 0), "only what is held");
+    // What is at the address now is another registration.
+    let now = lane.get(pages(0, 1), READ).expect("registered");
+    assert!(now.local_key() != held[0].local_key() && is_pinned(&now) && is_pinned(&held[0]));
+    lane.end(now);
+    let [first, last] = held;
+    lane.end(first);
+    cache.sweep();
+    assert!(is_pinned(&last) && !lane.is_idle(), "the second still holds it");
+    lane.end(last);
+    assert!(lane.is_idle());
+    // A miss lets it go by the way.
+    let _ = key(&lane, pages(5000, 1), READ);
+    assert_eq!(cache.stats().retired, 0);
+}
+
+#[test]
+fn rcache_008_rcache_009_what_is_held_is_counted_and_not_dropped_for_room() {
+    let memory = Arc::new(Memory::default());
+    let (cache, _notifier) = open(&memory, 32, 64 * page_size());
+    let lane = cache.lane();
+    let held: Vec<_> = (0..8).map(|n| lane.hold(lane.get(pages(10 * n, 4), READ).expect("registered"))).collect();
+    for n in 100..300 {
+        let _ = key(&lane, pages(10 * n, 4), READ);
+        let stats = cache.stats();
+        assert!(stats.bytes + stats.retired_bytes <= 64 * page_size(), "{stats:?}");
+    }
+    for (n, used) in (0..).zip(&held) {
+        assert_eq!(key(&lane, pages(10 * n, 4), READ), used.local_key(), "it has not been dropped");
+    }
+    cache.flush();
+    for n in 300..500 {
+        let _ = key(&lane, pages(10 * n, 4), READ);
+        let stats = cache.stats();
+        assert!(stats.bytes + stats.retired_bytes <= 64 * page_size(), "{stats:?}");
+    }
+    assert_eq!(cache.stats().retired, 8);
+    held.into_iter().for_each(|used| lane.end(used));
+}
+
+#[test]
+fn a_lane_that_goes_while_it_holds_a_use_keeps_that_alone_pinned() {
+    let (memory, cache, _notifier) = cache();
+    let lane = cache.lane();
+    let _lost = lane.hold(lane.get(pages(0, 1), READ).expect("registered"));
+    let _ = key(&lane, pages(10, 1), READ);
+    drop(lane);
+    cache.flush();
+    assert_eq!((cache.stats().retired, memory.pins.lock().expect("whole").len()), (1, 1));
+}
