@@ -101,7 +101,8 @@ CUresult cuDeviceGet(int *device, int ordinal) {
 CUresult cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "double %d", device - 100); return OK; }
 CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
     (void)device;
-    *value = attribute == 41;
+    /* CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING */
+    *value = attribute == 41 && !getenv("DOUBLE_WITHOUT_UNIFIED_ADDRESSING");
     return OK;
 }
 CUresult cuDevicePrimaryCtxRetain(struct context **context, int device) {

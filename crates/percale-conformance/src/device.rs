@@ -67,6 +67,19 @@ pub fn run(directory: &str, test: fn()) {
     assert!(output.status.success(), "{name}, {on}: {}\n{said}\n{errors}", output.status);
 }
 
+/// Runs the calling test in a process of its own on the double, whatever the machine has, with this variable in its environment;
+/// `directory` takes the double.
+///
+/// # Panics
+/// If it fails there.
+pub fn run_on_double(directory: &str, variable: &str, test: fn()) {
+    if is_within() {
+        return test();
+    }
+    let library = double(Path::new(directory));
+    run_with(&[(LIBRARY, &library.to_string_lossy()), (variable, "1")], test);
+}
+
 /// Runs the calling test in a process of its own with these variables in its environment.
 ///
 /// # Panics

@@ -50,7 +50,7 @@ everywhere! {
 /// The driver itself.
 mod driver {
     mod rust {
-        use percale_conformance::device::{LIBRARY, run, run_with};
+        use percale_conformance::device::{LIBRARY, run, run_on_double, run_with};
         use percale_conformance::suite::device_driver;
 
         #[test]
@@ -71,6 +71,15 @@ mod driver {
         #[test]
         fn rcache_019_an_allocation_has_a_number_of_its_own() {
             run(env!("CARGO_TARGET_TMPDIR"), device_driver::rcache_019_an_allocation_has_a_number_of_its_own);
+        }
+
+        #[test]
+        fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
+            run_on_double(
+                env!("CARGO_TARGET_TMPDIR"),
+                "DOUBLE_WITHOUT_UNIFIED_ADDRESSING",
+                device_driver::rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none,
+            );
         }
 
         #[test]

@@ -327,7 +327,7 @@ mod devices {
             $(mod $transport {
                 mod c {
                     #[test]
-                    fn hmem_003_hmem_004_hmem_005_hmem_006_hmem_007_hmem_008_hmem_009_hmem_011_hmem_012_hmem_013_hmem_014_hmem_015_hmem_016_hmem_017_xpu_004_xpu_020_from_c()
+                    fn hmem_003_hmem_004_hmem_005_hmem_006_hmem_007_hmem_008_hmem_009_hmem_011_hmem_012_hmem_013_hmem_014_hmem_015_hmem_016_hmem_017_rcache_015_rcache_016_rcache_017_rcache_019_xpu_004_xpu_020_from_c()
                      {
                         crate::devices::run(crate::Way { set: $set, alone: $alone, devices: true });
                     }
@@ -337,13 +337,23 @@ mod devices {
     }
 
     fn run(way: Way) {
-        run_part("devices from C", Some("devices"), 6, way, &[]);
+        run_part("devices from C", Some("devices"), 7, way, &[]);
     }
 
     devices! {
         loopback: true, &[("FI_PERCALE_TRANSPORT", "loopback")];
         shm: false, &[("FI_PERCALE_TRANSPORT", "shm")];
         disabled: false, &[("FI_PERCALE_TRANSPORT", "shm"), ("FI_HMEM_DISABLE_P2P", "1")];
+        unmonitored: false, &[
+            ("FI_MR_CUDA_CACHE_MONITOR_ENABLED", "0"),
+            ("FI_MR_ROCR_CACHE_MONITOR_ENABLED", "0"),
+            ("FI_MR_ZE_CACHE_MONITOR_ENABLED", "0"),
+        ];
+        monitored: false, &[
+            ("FI_MR_CUDA_CACHE_MONITOR_ENABLED", "1"),
+            ("FI_MR_ROCR_CACHE_MONITOR_ENABLED", "1"),
+            ("FI_MR_ZE_CACHE_MONITOR_ENABLED", "1"),
+        ];
         tcp: false, &[("FI_PERCALE_TRANSPORT", "tcp")];
     }
 }

@@ -8,7 +8,9 @@ use percale::Segment;
 use percale::device::{CopyWay, Device, DeviceError, Exported, Interface, Kind, Place};
 
 use crate::device::{DeviceMemory, driver};
+use crate::fabric::Shm;
 use crate::memory::{Memory, content, same};
+use crate::mesh::{Mesh, Receive, Send};
 use crate::process::{Helper, ask, say};
 
 fn missing() -> String {
@@ -31,6 +33,22 @@ pub fn hmem_006_a_missing_library_is_named() {
 pub fn hmem_006_a_library_that_is_no_driver_is_refused() {
     let said = missing();
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
+}
+
+/// Without unified addressing a device's addresses could be the host's, too: no memory of it is taken for anything, and the host's is the host's
+/// (fi_mr(3), FI_MR_CUDA_CACHE_MONITOR_ENABLED).
+pub fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
+    let said = missing();
+    assert!(said.contains("no unified addressing"), "{said}");
+    assert!(Device::new(Interface::Cuda, 0).is_err());
+    let mesh = Mesh::<Shm>::connected(2);
+    let (from, to) = (Memory::content(1, 70_000), Memory::blank(70_000));
+    let of = Device::of(Interface::Cuda, from.segment());
+    assert!(matches!(of, Err(DeviceError::Missing { .. })), "{of:?}");
+    let received = mesh.receive(1, Receive::into(to));
+    mesh.done(mesh.send(0, 1, Send::of(from)));
+    mesh.done(received);
+    same(&to.read(), &content(1, 70_000), "what was received");
 }
 
 /// Memory of this process, opened, read and written by another.

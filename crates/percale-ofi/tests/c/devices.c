@@ -223,6 +223,35 @@ static void described(void)
 	CHECK(!cuda.free(from) && !cuda.free(into), "freed");
 }
 
+/* RCACHE-015 to RCACHE-017, RCACHE-019: whatever FI_MR_..._CACHE_MONITOR_ENABLED say, memory that came again is what it is now. */
+static void again(void)
+{
+	enum { TIMES = 20, LEN = 70000 };
+	address_t places[TIMES];
+	int same = 0;
+	struct fid_mr *mr;
+
+	for (unsigned n = 0; n < TIMES; n++) {
+		address_t from = device_memory(LEN, 2 * n), into = device_memory(LEN, 1);
+
+		POSTED(w.b, fi_recv(w.b->ep, at(into), LEN, NULL, FI_ADDR_UNSPEC, context(1)));
+		POSTED(w.a, fi_send(w.a->ep, at(from), LEN, NULL, w.a->peer, context(2)));
+		ANSWERS(0, take(w.a, context(2)).err);
+		CHECK(take(w.b, context(1)).len == LEN && holds(into, LEN, 2 * n), "what was sent is not there");
+		ANSWERS(0, try_register(at(into), LEN, FI_HMEM_CUDA, 0, 0, 830 + n, &mr));
+		ANSWERS(0, try_write(&w, base_of(&w, at(into)), fi_mr_key(mr), 500, 2 * n + 1));
+		CHECK(holds(into, 500, 2 * n + 1), "the write is not there");
+		ANSWERS(0, fi_close(&mr->fid));
+		CHECK(!cuda.free(from) && !cuda.free(into), "freed");
+		places[n] = into;
+		for (unsigned earlier = 0; earlier < n; earlier++)
+			same += places[earlier] == into;
+	}
+	CHECK(same > 0, "no address came again");
+	ANSWERS(-FI_ENOSYS, try_register(w.a->in, 8, FI_HMEM_ROCR, 0, 0, 860, &mr));
+	ANSWERS(-FI_ENOSYS, try_register(w.a->in, 8, FI_HMEM_ZE, 0, 0, 861, &mr));
+}
+
 /* XPU-004 to XPU-018, XPU-020: sends that a stream's write sets off. */
 static void triggers(void)
 {
@@ -276,6 +305,7 @@ void device_groups(void)
 		{ "HMEM-004 to HMEM-008 HMEM-014 HMEM-015: what is registered as what", &hmem, 0, kinds },
 		{ "HMEM-012: described, or not", &hmem, FI_MR_LOCAL, described },
 		{ "HMEM-013: described", &hmem, FI_MR_LOCAL | FI_MR_HMEM, described },
+		{ "RCACHE-015 to RCACHE-017 RCACHE-019: memory that came again", &hmem, 0, again },
 		{ "XPU-004 XPU-020: sends that a stream sets off", &xpu, 0, triggers },
 	};
 

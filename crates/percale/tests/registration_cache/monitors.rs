@@ -84,6 +84,23 @@ fn rcache_014_an_unknown_monitor_is_warned_of_and_the_default_kept() {
 }
 
 #[test]
+fn rcache_015_rcache_016_rcache_017_devices_monitors_are_0_or_1() {
+    for name in ["CUDA", "ROCR", "ZE"].map(|name| format!("FI_MR_{name}_CACHE_MONITOR_ENABLED")) {
+        let read = |value: &str| CacheSettings::read(|asked| (asked == name).then(|| value.to_owned()));
+        for value in ["0", "1", " 1 "] {
+            assert_eq!(read(value), (CacheSettings::default(), Vec::new()), "{name}={value}");
+        }
+        for value in ["2", "", "yes", "-1"] {
+            let (settings, notes) = read(value);
+            assert_eq!(settings, CacheSettings::default(), "{name}={value}");
+            assert!(notes.len() == 1 && notes[0].warning, "{notes:?}");
+            let said = notes[0].to_string();
+            assert!(said.contains(&name) && said.contains("neither 0 nor 1"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn rcache_005_rcache_006_rcache_007_rcache_008_rcache_009_the_environment_says_the_limits() {
     let read = |size: Option<&str>, count: Option<&str>| {
         CacheSettings::read(|name| match name {
