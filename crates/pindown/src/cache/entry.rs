@@ -102,18 +102,19 @@ struct Inode {
 #[repr(C)]
 struct Holds(AtomicU32);
 
-/// How an entry serves a look-up.
+/// What a look-up has read of an entry that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Serves {
-    Plainly,
-    /// If its [watched file's](Entries::inode) count stands.
-    Watched,
+pub(crate) struct Serves {
+    /// It does if its [watched file's](Entries::inode) count stands.
+    pub(crate) watched: bool,
+    /// With what stands below it.
+    end: u64,
 }
 
 impl Entry {
     /// From now on hits find it.
     pub(crate) fn publish(&self, now: Age) {
-        self.touch(now);
+        self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
         self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
@@ -136,15 +137,22 @@ impl Entry {
         self.how_serves(range, access).is_some()
     }
 
-    /// The same, and whether a file is watched for it as well.
+    /// The same, and what [`Self::touch`] needs.
     #[inline(always)]
     pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
         let wanted = LIVE | u64::from(access.bits());
         let start = self.start.load(Ordering::Acquire);
-        let serves = start & wanted == wanted
-            && start & !BELOW <= range.start()
-            && range.end() <= self.end.load(Ordering::Relaxed) & !BELOW;
-        serves.then_some(if start & WATCHED == 0 { Serves::Plainly } else { Serves::Watched })
+        let end = self.end.load(Ordering::Relaxed);
+        // Both ends of a registration are those of pages, so the last bytes of the range's pages compare with them as the
+        // range does, whatever stands below them.
+        if start > range.start() | BELOW || (range.end() - 1) | BELOW >= end {
+            return None;
+        }
+        // Most are not watched: one comparison says all of those.
+        if start & (wanted | WATCHED) == wanted {
+            return Some(Serves { watched: false, end });
+        }
+        (start & wanted == wanted).then_some(Serves { watched: true, end })
     }
 
     /// What it allows.
@@ -160,10 +168,9 @@ impl Entry {
     /// Marks it used at this time. Writes only when the time has changed: threads that hit the same entry share its line.
     /// For those alone who keep it from being filled again: they have announced themselves, or have the table's lock.
     #[inline(always)]
-    pub(crate) fn touch(&self, now: Age) {
-        let end = self.end.load(Ordering::Relaxed);
-        if end & BELOW != now.0 {
-            self.end.store(end & !BELOW | now.0, Ordering::Relaxed);
+    pub(crate) fn touch(&self, read: Serves, now: Age) {
+        if (read.end ^ now.0) & BELOW != 0 {
+            self.end.store(read.end & !BELOW | now.0, Ordering::Relaxed);
         }
     }
 
@@ -331,7 +338,7 @@ mod tests {
         entry.publish(Age::of(4095));
         let at =
             |start: u64, end: u64| Range::between(0x7f00_0000_0000 + start, 0x7f00_0000_0000 + end).expect("a range");
-        assert_eq!(entry.how_serves(range, Access::all()), Some(Serves::Watched));
+        assert_eq!(entry.how_serves(range, Access::all()).map(|serves| serves.watched), Some(true));
         assert!(entry.serves(at(0x1000, 0x1001), Access::empty()) && entry.serves(at(0x3fff, 0x4000), Access::empty()));
         assert!(
             !entry.serves(at(0xfff, 0x1001), Access::empty()) && !entry.serves(at(0x3fff, 0x4001), Access::empty())

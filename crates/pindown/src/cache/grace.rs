@@ -18,23 +18,23 @@ use std::sync::Arc;
 use super::barrier;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Of an epoch.
+/// Of an epoch: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parity(bool);
+pub(crate) struct Parity(u32);
 
 impl Parity {
     #[inline]
     pub(crate) const fn of(epoch: u64) -> Self {
-        Self(epoch & 1 != 0)
+        Self(epoch as u32 & 1)
     }
 
     const fn other(self) -> Self {
-        Self(!self.0)
+        Self(self.0 ^ 1)
     }
 
     #[inline(always)]
     pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
+        (self.0 & 1) as usize
     }
 }
 
@@ -87,7 +87,7 @@ impl Counts {
 
     /// Whether every use has ended, held ones too.
     pub(crate) fn idle(&self) -> bool {
-        self.quiet(Parity(false)) && self.quiet(Parity(true)) && self.held.load(Ordering::Acquire) == 0
+        self.quiet(Parity(0)) && self.quiet(Parity(1)) && self.held.load(Ordering::Acquire) == 0
     }
 }
 

@@ -149,7 +149,9 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
+    /// Apart, so that the straight path has the processor's registers to itself.
     #[cold]
+    #[inline(never)]
     pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
         let Begun { parity, seen } = begun;
         let seen = self.shared.journal.seen_aside().unwrap_or(seen);

@@ -43,7 +43,7 @@ use crate::monitor::{Monitor, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use entry::{Clock, Entries, Entry, Serves};
+use entry::{Clock, Entries, Entry};
 use front::Front;
 use grace::{Counts, Parity};
 use table::{Out, Table};
@@ -243,10 +243,10 @@ impl<R: Registrar> Shared<R> {
     #[inline(always)]
     fn holds(&self, number: u32, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
         let Some(serves) = entry.how_serves(range, access) else { return false };
-        if serves == Serves::Watched && !self.same_inode(number) || !self.journal.still(seen) {
+        if serves.watched && !self.same_inode(number) || !self.journal.still(seen) {
             return false;
         }
-        entry.touch(self.clock.now());
+        entry.touch(serves, self.clock.now());
         true
     }
 
