@@ -29,6 +29,7 @@ const LOOK_UPS: usize = 1 << 20;
 /// Buffers in a page each, of which one in sixteen is one's: at no regular distance, so that they collide as any do.
 fn buffer(number: u64) -> Range {
     let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     let place = 16 * number + (mixed >> 40) % 16;
     let start = 0x7f00_0000_0000 + place * page_size() + 64;
     Range::new(start, 1024).expect("a range")
