@@ -86,6 +86,7 @@ fn helper() {
         ("writer", onesided::revocation::writer),
         ("window-writer", onesided::windows::window_writer),
         ("refusing", onesided::refused::target),
+        ("forking-owner", onesided::forked::owner),
         ("adder", onesided::words::adder),
         ("unbacked", onesided::unbacked::target),
         ("curious", onesided::disclosed::curious),
