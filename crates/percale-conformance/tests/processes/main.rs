@@ -86,7 +86,6 @@ fn helper() {
         ("writer", onesided::revocation::writer),
         ("window-writer", onesided::windows::window_writer),
         ("refusing", onesided::refused::target),
-        ("forking-owner", onesided::forked::owner),
         ("adder", onesided::words::adder),
         ("unbacked", onesided::unbacked::target),
         ("curious", onesided::disclosed::curious),

@@ -5,12 +5,11 @@
 //! * `attacked`, `revocation`: regions closed under running writers, many under one and one under four; `stopped`: under
 //!   stopped and killed ones
 //! * `windows`: windows invalidated under running writers
-//! * `refused`, `words`, `unbacked`, `disclosed`, `forked`, `deaths`: as their names say
+//! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
 
 pub(crate) mod attacked;
 pub(crate) mod deaths;
 pub(crate) mod disclosed;
-pub(crate) mod forked;
 mod ground;
 pub(crate) mod refused;
 pub(crate) mod revocation;
