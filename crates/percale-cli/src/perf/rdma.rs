@@ -175,6 +175,20 @@ impl Bench {
         Ok((site, pinned.pin))
     }
 
+    /// Waits until the request that was posted is done.
+    fn done(&self) -> io::Result<()> {
+        let (until, mut status) = (Instant::now() + PATIENCE, None);
+        loop {
+            self.queue.poll(|completion| status = Some(completion.status))?;
+            match status {
+                Some(0) => return Ok(()),
+                Some(status) => return Err(io::Error::other(self.queue.explain(status))),
+                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
     /// One of each, timed; each round begins with another, since each finds what the one before has left.
     fn round(&self, number: usize, site: &mut Site, samples: &mut [Samples; What::ALL.len()]) -> io::Result<()> {
         let jobs = [What::InAdvance, What::EachTime, What::Cached, What::Copied, What::Register, What::Bind];
@@ -195,11 +209,11 @@ impl Bench {
                     let memory = Backing::Region(Arc::clone(region), 0, len);
                     let binding = Binding { memory, rights: Rights::REMOTE_WRITE };
                     site.window.bind(&self.pair, 1, &binding)?;
-                    self.queue.finish(PATIENCE)?;
+                    self.done()?;
                     time(What::Bind, begun);
                     let begun = Instant::now();
                     site.window.invalidate(&self.pair, 1)?;
-                    self.queue.finish(PATIENCE)?;
+                    self.done()?;
                     time(What::Invalidate, begun);
                 }
                 transfer => {

@@ -77,7 +77,7 @@ impl Region {
         }
         let Some(region) = &state.region else { return refused("the registration has not ended", FI_EOPBADSTATE) };
         if !region.count(&counter.percale) {
-            return refused("the region has a counter, or windows that are bound, or peers that use it", libc::EINVAL);
+            return refused("the region has a counter, or peers that use it", libc::EINVAL);
         }
         counter.attach_region();
         state.bound.counter = Some(Arc::downgrade(counter));

@@ -112,18 +112,6 @@ pub(crate) struct Snapshot {
     sequence: u64,
 }
 
-impl Snapshot {
-    /// Of one who announces nothing, and counts what he takes back instead.
-    pub(crate) const fn of(number: u64) -> Self {
-        Self { sequence: number }
-    }
-
-    /// What it was made of.
-    pub(crate) const fn number(self) -> u64 {
-        self.sequence
-    }
-}
-
 /// Between revoking any number of entries and taking the snapshots of any number of lines: no snapshot is older than
 /// the revocations are seen by all.
 #[inline]

@@ -322,10 +322,11 @@ pub struct RawRegion {
 
 impl RawRegion {
     /// Counts what peers write from now on, as [`Registration::counter`] does: for a counter that comes after the registration, but
-    /// before any peer has used the key. False if the region has a counter already, or peers that use it, or windows that are bound to it:
-    /// those were given what the region had then, and peers may write through them without this process' knowing.
+    /// before any peer has used the key. False if the region has a counter already, or peers that use it.
     pub fn count(&self, counter: &Arc<Counter>) -> bool {
-        self.handle.registered.count(counter)
+        let registered = &self.handle.registered;
+        let grants = registered.grants();
+        grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()
     }
 
     /// Its key.

@@ -190,12 +190,6 @@ impl Registered {
         self.through.admits(via) && self.authority == via.authority
     }
 
-    /// Counts what peers write from now on. False if that is done already, or somebody may write it unseen.
-    pub(super) fn count(&self, counter: &Arc<Counter>) -> bool {
-        let grants = self.grants();
-        grants.is_empty() && self.windows.are_gone() && self.counter.set(Arc::clone(counter)).is_ok()
-    }
-
     /// What peers may do.
     pub(crate) const fn rights(&self) -> Access {
         self.rights

@@ -164,17 +164,6 @@ impl Registered {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::Counter;
-
-    #[test]
-    fn bind_001_a_region_under_windows_takes_no_counter() {
-        let region = Registered::for_test(Segments::EMPTY);
-        let counter = Arc::new(Counter::new());
-        let hold = Hold::on(&region);
-        assert!(hold.is_some() && !region.count(&counter), "peers may write through the window unseen");
-        drop(hold);
-        assert!(region.count(&counter) && !region.count(&counter), "once");
-    }
 
     #[test]
     fn mw_004_a_region_is_closed_to_windows_only_when_none_is_bound() {

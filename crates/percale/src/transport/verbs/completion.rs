@@ -3,11 +3,9 @@
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
 use std::ffi::CStr;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::abi;
 use super::context::{Context, note};
@@ -138,23 +136,6 @@ impl CompletionQueue {
             });
         }
         Ok(count.min(POLLED))
-    }
-
-    /// Waits until the one request that is under way is done, `limit` at most.
-    ///
-    /// # Errors
-    /// Why it failed; [`TimedOut`](io::ErrorKind::TimedOut) if it is not done; what the device says.
-    pub fn finish(&self, limit: Duration) -> io::Result<()> {
-        let (until, mut status) = (Instant::now() + limit, None);
-        loop {
-            self.poll(|completion| status = Some(completion.status))?;
-            match status {
-                Some(0) => return Ok(()),
-                Some(status) => return Err(io::Error::other(self.explain(status))),
-                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
-                None => std::thread::yield_now(),
-            }
-        }
     }
 
     /// Has the channel told of the next completion. What was there before is not told: poll after this.

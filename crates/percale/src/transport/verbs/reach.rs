@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::adapter::Adapter;
 use super::completion::{CompletionChannel, CompletionQueue};
@@ -67,7 +67,7 @@ impl Reach {
             None => Pairs::new(&self.adapter, &self.buffers)?,
         };
         post(&pairs.near)?;
-        pairs.queue.finish(LIMIT)?;
+        pairs.completed()?;
         // After an error the pair takes no more requests, and is not kept.
         self.pairs = Some(pairs);
         Ok(())
@@ -87,5 +87,20 @@ impl Pairs {
         near.connect(path, &here, &there)?;
         far.connect(path, &there, &here)?;
         Ok(Self { queue, near, _far: far })
+    }
+
+    /// Waits for the request that was posted.
+    fn completed(&self) -> io::Result<()> {
+        let until = Instant::now() + LIMIT;
+        let mut status = None;
+        loop {
+            self.queue.poll(|completion| status = Some(completion.status))?;
+            match status {
+                Some(0) => return Ok(()),
+                Some(status) => return Err(io::Error::other(self.queue.explain(status))),
+                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+                None => std::thread::yield_now(),
+            }
+        }
     }
 }

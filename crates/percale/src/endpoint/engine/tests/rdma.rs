@@ -348,26 +348,6 @@ fn flt_007_whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
 }
 
 #[test]
-fn flt_007_a_target_may_say_at_any_time_that_its_queue_pair_is_over() {
-    let Some((a, b, peer)) = connected() else { return };
-    let region = b.domain.register(vec![5; LEN], ALL).unwrap();
-    let over = Head { kind: Kind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };
-    for _ in 0..3 {
-        reach(&a, &b, peer, &region);
-        b.forge(&a, &over, &[]);
-        b.forge(&a, &over, &[]);
-        // What was posted over it is executed; soon there is another.
-        until(&[&a, &b], || {
-            let read = a.endpoint.read(peer, region.remote().slice(0..8), vec![0; 8]).start().unwrap();
-            until(&[&a, &b], || read.is_ready().then_some(()));
-            assert_eq!(read.wait().unwrap().into_vec(), [5; 8]);
-            how(&a, &b).contains("no queue pair for accesses now").then_some(())
-        });
-        assert_eq!((a.ended(), b.ended()), (None, None));
-    }
-}
-
-#[test]
 fn flt_007_nor_does_what_those_say_who_have_grants() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
@@ -378,8 +358,6 @@ fn flt_007_nor_does_what_those_say_who_have_grants() {
         // To the target: it forgets what stands, and what never was.
         (&a, &b, Head { tag: 1, ..good(Kind::Revoked) }, vec![]),
         (&a, &b, Head { tag: 1, id: 99, ..good(Kind::Revoked) }, vec![]),
-        // To who asked for no queue pair.
-        (&a, &b, Head { tag: 2, ..good(Kind::Revoked) }, vec![]),
         // To the initiator: answers to nothing, or that say nothing.
         (&b, &a, Head { id: 77, ..good(Kind::Located) }, located(Located::Granted(grant))),
         (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![1; 40]),

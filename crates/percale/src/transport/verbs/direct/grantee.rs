@@ -16,7 +16,7 @@ use super::record::{Entry, NOBODYS, Record, Under, Way};
 use super::windows::{Extent, Unbound, Using, Windows};
 use crate::memory::forked::forked;
 use crate::memory::region::{Access, Grantee, Registered};
-use crate::memory::rundown::Snapshot;
+use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
 use crate::wire::located::{Grant, Located};
 
@@ -27,7 +27,7 @@ pub(super) struct VerbsGrantee {
     /// How windows are granted, if they are.
     using: Option<Using>,
     record: Mutex<Record>,
-    /// The peer is to be told of what is gone: grants, or the queue pair.
+    /// The peer is to be told of grants that are gone.
     any_gone: AtomicBool,
 }
 
@@ -50,7 +50,11 @@ impl VerbsGrantee {
     pub(super) fn change_pair(self: &Arc<Self>, pair: Option<QueuePair>) -> Option<Arc<QueuePair>> {
         let mut record = self.record();
         let ended = record.end_windows();
-        let former = record.change_pair(pair);
+        let is_over = pair.is_none();
+        let former = std::mem::replace(&mut record.pair, pair.map(Arc::new));
+        if let Some(windows) = &mut record.windows {
+            windows.change_pair(is_over);
+        }
         drop(record);
         if !ended.is_empty() {
             self.any_gone.store(true, Ordering::Release);
@@ -167,12 +171,15 @@ impl VerbsGrantee {
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
         let binding = Binding { memory: Backing::Registration(registration, memory), rights };
-        let bound = record.bind(&self.domain, binding, under);
-        self.note(&record);
-        let (window, under) = bound.map_err(|why| match why {
-            Unbound::Later => Located::Unknown,
-            Unbound::Never => Located::Executed,
-        })?;
+        let bound = record.bind(&self.domain, &binding);
+        drop(binding); // Who ends the registration has it alone.
+        let window = match bound {
+            Ok(window) => window,
+            Err(why) => {
+                record.leave(under);
+                return Err(if why == Unbound::Later { Located::Unknown } else { Located::Executed });
+            }
+        };
         let way = Way::Window { window, under };
         match record.take() {
             Some(number) => Ok((number, way, record)),
@@ -192,30 +199,19 @@ impl VerbsGrantee {
         rights: Rights,
     ) -> Result<(Under, Arc<Registration>), Located> {
         let region = beneath.upgrade().ok_or(Located::Unknown)?;
-        if let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region)
-            && let Some(shared) = self.under_region(&region, whole)?
-        {
-            return Ok(shared);
-        }
-        let mut own = Rights::BIND;
-        own.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
-        let registration = Arc::new(self.register(memory, own)?);
-        Ok((Under::Own(Arc::clone(&registration)), registration))
-    }
-
-    /// The registration of a region for its windows; none for one that was closed, and whose memory stays for the windows that are bound.
-    fn under_region(
-        self: &Arc<Self>,
-        region: &Arc<Registered>,
-        whole: Segment,
-    ) -> Result<Option<(Under, Arc<Registration>)>, Located> {
+        let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else {
+            let mut own = Rights::BIND;
+            own.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
+            let registration = Arc::new(self.register(memory, own)?);
+            return Ok((Under::Own(Arc::clone(&registration)), registration));
+        };
         // Held until it is noted, so that who closes the region finds it.
         let mut grants = region.grants();
-        if let Some((number, registration)) = self.record().beneath(region) {
-            return Ok(Some((Under::Shared(number), registration)));
+        if let Some((number, registration)) = self.record().beneath(&region) {
+            return Ok((Under::Shared(number), registration));
         }
         if grants.is_closed() {
-            return Ok(None);
+            return Err(Located::Unknown);
         }
         let mut all = Rights::BIND;
         all.set(Rights::LOCAL_WRITE, region.windows().may_change());
@@ -225,10 +221,10 @@ impl VerbsGrantee {
         if !grants.add_beneath(Arc::clone(self) as _, number) {
             unreachable!("it is not closed while its grants are held");
         }
-        let (region, beneath) = (Arc::downgrade(region), Arc::clone(&registration));
+        let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
         let made = Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
         self.record().put(number, made);
-        Ok(Some((Under::Shared(number), registration)))
+        Ok((Under::Shared(number), registration))
     }
 
     /// Whether something stands that should have ended: then there is no other queue pair to reach it by.
@@ -236,28 +232,20 @@ impl VerbsGrantee {
         self.record().is_stuck()
     }
 
-    /// Notes what the peer is to be told of.
-    fn note(&self, record: &Record) {
-        if record.is_cut_off() {
-            self.any_gone.store(true, Ordering::Release);
-        }
-    }
-
-    /// Grants of which the peer is to be told that they are gone: their numbers and keys; and whether its queue pair is over.
-    pub(super) fn take_gone(&self) -> (Vec<(u32, u64)>, bool) {
+    /// Grants of which the peer is to be told that they are gone: their numbers and keys.
+    pub(super) fn take_gone(&self) -> Vec<(u32, u64)> {
         if !self.any_gone.swap(false, Ordering::AcqRel) {
-            return (Vec::new(), false);
+            return Vec::new();
         }
         let mut gone = Vec::new();
-        let mut record = self.record();
-        for (number, entry) in record.all_mut() {
+        for (number, entry) in self.record().all_mut() {
             if let Entry::Gone { key, told, .. } = entry
                 && !std::mem::replace(told, true)
             {
                 gone.push((number, *key));
             }
         }
-        (gone, record.take_cut_off())
+        gone
     }
 
     /// Whether the peer is to be told of such.
@@ -327,14 +315,9 @@ impl VerbsGrantee {
 impl Grantee for VerbsGrantee {
     fn revoke(&self, entry: u32) {
         // A child's copies are its parent's grants, and so is the queue pair.
-        if forked() {
-            return;
-        }
-        let mut record = self.record();
-        if record.revoke(entry) {
+        if !forked() && self.record().revoke(entry) {
             self.any_gone.store(true, Ordering::Release);
         }
-        self.note(&record);
     }
 
     fn is_unfenced(&self) -> bool {
@@ -344,18 +327,16 @@ impl Grantee for VerbsGrantee {
     fn ask_to_fence(&self) {}
 
     fn snapshot(&self) -> Snapshot {
-        Snapshot::of(if forked() { 0 } else { self.record().last_leaving() })
+        Line::default().snapshot()
     }
 
-    fn has_retired(&self, then: Snapshot) -> bool {
+    fn has_retired(&self, _: Snapshot) -> bool {
         if forked() {
             return true;
         }
         let mut record = self.record();
-        record.settle();
-        self.note(&record);
         record.end_stuck();
-        record.have_left(then.number())
+        !record.is_stuck()
     }
 
     fn release(&self, _: u32) {} // When the peer has forgotten it.

@@ -205,28 +205,9 @@ impl Initiator {
     /// Whether an access that got no answer, and all behind it, can be made again: the target has said that its grant is gone, so it was
     /// refused, perhaps; and if it was not, nobody can tell that the others are done twice.
     fn may_repeat(&self, flight: &Flight) -> bool {
-        self.is_gone(flight) && self.may_repeat_all()
-    }
-
-    /// Whether nobody can tell that what is under way is done twice.
-    fn may_repeat_all(&self) -> bool {
         let State::Up(lane) = &self.state else { return false };
-        lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
-    }
-
-    /// Whether the target has said that the access' grant is gone.
-    fn is_gone(&self, flight: &Flight) -> bool {
-        self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
-    }
-
-    /// The target's end of the queue pair is in error: it answers nothing any more.
-    pub(super) fn cut_off(&mut self) {
-        if self.may_repeat_all()
-            && let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None))
-        {
-            lane.fail();
-            self.state = State::Broken(lane, Vec::new());
-        }
+        let is_gone = |flight: &Flight| self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant);
+        is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || is_gone(flight))
     }
 
     /// If the queue pair broke, and nothing is under way any more: gives back what was not done, the last posted first. Whether it did so.

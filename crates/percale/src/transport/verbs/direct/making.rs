@@ -16,8 +16,8 @@ use crate::transport::verbs::errno_of;
 /// Reads that may be under way at a time: every device for reliable connections has room for so many.
 const READS: u8 = 4;
 
-/// Binds and invalidations of windows that may be under way: one bind, and windows that are taken back at once.
-pub(super) const BINDS: u32 = 16;
+/// Binds and invalidations of windows that may be under way: there is one, and there may be one that was given up.
+const BINDS: u32 = 2;
 
 /// The threads of a domain.
 pub(in super::super) type Makers = Arc<Crew<Box<dyn FnOnce() + Send>>>;

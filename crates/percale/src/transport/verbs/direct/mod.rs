@@ -22,9 +22,7 @@
 //! direction has one of its own, apart from the one of the frames. A refusal says that what was posted before was done and what was
 //! posted after was not; so the refused access and those behind it are then executed by the target, in their order, which gives each its
 //! right end. A new queue pair is made for the next ones. The target also says that a grant is gone ([`Kind::Revoked`]), so that late
-//! accesses are rare. If its own end is in error, over which nothing is answered any more, it says so likewise: an initiator with nothing under
-//! way but reads, and accesses whose grants are gone, has those executed; writes that may have been done it does not make twice, and its
-//! connection fails over them.
+//! accesses are rare.
 //!
 //! **The device gives keys again.** A late access must not find its key alive as another region's. So the target grants nothing under a key
 //! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window of type 2 that
@@ -82,10 +80,9 @@ const OWED: usize = 3 * record::GRANTS;
 /// In the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
 const ANSWERS: u32 = 1;
-/// In the `tag` of a frame about what is gone: a grant, and the answer to that; the target's end of the queue pair.
+/// In the `tag` of a frame about a grant that is gone.
 const GONE: u64 = 0;
 const FORGOTTEN: u64 = 1;
-const BROKEN: u64 = 2;
 
 /// Why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,10 +185,6 @@ impl Direct {
             (Kind::Revoked, _, FORGOTTEN) => {
                 let target = self.target.as_mut().ok_or("it forgets what was never granted")?;
                 target.forgotten(head.id)
-            }
-            (Kind::Revoked, _, BROKEN) => {
-                initiator?.cut_off();
-                Ok(())
             }
             _ => Err("a frame about direct access that does not exist"),
         }

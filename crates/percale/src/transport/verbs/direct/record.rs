@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
-use super::windows::{Ended, Unbound, Using, Windows};
+use super::windows::{Unbound, Using, Windows};
 use crate::memory::region::Registered;
 
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.
@@ -66,8 +66,6 @@ pub(super) enum Under {
 pub(super) struct Record {
     /// The end of the peer's queue pair, while the link stands.
     pub(super) pair: Option<Arc<QueuePair>>,
-    /// That is in error, and the peer does not know.
-    cut_off: bool,
     entries: Vec<Place>,
     /// Numbers whose places are free.
     free: Vec<u32>,
@@ -100,7 +98,7 @@ impl Way {
 impl Record {
     pub(super) fn new(using: Option<Using>) -> Self {
         let windows = using.map(Windows::new);
-        Self { pair: None, cut_off: false, entries: Vec::new(), free: Vec::new(), windows, stuck: Stuck::default() }
+        Self { pair: None, entries: Vec::new(), free: Vec::new(), windows, stuck: Stuck::default() }
     }
 
     /// A number for a grant.
@@ -171,51 +169,16 @@ impl Record {
         was_used(&self.entries, key)
     }
 
-    /// Binds a window for the peer. What is to be bound to is left again if that fails.
-    pub(super) fn bind(
-        &mut self,
-        domain: &Arc<ProtectionDomain>,
-        binding: Binding,
-        under: Under,
-    ) -> Result<(Window, Under), Unbound> {
-        self.settle();
-        let Self { pair: Some(pair), windows: Some(windows), entries, cut_off, .. } = self else {
-            drop(binding);
-            self.leave(under);
+    /// Binds a window for the peer.
+    pub(super) fn bind(&mut self, domain: &Arc<ProtectionDomain>, binding: &Binding) -> Result<Window, Unbound> {
+        let Self { pair: Some(pair), windows: Some(windows), entries, stuck, .. } = self else {
             return Err(Unbound::Later);
         };
-        let was_broken = windows.is_broken();
-        let bound = windows.bind((domain, pair), &binding, under, |key| was_used(entries, key));
-        *cut_off |= windows.is_broken() && !was_broken;
-        drop(binding); // Who ends the registration has it alone.
-        bound.map_err(|(why, ended)| {
-            ended.into_iter().for_each(|ended| self.ended(ended));
+        let bound = windows.bind((domain, pair), binding, |key| was_used(entries, key));
+        bound.map_err(|(why, window)| {
+            stuck.windows.extend(window);
             why
         })
-    }
-
-    /// Looks how far the windows are that are being taken back.
-    pub(super) fn settle(&mut self) {
-        let ended = self.with_windows(|windows, pair| windows.poll(pair));
-        ended.into_iter().flatten().for_each(|ended| self.ended(ended));
-    }
-
-    /// What [`have_left`](Self::have_left) is asked about later.
-    pub(super) fn last_leaving(&self) -> u64 {
-        self.windows.as_ref().map_or(0, Windows::last)
-    }
-
-    /// Whether everything has ended that was being taken back then.
-    pub(super) fn have_left(&self, then: u64) -> bool {
-        !self.is_stuck() && self.windows.as_ref().is_none_or(|windows| windows.have_left(then))
-    }
-
-    fn ended(&mut self, Ended { under, stuck }: Ended) {
-        if let Some(window) = stuck {
-            self.stuck.windows.push(window);
-            self.fail();
-        }
-        self.leave(under);
     }
 
     /// Whether something stands that should have ended.
@@ -223,8 +186,7 @@ impl Record {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
     }
 
-    /// Takes a grant back, or what lies beneath windows once none is bound; a window's right is gone as soon as [`settle`](Self::settle) finds
-    /// that. Whether the peer is to be told.
+    /// Takes a grant back, or what lies beneath windows once none is bound. Whether the peer is to be told.
     pub(super) fn revoke(&mut self, number: u32) -> bool {
         let Some(slot) = self.get_mut(number) else { return false };
         match std::mem::replace(slot, Entry::Free) {
@@ -245,20 +207,26 @@ impl Record {
         false
     }
 
-    /// Lets no access through any more, a window's as soon as [`settle`](Self::settle) finds that. If the device refuses, the queue pair is put
-    /// in error, so that nothing comes over it.
+    /// Lets no access through any more. If the device refuses, the queue pair is put in error, so that nothing comes over it.
     pub(super) fn end(&mut self, way: Way) {
         match way {
             Way::Registration(registration) => self.end_registration(registration),
             Way::Window { window, under } => {
-                let ended = self.with_windows(|windows, pair| windows.take_back(window, under, pair));
-                ended.flatten().into_iter().for_each(|ended| self.ended(ended));
+                let taken = match &mut self.windows {
+                    Some(windows) => windows.take_back(window, self.pair.as_ref()),
+                    None => window.end().map_err(|(window, _)| window),
+                };
+                if let Err(window) = taken {
+                    self.stuck.windows.push(window);
+                    self.fail();
+                }
+                self.leave(under);
             }
         }
     }
 
     /// A window is bound no more to what lay under it.
-    fn leave(&mut self, under: Under) {
+    pub(super) fn leave(&mut self, under: Under) {
         let number = match under {
             Under::Own(registration) => return self.end_registration(registration),
             Under::Shared(number) => number,
@@ -287,40 +255,12 @@ impl Record {
         self.fail();
     }
 
-    fn fail(&mut self) {
-        let Some(pair) = &self.pair else { return };
-        match pair.fail() {
-            Ok(()) => self.cut_off = true,
-            Err(error) => tracing::error!(%error, "what is revoked does not end, nor does its queue pair"),
+    fn fail(&self) {
+        if let Some(pair) = &self.pair
+            && let Err(error) = pair.fail()
+        {
+            tracing::error!(%error, "what is revoked does not end, nor does its queue pair");
         }
-    }
-
-    /// Does something with the windows, and notes whether the queue pair broke over that.
-    fn with_windows<R>(&mut self, ask: impl FnOnce(&mut Windows, Option<&Arc<QueuePair>>) -> R) -> Option<R> {
-        let windows = self.windows.as_mut()?;
-        let was_broken = windows.is_broken();
-        let result = ask(windows, self.pair.as_ref());
-        self.cut_off |= windows.is_broken() && !was_broken;
-        Some(result)
-    }
-
-    /// Another queue pair takes the place of the former, or none does.
-    pub(super) fn change_pair(&mut self, pair: Option<QueuePair>) -> Option<Arc<QueuePair>> {
-        if let Some(windows) = &mut self.windows {
-            windows.change_pair(pair.is_none());
-        }
-        self.cut_off = false;
-        std::mem::replace(&mut self.pair, pair.map(Arc::new))
-    }
-
-    /// Whether the peer is to be told that its queue pair is over.
-    pub(super) const fn is_cut_off(&self) -> bool {
-        self.cut_off
-    }
-
-    /// Whether it is to be told so, once.
-    pub(super) const fn take_cut_off(&mut self) -> bool {
-        std::mem::replace(&mut self.cut_off, false)
     }
 
     /// Tries again to end what did not end.
@@ -351,7 +291,6 @@ impl Record {
                 self.revoke(number);
             }
         }
-        self.settle();
         all
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
 use super::making::{self, Made, Making};
-use super::{ANSWERS, BROKEN, GONE, Owed, Using, WireParts};
+use super::{ANSWERS, GONE, Owed, Using, WireParts};
 use crate::memory::region::{Keys, Via};
 use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
@@ -66,12 +66,8 @@ impl Target {
         let mut any = false;
         // First: what went with the former queue pair is not looked for over the next.
         if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_gone()) {
-            let (gone, is_cut_off) = grantee.take_gone();
-            for (id, key) in gone {
+            for (id, key) in grantee.take_gone() {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
-            }
-            if is_cut_off {
-                owed.push(Head { kind: Kind::Revoked, tag: BROKEN, ..Head::default() }, &[]);
             }
             any = true;
         }
