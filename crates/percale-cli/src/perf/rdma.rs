@@ -34,6 +34,8 @@ const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 /// How long the device may take for one request.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What each request is called: there is one at a time.
+const REQUEST: u64 = 1;
 
 /// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -177,15 +179,10 @@ impl Bench {
 
     /// Waits until the request that was posted is done.
     fn done(&self) -> io::Result<()> {
-        let (until, mut status) = (Instant::now() + PATIENCE, None);
-        loop {
-            self.queue.poll(|completion| status = Some(completion.status))?;
-            match status {
-                Some(0) => return Ok(()),
-                Some(status) => return Err(io::Error::other(self.queue.explain(status))),
-                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
-                None => std::thread::yield_now(),
-            }
+        match self.queue.finish(REQUEST, PATIENCE, |_| {})? {
+            Some(0) => Ok(()),
+            Some(status) => Err(io::Error::other(self.queue.explain(status))),
+            None => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
@@ -208,11 +205,11 @@ impl Bench {
                     let (region, len) = (&site.buffer, site.bytes.len());
                     let memory = Backing::Region(Arc::clone(region), 0, len);
                     let binding = Binding { memory, rights: Rights::REMOTE_WRITE };
-                    site.window.bind(&self.pair, 1, &binding)?;
+                    site.window.bind(&self.pair, REQUEST, &binding)?;
                     self.done()?;
                     time(What::Bind, begun);
                     let begun = Instant::now();
-                    site.window.invalidate(&self.pair, 1)?;
+                    site.window.invalidate(&self.pair, REQUEST)?;
                     self.done()?;
                     time(What::Invalidate, begun);
                 }

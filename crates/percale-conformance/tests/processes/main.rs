@@ -84,6 +84,7 @@ fn helper() {
         ("guarded", environment::guarded),
         ("attacker", onesided::attacked::attacker),
         ("writer", onesided::revocation::writer),
+        ("window-owner", onesided::forked::window_owner),
         ("window-writer", onesided::windows::window_writer),
         ("refusing", onesided::refused::target),
         ("adder", onesided::words::adder),

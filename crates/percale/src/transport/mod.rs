@@ -106,6 +106,8 @@ pub enum PullError {
     Revoked,
     /// The peer refuses the read that expected these bytes.
     Refused(Refusal),
+    /// Of an access that we make ourselves: what carried it failed, and nobody knows whether it was made.
+    Unknown,
 }
 
 /// One end of an established connection.

@@ -80,7 +80,8 @@ pub enum Kind {
     /// The answer to [`Locate`](Self::Locate): a [`Located`](super::located::Located).
     Located = 30,
     /// The grant with the number `id`, of the region with the key `data`, is gone (`tag` 0). Answered by the same with `tag` 1, once
-    /// nothing that the initiator posted names it any more.
+    /// nothing that the initiator posted names it any more. With `tag` 2, and neither `id` nor `data`: the target's end of the queue pair by
+    /// which grants are reached is in error; the grants stand, over another one.
     Revoked = 31,
 }
 

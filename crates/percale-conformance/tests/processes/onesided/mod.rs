@@ -4,12 +4,13 @@
 //! * `ground`: memory of both kinds, registered again and again, and what must not change in it
 //! * `attacked`, `revocation`: regions closed under running writers, many under one and one under four; `stopped`: under
 //!   stopped and killed ones
-//! * `windows`: windows invalidated under running writers
+//! * `windows`: windows invalidated under running writers; `forked`: inherited by a child
 //! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
 
 pub(crate) mod attacked;
 pub(crate) mod deaths;
 pub(crate) mod disclosed;
+pub(crate) mod forked;
 mod ground;
 pub(crate) mod refused;
 pub(crate) mod revocation;

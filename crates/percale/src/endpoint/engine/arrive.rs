@@ -434,7 +434,9 @@ fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
         PullError::Fault => {
             (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
         }
-        PullError::Gone | PullError::Refused(_) => (ErrorCode::Canceled, "the sender gave the message up"),
+        PullError::Gone | PullError::Refused(_) | PullError::Unknown => {
+            (ErrorCode::Canceled, "the sender gave the message up")
+        }
         PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }
 }

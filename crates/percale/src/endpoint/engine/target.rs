@@ -223,7 +223,7 @@ impl Core {
         let Store { from, head, region, staged } = store;
         self.served_one(from, staged.as_ref());
         let result = result.map_err(|error| match error {
-            PullError::Fault | PullError::Gone | PullError::Refused(_) => Refusal::Fault,
+            PullError::Fault | PullError::Gone | PullError::Refused(_) | PullError::Unknown => Refusal::Fault,
             PullError::Revoked => Refusal::Key,
         });
         let region = result.and_then(|_| match staged {

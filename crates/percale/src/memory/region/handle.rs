@@ -104,9 +104,7 @@ impl Handle {
             return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
         }
         if self.is_enabled() {
-            if !self.registered.windows.close() {
-                return Err(CloseError::Windows(()));
-            }
+            self.keys.close_to_windows(&self.registered, timeout)?;
             let closed = self.keys.replace(&self.registered, Through::Nobody);
             let former = std::mem::replace(&mut self.registered, closed);
             self.rest.retiring = Some(Revocation::start(former));
@@ -123,9 +121,7 @@ impl Handle {
     pub(super) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         let Self { registered, keys, rest } = self;
         let Rest { retiring, revocation, .. } = &mut **rest;
-        if !registered.windows.close() {
-            return Err(CloseError::Windows(()));
-        }
+        keys.close_to_windows(registered, timeout)?;
         let over = revocation.get_or_insert_with(|| keys.revoke(registered)).wait(timeout)
             && retiring.as_mut().is_none_or(|retiring| retiring.wait(timeout));
         if over { Ok(()) } else { Err(CloseError::Busy(())) }

@@ -5,11 +5,8 @@
 //! more than 32 bits.
 //!
 //! One lock, taken by registration, bind and close; accesses that the target executes find their keys without it
-//! ([`lines`](super::lines)). Memory whose
-//! region was dropped while peers were still at it is parked here until they retired: that is looked for now and then, by
-//! endpoints of the domain as they make progress, and whenever a region comes or goes.
+//! ([`lines`](super::lines)). What was dropped while peers were still at it is [`parked`](super::parked).
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,11 +15,12 @@ use super::line::Said;
 use super::lines::{Lines, Owner, Used};
 use super::local::LocalKeys;
 use super::mapped::is_reserved;
+use super::parked::Parked;
 use super::registered::{Grants, Registered};
-use super::revocation::Revocation;
+use super::revocation::{Revocation, wait_until};
 use super::via::{Through, Via};
 use super::windows::{Hold, Windows as RegionWindows};
-use super::{Kept, RegisterError, Terms};
+use super::{CloseError, Kept, RegisterError, Terms};
 use crate::memory::buffer::Buffer;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
@@ -39,9 +37,7 @@ pub(crate) struct Keys {
     /// The same, for those who look.
     lines: Lines,
     local: LocalKeys,
-    parked: Mutex<Vec<Parked>>,
-    /// Whether anything is parked, for those who only look.
-    any_parked: AtomicBool,
+    parked: Parked,
     revoke_timeout: Duration,
 }
 
@@ -68,26 +64,10 @@ impl Table {
     }
 }
 
-/// Memory that nobody may use again before its peers retired.
-#[derive(Debug)]
-struct Parked {
-    revocation: Revocation,
-    memory: Option<Buffer>,
-    /// It is a window, which holds its region.
-    hold: Option<Hold>,
-}
-
-impl Parked {
-    /// Whether nobody uses it any more: no peer, and no window.
-    fn is_over(&mut self) -> bool {
-        self.revocation.is_over() && self.revocation.region().windows().are_gone()
-    }
-}
-
 impl Keys {
     pub(crate) fn new(revoke_timeout: Duration) -> Self {
         let (table, lines, local) = (Mutex::default(), Lines::default(), LocalKeys::default());
-        Self { table, lines, local, parked: Mutex::default(), any_parked: AtomicBool::new(false), revoke_timeout }
+        Self { table, lines, local, parked: Parked::default(), revoke_timeout }
     }
 
     /// How long closing a region waits for peers that are at it.
@@ -285,58 +265,46 @@ impl Keys {
 
     /// Keeps memory until its peers retired.
     pub(super) fn park(&self, revocation: Revocation, memory: Option<Buffer>) {
-        self.keep(Parked { revocation, memory, hold: None });
+        self.parked.keep(revocation, memory, None);
     }
 
     /// Keeps a window's region in use until the window's peers retired.
     pub(crate) fn park_window(&self, revocation: Revocation, hold: Hold) {
-        self.keep(Parked { revocation, memory: None, hold: Some(hold) });
-    }
-
-    fn keep(&self, mut one: Parked) {
-        if one.is_over() {
-            return;
-        }
-        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        parked.push(one);
-        self.any_parked.store(true, Ordering::Release);
+        self.parked.keep(revocation, None, Some(hold));
     }
 
     /// Frees what is parked, as far as its peers have retired. Costs a load if nothing is parked.
     #[inline]
     pub(crate) fn free_parked(&self) {
-        if self.any_parked.load(Ordering::Acquire) {
-            self.free_retired();
-        }
+        self.parked.free();
     }
 
-    #[cold]
-    fn free_retired(&self) {
-        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        let retired = parked.extract_if(.., Parked::is_over).collect::<Vec<_>>();
-        self.any_parked.store(!parked.is_empty(), Ordering::Release);
-        drop(parked);
-        drop(retired); // Unmapping takes its time.
-    }
-}
-
-impl Drop for Keys {
-    /// What peers may still write is given to nobody: it leaks.
-    fn drop(&mut self) {
-        for mut parked in std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner)) {
-            if !parked.is_over() {
-                tracing::warn!("a peer has not retired from a region's memory, which is therefore never freed");
-                std::mem::forget(parked.memory.take());
-                // Nor is that of a window's region, which is parked by itself.
-                std::mem::forget(parked.hold.take());
+    /// Lets no window be bound to a region any more. Peers that are still at windows that were dropped are waited for.
+    ///
+    /// # Errors
+    /// [`CloseError::Windows`] if one is bound, or such a peer does not move.
+    pub(super) fn close_to_windows(
+        &self,
+        region: &Arc<Registered>,
+        timeout: Option<Duration>,
+    ) -> Result<(), CloseError<()>> {
+        let look = || {
+            self.free_parked();
+            // Before it is asked whether any is bound: one that is parked is so until it is freed.
+            let parked = self.parked.windows_on(region);
+            match region.windows.close() {
+                true => Some(Ok(())),
+                false if region.windows.count() > parked => Some(Err(CloseError::Windows(()))),
+                false => None,
             }
-        }
+        };
+        wait_until(timeout, look).unwrap_or(Err(CloseError::Windows(())))
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::super::registered::Grantee;
     use super::*;
@@ -367,7 +335,7 @@ mod tests {
             self.line.snapshot()
         }
 
-        fn has_retired(&self, _: Snapshot) -> bool {
+        fn has_retired(&self, _: u32, _: Snapshot) -> bool {
             self.retired.load(Ordering::Acquire)
         }
 

@@ -34,6 +34,7 @@ mod lines;
 mod local;
 mod mapped;
 mod on_device;
+mod parked;
 mod raw;
 mod raw_key;
 mod registered;
@@ -322,11 +323,16 @@ pub struct RawRegion {
 
 impl RawRegion {
     /// Counts what peers write from now on, as [`Registration::counter`] does: for a counter that comes after the registration, but
-    /// before any peer has used the key. False if the region has a counter already, or peers that use it.
+    /// before any peer has used the key. False if the region has a counter already, or peers that use it, or if windows are bound to it:
+    /// what peers write through those is not counted, whoever makes the access, they themselves by RDMA or this process. Through windows
+    /// that are bound later it is.
     pub fn count(&self, counter: &Arc<Counter>) -> bool {
         let registered = &self.handle.registered;
-        let grants = registered.grants();
-        grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()
+        let count = || {
+            let grants = registered.grants();
+            grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()
+        };
+        registered.windows.without(count).unwrap_or(false)
     }
 
     /// Its key.

@@ -17,7 +17,7 @@ use crate::memory::volatile::{Segments, View};
 
 /// A peer that regions are granted to for direct access.
 pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
-    /// Makes the grant void. Accesses that the peer announced before may still be under way.
+    /// Makes the grant void, or begins to: waits for nothing. Accesses that the peer announced before may still be under way.
     fn revoke(&self, entry: u32);
 
     /// Whether the peer announces its accesses without fences, so that it must be fenced before a snapshot.
@@ -29,8 +29,8 @@ pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
     /// What the peer announces now.
     fn snapshot(&self) -> Snapshot;
 
-    /// Whether whatever was announced at the snapshot is over, or the peer's process is.
-    fn has_retired(&self, snapshot: Snapshot) -> bool;
+    /// Whether a revoked entry is void, and whatever was announced at the snapshot is over, or the peer's process is. Looks once.
+    fn has_retired(&self, entry: u32, snapshot: Snapshot) -> bool;
 
     /// A revoked entry, retired too: it may be used for another grant.
     fn release(&self, entry: u32);

@@ -97,7 +97,7 @@ fn retire(waits: &mut Vec<Wait>) {
         look(waits);
     }
     waits.retain(|Wait { grant, then }| {
-        let retired = then.is_some_and(|then| grant.to.has_retired(then));
+        let retired = then.is_some_and(|then| grant.to.has_retired(grant.entry, then));
         if retired {
             grant.to.release(grant.entry);
         }

@@ -11,6 +11,8 @@ use crate::memory::volatile::Segments;
 
 /// Set once no window is bound any more.
 const CLOSED: u32 = 1 << 31;
+/// Set while [`Windows::without`] runs.
+const KEPT_OUT: u32 = 1 << 30;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -40,8 +42,23 @@ impl Windows {
     /// One window more; false if the region was closed.
     #[must_use]
     fn enter(&self) -> bool {
-        let more = |bound: u32| (bound & CLOSED == 0).then(|| bound + 1);
-        self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        let more = |bound: u32| (bound & (CLOSED | KEPT_OUT) == 0).then(|| bound + 1);
+        loop {
+            match self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+                Ok(_) => return true,
+                Err(bound) if bound & CLOSED != 0 => return false,
+                Err(_) => std::thread::yield_now(), // For a moment.
+            }
+        }
+    }
+
+    /// Does something short while no window is bound; `None` if one is, or somebody else does so.
+    pub(super) fn without<R>(&self, then: impl FnOnce() -> R) -> Option<R> {
+        let keep_out = |bound: u32| (bound & !CLOSED == 0).then_some(bound | KEPT_OUT);
+        self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep_out).ok()?;
+        let result = then();
+        self.bound.fetch_and(!KEPT_OUT, Ordering::AcqRel);
+        Some(result)
     }
 
     fn leave(&self) {
@@ -60,9 +77,14 @@ impl Windows {
         self.bound.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// Whether no window is bound.
+    /// How many are bound, or were and peers are still at them.
+    pub(super) fn count(&self) -> u32 {
+        self.bound.load(Ordering::Acquire) & !(CLOSED | KEPT_OUT)
+    }
+
+    /// Whether none is.
     pub(super) fn are_gone(&self) -> bool {
-        self.bound.load(Ordering::Acquire) & !CLOSED == 0
+        self.count() == 0
     }
 }
 
@@ -180,5 +202,24 @@ mod tests {
         assert!(!windows.enter() && !windows.are_gone());
         windows.leave();
         assert!(windows.are_gone() && windows.close());
+    }
+
+    #[test]
+    fn mw_004_windows_are_kept_out_while_something_is_done() {
+        let windows = Windows::new(true, true);
+        assert!(windows.enter() && windows.without(|| ()).is_none(), "one is bound");
+        windows.leave();
+        std::thread::scope(|scope| {
+            let entered = windows.without(|| {
+                assert!(windows.without(|| ()).is_none() && windows.are_gone());
+                let entering = scope.spawn(|| windows.enter());
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                assert!(windows.are_gone(), "a window came in between");
+                entering
+            });
+            assert!(entered.expect("none is bound").join().expect("it enters") && !windows.are_gone());
+        });
+        windows.leave();
+        assert!(windows.close() && windows.without(|| ()).is_some() && !windows.enter(), "it stays closed");
     }
 }

@@ -1,7 +1,8 @@
 //! A window's state.
 //!
 //! Its lock is held for a moment only: whoever waits for a revocation looks at it again and again. (Where a device of verbs takes a window
-//! back, the moment is that of a request to the device: five seconds at worst, for each peer, if the device is broken.) Whoever finds the window by its key
+//! back, a moment is that of posting a request to it, or of deallocating its window; longer, only if that device is broken and just then
+//! makes a peer wait for a bind: five seconds at worst.) Whoever finds the window by its key
 //! takes it too. Locks: the domain's table, then a row of it, then a window's state, then a region's grants; never the other way round.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -288,7 +288,7 @@ impl Grantee for Stuck {
         self.line.snapshot()
     }
 
-    fn has_retired(&self, _: Snapshot) -> bool {
+    fn has_retired(&self, _: u32, _: Snapshot) -> bool {
         self.retired.load(Ordering::Acquire)
     }
 

@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::abi;
 use super::context::{Context, note};
@@ -136,6 +137,34 @@ impl CompletionQueue {
             });
         }
         Ok(count.min(POLLED))
+    }
+
+    /// Waits until the request of this name has completed, and gives its status; what else completes meanwhile is given to `other`. `None`
+    /// if it takes longer than `limit`.
+    ///
+    /// # Errors
+    /// If the device cannot tell.
+    pub fn finish(
+        &self,
+        id: u64,
+        limit: Duration,
+        mut other: impl FnMut(Completion),
+    ) -> Result<Option<i32>, VerbsError> {
+        let until = Instant::now() + limit;
+        let mut status = None;
+        loop {
+            self.poll(|one| {
+                if one.id == id && status.is_none() {
+                    status = Some(one.status);
+                } else {
+                    other(one);
+                }
+            })?;
+            if status.is_some() || Instant::now() > until {
+                return Ok(status);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Has the channel told of the next completion. What was there before is not told: poll after this.

@@ -324,8 +324,9 @@ impl QueuePair {
     /// Posts a request.
     ///
     /// # Safety
-    /// The list that it names is readable during the call. Memory and windows that it names are kept until it has completed, or the queue
-    /// pair is no more; those of this pair's own buffers always are.
+    /// The list that it names is readable during the call, and windows and registrations that it points to are alive in it. Memory that it
+    /// names is kept until it has completed, or the queue pair is no more; that of this pair's own buffers always is. So is memory that it
+    /// binds a window to, until that is bound no more.
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
         let mut bad = null_mut();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::adapter::Adapter;
 use super::completion::{CompletionChannel, CompletionQueue};
@@ -11,6 +11,8 @@ use super::region::{MemoryRegion, Rights};
 
 /// How long one access may take; a device that does not answer in this time never will.
 const LIMIT: Duration = Duration::from_secs(20);
+/// What each is called: there is one at a time.
+const REQUEST: u64 = 1;
 
 /// Two queue pairs of one device, connected to each other: the first reads and writes memory that is registered in the
 /// adapter's protection domain, as a peer does. For one thread, one access at a time.
@@ -48,7 +50,7 @@ impl Reach {
         if self.buffers.copy_in(bytes, 0, bytes.len()) != bytes.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.access(|pair| pair.post_write(1, 0, bytes.len(), (address, key)))
+        self.access(|pair| pair.post_write(REQUEST, 0, bytes.len(), (address, key)))
     }
 
     /// Reads from there.
@@ -57,7 +59,7 @@ impl Reach {
     /// How the device ended it.
     pub fn read(&mut self, bytes: &mut [u8], address: u64, key: u32) -> io::Result<()> {
         let len = bytes.len();
-        self.access(|pair| pair.post_read(1, 0, len, (address, key)))?;
+        self.access(|pair| pair.post_read(REQUEST, 0, len, (address, key)))?;
         if self.buffers.copy_out(0, len, bytes) == len { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
@@ -91,16 +93,10 @@ impl Pairs {
 
     /// Waits for the request that was posted.
     fn completed(&self) -> io::Result<()> {
-        let until = Instant::now() + LIMIT;
-        let mut status = None;
-        loop {
-            self.queue.poll(|completion| status = Some(completion.status))?;
-            match status {
-                Some(0) => return Ok(()),
-                Some(status) => return Err(io::Error::other(self.queue.explain(status))),
-                None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
-                None => std::thread::yield_now(),
-            }
+        match self.queue.finish(REQUEST, LIMIT, |_| {})? {
+            Some(0) => Ok(()),
+            Some(status) => Err(io::Error::other(self.queue.explain(status))),
+            None => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 }

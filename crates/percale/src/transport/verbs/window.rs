@@ -170,14 +170,17 @@ impl Window {
                 };
                 let send_flags = abi::SEND_SIGNALED.cast_unsigned();
                 let mut request = abi::MwBind { wr_id: id, send_flags, bind_info: info };
-                // SAFETY: pair, window and memory are alive, and the window keeps the others; the call sets the window's key.
+                // SAFETY: pair, window and registration are alive in the call, which reads their keys and sets the window's, under the
+                // lock; the request names them by keys alone. What the window is bound with it keeps, from before the call until
+                // `let_go` or its end; that peers may be at the memory so long is vouched for by whoever registered it.
                 VerbsError::check(call, unsafe { bind(pair.as_ptr(), window, &raw mut request) })?;
             }
             WindowKind::Two => {
                 let key = counted_up(self.key());
                 let mut request = abi::SendWr::new(id, abi::WR_BIND_MW);
                 request.bind_mw = abi::BindMw { mw: window, rkey: key, bind_info: info };
-                // SAFETY: it names no list; the window is bound over this pair, and keeps its memory.
+                // SAFETY: it names no list; window and registration by their keys, which are read in the call. What the window is bound
+                // with it keeps, as of type 1.
                 unsafe { pair.post(&mut request) }?;
                 // SAFETY: the window is alive, its key ours to count, under the lock.
                 unsafe { (*window).rkey = key };
@@ -202,7 +205,7 @@ impl Window {
         }
         let mut request = abi::SendWr::new(id, abi::WR_LOCAL_INV);
         request.imm_data = self.key();
-        // SAFETY: it names a window's key alone.
+        // SAFETY: it names a window's key, and no memory. If that window is deallocated before it is done, the device finds no such key.
         unsafe { pair.post(&mut request) }?;
         bindings.bound = None;
         Ok(())
@@ -254,7 +257,8 @@ impl Window {
             return Ok(());
         }
         let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };
-        // SAFETY: it is ended once, for it says so from then on, and before the queue pairs and the memory that it keeps.
+        // SAFETY: it is ended once: who ends it has it alone, and it says so from then on. Queue pairs and memory that it keeps are there,
+        // for they go after it, also when it is dropped.
         VerbsError::check(call, unsafe { dealloc(self.ptr.as_ptr()) })
     }
 }

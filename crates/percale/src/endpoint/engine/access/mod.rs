@@ -132,7 +132,7 @@ pub(crate) struct Part {
 /// What the failure of a transfer from or to a region means.
 const fn pull_refusal(error: PullError) -> Refusal {
     match error {
-        PullError::Fault => Refusal::Fault,
+        PullError::Fault | PullError::Unknown => Refusal::Fault,
         PullError::Gone | PullError::Revoked => Refusal::Key,
         PullError::Refused(refusal) => refusal,
     }
@@ -359,13 +359,16 @@ impl Core {
     /// It is over.
     pub(super) fn assisted_end(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
         if self.accesses.get(id as usize).is_some_and(|access| access.to == from) {
-            self.access_step(
-                id,
-                result.map_err(|error| {
-                    let refusal = pull_refusal(error);
+            let result = result.map_err(|error| match error {
+                PullError::Unknown => {
+                    (ErrorCode::TimedOut, "the peer's queue pair failed: whether it was written is not known".into())
+                }
+                other => {
+                    let refusal = pull_refusal(other);
                     (refused_code(refusal), refusal.to_string().into())
-                }),
-            );
+                }
+            });
+            self.access_step(id, result);
         }
     }
 

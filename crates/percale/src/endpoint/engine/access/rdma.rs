@@ -47,6 +47,11 @@ pub(in super::super) fn by_rdma(
     let (what, Some(access)) = (waiting.what, waiting.started.filter(|_| waiting.direct)) else {
         return Course::Executed; // As it began.
     };
+    if core.accesses[access as usize].error.is_some() {
+        // Nobody knows whether a part of it was made: no other is.
+        core.access_step(access, Ok(()));
+        return Course::Posted;
+    }
     while !waiting.executed_only
         && let Some((remote, offset)) = what.part_of(waiting.sent, link.longest_access())
     {

@@ -154,6 +154,11 @@ impl ShmGrantee {
         self.pair.announcements(1 - self.side)
     }
 
+    /// Whether whatever was announced at the snapshot is over, or the peer's process is.
+    fn has_left(&self, then: Snapshot) -> bool {
+        forked() || self.line().has_retired(then) || has_ended(self.pidfd.as_ref())
+    }
+
     /// The link is gone: everything that was granted is void. Regions forget the grants, unless the peer is in the middle of an
     /// access; then they keep them until they are closed.
     pub(super) fn end(self: &Arc<Self>) {
@@ -169,7 +174,7 @@ impl ShmGrantee {
             self.revoke(*index);
         }
         fence_after_revoking();
-        if (self.is_unfenced() && !fence_initiators()) || !self.has_retired(self.snapshot()) {
+        if (self.is_unfenced() && !fence_initiators()) || !self.has_left(self.snapshot()) {
             return;
         }
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
@@ -205,8 +210,8 @@ impl Grantee for ShmGrantee {
         if forked() { Line::default().snapshot() } else { self.line().snapshot() }
     }
 
-    fn has_retired(&self, snapshot: Snapshot) -> bool {
-        forked() || self.line().has_retired(snapshot) || has_ended(self.pidfd.as_ref())
+    fn has_retired(&self, _: u32, snapshot: Snapshot) -> bool {
+        self.has_left(snapshot)
     }
 
     fn release(&self, entry: u32) {

@@ -8,6 +8,7 @@
 
 #![expect(unsafe_code, reason = "registers regions' memory; the block states its reason")]
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -27,39 +28,61 @@ pub(super) struct VerbsGrantee {
     /// How windows are granted, if they are.
     using: Option<Using>,
     record: Mutex<Record>,
-    /// The peer is to be told of grants that are gone.
-    any_gone: AtomicBool,
+    /// The peer is to be told of something: looked at without the lock.
+    any_news: AtomicBool,
+}
+
+/// The record, locked.
+struct Locked<'a> {
+    record: MutexGuard<'a, Record>,
+    any_news: &'a AtomicBool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.record
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Record {
+        &mut self.record
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.record.any_gone || self.record.is_over_untold() {
+            self.any_news.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl VerbsGrantee {
     /// For a peer whose queue pair has its other end in this protection domain.
     pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
         let record = Mutex::new(Record::new(using.clone()));
-        Self { domain, using, record, any_gone: AtomicBool::new(false) }
+        Self { domain, using, record, any_news: AtomicBool::new(false) }
     }
 
     pub(super) const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    fn record(&self) -> Locked<'_> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { record, any_news: &self.any_news }
     }
 
     /// Another queue pair takes the place of the former, which is returned. Windows that were bound over that one are granted no more.
     pub(super) fn change_pair(self: &Arc<Self>, pair: Option<QueuePair>) -> Option<Arc<QueuePair>> {
         let mut record = self.record();
         let ended = record.end_windows();
-        let is_over = pair.is_none();
-        let former = std::mem::replace(&mut record.pair, pair.map(Arc::new));
-        if let Some(windows) = &mut record.windows {
-            windows.change_pair(is_over);
-        }
+        let former = record.change_pair(pair.map(Arc::new));
         drop(record);
-        if !ended.is_empty() {
-            self.any_gone.store(true, Ordering::Release);
-            self.forget(ended);
-        }
+        self.forget(ended);
         former
     }
 
@@ -128,8 +151,9 @@ impl VerbsGrantee {
 
     /// Registers memory for the peer.
     fn register(&self, memory: Segment, rights: Rights) -> Result<Registration, Located> {
-        // SAFETY: the region's owner lets peers do that, and its memory stays there until the region is closed, which ends the
-        // registration first.
+        // SAFETY: the region's owner lets peers do that, or the window's, by binding it. The memory stays there until the revocation of what is
+        // granted is over (`has_retired`), and so long as windows hold their region; this ends before: with the grant, or with the last
+        // window that it lies beneath. If the device does not end it, the revocation is not over.
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
             tracing::warn!(%error, len = memory.len(), "a region is not registered: its accesses are executed");
@@ -138,24 +162,21 @@ impl VerbsGrantee {
     }
 
     /// Lets the peer reach a region's memory by registering it.
-    fn by_registration(
-        &self,
-        memory: Segment,
-        mut rights: Rights,
-    ) -> Result<(u32, Way, MutexGuard<'_, Record>), Located> {
+    fn by_registration(&self, memory: Segment, mut rights: Rights) -> Result<(u32, Way, Locked<'_>), Located> {
         // A device wants the local right for the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
-        let way = Way::Registration(Arc::new(self.register(memory, rights)?));
+        let registration = Arc::new(self.register(memory, rights)?);
         let mut record = self.record();
-        if record.was_used(way.remote_key()) {
-            record.end(way);
-            return Err(Located::Unknown); // Another time: late accesses may name this key.
-        }
-        match record.take() {
-            Some(number) => Ok((number, way, record)),
-            None => {
-                record.end(way);
-                Err(Located::Executed)
+        let number = if record.was_used(registration.keys().1) {
+            Err(Located::Unknown) // Another time: late accesses may name this key.
+        } else {
+            record.take().ok_or(Located::Executed)
+        };
+        match number {
+            Ok(number) => Ok((number, Way::Registration(registration), record)),
+            Err(located) => {
+                record.end_registration(registration);
+                Err(located)
             }
         }
     }
@@ -166,26 +187,24 @@ impl VerbsGrantee {
         beneath: &Weak<Registered>,
         memory: Segment,
         rights: Rights,
-    ) -> Result<(u32, Way, MutexGuard<'_, Record>), Located> {
+    ) -> Result<(u32, Way, Locked<'_>), Located> {
         let using = self.using.as_ref().filter(|using| !using.refuses()).ok_or(Located::Executed)?;
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
+        let Some(number) = record.take() else {
+            drop(registration); // Who ends it has it alone.
+            record.leave(under);
+            return Err(Located::Executed);
+        };
         let binding = Binding { memory: Backing::Registration(registration, memory), rights };
         let bound = record.bind(&self.domain, &binding);
-        drop(binding); // Who ends the registration has it alone.
-        let window = match bound {
-            Ok(window) => window,
+        drop(binding); // As above.
+        match bound {
+            Ok(window) => Ok((number, Way::Window { window, under }, record)),
             Err(why) => {
+                record.give_back(number);
                 record.leave(under);
-                return Err(if why == Unbound::Later { Located::Unknown } else { Located::Executed });
-            }
-        };
-        let way = Way::Window { window, under };
-        match record.take() {
-            Some(number) => Ok((number, way, record)),
-            None => {
-                record.end(way);
-                Err(Located::Executed)
+                Err(if why == Unbound::Later { Located::Unknown } else { Located::Executed })
             }
         }
     }
@@ -199,19 +218,21 @@ impl VerbsGrantee {
         rights: Rights,
     ) -> Result<(Under, Arc<Registration>), Located> {
         let region = beneath.upgrade().ok_or(Located::Unknown)?;
-        let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else {
+        let own = || {
             let mut own = Rights::BIND;
             own.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
             let registration = Arc::new(self.register(memory, own)?);
-            return Ok((Under::Own(Arc::clone(&registration)), registration));
+            Ok((Under::Own(Arc::clone(&registration)), registration))
         };
+        let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else { return own() };
         // Held until it is noted, so that who closes the region finds it.
         let mut grants = region.grants();
         if let Some((number, registration)) = self.record().beneath(&region) {
             return Ok((Under::Shared(number), registration));
         }
         if grants.is_closed() {
-            return Err(Located::Unknown);
+            // It was dropped under the window, which keeps the memory until it is taken back itself.
+            return own();
         }
         let mut all = Rights::BIND;
         all.set(Rights::LOCAL_WRITE, region.windows().may_change());
@@ -232,25 +253,27 @@ impl VerbsGrantee {
         self.record().is_stuck()
     }
 
-    /// Grants of which the peer is to be told that they are gone: their numbers and keys.
-    pub(super) fn take_gone(&self) -> Vec<(u32, u64)> {
-        if !self.any_gone.swap(false, Ordering::AcqRel) {
-            return Vec::new();
+    /// What the peer is to be told: grants that are gone, by their numbers and keys, and whether its queue pair is in error.
+    pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
+        if !self.any_news.swap(false, Ordering::AcqRel) {
+            return (Vec::new(), false);
         }
-        let mut gone = Vec::new();
-        for (number, entry) in self.record().all_mut() {
+        let (mut record, mut gone) = (self.record(), Vec::new());
+        record.any_gone = false;
+        for (number, entry) in record.all_mut() {
             if let Entry::Gone { key, told, .. } = entry
                 && !std::mem::replace(told, true)
             {
                 gone.push((number, *key));
             }
         }
-        gone
+        let is_over = record.tell_over();
+        (gone, is_over)
     }
 
-    /// Whether the peer is to be told of such.
-    pub(super) fn has_gone(&self) -> bool {
-        self.any_gone.load(Ordering::Relaxed)
+    /// Whether there is something to be told.
+    pub(super) fn has_news(&self) -> bool {
+        self.any_news.load(Ordering::Relaxed)
     }
 
     /// Nothing of the peer's names a grant any more that is gone.
@@ -281,7 +304,7 @@ impl VerbsGrantee {
                 ended.push((number, region.clone()));
             }
         }
-        ended.iter().for_each(|(number, _)| _ = record.revoke(*number));
+        ended.iter().for_each(|(number, _)| record.revoke(*number));
         drop(record);
         self.forget(ended);
     }
@@ -289,7 +312,7 @@ impl VerbsGrantee {
     /// Puts the queue pair in error, as a device does of itself.
     #[cfg(all(test, not(loom)))]
     pub(super) fn fail(&self) {
-        self.record().pair.as_ref().expect("a queue pair").fail().expect("a queue pair in error");
+        self.record().pair().expect("a queue pair").fail().expect("a queue pair in error");
     }
 
     /// Regions that are registered for windows of theirs.
@@ -315,8 +338,8 @@ impl VerbsGrantee {
 impl Grantee for VerbsGrantee {
     fn revoke(&self, entry: u32) {
         // A child's copies are its parent's grants, and so is the queue pair.
-        if !forked() && self.record().revoke(entry) {
-            self.any_gone.store(true, Ordering::Release);
+        if !forked() {
+            self.record().revoke(entry);
         }
     }
 
@@ -330,13 +353,14 @@ impl Grantee for VerbsGrantee {
         Line::default().snapshot()
     }
 
-    fn has_retired(&self, _: Snapshot) -> bool {
+    fn has_retired(&self, entry: u32, _: Snapshot) -> bool {
         if forked() {
             return true;
         }
         let mut record = self.record();
+        record.go_on(entry);
         record.end_stuck();
-        !record.is_stuck()
+        !record.is_stuck() && !record.is_leaving(entry)
     }
 
     fn release(&self, _: u32) {} // When the peer has forgotten it.

@@ -13,7 +13,7 @@ use crate::memory::forked::forked;
 use crate::memory::region::{RemoteMemory, admit};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::verbs::{Wire, abi};
-use crate::transport::{Broken, Connection, Sink};
+use crate::transport::{Broken, Connection, PullError, Sink};
 use crate::wire::head::{Head, Kind};
 use crate::wire::located::{Grant, LocatedBytes};
 
@@ -38,10 +38,18 @@ enum State {
     /// It is being connected.
     Connecting(Making<Made>),
     Up(Lane),
-    /// The first access that failed was refused. When nothing is under way any more, these accesses are given back.
-    Broken(Lane, Vec<u32>),
+    /// No more is posted. When nothing is under way any more, these accesses are given back.
+    Broken(Lane, Vec<Undone>),
     /// The peer wants none.
     Off(String),
+}
+
+/// An access, or a part of one, that was not acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Undone {
+    token: u32,
+    /// Perhaps it was made, and must not be so twice.
+    lost: bool,
 }
 
 /// See the module.
@@ -58,6 +66,10 @@ pub(super) struct Initiator {
     first: u64,
     /// Queue pairs that broke since one proved to be good.
     broken: u32,
+    /// The peer has said that its end of the queue pair is in error.
+    is_over: bool,
+    /// So nothing answered: of what was posted nobody knows how much was done.
+    unsure: bool,
     /// The device took no request, though there was room.
     is_dead: bool,
     /// Grants that are gone: key, the target's number, and the first request that was posted after that was told.
@@ -74,6 +86,8 @@ impl Initiator {
             next: 0,
             first: 0,
             broken: 0,
+            is_over: false,
+            unsure: false,
             is_dead: false,
             gone: Vec::new(),
         }
@@ -90,7 +104,7 @@ impl Initiator {
             }
             return false;
         }
-        let up = matches!(self.state, State::Up(_));
+        let up = matches!(self.state, State::Up(_)) && !self.is_over;
         match self.grants.find(remote.key, up) {
             Ok(grant) => up && offset(&grant, remote, writes).is_some(),
             Err(question) => {
@@ -116,7 +130,9 @@ impl Initiator {
         local: &Segments,
         token: u32,
     ) -> Result<(), Unposted> {
-        let (State::Up(lane), Some(wire)) = (&mut self.state, &self.wire) else { return Err(Unposted::Unreachable) };
+        let (State::Up(lane), Some(wire), false) = (&mut self.state, &self.wire, self.is_over) else {
+            return Err(Unposted::Unreachable);
+        };
         let grant = self.grants.find(remote.key, false).map_err(|_| Unposted::Unreachable)?;
         let offset = offset(&grant, remote, writes).ok_or(Unposted::Unreachable)?;
         // The grant's own range fits 64 bits, and this lies in it.
@@ -132,11 +148,31 @@ impl Initiator {
         Ok(())
     }
 
-    /// An access was refused: the queue pair takes no more.
-    fn failed(&mut self, token: u32) {
+    /// The queue pair takes no more, for this one was not done.
+    fn failed(&mut self, undone: Option<Undone>) {
         if let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None)) {
             lane.fail();
-            self.state = State::Broken(lane, vec![token]);
+            self.state = State::Broken(lane, undone.into_iter().collect());
+        }
+    }
+
+    /// The peer's end of the queue pair is in error: nothing that is posted is done any more.
+    pub(super) fn over(&mut self) {
+        match self.state {
+            State::Up(_) => self.is_over = true,
+            State::Connecting(_) => self.state = self.again(),
+            _ => {} // It is of one that is over for us, too.
+        }
+    }
+
+    /// If the peer's end is in error, ends ours as soon as all that is under way can be made again. What cannot may have been acknowledged or
+    /// refused before, which is soon known; else the device gives up.
+    pub(super) fn retire(&mut self) {
+        if let State::Up(lane) = &self.state
+            && self.is_over
+            && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
+        {
+            self.failed(None);
         }
     }
 
@@ -185,14 +221,22 @@ impl Initiator {
             sink.assisted(me, flight.token, Ok(()));
             return Ok(());
         }
+        // Behind one that was refused nothing is done.
+        let lost = self.unsure && !flight.reads && !self.is_gone(&flight);
         if let State::Broken(_, back) = &mut self.state {
-            back.push(flight.token);
+            back.push(Undone { token: flight.token, lost });
             return Ok(());
         }
         if is_refused(status) || is_unanswered(status) && self.may_repeat(&flight) {
             // What is refused will be asked about anew.
             self.grants.forget(flight.grant.0, flight.grant.1);
-            self.failed(flight.token);
+            self.failed(Some(Undone { token: flight.token, lost: false }));
+            return Ok(());
+        }
+        if is_unanswered(status) && self.is_over {
+            self.unsure = true;
+            let lost = !flight.reads && !self.is_gone(&flight);
+            self.failed(Some(Undone { token: flight.token, lost }));
             return Ok(());
         }
         let why = wire.explain(status);
@@ -206,8 +250,12 @@ impl Initiator {
     /// refused, perhaps; and if it was not, nobody can tell that the others are done twice.
     fn may_repeat(&self, flight: &Flight) -> bool {
         let State::Up(lane) = &self.state else { return false };
-        let is_gone = |flight: &Flight| self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant);
-        is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || is_gone(flight))
+        self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
+    }
+
+    /// Whether the target has said that an access' grant is gone.
+    fn is_gone(&self, flight: &Flight) -> bool {
+        self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
 
     /// If the queue pair broke, and nothing is under way any more: gives back what was not done, the last posted first. Whether it did so.
@@ -216,15 +264,19 @@ impl Initiator {
             return false;
         }
         let none = self.again();
-        let State::Broken(lane, mut back) = std::mem::replace(&mut self.state, none) else { return false };
+        let State::Broken(lane, back) = std::mem::replace(&mut self.state, none) else { return false };
         match &self.wire {
             Some(wire) => making::end(wire.adapter.makers(), lane),
             None => drop(lane),
         }
         // The parts of an access were posted one behind the other.
-        back.dedup();
-        for token in back.into_iter().rev() {
-            sink.undone(me, token);
+        for parts in back.chunk_by(|one, other| one.token == other.token).rev() {
+            let token = parts[0].token;
+            if parts.iter().any(|part| part.lost) {
+                parts.iter().for_each(|_| sink.assisted(me, token, Err(PullError::Unknown)));
+            } else {
+                sink.undone(me, token);
+            }
         }
         true
     }
@@ -242,6 +294,7 @@ impl Initiator {
             }
             Ok(made) => {
                 self.first = self.next;
+                (self.is_over, self.unsure) = (false, false);
                 State::Up(Lane::new(made.pair))
             }
             Err(error) => {

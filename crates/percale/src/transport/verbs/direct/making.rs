@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use super::super::region::{MemoryRegion, Rights};
 use super::super::{CompletionQueue, End, PairSize, ProtectionDomain, QueuePair};
 use super::lane::{DEPTH, SLOT};
+use super::windows::REQUESTS;
 use super::{Offered, WireParts};
 use crate::memory::volatile::IOV_LIMIT;
 use crate::transport::connect::background::Crew;
@@ -15,9 +16,6 @@ use crate::transport::verbs::errno_of;
 
 /// Reads that may be under way at a time: every device for reliable connections has room for so many.
 const READS: u8 = 4;
-
-/// Binds and invalidations of windows that may be under way: there is one, and there may be one that was given up.
-const BINDS: u32 = 2;
 
 /// The threads of a domain.
 pub(in super::super) type Makers = Arc<Crew<Box<dyn FnOnce() + Send>>>;
@@ -72,10 +70,10 @@ pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
 /// The other end of a peer's, in this protection domain, through which it reaches what is registered there.
 pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
     let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
-    let size = PairSize { sends: BINDS, receives: 1, inline: 0, pieces: 1 };
+    let size = PairSize { sends: REQUESTS, receives: 1, inline: 0, pieces: 1 };
     // What binds and invalidates windows looks for completions itself, in any thread, and is woken by none.
     let queue = match wire.adapter.windows() {
-        Some(_) => CompletionQueue::new(wire.queue.channel(), 2 * BINDS)?,
+        Some(_) => CompletionQueue::new(wire.queue.channel(), REQUESTS + 1)?,
         None => Arc::clone(&wire.queue),
     };
     let made = make(wire, (&queue, &none), size, Rights::REMOTE_READ | Rights::REMOTE_WRITE)?;

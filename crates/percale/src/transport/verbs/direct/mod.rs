@@ -24,6 +24,11 @@
 //! right end. A new queue pair is made for the next ones. The target also says that a grant is gone ([`Kind::Revoked`]), so that late
 //! accesses are rare.
 //!
+//! **A target's end in error** answers nothing. The target finds that out when it takes a window back, or puts it in error itself, if something
+//! does not end; and says so. The initiator then posts nothing more to it, and asks for another one, as soon as what is under way is over:
+//! what was acknowledged has been done; reads, and accesses by grants that are gone, are executed by the target, as nobody can tell that such a
+//! one is made twice; of a write by a grant that stands nobody knows whether it was made, and it fails. The connection goes on.
+//!
 //! **The device gives keys again.** A late access must not find its key alive as another region's. So the target grants nothing under a key
 //! that it has used for this peer before, until the peer has said that nothing it posted names the old one any more. Of a window of type 2 that
 //! holds before it is bound: its next key is known. Elsewhere the driver chooses, and the key is looked at a moment after it lives.
@@ -80,9 +85,10 @@ const OWED: usize = 3 * record::GRANTS;
 /// In the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
 const ANSWERS: u32 = 1;
-/// In the `tag` of a frame about a grant that is gone.
+/// In the `tag` of a frame about a grant that is gone, or about the queue pair.
 const GONE: u64 = 0;
 const FORGOTTEN: u64 = 1;
+const OVER: u64 = 2;
 
 /// Why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +188,10 @@ impl Direct {
             }
             (Kind::Located, ..) => initiator?.located(head.id, payload),
             (Kind::Revoked, _, GONE) => initiator?.revoked(head.id, head.data),
+            (Kind::Revoked, 0, OVER) if head.data == 0 => {
+                initiator?.over();
+                Ok(())
+            }
             (Kind::Revoked, _, FORGOTTEN) => {
                 let target = self.target.as_mut().ok_or("it forgets what was never granted")?;
                 target.forgotten(head.id)
@@ -220,6 +230,7 @@ impl Direct {
         self.gave_back = false;
         if let Some(initiator) = &mut self.initiator {
             any |= initiator.completions(me, frames.stream_mut(), sink)?;
+            initiator.retire();
             self.gave_back = initiator.give_back(me, sink);
             any |= self.gave_back | initiator.go_on(&mut self.owed);
         }

@@ -1,13 +1,13 @@
 //! What a target has granted to one peer, by number, and how it is taken back. Under the lock of whoever has it.
 //!
-//! An *entry* is a grant's place. Once nothing comes through it any more, the peer is told; until the peer has answered, the place is
+//! An *entry* is a grant's place. A window's grant *leaves* while the device takes its window back, which is looked for again and again. Once nothing comes through it any more, the peer is told; until the peer has answered, the place is
 //! not used again, and no other grant is made under the same remote key. A grant's *number* is its place and how often that was used: who
 //! takes a grant back that is gone already, late, does not take back another.
 
 use std::sync::{Arc, Weak};
 
 use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
-use super::windows::{Unbound, Using, Windows};
+use super::windows::{Request, Taking, Unbound, Using, Windows};
 use crate::memory::region::Registered;
 
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.
@@ -37,6 +37,14 @@ pub(super) enum Entry {
         /// It ends with the last of them, for the region was closed.
         ends: bool,
     },
+    /// A window that the device is asked to take back: accesses may still come through it.
+    Leaving {
+        key: u64,
+        remote_key: u32,
+        window: Window,
+        under: Under,
+        request: Request,
+    },
     /// Nothing comes through it any more. The peer was told, or is to be told.
     Gone {
         key: u64,
@@ -65,13 +73,21 @@ pub(super) enum Under {
 #[derive(Debug)]
 pub(super) struct Record {
     /// The end of the peer's queue pair, while the link stands.
-    pub(super) pair: Option<Arc<QueuePair>>,
+    pair: Option<Arc<QueuePair>>,
     entries: Vec<Place>,
     /// Numbers whose places are free.
     free: Vec<u32>,
     pub(super) windows: Option<Windows>,
+    /// Entries that are leaving.
+    leaving: Vec<u32>,
     /// What the device would not end.
     stuck: Stuck,
+    /// The peer is to be told of grants that are gone.
+    pub(super) any_gone: bool,
+    /// The queue pair was put in error for what does not end.
+    failed: bool,
+    /// The peer was told that it is in error.
+    told: bool,
 }
 
 #[derive(Debug)]
@@ -98,7 +114,23 @@ impl Way {
 impl Record {
     pub(super) fn new(using: Option<Using>) -> Self {
         let windows = using.map(Windows::new);
-        Self { pair: None, entries: Vec::new(), free: Vec::new(), windows, stuck: Stuck::default() }
+        Self {
+            pair: None,
+            entries: Vec::new(),
+            free: Vec::new(),
+            windows,
+            leaving: Vec::new(),
+            stuck: Stuck::default(),
+            any_gone: false,
+            failed: false,
+            told: false,
+        }
+    }
+
+    /// The end of the peer's queue pair.
+    #[cfg(all(test, not(loom)))]
+    pub(super) const fn pair(&self) -> Option<&Arc<QueuePair>> {
+        self.pair.as_ref()
     }
 
     /// A number for a grant.
@@ -186,14 +218,21 @@ impl Record {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
     }
 
-    /// Takes a grant back, or what lies beneath windows once none is bound. Whether the peer is to be told.
-    pub(super) fn revoke(&mut self, number: u32) -> bool {
-        let Some(slot) = self.get_mut(number) else { return false };
+    /// Takes a grant back, or begins to: a window [leaves](Self::go_on). Or what lies beneath windows, once none is bound.
+    pub(super) fn revoke(&mut self, number: u32) {
+        let Some(slot) = self.get_mut(number) else { return };
         match std::mem::replace(slot, Entry::Free) {
-            Entry::Granted { key, way, .. } => {
-                *slot = Entry::Gone { key, remote_key: way.remote_key(), told: false };
-                self.end(way);
-                return true;
+            Entry::Granted { key, way: Way::Registration(registration), .. } => {
+                *slot = Entry::Gone { key, remote_key: registration.keys().1, told: false };
+                self.any_gone = true;
+                self.end_registration(registration);
+            }
+            Entry::Granted { key, way: Way::Window { window, under }, .. } => {
+                // Of type 1 it has another one as soon as it is asked for.
+                let remote_key = window.remote_key();
+                *slot = Entry::Leaving { key, remote_key, window, under, request: Request::new() };
+                self.leaving.push(number);
+                self.go_on(number);
             }
             Entry::Beneath { registration, windows: 0, .. } => {
                 self.give_back(number);
@@ -204,25 +243,53 @@ impl Record {
             }
             other => *slot = other,
         }
-        false
     }
 
-    /// Lets no access through any more. If the device refuses, the queue pair is put in error, so that nothing comes over it.
-    pub(super) fn end(&mut self, way: Way) {
-        match way {
-            Way::Registration(registration) => self.end_registration(registration),
-            Way::Window { window, under } => {
-                let taken = match &mut self.windows {
-                    Some(windows) => windows.take_back(window, self.pair.as_ref()),
-                    None => window.end().map_err(|(window, _)| window),
-                };
-                if let Err(window) = taken {
+    /// Looks once how far an entry is that leaves.
+    pub(super) fn go_on(&mut self, number: u32) {
+        let Self { pair, entries, windows, .. } = self;
+        let entry = entries.get_mut(number as usize % GRANTS).map(|place| &mut place.entry);
+        let Some(Entry::Leaving { window, request, .. }) = entry else { return };
+        let taking = match windows {
+            Some(windows) => windows.take_back(window, request, pair.as_ref()),
+            None => Taking::Failed,
+        };
+        if taking != Taking::Waits {
+            self.left(number, taking == Taking::Over);
+        }
+    }
+
+    /// What was leaving is gone, once its window is deallocated if the device has not `unbound` it. If it does neither, the queue pair is put in
+    /// error, so that nothing comes over it.
+    fn left(&mut self, number: u32, unbound: bool) {
+        let Some(slot) = self.get_mut(number) else { return };
+        let (window, under) = match std::mem::replace(slot, Entry::Free) {
+            Entry::Leaving { key, remote_key, window, under, .. } => {
+                *slot = Entry::Gone { key, remote_key, told: false };
+                (window, under)
+            }
+            other => {
+                *slot = other;
+                return;
+            }
+        };
+        self.any_gone = true;
+        self.leaving.retain(|other| *other != number);
+        match &mut self.windows {
+            Some(windows) if unbound => windows.give_back(window),
+            _ => {
+                if let Err(window) = Windows::deallocate(window) {
                     self.stuck.windows.push(window);
                     self.fail();
                 }
-                self.leave(under);
             }
         }
+        self.leave(under);
+    }
+
+    /// Whether an entry is leaving.
+    pub(super) fn is_leaving(&self, number: u32) -> bool {
+        matches!(self.get(number), Some(Entry::Leaving { .. }))
     }
 
     /// A window is bound no more to what lay under it.
@@ -238,8 +305,9 @@ impl Record {
         }
     }
 
-    /// Ends a registration, which nobody uses but windows that do not end either.
-    fn end_registration(&mut self, registration: Arc<Registration>) {
+    /// Ends a registration, which nobody uses but windows that do not end either: lets no access through it any more. If the device
+    /// refuses, the queue pair is put in error.
+    pub(super) fn end_registration(&mut self, registration: Arc<Registration>) {
         let error = match Arc::try_unwrap(registration).map(Registration::end) {
             Ok(Ok(())) => return,
             Ok(Err((registration, error))) => {
@@ -255,12 +323,35 @@ impl Record {
         self.fail();
     }
 
-    fn fail(&self) {
+    fn fail(&mut self) {
+        self.failed = true;
         if let Some(pair) = &self.pair
             && let Err(error) = pair.fail()
         {
             tracing::error!(%error, "what is revoked does not end, nor does its queue pair");
         }
+    }
+
+    /// Another queue pair takes the place of the former, which is returned.
+    pub(super) fn change_pair(&mut self, pair: Option<Arc<QueuePair>>) -> Option<Arc<QueuePair>> {
+        (self.failed, self.told) = (false, false);
+        if let Some(windows) = &mut self.windows {
+            windows.change_pair(pair.is_none());
+        }
+        std::mem::replace(&mut self.pair, pair)
+    }
+
+    /// Whether the queue pair is known to be in error, and the peer was not told.
+    pub(super) fn is_over_untold(&self) -> bool {
+        let is_over = self.failed || self.windows.as_ref().is_some_and(Windows::is_broken);
+        is_over && !self.told && self.pair.is_some()
+    }
+
+    /// Whether the peer is to be told that it is in error; once.
+    pub(super) fn tell_over(&mut self) -> bool {
+        let tell = self.is_over_untold();
+        self.told |= tell;
+        tell
     }
 
     /// Tries again to end what did not end.
@@ -278,10 +369,12 @@ impl Record {
     }
 
     /// The queue pair is over: deallocates all windows that were bound over it, for none may be bound any more when it ends. Whose grants
-    /// those were; their peer is to be told.
+    /// those were, of regions that are not taken back by themselves; their peer is to be told.
     pub(super) fn end_windows(&mut self) -> Vec<(u32, Weak<Registered>)> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);
+        // Nobody is asked any more.
+        self.leaving.clone().into_iter().for_each(|number| self.go_on(number));
         let is_one = |entry: &Entry| matches!(entry, Entry::Granted { way: Way::Window { .. }, .. });
         let numbers: Vec<u32> = self.all().filter(|(_, entry)| is_one(entry)).map(|(number, _)| number).collect();
         let mut all = Vec::new();
@@ -305,6 +398,6 @@ impl Record {
 }
 
 fn was_used(entries: &[Place], key: u32) -> bool {
-    let is_it = |entry: &Entry| matches!(entry, Entry::Gone { remote_key, .. } if *remote_key == key);
+    let is_it = |entry: &Entry| matches!(entry, Entry::Gone { remote_key, .. } | Entry::Leaving { remote_key, .. } if *remote_key == key);
     entries.iter().any(|place| is_it(&place.entry))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::grantee::VerbsGrantee;
 use super::making::{self, Made, Making};
-use super::{ANSWERS, GONE, Owed, Using, WireParts};
+use super::{ANSWERS, GONE, OVER, Owed, Using, WireParts};
 use crate::memory::region::{Keys, Via};
 use crate::transport::verbs::{End, ProtectionDomain};
 use crate::wire::head::{Head, Kind};
@@ -61,13 +61,18 @@ impl Target {
         Ok(())
     }
 
-    /// Goes on with what is being made, and says which grants are gone. Whether anything happened.
+    /// Goes on with what is being made, and says which grants are gone, and whether the queue pair is. Whether anything happened.
     pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
         // First: what went with the former queue pair is not looked for over the next.
-        if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_gone()) {
-            for (id, key) in grantee.take_gone() {
+        if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_news()) {
+            let (gone, is_over) = grantee.take_news();
+            for (id, key) in gone {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
+            }
+            // Last: accesses by grants that are gone may be made again.
+            if is_over {
+                owed.push(Head { kind: Kind::Revoked, tag: OVER, ..Head::default() }, &[]);
             }
             any = true;
         }
@@ -113,8 +118,8 @@ impl Target {
         self.grantee.as_ref().expect("a peer with a queue pair").fail();
     }
 
-    /// Whether a queue pair is being made, or the peer is to be told of grants that are gone.
+    /// Whether a queue pair is being made, or the peer is to be told something.
     pub(super) fn has_chores(&self) -> bool {
-        self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_gone())
+        self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_news())
     }
 }

@@ -61,12 +61,12 @@ fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_the
     }
     assert_eq!(last, 99);
     assert!(grantee.forgotten(5).is_err(), "it was not told");
-    assert!(grantee.has_gone());
+    assert!(grantee.has_news());
     assert_eq!(
-        grantee.take_gone().into_iter().map(|(number, _)| number).collect::<Vec<_>>(),
+        grantee.take_news().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(),
         (0..100).collect::<Vec<_>>()
     );
-    assert!(!grantee.has_gone() && grantee.take_gone().is_empty());
+    assert!(!grantee.has_news() && grantee.take_news().0.is_empty());
     grantee.forgotten(5).expect("it was told");
     assert!(grantee.forgotten(5).is_err() && grantee.forgotten(1000).is_err());
     // Its place is used again, under another number: who takes the old one back, late, takes nothing.

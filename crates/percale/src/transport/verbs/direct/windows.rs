@@ -1,17 +1,22 @@
-//! The device's windows of one peer: bound over its queue pair, and taken back, one request after the other.
+//! The device's windows of one peer: bound over its queue pair, and taken back.
 //!
-//! A request is posted to the target's end of the peer's queue pair, where nothing else is posted, and its completion is waited for: it is done
-//! by this device alone, so it waits for no peer. A queue pair that does not answer in time, or is in error, is asked no more: deallocating
-//! a window takes it back as well, and needs none.
+//! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. They are done by this device alone, so nobody
+//! waits for a peer. A bind is waited for; what takes a window back is posted, and looked at again later. A queue pair that does not answer in
+//! time, or is in error, is asked no more: deallocating a window takes it back as well, and needs none.
 //!
-//! Invariants: no window is invalidated that is not known to be bound, and none is bound any more when its queue pair is ended.
+//! Invariants: no window is invalidated that is not known to be bound, and none is bound any more when its queue pair is ended. No more
+//! requests are under way than the queue pair and its completion queue have room for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::super::{Binding, DeviceLimits, ProtectionDomain, QueuePair, VerbsError, Window, WindowKind, abi};
-use crate::memory::region::wait_until;
+
+/// Requests that take windows back which may be under way at a time. Others wait for room.
+const TAKING: u32 = 15;
+/// Requests of windows that may be under way: those, and a bind.
+pub(super) const REQUESTS: u32 = TAKING + 1;
 
 /// How long a completion is waited for; a device that does not answer in this time never will.
 const ANSWERS: Duration = Duration::from_secs(5);
@@ -23,7 +28,7 @@ const SOFT_ROCE: u32 = 0xff_ffff;
 /// What is registered beneath a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// The region, once for a peer, until it is closed.
+    /// The region, once for a peer, until it is closed; under windows that are granted when it was dropped already, their own bytes.
     Region,
     /// The window's own bytes, as long as it is bound: for devices that let accesses through which are outside the window, or still under
     /// way when its invalidation completes, but keep to registrations.
@@ -71,6 +76,32 @@ pub(super) enum Unbound {
     Never,
 }
 
+/// How far it is to take a window back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// It has to be looked at again.
+    Waits,
+    /// The device lets no access through any more, and the window may be bound anew.
+    Over,
+    /// The device is not asked, or has not done it: the window is to be deallocated.
+    Failed,
+}
+
+/// What was posted to take a window back.
+#[derive(Debug)]
+pub(super) struct Request {
+    since: Instant,
+    /// Once there was room for it.
+    id: Option<u64>,
+}
+
+impl Request {
+    /// One that has yet to be posted.
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), id: None }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Windows {
@@ -83,16 +114,31 @@ pub(super) struct Windows {
     pub(super) binds: u64,
     /// The queue pair is asked no more.
     broken: bool,
+    /// Requests over it that have not completed.
+    under_way: u32,
+    /// What has completed, and nobody has asked for yet: number and status.
+    done: Vec<(u64, i32)>,
 }
 
 impl Windows {
     pub(super) const fn new(using: Using) -> Self {
-        Self { using, spare: Vec::new(), next: 0, binds: 0, broken: false }
+        Self { using, spare: Vec::new(), next: 0, binds: 0, broken: false, under_way: 0, done: Vec::new() }
     }
 
     /// From here on requests are posted to another queue pair, or to none: `broken`.
-    pub(super) const fn change_pair(&mut self, broken: bool) {
-        self.broken = broken;
+    pub(super) fn change_pair(&mut self, broken: bool) {
+        (self.broken, self.under_way) = (broken, 0);
+        self.done.clear();
+    }
+
+    /// Whether the queue pair is in error, or was put there.
+    pub(super) const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether the device is asked to take windows back. Where it has failed once, nobody waits for it again.
+    fn may_ask(&self) -> bool {
+        !self.broken && !self.using.refuses()
     }
 
     /// Binds a window over the queue pair, under a key that is not `used`.
@@ -126,28 +172,65 @@ impl Windows {
         self.binds += 1;
         if used(window.remote_key()) {
             // Of type 1, where the driver chose.
-            return Err((Unbound::Later, self.take_back(window, Some(pair)).err()));
+            if self.ask(pair, |id| window.unbind(pair, id)).is_err() {
+                return Err((Unbound::Later, Self::deallocate(window).err()));
+            }
+            self.give_back(window);
+            return Err((Unbound::Later, None));
         }
         Ok(window)
     }
 
-    /// Takes a window's right back: when this returns Ok, the device lets no access through it.
-    ///
-    /// # Errors
-    /// The window, if the device does not even deallocate it.
-    pub(super) fn take_back(&mut self, window: Window, pair: Option<&Arc<QueuePair>>) -> Result<(), Window> {
-        // Where a device has failed once, nobody waits for it again.
-        if let Some(pair) = pair.filter(|_| !self.broken && !self.using.refuses())
-            && self.ask(pair, |id| window.unbind(pair, id)).is_ok()
-        {
-            window.let_go();
-            self.keep(window);
-            return Ok(());
+    /// Begins to take a window's right back, or looks how far that is.
+    pub(super) fn take_back(
+        &mut self,
+        window: &Window,
+        request: &mut Request,
+        pair: Option<&Arc<QueuePair>>,
+    ) -> Taking {
+        let Some(pair) = pair else { return Taking::Failed };
+        if request.id.is_some() || self.under_way >= TAKING {
+            self.look(pair);
         }
-        Self::deallocate(window)
+        if let Some(id) = request.id {
+            match self.done.iter().position(|(done, _)| *done == id).map(|at| self.done.swap_remove(at)) {
+                Some((_, 0)) => return Taking::Over,
+                Some((_, status)) => _ = self.failed(pair, status),
+                None if !self.may_ask() => {}
+                None if request.since.elapsed() > ANSWERS => _ = self.silent(pair),
+                None => return Taking::Waits,
+            }
+            return Taking::Failed;
+        }
+        if !self.may_ask() {
+            return Taking::Failed;
+        }
+        if self.under_way >= TAKING {
+            // Nobody may be looking at those before it.
+            if request.since.elapsed() <= ANSWERS {
+                return Taking::Waits;
+            }
+            self.silent(pair);
+            return Taking::Failed;
+        }
+        match self.post(|id| window.unbind(pair, id)) {
+            Ok(id) => {
+                *request = Request { id: Some(id), ..Request::new() };
+                Taking::Waits
+            }
+            Err(_) => Taking::Failed,
+        }
     }
 
-    fn deallocate(window: Window) -> Result<(), Window> {
+    /// A window is bound no more, and may be bound anew. Every request of its has completed.
+    pub(super) fn give_back(&mut self, window: Window) {
+        window.let_go();
+        self.keep(window);
+    }
+
+    /// # Errors
+    /// The window, if the device does not deallocate it.
+    pub(super) fn deallocate(window: Window) -> Result<(), Window> {
         window.end().map_err(|(window, error)| {
             tracing::error!(%error, "a window is not deallocated");
             window
@@ -160,24 +243,63 @@ impl Windows {
         }
     }
 
-    /// Posts a request and waits until it is done.
-    fn ask(&mut self, pair: &Arc<QueuePair>, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<(), Unbound> {
+    /// Posts a request; its number.
+    fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, Unbound> {
         self.next += 1;
-        let id = self.next;
-        if let Err(error) = post(id) {
+        if let Err(error) = post(self.next) {
             tracing::error!(%error, "a window's request is not posted");
             return Err(Unbound::Never);
         }
-        let why = match completion(pair, id) {
-            Ok(Some(0)) => return Ok(()),
-            Ok(Some(abi::WC_WR_FLUSH_ERR)) => {
-                self.broken = true;
-                return Err(Unbound::Later);
+        self.under_way += 1;
+        Ok(self.next)
+    }
+
+    /// Posts a request and waits until it is done.
+    fn ask(&mut self, pair: &Arc<QueuePair>, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<(), Unbound> {
+        let id = self.post(post)?;
+        let (under_way, done) = (&mut self.under_way, &mut self.done);
+        // The others are of windows that are being taken back.
+        let finished = pair.queue().finish(id, ANSWERS, |one| {
+            *under_way = under_way.saturating_sub(1);
+            done.push((one.id, one.status));
+        });
+        match finished {
+            Ok(Some(status)) => {
+                self.under_way = self.under_way.saturating_sub(1);
+                if status == 0 { Ok(()) } else { Err(self.failed(pair, status)) }
             }
-            Ok(Some(status)) => pair.queue().explain(status),
-            Ok(None) => format!("no answer in {ANSWERS:?}"),
-            Err(error) => error.to_string(),
-        };
+            Ok(None) => Err(self.silent(pair)),
+            Err(error) => Err(self.give_up(pair, &error.to_string())),
+        }
+    }
+
+    /// Takes what has completed.
+    fn look(&mut self, pair: &Arc<QueuePair>) {
+        let (under_way, done) = (&mut self.under_way, &mut self.done);
+        let polled = pair.queue().poll(|one| {
+            *under_way = under_way.saturating_sub(1);
+            done.push((one.id, one.status));
+        });
+        if let Err(error) = polled {
+            self.give_up(pair, &error.to_string());
+        }
+    }
+
+    /// A request has completed in error.
+    fn failed(&mut self, pair: &Arc<QueuePair>, status: i32) -> Unbound {
+        if status == abi::WC_WR_FLUSH_ERR {
+            self.broken = true;
+            return Unbound::Later;
+        }
+        self.give_up(pair, &pair.queue().explain(status))
+    }
+
+    /// A request was not answered in time.
+    fn silent(&mut self, pair: &Arc<QueuePair>) -> Unbound {
+        self.give_up(pair, &format!("no answer in {ANSWERS:?}"))
+    }
+
+    fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> Unbound {
         tracing::error!(why, "a window's request failed: the device is asked for no more");
         self.using.refuses.store(true, Ordering::Relaxed);
         self.broken = true;
@@ -185,30 +307,12 @@ impl Windows {
         if let Err(error) = pair.fail() {
             tracing::error!(%error, "its queue pair does not go into error");
         }
-        Err(Unbound::Never)
+        Unbound::Never
     }
-}
-
-/// The status of a request, once it is done; `None` if that takes too long.
-fn completion(pair: &QueuePair, id: u64) -> Result<Option<i32>, VerbsError> {
-    let mut found = None;
-    let look = || {
-        // Others are of requests that were given up.
-        let polled = pair.queue().poll(|one| {
-            if one.id == id {
-                found = Some(one.status);
-            }
-        });
-        match polled {
-            Ok(_) => found.map(|status| Ok(Some(status))),
-            Err(error) => Some(Err(error)),
-        }
-    };
-    wait_until(Some(ANSWERS), look).unwrap_or(Ok(None))
 }
 
 /// Whether a completion that never comes is given up.
 #[cfg(all(test, not(loom)))]
 pub(super) fn never_comes(pair: &QueuePair) -> bool {
-    completion(pair, 1) == Ok(None)
+    pair.queue().finish(1, ANSWERS, |_| {}) == Ok(None)
 }

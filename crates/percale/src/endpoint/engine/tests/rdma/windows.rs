@@ -277,30 +277,59 @@ fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         let memory = region.close().unwrap().into_vec();
         // Whether it was made nobody could know, had not the owner said that the window is gone.
+        // Whether it was made nobody can know; but its window is gone, so it may be made again.
         let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
-        assert!(late.wait().is_err());
+        assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
         assert_eq!(memory, vec![1; LEN]);
-        // The connection goes on, or another is made.
-        _ = (a.ended(), b.ended());
         let region = b.domain.register(vec![2; LEN], Access::empty()).unwrap();
-        let until_reached = Instant::now() + Duration::from_secs(60);
-        connect_again(&a, &b, until_reached);
         let name = bind(&b, &a, &mut window, &region, 0..8);
-        reach_part(&a, &b, a.peer(&b), name);
+        reach_part(&a, &b, peer, name);
         take_back(&b, &a, &mut window, &region);
+        assert!(a.ended().is_none() && b.ended().is_none(), "the connection ended with the queue pair for accesses");
     }
 }
 
-/// Connects two whose connection may be about to end.
-fn connect_again(a: &Station, b: &Station, until_then: Instant) {
-    let peer = a.peer(b);
-    loop {
-        let send = a.endpoint.tagged_send(peer, 3, vec![1; 8]).start().unwrap();
-        until(&[a, b], || send.is_ready().then_some(()));
-        if send.wait().is_ok() {
-            return;
+#[test]
+fn flt_001_a_queue_pair_in_error_at_its_target_ends_no_connection() {
+    let Some((a, b, peer)) = with_windows() else { return };
+    let ours = b.domain.register(vec![0; LEN], ALL).unwrap();
+    let under = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
+    for (kind, lost) in [(KINDS[0], false), (KINDS[1], false), (KINDS[0], true), (KINDS[1], true)] {
+        let mut window = b.domain.window(kind).unwrap();
+        let name = bind(&b, &a, &mut window, &under, 0..8);
+        reach_part(&a, &b, peer, name);
+        reach(&a, &b, peer, &ours);
+        let slot = b.slot(&a);
+        b.engine(|engine| match &engine.links[slot as usize] {
+            Some(AnyLink::Verbs(link)) => link.fail_granted(),
+            other => panic!("{other:?}"),
+        });
+        let part = ours.remote().slice(0..8);
+        // What is under way when that is told: a read is made again, a write perhaps was made.
+        let read = a.endpoint.read(peer, part, vec![7; 8]).start().unwrap();
+        let write = lost.then(|| a.endpoint.write(peer, vec![9; 8], part).start().unwrap());
+        let behind = lost.then(|| a.endpoint.read(peer, part, vec![7; 8]).start().unwrap());
+        take_back(&b, &a, &mut window, &under);
+        for read in [Some(read), behind].into_iter().flatten() {
+            until(&[&a, &b], || read.is_ready().then_some(()));
+            assert_eq!(read.wait().unwrap().into_vec(), [0; 8]);
         }
-        assert!(Instant::now() < until_then, "no connection");
+        if let Some(write) = write {
+            until(&[&a, &b], || write.is_ready().then_some(()));
+            assert_eq!(code(write.wait()), ErrorCode::TimedOut);
+        }
+        assert_eq!(bytes_of(&ours)[..8], [0; 8]);
+        // What comes next finds another one.
+        let before = bound(&a, &b).1;
+        reach(&a, &b, peer, &ours);
+        let write = a.endpoint.write(peer, vec![0; 8], part).start().unwrap();
+        until(&[&a, &b], || write.is_ready().then_some(()));
+        write.wait().unwrap();
+        let name = bind(&b, &a, &mut window, &under, 0..8);
+        reach_part(&a, &b, peer, name);
+        assert_eq!(bound(&a, &b), (1, before + 1));
+        assert!(window.close().is_ok());
+        assert!(a.ended().is_none() && b.ended().is_none(), "{kind:?}: the connection ended");
     }
 }

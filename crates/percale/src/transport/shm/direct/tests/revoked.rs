@@ -231,9 +231,9 @@ fn a_dead_peer_is_not_waited_for() {
     let pidfd = Arc::new(rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap());
     let (pair, grantee, region, _) = grantee(&domain, Some(&pidfd));
     Announcer::default().enter(pair.announcements(1));
-    assert!(!grantee.has_retired(grantee.snapshot()));
+    assert!(!grantee.has_retired(0, grantee.snapshot()));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(grantee.has_retired(grantee.snapshot()));
+    assert!(grantee.has_retired(0, grantee.snapshot()));
     region.close().unwrap();
 }

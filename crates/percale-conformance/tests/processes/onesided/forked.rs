@@ -1,0 +1,98 @@
+//! An owner of windows forks, and its child lets go of what it inherited: nothing of its parent's ends by that.
+
+use percale::{Access, ErrorCode, RemoteMemory, WindowAccess, WindowType};
+use percale_conformance::memory::{content, same};
+use percale_conformance::peers::Open;
+use percale_conformance::process::{Helper, fork, say};
+use percale_conformance::watchdog::Watchdog;
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use super::{Deadline, PATIENCE, open_as_told, open_kind, refusal, serve};
+
+crate::on!(shm, untrusting, tcp, verbs: {
+    mw_003_flt_010_a_forked_child_takes_no_window_of_its_parents_back,
+});
+
+const LEN: u64 = 20_000;
+const BOTH: WindowAccess = WindowAccess::READ.union(WindowAccess::WRITE);
+
+/// The owner of two windows over one region. Told `fork`, it has a child that unbinds one, and drops all.
+pub(crate) fn window_owner() {
+    let open = open_as_told();
+    let mut region = Some(open.domain.register(content(1, LEN as usize), Access::empty()).expect("a region"));
+    let mut windows = [(); 2].map(|()| Some(open.domain.window(WindowType::One).expect("a window")));
+    let mut bind = |at: usize, range| {
+        let (window, region) = (windows[at].as_mut().expect("a window"), region.as_ref().expect("a region"));
+        window.bind(region, range, BOTH).expect("a bind").key
+    };
+    let keys = [0, 1].map(|at| bind(at, 0..LEN));
+    say(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
+    serve(&open, |line| match line {
+        "fork" => {
+            let child = fork(|| {
+                let unbound =
+                    windows[0].as_mut().expect("a window").bind(region.as_ref().expect("a region"), 0..0, BOTH);
+                // What is taken here is the child's copy.
+                drop((windows[0].take(), windows[1].take(), region.take()));
+                unbound.is_ok()
+            });
+            let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child").expect("its status");
+            format!("{:?}", ended.1.exit_status())
+        }
+        _ => {
+            for window in windows.iter_mut().flatten() {
+                window.bind(region.as_ref().expect("a region"), 0..0, BOTH).expect("an end");
+            }
+            "unbound".into()
+        }
+    });
+}
+
+/// How many accesses were made by RDMA, to how many regions and windows.
+fn by_rdma(open: &Open) -> (u64, u64) {
+    let how = open.endpoint.describe_peers();
+    let text = how.first().map_or_else(String::new, |(_, how)| how.clone());
+    let Some((_, text)) = text.split_once("RDMA to ") else { return (0, 0) };
+    let numbers = text.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<_>>();
+    (numbers[1], numbers[0])
+}
+
+fn mw_003_flt_010_a_forked_child_takes_no_window_of_its_parents_back(kind: &str) {
+    let _watchdog = Watchdog::new("a forked child takes no window back");
+    let open = open_kind(kind, |domain| domain);
+    let mut helper = Helper::start("window-owner", &[("PERCALE_FABRIC", kind)]);
+    let said = helper.hear();
+    let [address, keys @ ..] = &said.split(' ').collect::<Vec<_>>()[..] else { panic!("{said}") };
+    let peer = open.insert(address);
+    let names = [0, 1].map(|at: usize| RemoteMemory { key: keys[at].parse().expect("a key"), address: 0, len: LEN });
+    let read = |name| open.endpoint.read(peer, name, vec![0; LEN as usize]).start().expect("a read").wait_for(PATIENCE);
+    let use_all = |number| {
+        for name in names {
+            let write = open.endpoint.write(peer, content(number, LEN as usize), name).start().expect("a write");
+            write.wait_for(PATIENCE).expect("the write");
+            same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "what was written");
+        }
+    };
+    // A queue pair takes its time. Where the device has no windows, the owner makes all accesses.
+    let deadline = Deadline::new("the device reaches a region");
+    let mut rounds = 0;
+    while kind == "verbs" && by_rdma(&open).1 < 2 && rounds < 300 {
+        use_all(1);
+        rounds += 1;
+        deadline.check();
+    }
+    let reached = by_rdma(&open).1 == 2;
+    println!("{kind}: {:?}", open.endpoint.describe_peers());
+    for round in 2..=4 {
+        helper.tell("fork");
+        assert_eq!(helper.hear(), "Some(0)", "the child");
+        let (before, _) = by_rdma(&open);
+        use_all(round);
+        assert!(!reached || by_rdma(&open) == (before + 4, 2), "an access went another way: a window was gone");
+    }
+    helper.tell("unbind");
+    assert_eq!(helper.hear(), "unbound");
+    names.into_iter().for_each(|name| assert_eq!(refusal(read(name)), ErrorCode::KeyRejected));
+    helper.tell("end");
+    helper.end();
+}

@@ -1,0 +1,136 @@
+//! Windows that are taken back: accesses that come late, storms of them, many windows together, queue pairs in error.
+
+use super::*;
+
+#[test]
+fn mw_044_mw_048_rev_001_what_is_revoked_is_dead_and_other_windows_live() {
+    for how in EVERY {
+        let Some(mut bench) = bench(how) else { continue };
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        for round in 1..=3 {
+            let windows = [0, 2000, 4000].map(|offset| window(&region, offset, 4000, ALL));
+            let grants = windows.each_ref().map(|window| bench.grant(window));
+            assert!(grants.iter().all(|grant| bench.writes(grant, round, 4000)), "{how:?}");
+            close(&windows[1]);
+            assert_eq!(bench.grantee.grant(&windows[1]), Located::Unknown, "it is closed");
+            let others = [0, 2].map(|at| bench.writes(&grants[at], round + 100, 4000));
+            assert_eq!(others, [true, true], "{how:?}: another window went, too");
+            let before = bytes_of(&region);
+            assert!(!bench.writes(&grants[1], 99, 4000), "{how:?}: a dead key");
+            assert_eq!(bytes_of(&region), before, "{how:?}: bytes landed through a dead key");
+            // With the queue pair all windows went; what is granted anew has another key.
+            bench.again();
+            let again = bench.grant(&windows[0]);
+            assert_ne!(again.remote_key, grants[0].remote_key);
+            assert!(bench.writes(&again, round, 4000), "{how:?}: over another queue pair");
+            windows.iter().for_each(|window| _ = Revocation::start(Arc::clone(window)));
+        }
+        bench.grantee.end();
+        close(&region);
+    }
+}
+
+#[test]
+fn rev_001_mw_044_more_windows_than_requests_are_taken_back_together() {
+    for how in EVERY {
+        let Some(mut bench) = bench(how) else { continue };
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let windows: Vec<_> = (0..50).map(|at| window(&region, at * 100, 100, ALL)).collect();
+        let grants: Vec<_> = windows.iter().map(|window| bench.grant(window)).collect();
+        assert!(bench.writes(&grants[49], 1, 100), "{how:?}");
+        // All are begun before any is looked at again; and then in another order.
+        let mut revocations: Vec<_> = windows.iter().map(|window| Revocation::start(Arc::clone(window))).collect();
+        // Meanwhile others are bound.
+        let other = window(&region, 6000, 100, ALL);
+        assert!(bench.writes(&bench.grant(&other), 2, 100), "{how:?}");
+        assert!(revocations.iter_mut().rev().all(|revocation| revocation.wait(Some(PATIENCE))), "{how:?}");
+        assert_eq!(bench.grantee.take_news().0.len(), 50, "{how:?}");
+        assert!(!bench.writes(&grants[7], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
+        bench.again();
+        // Those that nobody looks at end with the queue pair.
+        let again: Vec<_> = windows.iter().map(|one| window(&region, one.base(), 100, ALL)).collect();
+        again.iter().for_each(|window| _ = bench.grant(window));
+        let mut revocations: Vec<_> = again.iter().map(|window| Revocation::start(Arc::clone(window))).collect();
+        bench.grantee.end();
+        assert!(revocations.iter_mut().all(Revocation::is_over), "{how:?}");
+        close(&other);
+        close(&region);
+    }
+}
+
+#[test]
+fn mw_041_flt_001_a_queue_pair_in_error_holds_up_nobody() {
+    for how in EVERY {
+        let Some(bench) = bench(how) else { continue };
+        let mut memory = vec![3; LEN];
+        let region = region(&mut memory);
+        let windows = [0, 50, 100].map(|offset| window(&region, offset, 100, ALL));
+        let grants = windows.each_ref().map(|window| bench.grant(window));
+        assert!(bench.reads(&grants[0], 0, 100), "{how:?}");
+        bench.grantee.fail();
+        let begun = Instant::now();
+        assert!(!bench.grantee.has_news(), "{how:?}: nobody knows");
+        close(&windows[0]);
+        close(&windows[1]);
+        let (gone, is_over) = bench.grantee.take_news();
+        assert_eq!((gone.len(), is_over), (2, true), "{how:?}: the peer is told");
+        let unbound = window(&region, 0, 10, ALL);
+        assert_eq!(bench.grantee.grant(&unbound), Located::Unknown, "{how:?}: over a queue pair in error");
+        assert!(!bench.grantee.has_news(), "{how:?}: it is told once");
+        assert!(!bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
+        // The third is bound still, for all that anybody knows.
+        bench.grantee.end();
+        assert!(begun.elapsed() < Duration::from_secs(40), "{how:?}: it took {:?}", begun.elapsed());
+        let me: Arc<dyn Grantee> = Arc::clone(&bench.grantee) as _;
+        assert!(windows[2].grants().find(&me).is_none());
+        close(&windows[2]);
+        close(&region);
+        assert!(!bench.grantee.is_stuck(), "{how:?}");
+    }
+}
+
+#[test]
+fn flt_001_a_request_that_is_never_answered_is_not_waited_for() {
+    let Some(adapter) = adapter() else { return };
+    let (_, near, _far) = pairs(&adapter, adapter.domain());
+    let begun = Instant::now();
+    assert!(never_comes(&near));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+/// A peer writes without pause, and does not stop when its window is taken back.
+#[test]
+fn mw_050_rev_001_nothing_lands_after_a_window_was_taken_back() {
+    const OWNERS: u8 = 200;
+    for how in EVERY {
+        let Some(mut bench) = bench(how) else { continue };
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let mut landed = 0;
+        for round in 1..=12 {
+            let window = window(&region, 0, LEN as u64, ALL);
+            let grant = bench.grant(&window);
+            std::thread::scope(|scope| {
+                let storm = scope.spawn(|| (0_u32..).take_while(|_| bench.writes(&grant, round, LEN)).count());
+                while bytes_of(&region)[LEN - 1] != round {
+                    assert!(!storm.is_finished(), "{how:?}: nothing is written");
+                }
+                std::thread::sleep(Duration::from_micros(100 * u64::from(round)));
+                close(&window);
+                // From here on the memory is its owner's alone.
+                let filled = vec![OWNERS; LEN];
+                assert_eq!(region.store(0, crate::memory::volatile::View::of(&filled)), Ok(()));
+                assert!(storm.join().expect("writes") > 0);
+            });
+            landed += u32::from(bytes_of(&region) != vec![OWNERS; LEN]);
+            bench.again();
+        }
+        println!("{how:?}: in {landed} of 12 rounds bytes landed after the end");
+        let may_land = how.1 == Extent::Region && bench.checks_registrations_alone();
+        assert!(landed == 0 || may_land && landed < 12, "{how:?}: in {landed} rounds");
+        bench.grantee.end();
+        close(&region);
+    }
+}
