@@ -1,8 +1,9 @@
 //! What a target has granted to one peer, by number, and how it is taken back. Under the lock of whoever has it.
 //!
-//! An *entry* is a grant's place. A window's grant *leaves* while the device takes its window back, which is looked for again and again. Once nothing comes through it any more, the peer is told; until the peer has answered, the place is
-//! not used again, and no other grant is made under the same remote key. A grant's *number* is its place and how often that was used: who
-//! takes a grant back that is gone already, late, does not take back another.
+//! An *entry* is a grant's place. A window's grant *leaves* while the device takes its window back, which is looked for again and again. Once
+//! nothing comes through it any more, the peer is told; until the peer has answered, the place is not used again, and no other grant is made
+//! under the same remote key. A grant's *number* is its place and how often that was used: who takes a grant back that is gone already, late,
+//! does not take back another.
 
 use std::sync::{Arc, Weak};
 

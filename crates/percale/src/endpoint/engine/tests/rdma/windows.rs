@@ -276,7 +276,6 @@ fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
         take_back(&b, &a, &mut window, &region);
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         let memory = region.close().unwrap().into_vec();
-        // Whether it was made nobody could know, had not the owner said that the window is gone.
         // Whether it was made nobody can know; but its window is gone, so it may be made again.
         let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
