@@ -5,6 +5,7 @@ use super::brought::Job;
 use super::built;
 use super::clients::Client;
 use super::figures;
+use super::memcheck;
 use crate::failure::Outcome;
 use crate::libtest;
 use crate::place::Place;
@@ -29,6 +30,8 @@ pub(super) struct Case {
 enum What {
     /// A test program, named as for `--test`.
     Test(&'static str),
+    /// Such a program under valgrind's memcheck.
+    Memcheck(&'static str),
     /// `percale torture --json` with these arguments; what must come of it.
     Torture(Expected),
     /// A client of the provider.
@@ -55,6 +58,17 @@ const fn test(
     Case { name, about, what: What::Test(of), arguments, left_out: &[], limit, is_quick: false }
 }
 
+/// Tests under memcheck, with what they print, which says what could not be done.
+const fn memcheck(
+    name: &'static str,
+    about: &'static str,
+    of: &'static str,
+    arguments: &'static [&'static str],
+    limit: u64,
+) -> Case {
+    Case { what: What::Memcheck(of), ..test(name, about, of, arguments, limit) }
+}
+
 const fn torture(
     name: &'static str,
     about: &'static str,
@@ -79,6 +93,17 @@ macro_rules! verbs {
 const COMPILER: &str = "compiles a C program";
 /// On Linux 6.1 the pages of a fixed buffer that was taken out were seen to stay pinned for a while, and to count.
 const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
+
+/// What runs under valgrind: everything of the transport, and of endpoints over it what connects, sends, reads and writes. Those take
+/// up to a minute each there, by translation.
+const MEMCHECKED: &[&str] = &[
+    "--show-output",
+    "--test-threads=1",
+    "transport::verbs::",
+    "connect::tests::pairs::two_with_devices_connect_by_queue_pairs",
+    "rdma::rma_004_several_pieces_of_several_regions_are_one_access_by_rdma",
+    "rdma::rma_006_a_message_comes_after_the_writes_by_rdma_before_it",
+];
 
 /// All of them. Not among them: pindown-helper's tests (it serves nobody without SO_PEERPIDFD, which Linux has from 6.5 on)
 /// and those of limits of pinned memory, where what io_uring still has pinned counts.
@@ -125,6 +150,19 @@ pub(super) const ALL: &[Case] = &[
         &["verbs::"],
         300,
     ),
+    Case {
+        left_out: &[
+            ("verbs::abi::layout_tests::", COMPILER),
+            ("verbs::registrar_tests::rcache_021_over_", "valgrind lets through no call that a monitor needs"),
+        ],
+        ..memcheck(
+            "valgrind",
+            "the tests of verbs under valgrind: registrations, windows, queue pairs, accesses by RDMA",
+            "percale",
+            MEMCHECKED,
+            600,
+        )
+    },
     client("provider-pingpong-rdm", "fi_pingpong, datagrams", Client::Pingpong("rdm"), 120),
     client("provider-pingpong-msg", "fi_pingpong, connected endpoints", Client::Pingpong("msg"), 120),
     client("provider-mpi4py", "mpi4py's tests over Open MPI over the provider", Client::Mpi4py, 300),
@@ -158,6 +196,10 @@ impl Case {
                 let (program, files) = built::test(place, name)?;
                 Ok(Job { program, files, arguments: own.collect(), ..common })
             }
+            What::Memcheck(name) => {
+                let (program, files) = built::test(place, name)?;
+                memcheck::job(place, anew, Job { program, files, arguments: own.collect(), ..common })
+            }
             What::Torture(_) => {
                 let arguments = ["torture", "--json"].map(str::to_owned).into_iter().chain(own).collect();
                 Ok(Job { program: built::command(place)?, arguments, ..common })
@@ -185,6 +227,7 @@ impl Case {
     pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
+            What::Memcheck(name) => memcheck::judge(of_tests(name, printed), printed),
             What::Torture(expected) => of_torture(printed, expected),
             What::Client(client) => client.judge(printed),
             What::Figures => figures::judge(printed),
