@@ -94,17 +94,6 @@ const COMPILER: &str = "compiles a C program";
 /// On Linux 6.1 the pages of a fixed buffer that was taken out were seen to stay pinned for a while, and to count.
 const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 
-/// What runs under valgrind: everything of the transport, and of endpoints over it what connects, sends, reads and writes. Those take
-/// up to a minute each there, by translation.
-const MEMCHECKED: &[&str] = &[
-    "--show-output",
-    "--test-threads=1",
-    "transport::verbs::",
-    "connect::tests::pairs::two_with_devices_connect_by_queue_pairs",
-    "rdma::rma_004_several_pieces_of_several_regions_are_one_access_by_rdma",
-    "rdma::rma_006_a_message_comes_after_the_writes_by_rdma_before_it",
-];
-
 /// All of them. Not among them: pindown-helper's tests (it serves nobody without SO_PEERPIDFD, which Linux has from 6.5 on)
 /// and those of limits of pinned memory, where what io_uring still has pinned counts.
 pub(super) const ALL: &[Case] = &[
@@ -157,9 +146,9 @@ pub(super) const ALL: &[Case] = &[
         ],
         ..memcheck(
             "valgrind",
-            "the tests of verbs under valgrind: registrations, windows, queue pairs, accesses by RDMA",
+            "the verbs transport under valgrind: registrations, windows, queue pairs, streams, accesses by RDMA",
             "percale",
-            MEMCHECKED,
+            &["--show-output", "--test-threads=1", "transport::verbs::"],
             600,
         )
     },

@@ -30,7 +30,7 @@ pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let said = match summaries.len() {
         0 => "memcheck said nothing".to_owned(),
         // Children that tests fork are under it as well.
-        processes => format!("memcheck: {errors} errors in {places} places, {processes} processes"),
+        processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
     };
     let found = printed.windows(2).filter_map(|lines| heading_in(&lines[0], &lines[1])).map(str::to_owned);
     let skipped = printed.iter().filter(|line| line.starts_with("skipped: ")).cloned().collect::<Vec<_>>();
@@ -97,6 +97,6 @@ mod tests {
                      ==18==    at 0x41: malloc (in /m)\n==18== ERROR SUMMARY: 1,003 errors from 1 contexts (suppressed: 0 from 0)";
         let row = judged(3, &format!("{CLEAN}\n{found}"));
         assert_eq!((row.result, row.passed, row.failed), (Verdict::Failed, 3, 1));
-        assert_eq!(row.note, "memcheck: 1003 errors in 1 places, 2 processes; Invalid read of size 1");
+        assert_eq!(row.note, "memcheck: 1003 errors in 1 places; processes: 2; Invalid read of size 1");
     }
 }
