@@ -35,7 +35,7 @@ impl Client {
         ];
         let mut job = Job {
             program: place.root.join("xtask/src/guest/client.sh"),
-            layer: Some(layer::prepare(place, anew)?),
+            layer: Some(layer::clients(place, anew)?),
             files: vec![provider],
             // What was set by hand comes later, and counts.
             environment: set.into_iter().chain(common.environment).collect(),

@@ -60,6 +60,10 @@ const CLIENTS: &[&str] = &[
     "libssl3",
 ];
 
+/// What finds errors of memory: valgrind, which does not start without the names of the dynamic linker's functions, and the C
+/// library that they belong to, to the very build.
+const MEMCHECK: &[&str] = &["valgrind", "libc6", "libc6-dbg"];
+
 /// What is made of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
@@ -67,14 +71,18 @@ pub(super) enum Part {
     Guest,
     /// What clients of the provider need beside it.
     Clients,
+    /// What programs under valgrind need beside it.
+    Memcheck,
 }
 
 impl Part {
     /// The names of its packages.
     fn names(self) -> Outcome<Vec<String>> {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        if self == Self::Clients {
-            return Ok(own(CLIENTS));
+        match self {
+            Self::Guest => {}
+            Self::Clients => return Ok(own(CLIENTS)),
+            Self::Memcheck => return Ok(own(MEMCHECK)),
         }
         let depends = apt("apt-cache", &["depends", KERNEL])?;
         let kernel = depends.lines().find_map(kernel_in);

@@ -1,5 +1,5 @@
-//! What clients of the provider run with in the guest: a second file system of Debian's packages, laid over the first one
-//! where a client runs.
+//! What some programs run with in the guest: a second file system of Debian's packages, laid over the first one where such a
+//! program runs. Clients of the provider have one, and programs under valgrind.
 
 use super::cpio::Archive;
 use super::fetch::Part;
@@ -24,28 +24,93 @@ const LEFT_OUT: [&str; 6] = [
 const LINKS: [(&str, &str); 1] =
     [("/usr/lib/x86_64-linux-gnu/libpsm_infinipath.so.1", "/usr/lib/libpsm1/libpsm_infinipath.so.1.16")];
 
-/// Grows when `make` makes something else of the same packages.
-const FORM: u32 = 1;
+/// Documents, what only compiling needs, and what only the C library's other uses need. Valgrind's other tools are
+/// left out by [`is_of_memcheck`].
+const LEFT_OUT_OF_MEMCHECK: [&str; 6] = [
+    "/usr/share",
+    "/usr/include",
+    "/usr/lib/x86_64-linux-gnu/gconv",
+    "/usr/lib/x86_64-linux-gnu/audit",
+    "/usr/lib/x86_64-linux-gnu/valgrind",
+    "/usr/lib/locale",
+];
 
-/// The archive: the one made earlier, else a new one.
-pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<PathBuf> {
-    let kind = Kind { part: Part::Clients, prefix: "clients-", known: "versions-of-clients", make };
-    let directory = kept(&place.target.join("guest"), &kind, &(LEFT_OUT, LINKS, FORM), anew)?;
-    Ok(directory.join("clients.cpio"))
+/// Grows when what is made of the same packages is something else.
+const FORM: u32 = 2;
+
+const ARCHIVE: &str = "layer.cpio";
+
+/// The archive for clients of the provider: the one made earlier, else a new one.
+pub(super) fn clients(place: &Place, anew: bool) -> Outcome<PathBuf> {
+    let kind = Kind { part: Part::Clients, prefix: "clients-", known: "versions-of-clients", make: make_clients };
+    Ok(kept(&place.target.join("guest"), &kind, &(LEFT_OUT, LINKS, FORM), anew)?.join(ARCHIVE))
 }
 
-fn make(versions: &[String], directory: &Path) -> Outcome {
+/// The archive for programs under valgrind's memcheck: the one made earlier, else a new one.
+pub(super) fn memcheck(place: &Place, anew: bool) -> Outcome<PathBuf> {
+    let kind = Kind { part: Part::Memcheck, prefix: "memcheck-", known: "versions-of-memcheck", make: make_memcheck };
+    Ok(kept(&place.target.join("guest"), &kind, &(LEFT_OUT_OF_MEMCHECK, FORM), anew)?.join(ARCHIVE))
+}
+
+fn make_clients(versions: &[String], directory: &Path) -> Outcome {
+    make(
+        versions,
+        directory,
+        &LEFT_OUT,
+        |_| true,
+        |archive| {
+            for (at, target) in LINKS {
+                archive.link(Path::new(at), target)?;
+            }
+            archive.file(Path::new("/etc/hosts"), 0o644, b"127.0.0.1 localhost guest\n")?;
+            archive.file(Path::new("/etc/passwd"), 0o644, b"root:x:0:0:root:/root:/bin/sh\n")
+        },
+    )
+}
+
+fn make_memcheck(versions: &[String], directory: &Path) -> Outcome {
+    make(versions, directory, &LEFT_OUT_OF_MEMCHECK, is_of_memcheck, |_| Ok(()))
+}
+
+/// Packs what packages bring, where it is wanted, and what else there is to be.
+fn make(
+    versions: &[String],
+    directory: &Path,
+    left_out: &[&str],
+    is_wanted: fn(&Path) -> bool,
+    further: fn(&mut Archive) -> Outcome,
+) -> Outcome {
     let root = unpacked(versions, directory)?;
     let mut archive = Archive::default();
-    for (at, file) in files_in(&root, &LEFT_OUT)? {
-        archive.tree(&file, &merged(&at), &|_| true)?;
+    for (at, file) in files_in(&root, left_out)? {
+        if is_wanted(&at) {
+            archive.tree(&file, &merged(&at), &|_| true)?;
+        }
     }
-    for (at, target) in LINKS {
-        archive.link(Path::new(at), target)?;
-    }
-    archive.file(Path::new("/etc/hosts"), 0o644, b"127.0.0.1 localhost guest\n")?;
-    archive.file(Path::new("/etc/passwd"), 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
-    fs::write(directory.join("clients.cpio"), archive.finish()?)?;
+    further(&mut archive)?;
+    fs::write(directory.join(ARCHIVE), archive.finish()?)?;
     fs::remove_dir_all(&root)?;
     Ok(())
+}
+
+/// Of valgrind's tools memcheck alone, for this processor; and all of other packages.
+fn is_of_memcheck(path: &Path) -> bool {
+    const TOOLS: &str = "/usr/libexec/valgrind";
+    const WANTED: [&str; 4] =
+        ["default.supp", "memcheck-amd64-linux", "vgpreload_core-amd64-linux.so", "vgpreload_memcheck-amd64-linux.so"];
+    !path.starts_with(TOOLS) || WANTED.iter().any(|wanted| path.ends_with(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_memcheck;
+    use std::path::Path;
+
+    #[test]
+    fn of_valgrinds_tools_one_is_enough() {
+        let tool = |name: &str| is_of_memcheck(&Path::new("/usr/libexec/valgrind").join(name));
+        assert!(tool("memcheck-amd64-linux") && tool("default.supp"));
+        assert!(!tool("memcheck-x86-linux") && !tool("callgrind-amd64-linux"));
+        assert!(is_of_memcheck(Path::new("/usr/bin/valgrind.bin")));
+    }
 }

@@ -5,6 +5,7 @@ use super::brought::Job;
 use super::built;
 use super::clients::Client;
 use super::figures;
+use super::memcheck;
 use crate::failure::Outcome;
 use crate::libtest;
 use crate::place::Place;
@@ -29,6 +30,8 @@ pub(super) struct Case {
 enum What {
     /// A test program, named as for `--test`.
     Test(&'static str),
+    /// Such a program under valgrind's memcheck.
+    Memcheck(&'static str),
     /// `percale torture --json` with these arguments; what must come of it.
     Torture(Expected),
     /// A client of the provider.
@@ -53,6 +56,17 @@ const fn test(
     limit: u64,
 ) -> Case {
     Case { name, about, what: What::Test(of), arguments, left_out: &[], limit, is_quick: false }
+}
+
+/// Tests under memcheck, with what they print, which says what could not be done.
+const fn memcheck(
+    name: &'static str,
+    about: &'static str,
+    of: &'static str,
+    arguments: &'static [&'static str],
+    limit: u64,
+) -> Case {
+    Case { what: What::Memcheck(of), ..test(name, about, of, arguments, limit) }
 }
 
 const fn torture(
@@ -125,6 +139,19 @@ pub(super) const ALL: &[Case] = &[
         &["verbs::"],
         300,
     ),
+    Case {
+        left_out: &[
+            ("verbs::abi::layout_tests::", COMPILER),
+            ("verbs::registrar_tests::rcache_021_over_", "valgrind lets through no call that a monitor needs"),
+        ],
+        ..memcheck(
+            "valgrind",
+            "the verbs transport under valgrind: registrations, windows, queue pairs, streams, accesses by RDMA",
+            "percale",
+            &["--show-output", "--test-threads=1", "transport::verbs::"],
+            600,
+        )
+    },
     client("provider-pingpong-rdm", "fi_pingpong, datagrams", Client::Pingpong("rdm"), 120),
     client("provider-pingpong-msg", "fi_pingpong, connected endpoints", Client::Pingpong("msg"), 120),
     client("provider-mpi4py", "mpi4py's tests over Open MPI over the provider", Client::Mpi4py, 300),
@@ -158,6 +185,10 @@ impl Case {
                 let (program, files) = built::test(place, name)?;
                 Ok(Job { program, files, arguments: own.collect(), ..common })
             }
+            What::Memcheck(name) => {
+                let (program, files) = built::test(place, name)?;
+                memcheck::job(place, anew, Job { program, files, arguments: own.collect(), ..common })
+            }
             What::Torture(_) => {
                 let arguments = ["torture", "--json"].map(str::to_owned).into_iter().chain(own).collect();
                 Ok(Job { program: built::command(place)?, arguments, ..common })
@@ -185,6 +216,7 @@ impl Case {
     pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
+            What::Memcheck(name) => memcheck::judge(of_tests(name, printed), printed),
             What::Torture(expected) => of_torture(printed, expected),
             What::Client(client) => client.judge(printed),
             What::Figures => figures::judge(printed),

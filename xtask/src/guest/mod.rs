@@ -2,11 +2,12 @@
 //!
 //! * [`fetch`]: Debian's packages, by name
 //! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, made of them once
-//! * [`layer`]: what clients of the provider need beside that; [`kept`]: where both are kept
+//! * [`layer`]: what clients of the provider, and valgrind, need beside that; [`kept`]: where all of it is kept
 //! * [`built`]: test programs, by cargo
 //! * [`brought`]: what one boot brings along
 //! * [`boot`]: one boot, and how it ended
 //! * [`clients`]: unmodified clients of the provider
+//! * [`memcheck`]: tests under valgrind
 //! * [`figures`]: what is measured there, for the report
 //! * [`list`]: what runs if nothing else is named
 //!
@@ -24,6 +25,7 @@ mod image;
 mod kept;
 mod layer;
 mod list;
+mod memcheck;
 mod modules;
 
 use crate::failure::{Failure, Outcome};

@@ -99,10 +99,17 @@ impl Station {
     }
 }
 
+/// How long to wait for what should come soon. `PERCALE_PATIENCE` says how many times longer that is on a machine that is slower
+/// than others: one that is emulated, or valgrind.
+fn patience() -> Duration {
+    let times = std::env::var("PERCALE_PATIENCE").ok();
+    Duration::from_secs(30) * times.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))
+}
+
 /// Makes progress on all until `ready`.
 #[track_caller]
 fn until<R>(all: &[&Station], mut ready: impl FnMut() -> Option<R>) -> R {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + patience();
     loop {
         if let Some(found) = ready() {
             return found;

@@ -70,11 +70,11 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
 
 fn read(a: &Station, peer: PeerAddress, part: RemoteMemory) -> Vec<u8> {
     let read = a.endpoint.read(peer, part, vec![0; part.len as usize]).start().unwrap();
-    read.wait_for(Duration::from_secs(30)).unwrap().into_vec()
+    read.wait_for(patience()).unwrap().into_vec()
 }
 
 fn write(a: &Station, peer: PeerAddress, part: RemoteMemory, byte: u8) -> Result<crate::Buffer, OperationError> {
-    a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap().wait_for(Duration::from_secs(30))
+    a.endpoint.write(peer, vec![byte; part.len as usize], part).start().unwrap().wait_for(patience())
 }
 
 pub(super) fn bytes_of(region: &Region) -> Vec<u8> {

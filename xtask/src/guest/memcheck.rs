@@ -1,0 +1,102 @@
+//! Tests under valgrind's memcheck: what they run with, and how they are judged.
+
+use super::brought::Job;
+use super::layer;
+use super::list::{Row, Verdict};
+use crate::failure::Outcome;
+use crate::place::Place;
+
+/// The script that runs a program under it.
+const SCRIPT: &str = "xtask/src/guest/memcheck.sh";
+/// What it says of programs that do nothing wrong, and why. The script looks for it beside itself.
+const SUPPRESSIONS: &str = "xtask/src/guest/memcheck.supp";
+
+/// The same job under memcheck.
+pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
+    let program = job.program.to_string_lossy().into_owned();
+    let arguments = std::iter::once(program).chain(job.arguments).collect();
+    let files = job.files.into_iter().chain([job.program, place.root.join(SUPPRESSIONS)]).collect();
+    let (program, layer) = (place.root.join(SCRIPT), Some(layer::memcheck(place, anew)?));
+    Ok(Job { program, arguments, files, layer, ..job })
+}
+
+/// From the row of the tests themselves: what memcheck found is a failure each, and so is that it said nothing. So is each test
+/// that could not be done, since it shows nothing: those are left out by name.
+pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
+    let mut row = tests;
+    let summaries: Vec<(usize, usize)> = printed.iter().filter_map(|line| summary_in(line)).collect();
+    let errors: usize = summaries.iter().map(|(errors, _)| errors).sum();
+    let places: usize = summaries.iter().map(|(_, places)| places).sum();
+    let said = match summaries.len() {
+        0 => "memcheck said nothing".to_owned(),
+        // Children that tests fork are under it as well.
+        processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
+    };
+    let found = printed.windows(2).filter_map(|lines| heading_in(&lines[0], &lines[1])).map(str::to_owned);
+    let skipped = printed.iter().filter(|line| line.starts_with("skipped: ")).cloned().collect::<Vec<_>>();
+    row.failed += skipped.len();
+    let notes = std::iter::once(said).chain(found).chain(skipped).chain(Some(row.note).filter(|note| !note.is_empty()));
+    row.note = notes.collect::<Vec<_>>().join("; ");
+    row.failed += if summaries.is_empty() { 1 } else { places.max(usize::from(errors > 0)) };
+    // Tests that ran nothing show nothing.
+    if row.failed > 0 || row.passed == 0 {
+        row.result = Verdict::Failed;
+    }
+    row
+}
+
+/// Errors and places in "==17== ERROR SUMMARY: 3 errors from 2 contexts (suppressed: 0 from 0)".
+fn summary_in(line: &str) -> Option<(usize, usize)> {
+    let mut words = said_in(line)?.strip_prefix("ERROR SUMMARY: ")?.split(' ');
+    let number = |word: Option<&str>| word?.replace(',', "").parse().ok();
+    Some((number(words.next())?, number(words.nth(2))?))
+}
+
+/// An error's first line: where it was follows at once.
+fn heading_in<'a>(line: &'a str, next: &str) -> Option<&'a str> {
+    let is_one = said_in(next)?.trim_start().starts_with("at 0x");
+    said_in(line).filter(|said| is_one && !said.starts_with(' '))
+}
+
+/// What memcheck says in "==17== Invalid read of size 1".
+fn said_in(line: &str) -> Option<&str> {
+    let (process, said) = line.strip_prefix("==")?.split_once("== ")?;
+    process.bytes().all(|byte| byte.is_ascii_digit()).then_some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::judge;
+    use crate::guest::list::{Row, Verdict};
+
+    fn judged(passed: usize, printed: &str) -> Row {
+        let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+        judge(Row::new(passed, 0, 0, String::new()), &lines)
+    }
+
+    const CLEAN: &str = "==17== ERROR SUMMARY: 0 errors from 0 contexts (suppressed: 0 from 0)";
+
+    #[test]
+    fn no_errors_must_have_been_said() {
+        assert_eq!(judged(3, CLEAN).result, Verdict::Passed);
+        let row = judged(3, "test a ... ok");
+        assert_eq!((row.result, row.failed), (Verdict::Failed, 1), "memcheck did not run");
+        assert_eq!(judged(0, CLEAN).result, Verdict::Failed, "no test ran");
+    }
+
+    #[test]
+    fn a_test_that_was_not_done_is_no_proof() {
+        let row = judged(2, &format!("skipped: no verbs here: no device\n{CLEAN}"));
+        assert_eq!((row.result, row.failed), (Verdict::Failed, 1));
+        assert!(row.note.ends_with("skipped: no verbs here: no device"), "{}", row.note);
+    }
+
+    #[test]
+    fn what_was_found_in_any_process_is_named() {
+        let found = "==18== Invalid read of size 1\n==18==    at 0x40: f (in /t)\n==18==  Address 0x5 is 0 bytes after a block\n\
+                     ==18==    at 0x41: malloc (in /m)\n==18== ERROR SUMMARY: 1,003 errors from 1 contexts (suppressed: 0 from 0)";
+        let row = judged(3, &format!("{CLEAN}\n{found}"));
+        assert_eq!((row.result, row.passed, row.failed), (Verdict::Failed, 3, 1));
+        assert_eq!(row.note, "memcheck: 1003 errors in 1 places; processes: 2; Invalid read of size 1");
+    }
+}
