@@ -363,6 +363,10 @@ fn flt_007_nor_does_what_those_say_who_have_grants() {
         (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![1; 40]),
         (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![]),
         (&b, &a, Head { id: 1, ..good(Kind::QueuePair) }, vec![0; 32]),
+        // Nor is it news of the queue pair.
+        (&b, &a, Head { tag: 2, id: 1, ..good(Kind::Revoked) }, vec![]),
+        (&b, &a, Head { tag: 2, data: 1, ..good(Kind::Revoked) }, vec![]),
+        (&b, &a, Head { tag: 3, ..good(Kind::Revoked) }, vec![]),
     ];
     for (from, to, head, payload) in bad {
         reach(&a, &b, peer, &region);
@@ -372,4 +376,22 @@ fn flt_007_nor_does_what_those_say_who_have_grants() {
         connect(&a, &b);
     }
     assert_eq!(bytes_of(&region), vec![5; LEN]);
+}
+
+#[test]
+fn flt_007_who_says_that_its_queue_pair_is_in_error_costs_accesses_to_itself_alone() {
+    let Some((a, b, peer)) = connected() else { return };
+    let region = b.domain.register(vec![5; LEN], ALL).unwrap();
+    let over = Head { kind: Kind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };
+    for round in 0..5 {
+        reach(&a, &b, peer, &region);
+        let part = region.remote().slice(0..LEN as u64);
+        let read = a.endpoint.read(peer, part, vec![0; LEN]).start().unwrap();
+        // Several times, as it likes.
+        (0..=round).for_each(|_| b.forge(&a, &over, &[]));
+        until(&[&a, &b], || read.is_ready().then_some(()));
+        assert!(read.wait().unwrap().into_vec() == vec![5; LEN]);
+    }
+    reach(&a, &b, peer, &region);
+    assert!(a.ended().is_none() && b.ended().is_none());
 }
