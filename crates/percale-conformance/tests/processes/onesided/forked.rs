@@ -51,8 +51,7 @@ pub(crate) fn window_owner() {
 /// How many accesses were made by RDMA, to how many regions and windows.
 fn by_rdma(open: &Open) -> (u64, u64) {
     let how = open.endpoint.describe_peers();
-    let text = how.first().map_or_else(String::new, |(_, how)| how.clone());
-    let Some((_, text)) = text.split_once("RDMA to ") else { return (0, 0) };
+    let Some((_, text)) = how.iter().find_map(|(_, how)| how.split_once("RDMA to ")) else { return (0, 0) };
     let numbers = text.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<_>>();
     (numbers[1], numbers[0])
 }
