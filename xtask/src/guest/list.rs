@@ -146,9 +146,9 @@ pub(super) const ALL: &[Case] = &[
         ],
         ..memcheck(
             "valgrind",
-            "the verbs transport under valgrind: registrations, windows, queue pairs, streams, accesses by RDMA",
+            "verbs under valgrind: the transport, and endpoints over it that exchange messages, reads and writes",
             "percale",
-            &["--show-output", "--test-threads=1", "transport::verbs::"],
+            &["--show-output", "--test-threads=1", "transport::verbs::", "tests::pairs::", "engine::tests::rdma"],
             600,
         )
     },
