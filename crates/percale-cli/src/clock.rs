@@ -3,7 +3,7 @@
 //! On x86-64 with an invariant time stamp counter (10 ns a reading) that counter, its rate measured against the
 //! monotonic clock; elsewhere the monotonic clock itself (about 20 ns). Readings compare only within one process.
 
-#![expect(unsafe_code, reason = "reading the time stamp counter is an intrinsic; the block says why it is sound")]
+#![expect(unsafe_code, reason = "reading the time stamp counter is an intrinsic; the blocks say why it is sound")]
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,15 @@ impl Clock {
         }
     }
 
+    /// The time now, when all instructions before have been executed, and none behind has begun. (Stores may still be on their way.)
+    #[inline]
+    pub(crate) fn now_in_order(&self) -> u64 {
+        match self.rate {
+            Some(_) => counter_in_order(),
+            None => self.now(),
+        }
+    }
+
     /// The nanoseconds that so many ticks are.
     pub(crate) fn nanoseconds(&self, ticks: u64) -> f64 {
         ticks as f64 * self.rate.unwrap_or(1.0)
@@ -51,6 +60,24 @@ impl Clock {
 fn counter() -> u64 {
     // SAFETY: every x86-64 processor has the instruction; it touches no memory.
     unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn counter_in_order() -> u64 {
+    use std::arch::x86_64::{_mm_lfence, _rdtsc};
+    // SAFETY: every x86-64 processor has these instructions; they touch no memory.
+    unsafe {
+        _mm_lfence();
+        let ticks = _rdtsc();
+        _mm_lfence();
+        ticks
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const fn counter_in_order() -> u64 {
+    0
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -34,8 +34,8 @@ fn of<'a>(lines: &'a [Value], begins: &str) -> Vec<&'a Value> {
 #[test]
 fn queueing_firing_chains_and_stores_are_measured_beside_their_limits() {
     let lines = lines(&without_driver(&[QUICK.as_slice(), &["--json"]].concat()));
-    // Three figures of two orders and two counts; four of a send, two rings, two who store.
-    assert_eq!(lines.len(), 3 * 2 * 2 + 4 + 2 + 2, "{lines:?}");
+    // Three figures of two orders and two counts; five of a send, two rings, two who store.
+    assert_eq!(lines.len(), 3 * 2 * 2 + 5 + 2 + 2, "{lines:?}");
     for line in &lines {
         let has_limit = line["limit"].is_string();
         assert_eq!(line["limit_p50_ns"].as_f64().is_some_and(|limit| limit > 0.0), has_limit, "{line}");
@@ -50,7 +50,13 @@ fn queueing_firing_chains_and_stores_are_measured_beside_their_limits() {
     }
     let processes: Vec<_> = of(&lines, "pass a token").iter().map(|line| line["processes"].as_u64().unwrap()).collect();
     assert_eq!(processes, [2, 3]);
-    for (begins, limit) in [("increment it, and a send arrives", "a line's way"), ("a thread's", "seen and answered")] {
+    let sent = [
+        ("increment it, and a send has left", "an ordinary send"),
+        ("increment it, and a send arrives", "a line's way"),
+        ("post a send, and it arrives", "a line's way"),
+        ("a thread's", "seen and answered"),
+    ];
+    for (begins, limit) in sent {
         let found = of(&lines, begins);
         assert!(found.len() == 1 && found[0]["limit"] == limit && found[0]["bytes"] == 8, "{found:?}");
     }

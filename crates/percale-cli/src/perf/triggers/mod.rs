@@ -34,9 +34,10 @@ const LINE: &str = "a line's way";
 const SEND: &str = "an ordinary send";
 
 const NOTES: &str = "\
-p50: of rounds, of one operation. A send goes from one processor to another over shared memory; that it arrives is half a round trip.
-A store makes no call: the sender's progress is made on the other processor, and the send comes back. Of a token, it is a hop; more
-processes than processors wait for their turns, too.
+p50: of rounds and batches, of one operation. A send has left when the call returns; both sides are of one thread then. It goes from one processor
+to another over shared memory; that it arrives is half a round trip, for an ordinary one what is left of it without the answer. A store makes no
+call: the sender's progress is made on the other processor, and the send comes back. Of a token, it is a hop; more processes than
+processors wait for their turns, too.
 limit: p50 of a plain program in the same run.
   a push: 32 bytes of each operation, written behind those of the others in memory that is there
   a call: of a function that is not inlined

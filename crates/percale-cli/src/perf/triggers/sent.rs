@@ -1,7 +1,9 @@
-//! A send of 8 bytes that a counter sets off: what it adds to an increment, and how long it takes to the other processor.
+//! A send of 8 bytes that a counter sets off, in turn with an ordinary one: when each has left, and how long it takes to the other processor.
 //!
-//! Two threads pass messages to and fro, which their senders' counters set off; each is posted before the other side's
-//! message comes. Every other one of the first side is an ordinary send, for comparison.
+//! When it has left is timed where both sides are of one thread: no line of memory comes from another processor, so the call returns as soon
+//! as its instructions are done, the last of which give up a lock. How long it takes to another processor is told by two threads that pass
+//! messages to and fro. The answers are all set off by counters: of a round trip that an ordinary send began, what is left without the answer is
+//! that send's own way.
 
 use std::time::{Duration, Instant};
 
@@ -15,84 +17,165 @@ use crate::failure::Result;
 use crate::statistics::Samples;
 
 const ALONE: &str = "increment a counter";
-const WITH: &str = "increment it, and a send leaves";
-const POSTED: &str = "post a send, and it leaves";
+const POSTED: &str = "post a send, and it has left";
+const SET_OFF: &str = "increment it, and a send has left";
+const POSTED_ARRIVED: &str = "post a send, and it arrives";
 const ARRIVED: &str = "increment it, and a send arrives";
 
-/// Messages of a batch, and increments that are timed together.
+/// Messages of a batch, of which every other one is ordinary, and increments that are timed together.
 const BATCH: u64 = 100;
 
-/// What is timed.
-struct Times {
-    /// Two readings of the clock.
-    nothing: Samples,
-    alone: Samples,
-    posted: Samples,
-    with: Samples,
-    arrived: Samples,
+/// Nanoseconds before each post and increment that is timed: the other side has done meanwhile what it does between messages, and waits.
+const PAUSE_NS: f64 = 500.0;
+
+/// One of each kind of send.
+struct Sends<T> {
+    ordinary: T,
+    set_off: T,
+}
+
+impl<T> Sends<T> {
+    fn of(&mut self, ordinary: bool) -> &mut T {
+        if ordinary { &mut self.ordinary } else { &mut self.set_off }
+    }
+}
+
+/// Means of batches: a clock may go in steps longer than what is timed.
+#[derive(Default)]
+struct Means {
+    sum: f64,
+    samples: Samples,
+}
+
+impl Means {
+    /// What a batch took, in all.
+    fn end(&mut self, counts: bool) {
+        let sum = std::mem::take(&mut self.sum);
+        if counts {
+            self.samples.push(sum / (BATCH / 2) as f64);
+        }
+    }
+
+    fn figure(self, what: &'static str, less: f64) -> Figure {
+        let figure = Figure::of(what, self.samples, BATCH / 2);
+        Figure { bytes: Some(8), p50_ns: figure.p50_ns.map(|ns| (ns - less).max(0.0)), ..figure }
+    }
+}
+
+/// Of batches: what is timed of both kinds of sends.
+fn means() -> Sends<Means> {
+    Sends { ordinary: Means::default(), set_off: Means::default() }
 }
 
 /// The figures, beside a call and a line's way.
-pub(super) fn measure(clock: &Clock, time: Duration, call_ns: f64, line_ns: f64) -> Result<[Figure; 4]> {
+pub(super) fn measure(clock: &Clock, time: Duration, call_ns: f64, line_ns: f64) -> Result<[Figure; 5]> {
+    let alone = Figure::of(ALONE, alone(clock, time / 4), BATCH).beside(CALL, call_ns);
     let [near, far] = pair()?;
-    let times = both(|waits| ping(near, clock, time, waits), |waits| pong(far, waits))?;
-    let nothing = times.nothing.summary().map_or(0.0, |summary| summary.p50);
-    let alone = Figure::of(ALONE, times.alone, BATCH).beside(CALL, call_ns);
-    let [mut posted, mut with] = [(POSTED, times.posted), (WITH, times.with)].map(|(what, samples)| {
-        let figure = Figure::of(what, samples, 1);
-        Figure { p50_ns: figure.p50_ns.map(|ns| (ns - nothing).max(0.0)), ..figure }
-    });
+    let (nothing, left) = both(|waits| leave(near, &far, clock, time / 2, waits), |_| Ok(()))?;
+    let posted = left.ordinary.figure(POSTED, nothing).beside(CALL, call_ns);
+    let mut set_off = left.set_off.figure(SET_OFF, nothing);
     if let Some(posted) = posted.p50_ns {
-        with = with.beside(SEND, posted);
+        set_off = set_off.beside(SEND, posted);
     }
-    posted = posted.beside(CALL, call_ns);
-    let arrived = Figure::of(ARRIVED, times.arrived, 1).beside(LINE, line_ns);
-    let of_8 = |figure| Figure { bytes: Some(8), ..figure };
-    Ok([alone, of_8(posted), of_8(with), of_8(arrived)])
+    let [near, far] = pair()?;
+    let around = both(|waits| ping(near, clock, time, waits), |waits| pong(far, waits))?;
+    let there_and_back = around.set_off.figure(ARRIVED, nothing);
+    let answer = there_and_back.p50_ns.unwrap_or_default() / 2.0;
+    let arrived = Figure { p50_ns: there_and_back.p50_ns.map(|ns| ns / 2.0), ..there_and_back };
+    let posted_arrived = around.ordinary.figure(POSTED_ARRIVED, nothing + answer);
+    let [posted_arrived, arrived] = [posted_arrived, arrived].map(|figure| figure.beside(LINE, line_ns));
+    Ok([alone, posted, set_off, posted_arrived, arrived])
 }
 
-fn ping(mut side: Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<Times> {
-    let (trigger, plain) = (Counter::new(), Counter::new());
-    let [nothing, alone, posted, with, arrived] = std::array::from_fn(|_| Samples::default());
-    let mut times = Times { nothing, alone, posted, with, arrived };
+/// Increments of a counter that nothing waits for.
+fn alone(clock: &Clock, time: Duration) -> Samples {
+    let (counter, mut samples, since) = (Counter::new(), Samples::default(), Instant::now());
+    while since.elapsed() < time {
+        let start = clock.now_in_order();
+        (0..BATCH).for_each(|_| counter.add(1));
+        let end = clock.now_in_order();
+        samples.push(clock.nanoseconds(end.wrapping_sub(start)) / BATCH as f64);
+    }
+    samples
+}
+
+/// What two readings of the clock take, and calls that a message has left after, both sides being here.
+fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<(f64, Sends<Means>)> {
+    let (trigger, mut means, mut readings) = (Counter::new(), means(), Samples::default());
     let took = |start: u64, end: u64| clock.nanoseconds(end.wrapping_sub(start));
+    let (mut number, mut fired, since) = (0, 0, Instant::now());
+    while number <= BATCH || since.elapsed() < time {
+        let mut nothing = 0.0;
+        for _ in 0..BATCH {
+            number += 1;
+            far.expect()?;
+            let ordinary = number % 2 == 0;
+            let [start, end] = begin(&mut near, number, ordinary, (&trigger, &mut fired), clock, || {})?;
+            waits.until(|| near.poll().and_then(|_| far.poll()))?;
+            far.check(number)?;
+            means.of(ordinary).sum += took(start, end);
+            let start = clock.now_in_order();
+            nothing += took(start, clock.now_in_order());
+        }
+        // The first connects.
+        [true, false].into_iter().for_each(|ordinary| means.of(ordinary).end(number > BATCH));
+        readings.push(nothing / BATCH as f64);
+    }
+    Ok((readings.summary().map_or(0.0, |summary| summary.p50), means))
+}
+
+/// Begins a send, after a pause: posts it, or increments the counter that it waits for. When that was called, and when it returned.
+#[inline]
+fn begin(
+    side: &mut Side,
+    number: u64,
+    ordinary: bool,
+    (trigger, fired): (&Counter, &mut u64),
+    clock: &Clock,
+    pause: impl FnOnce(),
+) -> Result<[u64; 2]> {
+    if ordinary {
+        let send = side.send(number);
+        pause();
+        let start = clock.now_in_order();
+        side.post(&send)?;
+        return Ok([start, clock.now_in_order()]);
+    }
+    *fired += 1;
+    side.send_when(number, trigger, *fired)?;
+    pause();
+    let start = clock.now_in_order();
+    trigger.add(1);
+    Ok([start, clock.now_in_order()])
+}
+
+fn ping(mut side: Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<Sends<Means>> {
+    let (trigger, mut means) = (Counter::new(), means());
+    let took = |start: u64, end: u64| clock.nanoseconds(end.wrapping_sub(start));
+    let pause = || {
+        let start = clock.now();
+        while took(start, clock.now()) < PAUSE_NS {
+            std::hint::spin_loop();
+        }
+    };
     let (mut number, mut fired, since) = (0, 0, Instant::now());
     while number <= BATCH || since.elapsed() < time {
         waits.begin()?;
         for _ in 0..BATCH {
             number += 1;
             side.expect()?;
-            // The first connect.
-            if number > BATCH && number % 2 == 0 {
-                let send = side.send(number);
-                let start = clock.now();
-                side.post(&send)?;
-                times.posted.push(took(start, clock.now()));
-                side.receive(waits)?;
-                side.check(number)?;
-                continue;
-            }
-            fired += 1;
-            side.send_when(number, &trigger, fired)?;
-            let start = clock.now();
-            trigger.add(1);
-            let left = clock.now();
+            let ordinary = number % 2 == 0;
+            let [start, _] = begin(&mut side, number, ordinary, (&trigger, &mut fired), clock, pause)?;
             side.receive(waits)?;
-            let end = clock.now();
+            let end = clock.now_in_order();
             side.check(number)?;
-            if number > BATCH {
-                times.with.push(took(start, left));
-                times.arrived.push(took(start, end) / 2.0);
-            }
+            means.of(ordinary).sum += took(start, end);
         }
-        let start = clock.now();
-        let end = clock.now();
-        (0..BATCH).for_each(|_| plain.add(1));
-        times.nothing.push(took(start, end));
-        times.alone.push(took(end, clock.now()) / BATCH as f64);
+        // The first connects.
+        [true, false].into_iter().for_each(|ordinary| means.of(ordinary).end(number > BATCH));
     }
     waits.end();
-    Ok(times)
+    Ok(means)
 }
 
 fn pong(mut side: Side, waits: &Waits) -> Result<()> {
