@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use slab::Slab;
 
-use super::{Collective, CollectiveWork, GroupId, Place, Program, Spot};
+use super::{Collective, CollectiveWork, GroupId, Place, Program, Spot, Step};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::types::{Notify, Receive, Unexpected};
 use crate::endpoint::matching::Matching;
@@ -26,7 +26,7 @@ const SEALED: usize = 16 << 10;
 /// An operation of a group.
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(crate) program: Program,
+    pub(crate) program: Box<Program>,
     /// The next step.
     pub(crate) at: usize,
     /// Transfers that have yet to end.
@@ -39,8 +39,6 @@ pub(crate) struct Running {
     pub(crate) result: Segment,
     /// The memory of that, if it is the operation's own.
     pub(crate) own: Option<Buffer>,
-    /// The group's scratch, from the first use on.
-    pub(crate) scratch: Segment,
     pub(crate) op: AtomicOp,
     pub(crate) datatype: Datatype,
     /// Its number in the group.
@@ -65,7 +63,8 @@ pub(crate) struct Group {
     pub(crate) rank: usize,
     /// Operations so far.
     pub(crate) sequence: u32,
-    /// The first is running.
+    pub(crate) running: Option<Running>,
+    /// What was posted behind it.
     pub(crate) queue: VecDeque<Running>,
     /// Why nothing of it will succeed any more.
     pub(crate) broken: Option<(ErrorCode, String)>,
@@ -75,10 +74,9 @@ pub(crate) struct Group {
     pub(crate) gone: Vec<Connection>,
     /// The application has left it: it goes when its operations have ended.
     pub(crate) left: bool,
-    /// Where what came waits for being combined.
-    pub(crate) scratch: Buffer,
+    pub(crate) scratch: Scratch,
     /// The program of the operation that ended last: the next one mostly does the same.
-    pub(crate) spare: Program,
+    pub(crate) spare: Option<Box<Program>>,
 }
 
 impl Group {
@@ -102,36 +100,73 @@ impl Group {
         (digest >> 33) << 32
     }
 
-    /// A part of the memory of the operation that runs.
-    #[inline]
-    pub(crate) fn memory(&mut self, (place, at): Spot, len: usize) -> Segment {
-        let Some(running) = self.queue.front_mut() else { return Segment::EMPTY };
-        let whole = match place {
-            Place::Source => running.source,
-            Place::Result => running.result,
-            Place::Scratch => {
-                if running.scratch.len() < running.program.scratch {
-                    running.scratch = room(&mut self.scratch, running.program.scratch);
-                }
-                running.scratch
-            }
-        };
-        whole.slice(at, len)
-    }
-
     /// Nothing will succeed any more.
     pub(crate) fn breaks(&mut self, code: ErrorCode, why: &str) {
         self.broken.get_or_insert_with(|| (code, why.to_owned()));
     }
 }
 
-/// All of a group's scratch, which has room for so many bytes from now on.
-#[inline(never)]
-fn room(scratch: &mut Buffer, wanted: usize) -> Segment {
-    if scratch.len() < wanted {
-        *scratch = own_memory(wanted);
+impl Running {
+    /// A part of its memory.
+    #[inline]
+    pub(crate) fn memory(&self, scratch: &mut Scratch, (place, at): Spot, len: usize) -> Segment {
+        let whole = match place {
+            Place::Source => self.source,
+            Place::Result => self.result,
+            Place::Scratch => scratch.room(self.program.scratch),
+        };
+        whole.slice(at, len)
     }
-    scratch.segment_for_receive().unwrap_or(Segment::EMPTY)
+
+    /// Does a step that is about this endpoint's memory alone: combines what came with what was there, copies.
+    #[inline]
+    pub(crate) fn step_here(&self, scratch: &mut Scratch, step: Step, chunks: &mut Option<Box<Chunks>>) {
+        match step {
+            Step::Copy { from, into, len } => {
+                let (from, into) = (self.memory(scratch, from, len), self.memory(scratch, into, len));
+                if from.as_ptr() != into.as_ptr() {
+                    Segments::one(into).copy_from(&Segments::one(from));
+                }
+            }
+            Step::Fold { ours, theirs, into, len, theirs_first } => {
+                let mut of = |spot| self.memory(scratch, spot, len);
+                let (ours, theirs, result) = (of(ours), of((Place::Scratch, theirs)), of(into));
+                fold(result, ours, theirs, theirs_first, (self.op, self.datatype), chunks);
+            }
+            Step::Send { .. } | Step::Receive { .. } | Step::Settle => {}
+        }
+    }
+}
+
+/// Where what came waits for being combined: of a group, for whatever runs.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    buffer: Buffer,
+    /// All of it.
+    all: Segment,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { buffer: Buffer::from(Vec::new()), all: Segment::EMPTY }
+    }
+}
+
+impl Scratch {
+    /// All of it, which has room for so many bytes from now on.
+    #[inline]
+    fn room(&mut self, wanted: usize) -> Segment {
+        if self.all.len() < wanted {
+            self.grow(wanted);
+        }
+        self.all
+    }
+
+    #[cold]
+    fn grow(&mut self, wanted: usize) {
+        self.buffer = own_memory(wanted);
+        self.all = self.buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
+    }
 }
 
 /// Memory of an operation's own.
@@ -176,8 +211,10 @@ const fn mixed(mut bits: u64) -> u64 {
 /// Bytes that are combined at a time.
 pub(crate) const CHUNK: usize = 4096;
 
-/// So few need no memory of the group's for that.
+/// So few are combined on the stack.
 const FEW: usize = 64;
+/// As many bytes as one element has at most.
+const WORD: usize = 8;
 
 /// What is combined, two at a time.
 #[derive(Debug)]
@@ -263,13 +300,14 @@ impl Collectives {
             members,
             rank,
             sequence: 0,
+            running: None,
             queue: VecDeque::new(),
             broken,
             told: false,
             gone: Vec::new(),
             left: false,
-            scratch: Buffer::from(Vec::new()),
-            spare: Program::default(),
+            scratch: Scratch::default(),
+            spare: None,
         });
         self.by_tag.insert(tag, index);
         index
@@ -324,7 +362,8 @@ impl Collectives {
 }
 
 /// Combines `ours` with `theirs`, in pieces that fit the fastest cache.
-pub(crate) fn fold(
+#[inline]
+fn fold(
     result: Segment,
     ours: Segment,
     theirs: Segment,
@@ -333,6 +372,10 @@ pub(crate) fn fold(
     chunks: &mut Option<Box<Chunks>>,
 ) {
     let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
+    if ours.len() <= WORD {
+        let (mut left, mut right) = ([0; WORD], [0; WORD]);
+        return fold_piece((first, second, result), (op, datatype), (&mut left, &mut right));
+    }
     if ours.len() <= FEW {
         let (mut left, mut right) = ([0; FEW], [0; FEW]);
         return fold_piece((first, second, result), (op, datatype), (&mut left, &mut right));
@@ -348,14 +391,16 @@ pub(crate) fn fold(
 }
 
 /// Combines what fits `left` and `right`.
+#[inline]
 fn fold_piece(
     (first, second, result): (Segment, Segment, Segment),
     (op, datatype): (AtomicOp, Datatype),
     (left, right): (&mut [u8], &mut [u8]),
 ) {
     let len = first.len().min(second.len());
-    Segments::one(first).copy_to(0, &mut left[..len]);
-    Segments::one(second).copy_to(0, &mut right[..len]);
-    combine(op, datatype, &mut left[..len], &right[..len]);
-    View::of(&left[..len]).copy_to_one(result);
+    let (left, right) = (&mut left[..len], &mut right[..len]);
+    first.copy_to(left);
+    second.copy_to(right);
+    combine(op, datatype, left, right);
+    View::of(left).copy_to_one(result);
 }

@@ -25,7 +25,7 @@ mod group;
 mod schedule;
 mod set;
 
-pub(crate) use group::{Collectives, Group, Running, fold, own_memory};
+pub(crate) use group::{Collectives, Group, Running, own_memory};
 pub use set::AddressSet;
 
 pub(crate) use schedule::{Place, Program, Spot, Step};

@@ -65,6 +65,19 @@ impl Segment {
         let len = len.min(self.len - offset);
         Self { ptr: self.ptr.wrapping_add(offset), len }
     }
+
+    /// Copies its first bytes; as many as both have.
+    #[inline(always)]
+    pub(crate) fn copy_to(&self, to: &mut [u8]) {
+        let len = self.len.min(to.len());
+        if len <= SHORT {
+            // SAFETY: the segment's maker promised readable memory; `to` is exclusive, so it overlaps no lent memory.
+            unsafe { copy_short(self.ptr, to.as_mut_ptr(), len) };
+        } else {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(self.ptr, to.as_mut_ptr(), len) };
+        }
+    }
 }
 
 /// The memory of one operation: up to [`IOV_LIMIT`] segments, read or written as if they stood end to end.

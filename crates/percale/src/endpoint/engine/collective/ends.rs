@@ -1,15 +1,14 @@
 //! What ends: transfers of groups, their operations, groups themselves.
 
 use super::context_of;
-use crate::collective::{CollectiveWork, Place, Running, Step};
+use crate::collective::{CollectiveWork, Running, Step};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::kinds::envelope;
 use crate::endpoint::engine::types::{Action, Notify, Place as Into, Receive, Side};
 use crate::endpoint::matching::{Envelope, Source};
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::{Segments, View};
+use crate::memory::volatile::View;
 use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};
 
@@ -75,7 +74,7 @@ impl Core {
     fn transfer_over(&mut self, context: u64, breaks: impl FnOnce(&Running) -> Option<(ErrorCode, &'static str)>) {
         let (index, sequence) = ((context >> 32) as usize, context as u32);
         let Some(group) = self.collectives.groups.get_mut(index) else { return };
-        let Some(running) = group.queue.front_mut().filter(|running| running.sequence == sequence) else { return };
+        let Some(running) = group.running.as_mut().filter(|running| running.sequence == sequence) else { return };
         running.outstanding -= 1;
         let settled = running.waiting && running.outstanding == 0;
         if let Some((code, why)) = breaks(running) {
@@ -90,7 +89,7 @@ impl Core {
     fn goes_on_here(&mut self, index: usize) -> bool {
         loop {
             let group = &mut self.collectives.groups[index];
-            let Some(running) = group.queue.front_mut().filter(|_| group.broken.is_none()) else { return false };
+            let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return false };
             let step = running.program.steps.get(running.at).copied();
             match step {
                 Some(Step::Settle) if running.outstanding == 0 => {}
@@ -99,20 +98,23 @@ impl Core {
                 None => {
                     self.collective_done(index);
                     let group = &self.collectives.groups[index];
-                    return group.queue.is_empty() && !group.left;
+                    return group.running.is_none() && !group.left;
                 }
             }
             (running.at, running.waiting) = (running.at + 1, false);
-            step.into_iter().for_each(|step| self.step_here(index, step));
+            if let Some(step) = step {
+                running.step_here(&mut group.scratch, step, &mut self.collectives.chunks);
+            }
         }
     }
 
     /// The group's first operation has ended.
     pub(super) fn collective_done(&mut self, index: usize) {
         let group = &mut self.collectives.groups[index];
-        let Some(running) = group.queue.pop_front() else { return };
+        let Some(running) = group.running.take() else { return };
+        group.running = group.queue.pop_front();
         let Running { program, context, notify, bytes, joins, .. } = running;
-        group.spare = program;
+        group.spare = Some(program);
         let id = group.id;
         let flags = CompletionFlags::COLLECTIVE;
         if joins && notify != Notify::Operation {
@@ -132,32 +134,11 @@ impl Core {
         self.fail(Side::Transmit, notify, ErrorEntry::new(entry, code).with_text(why.to_owned()));
     }
 
-    /// Does a step that is about this endpoint's memory alone: combines what came with what was there, copies.
-    pub(super) fn step_here(&mut self, index: usize, step: Step) {
-        let group = &mut self.collectives.groups[index];
-        match step {
-            Step::Copy { from, into, len } => {
-                let (from, into) = (group.memory(from, len), group.memory(into, len));
-                if from.as_ptr() != into.as_ptr() {
-                    Segments::one(into).copy_from(&Segments::one(from));
-                }
-            }
-            Step::Fold { ours, theirs, into, len, theirs_first } => {
-                let (ours, theirs) = (group.memory(ours, len), group.memory((Place::Scratch, theirs), len));
-                let result = group.memory(into, len);
-                let Some(running) = group.queue.front() else { return };
-                let how = (running.op, running.datatype);
-                crate::collective::fold(result, ours, theirs, theirs_first, how, &mut self.collectives.chunks);
-            }
-            Step::Send { .. } | Step::Receive { .. } | Step::Settle => {}
-        }
-    }
-
     /// A broken group takes back its receives, and throws away what came for it.
     pub(super) fn withdraw(&mut self, index: usize) {
         let group = &mut self.collectives.groups[index];
         let tag = group.tag;
-        if let Some(running) = group.queue.front_mut() {
+        if let Some(running) = &mut group.running {
             let context = context_of(index, running.sequence);
             while self.collectives.messages.cancel_where(|receive| receive.context == context).is_some() {
                 running.outstanding -= 1;
@@ -230,8 +211,8 @@ impl Core {
     /// Gives up the memory of a group's operation: somebody may use it for ever.
     pub(in crate::endpoint::engine) fn leak_collective(&mut self, context: u64) {
         let Some(group) = self.collectives.groups.get_mut((context >> 32) as usize) else { return };
-        std::mem::forget(std::mem::replace(&mut group.scratch, Buffer::from(Vec::new())));
-        let Some(running) = group.queue.front_mut() else { return };
+        std::mem::forget(std::mem::take(&mut group.scratch));
+        let Some(running) = &mut group.running else { return };
         std::mem::forget(running.own.take());
         let (notify, context) = (running.notify, running.context);
         self.leak(notify, context);

@@ -83,7 +83,7 @@ impl Engine {
         }
         let group = &mut self.core.collectives.groups[id.index as usize];
         group.left = true;
-        if group.queue.is_empty() {
+        if group.running.is_none() {
             self.core.collectives.close(id.index as usize);
         }
     }
@@ -110,21 +110,21 @@ impl Engine {
         let source = work.source.slice(0, given * bytes);
         // Who gets nothing may still have memory for that.
         let (mut result, mut own) = (work.result.slice(0, got.max(1) * bytes), None);
-        let mut program = std::mem::take(&mut group.spare);
+        let mut program = group.spare.take().unwrap_or_default();
         let in_place = work.what == Collective::Alltoall && overlap(source, result);
         let kind = (work.what, work.count, work.datatype, work.op, in_place);
         if program.made_for.is_none_or(|(known, _)| known != kind) {
             program.write(work.what, members, group.rank, work.count, work.datatype, in_place);
             program.made_for = Some((kind, Group::shape(work)));
         }
-        if work.what.combines() {
-            // Who gets no result still combines what others send, unless nobody does.
-            let combines = program.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
-            if result.len() < bytes && combines {
-                let mut buffer = own_memory(bytes);
-                result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
-                own = Some(buffer);
-            }
+        // Who gets no result still combines what others send, unless nobody does.
+        if result.len() < bytes
+            && work.what.combines()
+            && program.steps.iter().any(|step| matches!(step, Step::Fold { .. }))
+        {
+            let mut buffer = own_memory(bytes);
+            result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
+            own = Some(buffer);
         }
         group.sequence = group.sequence.wrapping_add(1);
         let sequence = group.sequence;
@@ -138,7 +138,6 @@ impl Engine {
             source,
             result,
             own,
-            scratch: Segment::EMPTY,
             op,
             datatype,
             sequence,
@@ -148,11 +147,12 @@ impl Engine {
             notify,
             joins,
         };
-        group.queue.push_back(running);
-        if group.queue.len() == 1 {
-            self.core.collectives.ready.push_back(index);
-            self.advance_groups();
+        if group.running.is_some() {
+            return group.queue.push_back(running);
         }
+        group.running = Some(running);
+        self.core.collectives.ready.push_back(index);
+        self.advance_groups();
     }
 
     /// Lets groups go on that can.
@@ -173,7 +173,7 @@ impl Engine {
             if group.broken.is_some() {
                 return self.wind_up(index);
             }
-            let Some(running) = group.queue.front_mut() else {
+            let Some(running) = &mut group.running else {
                 if group.left {
                     self.core.collectives.close(index);
                 }
@@ -194,17 +194,20 @@ impl Engine {
                 Step::Send { to, from, len } => {
                     let (context, data) = (context_of(index, running.sequence), running.data);
                     let (tag, slot) = (group.tag, group.members[to]);
-                    let work = message(Segments::one(group.memory(from, len)), tag, data, context);
+                    let work =
+                        message(Segments::one(running.memory(&mut group.scratch, from, len)), tag, data, context);
                     self.send_to_member(slot, &work, Some(index));
                 }
                 Step::Receive { from, into, len } => {
                     running.outstanding += 1;
                     let context = context_of(index, running.sequence);
                     let (tag, slot) = (group.tag, group.members[from]);
-                    let segment = group.memory(into, len);
+                    let segment = running.memory(&mut group.scratch, into, len);
                     self.receive_from_member(index, slot, segment, tag, context);
                 }
-                Step::Fold { .. } | Step::Copy { .. } => self.core.step_here(index, step),
+                Step::Fold { .. } | Step::Copy { .. } => {
+                    running.step_here(&mut group.scratch, step, &mut self.core.collectives.chunks);
+                }
             }
         }
     }
@@ -225,7 +228,7 @@ impl Engine {
         if sent == Some(true) {
             return;
         }
-        if let Some(running) = of.and_then(|index| self.core.collectives.groups[index].queue.front_mut()) {
+        if let Some(running) = of.and_then(|index| self.core.collectives.groups[index].running.as_mut()) {
             running.outstanding += 1;
         }
         if sent.is_none() {
@@ -256,7 +259,7 @@ impl Engine {
         }
         let group = &mut self.core.collectives.groups[index];
         if group.gone.contains(&slot) {
-            group.queue.front_mut().into_iter().for_each(|running| running.outstanding -= 1);
+            group.running.iter_mut().for_each(|running| running.outstanding -= 1);
             return group.breaks(ErrorCode::Closed, "a member of the group has closed its endpoint");
         }
         self.core.collectives.messages.post(pattern, receive);
@@ -288,15 +291,15 @@ impl Engine {
             self.act();
         }
         let group = &mut self.core.collectives.groups[index];
-        if group.queue.front().is_some_and(|running| running.outstanding > 0) {
+        if group.running.as_ref().is_some_and(|running| running.outstanding > 0) {
             return;
         }
-        let ended = std::mem::take(&mut group.queue);
+        let ended = (group.running.take(), std::mem::take(&mut group.queue));
         let left = group.left;
-        for running in ended {
+        for running in ended.0.into_iter().chain(ended.1) {
             self.core.collective_failed(index, &running, code, &why);
         }
-        if left && self.core.collectives.groups[index].queue.is_empty() {
+        if left && self.core.collectives.groups[index].running.is_none() {
             self.core.collectives.close(index);
         }
     }
