@@ -1,7 +1,7 @@
 //! What a hit costs: random look-ups among 1 to 65,536 registered buffers, by one thread and by two.
 //!
 //! `cargo bench -p pindown --bench hit`. Medians of rounds, ns a look-up (its end included), with the share that missed
-//! the table of hits.
+//! the table of hits; and what one costs that asks for another page than the registration's first.
 
 use std::hint::black_box;
 use std::io;
@@ -26,13 +26,18 @@ impl Registrar for Nothing {
 
 const LOOK_UPS: usize = 1 << 20;
 
-/// Buffers in a page each, of which one in sixteen is one's: at no regular distance, so that they collide as any do.
+/// Buffers in two pages each, of which two in sixteen are one's: at no regular distance, so that they collide as any do.
 fn buffer(number: u64) -> Range {
     let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    let place = 16 * number + (mixed >> 40) % 16;
+    let place = 16 * number + (mixed >> 40) % 15;
     let start = 0x7f00_0000_0000 + place * page_size() + 64;
-    Range::new(start, 1024).expect("a range")
+    Range::new(start, 4096 + 1024).expect("a range")
+}
+
+/// Its last part.
+fn rest(buffer: Range) -> Range {
+    Range::new(buffer.end() - 1024, 1024).expect("a range")
 }
 
 /// ns a look-up, in the median of nine rounds.
@@ -53,7 +58,7 @@ fn measure(lane: &Lane<Nothing>, ranges: &[Range]) -> f64 {
 }
 
 fn main() {
-    println!("{:>8}  {:>10}  {:>10}  {:>8}", "entries", "1 thread", "2 threads", "slow");
+    println!("{:>8}  {:>10}  {:>10}  {:>8}  {:>10}", "entries", "1 thread", "2 threads", "slow", "elsewhere");
     for entries in [1_u64, 64, 4096, 65_536] {
         let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
         let cache = Cache::builder(Nothing).monitor(Choice::Imported(imported)).max_count(entries as u32);
@@ -83,6 +88,12 @@ fn main() {
         });
         let after = cache.stats();
         let slow = (after.slow_hits + after.misses - before.slow_hits - before.misses) as f64;
-        println!("{entries:>8}  {one:>7.2} ns  {two:>7.2} ns  {:>7.3}%", slow * 100.0 / (27 * LOOK_UPS) as f64);
+        let slow = slow * 100.0 / (27 * LOOK_UPS) as f64;
+        let rests: Vec<Range> = ranges.iter().map(|range| rest(*range)).collect();
+        for number in 0..entries {
+            lane.end(lane.get(rest(buffer(number)), Access::empty()).expect("registered"));
+        }
+        let elsewhere = measure(&lane, &rests);
+        println!("{entries:>8}  {one:>7.2} ns  {two:>7.2} ns  {slow:>7.3}%  {elsewhere:>7.2} ns");
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::entry::{Clock, Entries};
+use super::entries::Entries;
+use super::entry::Clock;
 use super::front::Front;
 use super::table::{Limits, Table};
 use super::{Cache, Shared, barrier, errno};
@@ -81,7 +82,8 @@ impl<R: Registrar> Builder<R> {
         self.monitor(choice)
     }
 
-    /// Registrations that are kept at most (RCACHE-007): 1,024 unless told otherwise, 0 to keep none (RCACHE-009).
+    /// Registrations that are kept at most (RCACHE-007): 1,024 unless told otherwise, 0 to keep none (RCACHE-009). Each that is kept
+    /// takes some 800 bytes of memory, once so many are; less where there are more than 32,768.
     #[must_use]
     pub fn max_count(mut self, count: u32) -> Self {
         self.limits.count = count;
@@ -124,7 +126,7 @@ impl<R: Registrar> Builder<R> {
             opened => opened?,
         };
         let no_memory = |source| OpenError::Kernel { what: "memory", source };
-        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked(), monitor.checks_rights());
+        let journal = Journal::new(monitor.page(), monitor.marks_first(), monitor.asked());
         Ok(Cache(Arc::new(Shared {
             entries: Entries::new(limits.count).map_err(no_memory)?,
             front: Front::new(limits.count).map_err(no_memory)?,

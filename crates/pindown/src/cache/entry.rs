@@ -1,28 +1,30 @@
-//! Registrations that hits may find: where they lie and what they allow, two to a cache line.
+//! A registration, as hits find it: where it lies and what it allows, two to a cache line.
 //!
-//! Entries are never moved or freed, and are used again. A reader holds no lock: it has announced
+//! Entries are never moved or freed, and are used again ([`super::entries`]). A reader holds no lock: it has announced
 //! itself ([`super::grace`]), and an entry is filled again only when everybody who had announced himself before it was
-//! taken out has gone. So what a reader finds LIVE is one whole registration, and stays it until the reader is done.
+//! taken out has gone. So what a reader finds live is one whole registration, and stays it until the reader is done, however
+//! it came there.
 //!
 //! Registrations are whole pages: what stands below a page of their first address and of the one after their last is free
 //! for the little that a hit asks or leaves. Which file is watched for it lies apart: few hits ask that.
-
-use std::io;
+//!
+//! A reader loads the end first, then the start. So an entry that was never filled, all zero, serves nobody, though it is
+//! not marked as dead: whoever fills it marks it before it has an end.
 
 use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::Pinned;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What an address of a page leaves free.
-const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
+pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 
 /// log2 of the bytes of the smallest page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
-/// Below the first address: valid as long as the monitor has told nothing of it; an entry without it is not in use, being
-/// filled, or no longer valid.
-const LIVE: u64 = 1 << 11;
+/// Below the first address: not in use, being filled, or no longer valid. Without it, valid as long as the monitor has told
+/// nothing of it.
+const DEAD: u64 = 1 << 11;
 
 /// Below the first address: valid only while the watched file's count stands.
 const WATCHED: u64 = 1 << 10;
@@ -34,10 +36,10 @@ const _: () = assert!((Access::all().bits() as u64) < WATCHED);
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C, align(32))]
 pub(crate) struct Entry {
-    /// Its first address; below it [`LIVE`], [`WATCHED`] and the rights, so that one load brings all and one comparison asks
-    /// for all of them.
+    /// Its first address; below it [`DEAD`], [`WATCHED`] and the rights that it has not, so that one load brings all, and a look-up
+    /// asks whether there is anything that stands against it.
     start: AtomicU64,
-    /// The address after its last; below it the [time](Age) when it was last used.
+    /// The address after its last; below it the [time](Age) when it was last used. 0: it may be filled.
     end: AtomicU64,
     local_key: AtomicU64,
     remote_key: AtomicU64,
@@ -86,22 +88,6 @@ impl Clock {
     }
 }
 
-/// The watched file of an entry. All zero is none.
-#[derive(Debug)]
-#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
-#[repr(C)]
-struct Inode {
-    count: AtomicU64,
-    /// Plus one.
-    slot: AtomicU64,
-}
-
-/// The uses that an entry is [held](Entries::hold) by.
-#[derive(Debug)]
-#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
-#[repr(C)]
-struct Holds(AtomicU32);
-
 /// What a look-up has read of an entry that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Serves {
@@ -112,23 +98,57 @@ pub(crate) struct Serves {
 }
 
 impl Entry {
+    #[cfg(loom)]
+    pub(super) fn zero() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { start: zero(), end: zero(), local_key: zero(), remote_key: zero() }
+    }
+
     /// From now on hits find it.
     pub(crate) fn publish(&self, now: Age) {
         self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
-        self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
+        self.start.store(self.start.load(Ordering::Relaxed) & !DEAD, Ordering::Release);
     }
 
     /// From now on no hit finds it. Whether it was live.
     pub(crate) fn kill(&self) -> bool {
         // Only under the table's lock, so this needs no exchange.
         let start = self.start.load(Ordering::Relaxed);
-        self.start.store(start & !LIVE, Ordering::Release);
-        start & LIVE != 0
+        self.start.store(start | DEAD, Ordering::Release);
+        start & DEAD == 0
     }
 
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.start.load(Ordering::Acquire) & LIVE != 0
+        self.end.load(Ordering::Acquire) != 0 && self.start.load(Ordering::Acquire) & DEAD == 0
+    }
+
+    /// Fills it, if nobody finds it: not published yet.
+    pub(super) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, is_watched: bool) {
+        let state = u64::from((!access).bits()) | if is_watched { WATCHED } else { 0 };
+        self.set([range.start() & !BELOW | state, range.end() & !BELOW, pinned.local_key, pinned.remote_key]);
+    }
+
+    /// The same with what another one has.
+    pub(super) fn copy(&self, from: &Self) {
+        let words = [&from.start, &from.end, &from.local_key, &from.remote_key];
+        self.set(words.map(|word| word.load(Ordering::Relaxed)));
+    }
+
+    fn set(&self, [start, end, local_key, remote_key]: [u64; 4]) {
+        self.start.store(start | DEAD, Ordering::Relaxed);
+        self.local_key.store(local_key, Ordering::Relaxed);
+        self.remote_key.store(remote_key, Ordering::Relaxed);
+        self.end.store(end, Ordering::Release);
+    }
+
+    /// It may be filled: it was taken out, and nobody uses it any more.
+    pub(super) fn vacate(&self) {
+        self.end.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        self.end.load(Ordering::Relaxed) == 0
     }
 
     /// Whether it is live and allows this.
@@ -140,24 +160,24 @@ impl Entry {
     /// The same, and what [`Self::touch`] needs.
     #[inline(always)]
     pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
-        let wanted = LIVE | u64::from(access.bits());
+        let wanted = u64::from(access.bits());
+        let end = self.end.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Acquire);
-        let end = self.end.load(Ordering::Relaxed);
         // Both ends of a registration are those of pages, so the last bytes of the range's pages compare with them as the
         // range does, whatever stands below them.
         if start > range.start() | BELOW || (range.end() - 1) | BELOW >= end {
             return None;
         }
         // Most are not watched: one comparison says all of those.
-        if start & (wanted | WATCHED) == wanted {
+        if start & (DEAD | WATCHED | wanted) == 0 {
             return Some(Serves { watched: false, end });
         }
-        (start & wanted == wanted).then_some(Serves { watched: true, end })
+        (start & (DEAD | wanted) == 0).then_some(Serves { watched: true, end })
     }
 
     /// What it allows.
     pub(crate) fn rights(&self) -> Access {
-        Access::from_bits_truncate(self.start.load(Ordering::Relaxed) as u32)
+        Access::from_bits_truncate(!self.start.load(Ordering::Relaxed) as u32)
     }
 
     /// Whether a file is watched for it.
@@ -170,8 +190,14 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn touch(&self, read: Serves, now: Age) {
         if (read.end ^ now.0) & BELOW != 0 {
-            self.end.store(read.end & !BELOW | now.0, Ordering::Relaxed);
+            self.touch_anew(read, now);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn touch_anew(&self, read: Serves, now: Age) {
+        self.end.store(read.end & !BELOW | now.0, Ordering::Relaxed);
     }
 
     pub(crate) fn touched(&self) -> Age {
@@ -189,133 +215,13 @@ impl Entry {
     }
 }
 
-/// All entries, by number: as many as the cache may keep, after one that is never valid, which stands for none. They take
-/// no memory before they are used.
-#[derive(Debug)]
-pub(crate) struct Entries {
-    entries: Box<[Entry]>,
-    inodes: Box<[Inode]>,
-    holds: Box<[Holds]>,
-    /// An entry that was taken out has lost its last hold since somebody asked.
-    released: AtomicBool,
-}
-
-impl Entries {
-    /// As many as there can be.
-    pub(crate) const MOST: u32 = 1 << 24;
-
-    /// # Errors
-    /// No memory.
-    pub(crate) fn new(count: u32) -> io::Result<Self> {
-        #[cfg(not(loom))]
-        let (entries, inodes, holds) = {
-            use zerocopy::FromZeros;
-            let count = count as usize + 1;
-            let (entries, inodes) =
-                (<[Entry]>::new_box_zeroed_with_elems(count), <[Inode]>::new_box_zeroed_with_elems(count));
-            (entries, inodes, <[Holds]>::new_box_zeroed_with_elems(count))
-        };
-        #[cfg(loom)]
-        let (entries, inodes, holds) = {
-            let zero = || AtomicU64::new(0);
-            let entry = |_| Entry { start: zero(), end: zero(), local_key: zero(), remote_key: zero() };
-            let inode = |_| Inode { count: zero(), slot: zero() };
-            let holds = (0..=count).map(|_| Holds(AtomicU32::new(0)));
-            let (entries, inodes) = ((0..=count).map(entry).collect(), (0..=count).map(inode).collect());
-            (Ok::<_, ()>(entries), Ok::<_, ()>(inodes), Ok::<_, ()>(holds.collect()))
-        };
-        match (entries, inodes, holds) {
-            (Ok(entries), Ok(inodes), Ok(holds)) => {
-                Ok(Self { entries, inodes, holds, released: AtomicBool::new(false) })
-            }
-            _ => Err(io::ErrorKind::OutOfMemory.into()),
-        }
-    }
-
-    /// Fills an entry that nobody can find.
-    pub(crate) fn fill<P>(
-        &self,
-        number: u32,
-        range: Range,
-        access: Access,
-        pinned: &Pinned<P>,
-        watched: Option<WatchedInode>,
-    ) {
-        let place = number as usize + 1;
-        let (Some(entry), Some(inode)) = (self.entries.get(place), self.inodes.get(place)) else { return };
-        let state = u64::from(access.bits()) | if watched.is_some() { WATCHED } else { 0 };
-        entry.start.store(range.start() & !BELOW | state, Ordering::Relaxed);
-        entry.end.store(range.end() & !BELOW, Ordering::Relaxed);
-        entry.local_key.store(pinned.local_key, Ordering::Relaxed);
-        entry.remote_key.store(pinned.remote_key, Ordering::Relaxed);
-        inode.count.store(watched.map_or(0, |watched| watched.count), Ordering::Relaxed);
-        inode.slot.store(watched.map_or(0, |watched| u64::from(watched.slot) + 1), Ordering::Relaxed);
-    }
-
-    /// Entry `number`, if there is one.
-    #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
-        self.entries.get(number as usize + 1)
-    }
-
-    /// The entry whose number plus one this is; one that is never valid for 0.
-    #[inline]
-    pub(crate) fn after(&self, number: u32) -> Option<&Entry> {
-        self.entries.get(number as usize)
-    }
-
-    /// The file that is watched for entry `number`.
-    #[inline]
-    pub(crate) fn inode(&self, number: u32) -> Option<WatchedInode> {
-        let inode = self.inodes.get(number as usize + 1)?;
-        let slot = inode.slot.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(WatchedInode { slot: slot as u32, count: inode.count.load(Ordering::Relaxed) })
-    }
-
-    /// Bytes of the registration that entry `number` stands, or stood last, for.
-    pub(crate) fn len_of(&self, number: u32) -> u64 {
-        self.get(number).map_or(0, |entry| entry.range().len())
-    }
-
-    /// Somebody who has announced himself goes on using entry `number`, and will not be announced all that time.
-    pub(crate) fn hold(&self, number: u32) {
-        if let Some(Holds(holds)) = self.holds.get(number as usize + 1) {
-            holds.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// He does so no more.
-    pub(crate) fn release(&self, number: u32) {
-        let Some(Holds(holds)) = self.holds.get(number as usize + 1) else { return };
-        if holds.fetch_sub(1, Ordering::Release) == 1 {
-            // Whoever takes the entry out kills it, fences, and looks at its holds then: he sees none, or it is seen killed here.
-            fence(Ordering::SeqCst);
-            if !self.get(number).is_some_and(Entry::is_live) {
-                self.released.store(true, Ordering::Release);
-            }
-        }
-    }
-
-    /// Whether somebody does. Final, if not, once the entry was taken out and everybody announced before has gone.
-    pub(crate) fn is_held(&self, number: u32) -> bool {
-        self.holds.get(number as usize + 1).is_some_and(|Holds(holds)| holds.load(Ordering::Acquire) != 0)
-    }
-
-    /// Whether an entry that was taken out may have lost its last hold since the last call.
-    pub(crate) fn were_released(&self) -> bool {
-        self.released.load(Ordering::Relaxed) && self.released.swap(false, Ordering::AcqRel)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len() - 1
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 const _: () = assert!(size_of::<Entry>() == 32);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use zerocopy::FromZeros;
+
     use super::*;
 
     #[test]
@@ -328,13 +234,11 @@ mod tests {
 
     #[test]
     fn what_stands_below_the_addresses_is_not_of_the_range() {
-        let entries = Entries::new(2).expect("memory");
+        let entry = Entry::new_zeroed();
         let range = Range::between(0x7f00_0000_1000, 0x7f00_0000_4000).expect("a range");
-        let pinned = Pinned { pin: (), local_key: 1, remote_key: 2 };
-        let watched = WatchedInode { slot: 3, count: 4 };
-        entries.fill(1, range, Access::all(), &pinned, Some(watched));
-        let entry = entries.get(1).expect("is there");
-        assert!(!entry.serves(range, Access::empty()), "not published");
+        assert!(!entry.serves(range, Access::empty()) && !entry.is_live() && entry.is_vacant(), "never filled");
+        entry.fill(range, Access::all(), &Pinned { pin: (), local_key: 1, remote_key: 2 }, true);
+        assert!(!entry.serves(range, Access::empty()) && !entry.is_vacant(), "not published");
         entry.publish(Age::of(4095));
         let at =
             |start: u64, end: u64| Range::between(0x7f00_0000_0000 + start, 0x7f00_0000_0000 + end).expect("a range");
@@ -344,8 +248,32 @@ mod tests {
             !entry.serves(at(0xfff, 0x1001), Access::empty()) && !entry.serves(at(0x3fff, 0x4001), Access::empty())
         );
         assert_eq!((entry.range(), entry.rights(), entry.keys()), (range, Access::all(), (1, 2)));
-        assert_eq!((entry.touched(), entries.inode(1)), (Age::of(4095), Some(watched)));
+        assert_eq!((entry.touched(), entry.is_watched()), (Age::of(4095), true));
+        let copy = Entry::new_zeroed();
+        copy.copy(&entry);
+        assert!(!copy.is_live(), "not published");
+        copy.publish(Age::of(1));
+        assert_eq!(
+            (copy.range(), copy.rights(), copy.keys(), copy.touched()),
+            (range, Access::all(), (1, 2), Age::of(1))
+        );
         assert!(entry.kill() && !entry.kill() && !entry.serves(range, Access::empty()));
-        assert_eq!((entry.range(), entries.inode(0)), (range, None), "as long as it is not filled again");
+        assert_eq!(entry.range(), range, "as long as it is not filled again");
+        entry.vacate();
+        assert!(entry.is_vacant() && !entry.serves(range, Access::empty()));
+    }
+
+    #[test]
+    fn what_is_allowed_is_asked_for() {
+        let entry = Entry::new_zeroed();
+        let range = Range::between(0x1000, 0x2000).expect("a range");
+        let some = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        entry.fill(range, some, &Pinned { pin: (), local_key: 0, remote_key: 0 }, false);
+        entry.publish(Age::of(0));
+        assert_eq!(entry.rights(), some);
+        for wanted in 0..=Access::all().bits() {
+            let wanted = Access::from_bits_truncate(wanted);
+            assert_eq!(entry.serves(range, wanted), some.contains(wanted), "{wanted:?}");
+        }
     }
 }

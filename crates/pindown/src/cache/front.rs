@@ -1,4 +1,4 @@
-//! The hits' table: from the page of an address to the number of an entry, without a lock.
+//! Where entries lie of which there is no [copy](super::entries) for a page: from the page to a place, without a lock.
 //!
 //! It is only a hint. Whoever follows it checks the entry in full ([`super::entry::Entry::serves`]), so a slot may be
 //! overwritten by anybody, point to an entry that is no longer valid, or to one that means something else by now; nothing
@@ -8,7 +8,7 @@
 
 use std::io;
 
-use super::entry::PAGE_SHIFT;
+use super::entries::{Place, hash};
 use crate::sync::{AtomicU32, Ordering};
 
 /// Slots of a line: so many as a cache line has.
@@ -17,7 +17,7 @@ const WAYS: usize = 16;
 /// Slots of the largest table: 16 MiB.
 const MOST_SLOTS: usize = 1 << 22;
 
-/// The table. A slot holds the number of an entry, plus one.
+/// The table. A slot holds the place of an entry, plus one.
 #[derive(Debug)]
 pub(crate) struct Front {
     slots: Box<[AtomicU32]>,
@@ -26,8 +26,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// Room for so many entries: sixteen slots each, a cache line. Two entries at one slot cost whoever looks up the
-    /// second of them as much as ten look-ups, for the processor has guessed otherwise; three in a hundred are such.
+    /// Room for so many entries: sixteen slots each, a cache line.
     ///
     /// # Errors
     /// No memory.
@@ -44,47 +43,37 @@ impl Front {
 
     /// The number of the slot where an address is looked for first.
     #[inline]
-    fn place(&self, address: u64) -> usize {
-        // 2^64 divided by the golden ratio: the upper bits of its multiples keep apart for addresses at any stride, and
-        // nobody gains by choosing addresses.
-        let hash = (address >> PAGE_SHIFT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> self.shift) as usize
-    }
-
-    /// What the slot holds where this address is looked for first: the number of an entry plus one, or 0.
-    #[inline]
-    pub(crate) fn first(&self, address: u64) -> u32 {
-        let slot = self.slots.get(self.place(address));
-        slot.map_or(0, |slot| slot.load(Ordering::Acquire))
+    fn slot(&self, address: u64) -> usize {
+        (hash(address) >> self.shift) as usize
     }
 
     /// The slots of a line.
-    fn line(&self, place: usize) -> &[AtomicU32] {
-        let start = place / WAYS * WAYS;
+    fn line(&self, slot: usize) -> &[AtomicU32] {
+        let start = slot / WAYS * WAYS;
         &self.slots[start..start + WAYS]
     }
 
     /// An entry of the address' line that `serves`.
     #[cold]
-    pub(crate) fn find(&self, address: u64, serves: impl Fn(u32) -> bool) -> Option<u32> {
-        let place = self.place(address);
-        let line = self.line(place);
-        nearest(place % WAYS).filter_map(|way| number(&line[way])).find(|number| serves(*number))
+    pub(crate) fn find(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
+        let slot = self.slot(address);
+        let line = self.line(slot);
+        nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))
     }
 
     /// From now on this address is looked for at this entry. `useless` says which entries need no slot any more.
-    pub(crate) fn put(&self, address: u64, entry: u32, useless: impl Fn(u32) -> bool) {
-        let place = self.place(address);
-        let (line, way) = (self.line(place), place % WAYS);
+    pub(crate) fn put(&self, address: u64, entry: Place, useless: impl Fn(Place) -> bool) {
+        let slot = self.slot(address);
+        let (line, way) = (self.line(slot), slot % WAYS);
         let own = &line[way];
-        let goes = |slot: &AtomicU32| number(slot).is_none_or(&useless);
+        let goes = |slot: &AtomicU32| place(slot).is_none_or(&useless);
         if !goes(own) {
             // The one before moves aside, if there is room.
             if let Some(free) = nearest(way).skip(1).map(|way| &line[way]).find(|slot| goes(slot)) {
                 free.store(own.load(Ordering::Relaxed), Ordering::Release);
             }
         }
-        own.store(entry + 1, Ordering::Release);
+        own.store(entry.to_u32() + 1, Ordering::Release);
     }
 }
 
@@ -93,10 +82,10 @@ fn nearest(way: usize) -> impl Iterator<Item = usize> {
     (0..WAYS).map(move |step| way ^ step)
 }
 
-/// The entry that a slot names.
+/// The place that a slot names.
 #[inline]
-fn number(slot: &AtomicU32) -> Option<u32> {
-    slot.load(Ordering::Acquire).checked_sub(1)
+fn place(slot: &AtomicU32) -> Option<Place> {
+    slot.load(Ordering::Acquire).checked_sub(1).map(Place::from_u32)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -107,25 +96,27 @@ mod tests {
     fn what_was_put_is_found_again_until_its_line_is_full() {
         let front = Front::new(4096).expect("memory");
         for n in 0..4096_u32 {
-            front.put(u64::from(n) * 0x5000 + 0x7f00_0000_0000, n, |_| false);
+            front.put(u64::from(n) * 0x5000 + 0x7f00_0000_0000, Place::from_u32(n), |_| false);
         }
-        let found = |n: u32| front.find(u64::from(n) * 0x5000 + 0x7f00_0000_0fff, |number| number == n);
+        let at = |n: u32| move |place: Place| place.to_u32() == n;
+        let found = |n: u32| front.find(u64::from(n) * 0x5000 + 0x7f00_0000_0fff, at(n));
         let lost = (0..4096_u32).filter(|n| found(*n).is_none()).count();
         assert!(lost < 4096 / 100, "{lost} of 4096 fell out of their lines");
-        assert_eq!(front.find(0x7f00_0000_1000, |number| number == 4096), None);
+        assert_eq!(front.find(0x7f00_0000_1000, at(4096)), None);
     }
 
     #[test]
     fn several_entries_of_one_page_are_kept_apart_by_what_they_serve() {
         let front = Front::new(64).expect("memory");
-        for number in 0..8 {
-            front.put(0x10_0000, number, |_| false);
+        let all: Vec<Place> = (0..9).map(Place::from_u32).collect();
+        for place in &all[..8] {
+            front.put(0x10_0000, *place, |_| false);
         }
-        for number in 0..8 {
-            assert_eq!(front.find(0x10_0fff, |found| found == number), Some(number));
+        for place in &all[..8] {
+            assert_eq!(front.find(0x10_0fff, |found| found == *place), Some(*place));
         }
-        front.put(0x10_0000, 8, |old| old == 5);
-        assert_eq!(front.find(0x10_0000, |found| found == 5), None, "the useless one went");
-        assert_eq!(front.find(0x10_0000, |found| found == 8), Some(8));
+        front.put(0x10_0000, all[8], |old| old == all[5]);
+        assert_eq!(front.find(0x10_0000, |found| found == all[5]), None, "the useless one went");
+        assert_eq!(front.find(0x10_0000, |found| found == all[8]), Some(all[8]));
     }
 }

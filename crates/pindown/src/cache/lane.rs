@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::entries::Place;
 use super::entry::Entry;
 use super::grace::{Counts, Parity};
 use super::{Found, LookupError, Shared};
@@ -52,6 +53,7 @@ enum By {
 #[must_use = "a use that is never ended keeps memory pinned"]
 #[derive(Debug)]
 pub struct Use {
+    /// The place where it was found; the number of its entry, if it is held; or its number among those for one use.
     entry: u32,
     by: By,
     local_key: u64,
@@ -60,9 +62,9 @@ pub struct Use {
 
 impl Use {
     #[inline(always)]
-    fn of(number: u32, entry: &Entry, parity: Parity) -> Self {
+    fn of(place: Place, entry: &Entry, parity: Parity) -> Self {
         let (local_key, remote_key) = entry.keys();
-        Self { entry: number, by: By::Lane(parity), local_key, remote_key }
+        Self { entry: place.to_u32(), by: By::Lane(parity), local_key, remote_key }
     }
 
     /// What work requests of this process name the memory by.
@@ -144,7 +146,7 @@ impl<R: Registrar> Lane<R> {
         self.counts.begin(parity);
         let seen = self.shared.journal.seen();
         match self.shared.hit(range, access, seen) {
-            Some((number, entry)) => Ok(Use::of(number, entry, parity)),
+            Some((place, entry)) => Ok(Use::of(place, entry, parity)),
             None => Err(Begun { parity, seen }),
         }
     }
@@ -155,14 +157,14 @@ impl<R: Registrar> Lane<R> {
     pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
         let Begun { parity, seen } = begun;
         let seen = self.shared.journal.seen_aside().unwrap_or(seen);
-        if let Some((number, entry)) = self.shared.hit_aside(range, access, seen) {
-            return Ok(Use::of(number, entry, parity));
+        if let Some((place, entry)) = self.shared.hit_aside(range, access, seen) {
+            return Ok(Use::of(place, entry, parity));
         }
         self.counts.end(parity);
         match self.shared.miss(range, access, &self.counts)? {
-            Found::Kept(number, parity) => match self.shared.entry(number) {
-                Some(entry) => Ok(Use::of(number, entry, parity)),
-                None => unreachable!("entry {number} was just filled"),
+            Found::Kept(place, parity) => match self.shared.entries.at(place) {
+                Some(entry) => Ok(Use::of(place, entry, parity)),
+                None => unreachable!("the entry at {place:?} was just filled"),
             },
             Found::Single(entry, Pinned { local_key, remote_key, .. }) => {
                 Ok(Use { entry, by: By::Alone, local_key, remote_key })
@@ -175,9 +177,10 @@ impl<R: Registrar> Lane<R> {
     /// (RCACHE-010, RCACHE-023). Costs a write to memory that those share who hold the same registration.
     pub fn hold(&self, used: Use) -> Use {
         let By::Lane(parity) = used.by else { return used };
-        self.shared.entries.hold(used.entry);
+        let number = self.shared.entries.number(Place::from_u32(used.entry));
+        self.shared.entries.hold(number);
         self.counts.hold(parity);
-        Use { by: By::Entry, ..used }
+        Use { entry: number, by: By::Entry, ..used }
     }
 
     /// Whether no use of a kept registration is under way. Registrations for one use are not counted here.

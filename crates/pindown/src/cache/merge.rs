@@ -8,7 +8,8 @@
 //!
 //! No byte is registered that nobody asked for. Shared files are left out: they are watched one at a time.
 
-use super::entry::{Entries, Entry};
+use super::entries::Entries;
+use super::entry::Entry;
 use super::table::Table;
 use crate::access::Access;
 use crate::range::Range;

@@ -126,12 +126,16 @@ impl<R: Registrar> Shared<R> {
         Found::Single(table.single(pinned.pin, reason), keys)
     }
 
-    /// A kept entry is used, and found at this address from now on. Under the table's lock.
+    /// A kept entry is used, and found by this page from now on. Under the table's lock.
     fn found(&self, number: u32, range: Range, lane: &Counts) -> Found {
-        self.front.put(range.start(), number, |old| !self.entry(old).is_some_and(Entry::is_live));
+        let place = self.entries.copy(number, range.start(), self.clock.now()).unwrap_or_else(|| {
+            let place = self.entries.place(number);
+            self.front.put(range.start(), place, |old| !self.entries.at(old).is_some_and(Entry::is_live));
+            place
+        });
         let parity = self.parity();
         lane.begin(parity);
-        Found::Kept(number, parity)
+        Found::Kept(place, parity)
     }
 
     /// A kept entry whose file has not changed either, and whose rights the process still has; those that lost them go.
@@ -139,7 +143,7 @@ impl<R: Registrar> Shared<R> {
         loop {
             let same = |number| self.same_inode(number);
             let number = table.find(range, access, &self.entries, same)?;
-            if self.entry(number).is_some_and(|entry| self.allowed(entry)) {
+            if self.entries.get(number).is_some_and(|entry| self.allowed(entry)) {
                 return Some(number);
             }
             table.invalidate_one(number, &self.entries);

@@ -1,7 +1,7 @@
 //! The cache: registrations by range and rights.
 //!
-//! A *hit* announces itself in its lane (`grace`), finds an entry through the `front`, and compares the monitor's
-//! journal with what the cache has taken in: no lock, no shared count, no store to memory that others read or write.
+//! A *hit* announces itself in its lane (`grace`), finds an `entry` where the hash of its page says (`entries`), and compares the
+//! monitor's journal with what the cache has taken in: no lock, no shared count, no store to memory that others read or write.
 //! Everything else takes the table's lock for bookkeeping and none for pinning and unpinning.
 //!
 //! A *miss* asks the monitor to watch the pages, then pins them, then keeps the registration, unless something was told
@@ -10,6 +10,7 @@
 
 mod barrier;
 mod builder;
+mod entries;
 pub(crate) mod entry;
 mod front;
 mod grace;
@@ -43,7 +44,8 @@ use crate::monitor::{Monitor, Unavailable, Watched};
 use crate::range::{Range, RangeError};
 use crate::registrar::{Pinned, Registrar};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use entry::{Clock, Entries, Entry};
+use entries::{Entries, Place};
+use entry::{Clock, Entry};
 use front::Front;
 use grace::{Counts, Parity};
 use table::{Out, Table};
@@ -115,8 +117,8 @@ struct Shared<R: Registrar> {
 /// A registration that was found or made.
 #[derive(Clone, Copy, Debug)]
 enum Found {
-    /// An entry, and the parity of the use.
-    Kept(u32, Parity),
+    /// Where its entry lies, and the parity of the use.
+    Kept(Place, Parity),
     Single(u32, Pinned<()>),
 }
 
@@ -201,37 +203,31 @@ impl<R: Registrar> Shared<R> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[inline]
-    fn entry(&self, number: u32) -> Option<&Entry> {
-        self.entries.get(number)
-    }
-
     /// Whether nothing was taken from the file that the entry's pages belong to.
     #[inline(always)]
     fn same_inode(&self, number: u32) -> bool {
         self.entries.inode(number).is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// A hit where the address is looked for first, by a caller that has announced itself and then looked where the cache
-    /// stands ([`Journal::seen`]).
+    /// A hit where the page is looked for first, by a caller that has announced itself and then looked where the cache stands
+    /// ([`Journal::seen`]).
     #[inline(always)]
-    fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(u32, &Entry)> {
-        let next = self.front.first(range.start());
-        let entry = self.entries.after(next)?;
-        // The entry that stands for none holds nothing, so there is a number.
-        let number = next.wrapping_sub(1);
-        self.holds(number, entry, range, access, seen).then_some((number, entry))
+    fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
+        let place = self.entries.home(range.start());
+        let entry = self.entries.at(place)?;
+        self.holds(place, entry, range, access, seen).then_some((place, entry))
     }
 
-    /// A hit elsewhere, by the same caller.
-    fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(u32, &Entry)> {
-        let serves = |number| self.entries.get(number).is_some_and(|entry| entry.serves(range, access));
-        let number = self.front.find(range.start(), serves)?;
-        let entry = self.entries.get(number)?;
+    /// A hit elsewhere, or of one that has more to ask, by the same caller.
+    fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
+        let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
+        let near = self.entries.home(range.start()).near().find(serves);
+        let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
+        let entry = self.entries.at(place)?;
         if !self.allowed(entry) {
             return None;
         }
-        self.holds(number, entry, range, access, seen).then_some((number, entry))
+        self.holds(place, entry, range, access, seen).then_some((place, entry))
     }
 
     /// Whether the process still has the rights that the entry was made with, where their loss is not told.
@@ -241,9 +237,9 @@ impl<R: Registrar> Shared<R> {
 
     /// Whether the entry serves this, and nothing was told of it since `seen` was read.
     #[inline(always)]
-    fn holds(&self, number: u32, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
+    fn holds(&self, place: Place, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
         let Some(serves) = entry.how_serves(range, access) else { return false };
-        if serves.watched && !self.same_inode(number) || !self.journal.still(seen) {
+        if serves.watched && !self.same_inode(self.entries.number(place)) || !self.journal.still(seen) {
             return false;
         }
         entry.touch(serves, self.clock.now());

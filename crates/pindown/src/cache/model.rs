@@ -2,7 +2,7 @@
 //!
 //! The registrar pins a number that stands for the pages which are at the address; whoever changes them tells the journal
 //! between taking the old away and putting the new there, as a monitor does. Checked: a look-up that begins after a
-//! change was told never gets the old pages, and pages are unpinned only when nobody uses them.
+//! change was told never gets the old pages, what it gets is of one registration, and pages are unpinned only when nobody uses them.
 
 use std::io;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ struct World {
     told: AtomicU64,
     /// Pins made so far.
     pins: AtomicU64,
+    /// What each of them pinned.
+    pinned: [AtomicU64; PINS],
     /// Which of them have been undone.
     unpinned: [AtomicBool; PINS],
 }
@@ -33,7 +35,9 @@ impl Registrar for Arc<World> {
 
     fn pin(&self, _range: Range, _access: Access) -> io::Result<Pinned<u64>> {
         let pin = self.pins.fetch_add(1, Ordering::SeqCst);
-        Ok(Pinned { pin, local_key: pin, remote_key: self.version.load(Ordering::SeqCst) })
+        let version = self.version.load(Ordering::SeqCst);
+        self.pinned[pin as usize].store(version, Ordering::SeqCst);
+        Ok(Pinned { pin, local_key: pin, remote_key: version })
     }
 
     fn unpin(&self, pin: u64) {
@@ -46,6 +50,7 @@ fn world() -> (Arc<World>, Cache<Arc<World>>, Notifier) {
         version: AtomicU64::new(0),
         told: AtomicU64::new(0),
         pins: AtomicU64::new(0),
+        pinned: std::array::from_fn(|_| AtomicU64::new(0)),
         unpinned: std::array::from_fn(|_| AtomicBool::new(false)),
     });
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
@@ -71,6 +76,8 @@ impl World {
         let told = self.told.load(Ordering::SeqCst);
         let used = lane.get(page(), Access::empty()).expect("registered");
         assert!(used.remote_key() >= told, "stale: pages {} after {told} were told", used.remote_key());
+        let pinned = self.pinned[used.local_key() as usize].load(Ordering::SeqCst);
+        assert_eq!(used.remote_key(), pinned, "keys of two registrations");
         loom::thread::yield_now();
         assert!(!self.unpinned[used.local_key() as usize].load(Ordering::SeqCst), "unpinned while in use");
         lane.end(used);

@@ -7,7 +7,8 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
-use super::entry::{Age, Entries, Entry, WatchedInode};
+use super::entries::Entries;
+use super::entry::{Age, Entry, WatchedInode};
 use super::grace::Grace;
 use super::handles::Handles;
 use super::stats::Stats;
@@ -119,7 +120,7 @@ impl<P> Table<P> {
     fn kill(&mut self, range: Range, entries: &Entries) {
         let Self { tree, dead, stats, .. } = self;
         tree.overlapping(range, &mut |number| {
-            if entries.get(number).is_some_and(Entry::kill) {
+            if entries.kill(number) {
                 dead.push(number);
                 stats.invalidations += 1;
             }
@@ -142,7 +143,7 @@ impl<P> Table<P> {
 
     /// Takes one out whose place another has taken.
     pub(super) fn replace(&mut self, number: u32, entries: &Entries) {
-        if entries.get(number).is_some_and(Entry::kill) {
+        if entries.kill(number) {
             self.dead.push(number);
             self.stats.merged += 1;
         }
@@ -150,7 +151,7 @@ impl<P> Table<P> {
 
     /// Takes one out that is not to be used again.
     pub(super) fn invalidate_one(&mut self, number: u32, entries: &Entries) {
-        if entries.get(number).is_some_and(Entry::kill) {
+        if entries.kill(number) {
             self.dead.push(number);
             self.stats.invalidations += 1;
         }
@@ -203,8 +204,9 @@ impl<P> Table<P> {
         inode: Option<WatchedInode>,
         entries: &Entries,
     ) -> Result<u32, Pinned<P>> {
-        let Some((number, entry)) = self.slot(entries) else { return Err(pinned) };
+        let Some(number) = self.slot(entries) else { return Err(pinned) };
         entries.fill(number, range, access, &pinned, inode);
+        let Some(entry) = entries.get(number) else { return Err(pinned) };
         self.slots[number as usize] = Slot::Kept(pinned.pin);
         self.tree.insert(number, range);
         self.dead.reserve(self.stats.entries as usize + 1);
@@ -236,15 +238,15 @@ impl<P> Table<P> {
         self.singles.try_remove(number as usize)
     }
 
-    fn slot<'a>(&mut self, entries: &'a Entries) -> Option<(u32, &'a Entry)> {
-        let number = self.free.pop().or_else(|| {
+    /// The number of a free entry.
+    fn slot(&mut self, entries: &Entries) -> Option<u32> {
+        self.free.pop().or_else(|| {
             let next = self.slots.len();
             (next < entries.len()).then(|| {
                 self.slots.push(Slot::Free);
                 next as u32
             })
-        })?;
-        Some((number, entries.get(number)?))
+        })
     }
 
     /// Takes the dead out of the tree; and when something waits that should not wait longer, or `urgent`, looks whether
@@ -354,12 +356,12 @@ impl<P> Table<P> {
                 continue;
             }
             // Used since: it is younger than it was thought.
-            let touched = entry.touched().before(self.time());
+            let touched = entries.touched(number, self.time());
             if touched > age {
                 self.ages.push(Reverse((touched, number)));
                 continue;
             }
-            entry.kill();
+            entries.kill(number);
             self.take_out(number, entries);
             self.stats.evictions += 1;
             return true;
@@ -407,6 +409,7 @@ fn set_free<P>(
         free.push(number);
         stats.retired -= 1;
         stats.retired_bytes -= entries.len_of(number);
+        entries.vacate(number);
     }
 }
 

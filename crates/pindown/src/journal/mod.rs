@@ -17,7 +17,7 @@ pub(crate) use page::{Change, Page};
 
 use std::os::fd::BorrowedFd;
 
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use wiped::Wiped;
 
 /// One cache's view of a monitor's page.
@@ -31,10 +31,10 @@ pub(crate) struct Journal {
     waits: bool,
     /// A userfaultfd to ask first.
     asked: Option<BorrowedFd<'static>>,
-    /// Whether a hit has more to ask than the journal can.
-    aside: bool,
     /// Records taken in, plus one; 0 in a forked child.
     seen: Wiped,
+    /// The same where a hit has nothing else to ask; else always 0.
+    glance: &'static AtomicU64,
 }
 
 /// What came of taking in what was told.
@@ -53,10 +53,10 @@ impl Journal {
         page: Option<&'static Page>,
         waits: bool,
         asked: Option<BorrowedFd<'static>>,
-        aside: bool,
     ) -> std::io::Result<Self> {
         let seen = Wiped::new(1 + page.map_or(0, |page| page.head.load(Ordering::Acquire)))?;
-        Ok(Self { page: page.unwrap_or_else(silent), told: page.is_some(), waits, asked, aside, seen })
+        let glance = if asked.is_some() { nowhere() } else { seen.word() };
+        Ok(Self { page: page.unwrap_or_else(silent), told: page.is_some(), waits, asked, seen, glance })
     }
 
     /// Whether this is a forked child of the process that made the journal.
@@ -65,22 +65,17 @@ impl Journal {
         self.seen.load(Ordering::Relaxed) == 0
     }
 
-    /// Before a look-up: where the cache stands; 0, which is nowhere, while a change is under way that nobody has read, and
-    /// where [`Self::seen_aside`] is to be asked.
+    /// Before a look-up: where the cache stands; 0, which is nowhere, where [`Self::seen_aside`] is to be asked: there a call is
+    /// nothing beside what it asks, and those who ask nothing need not go around it.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
-        if self.asked.is_some() { self.seen_asking() } else { self.seen.load(Ordering::Acquire) }
+        self.glance.load(Ordering::Acquire)
     }
 
-    /// A call is nothing beside what it asks; so those who ask nothing need not go around it.
-    #[cold]
-    fn seen_asking(&self) -> u64 {
-        if self.aside || self.changing() { 0 } else { self.seen.load(Ordering::Acquire) }
-    }
-
-    /// The same for hits that have more to ask than the journal knows; `None` where [`Self::seen`] has said it all.
+    /// The same where the kernel has to be asked first: 0 while a change is under way that nobody has read. `None` where
+    /// [`Self::seen`] has said it all.
     pub(crate) fn seen_aside(&self) -> Option<u64> {
-        self.aside.then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
+        self.asked.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
     /// Whether a change is under way that nobody has read.
@@ -152,6 +147,18 @@ impl Journal {
     }
 }
 
+/// A word that is always 0.
+fn nowhere() -> &'static AtomicU64 {
+    #[cfg(not(loom))]
+    {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        &NOWHERE
+    }
+    // Loom's atomics belong to one run of a model.
+    #[cfg(loom)]
+    Box::leak(Box::new(AtomicU64::new(0)))
+}
+
 /// The page of those who are told nothing.
 fn silent() -> &'static Page {
     #[cfg(not(loom))]
@@ -171,7 +178,7 @@ mod tests {
 
     fn journal(waits: bool) -> (&'static Page, Journal) {
         let page: &'static Page = Box::leak(Page::boxed());
-        (page, Journal::new(Some(page), waits, None, false).expect("memory"))
+        (page, Journal::new(Some(page), waits, None).expect("memory"))
     }
 
     fn drained(journal: &Journal) -> Vec<Change> {

@@ -39,6 +39,13 @@ impl Wiped {
     }
 }
 
+impl Wiped {
+    /// The word itself, which stays, and may be another's when this one is dropped.
+    pub(super) fn word(&self) -> &'static AtomicU64 {
+        &self.0.0
+    }
+}
+
 impl Deref for Wiped {
     type Target = AtomicU64;
 

@@ -34,7 +34,12 @@ pub(super) struct Memory {
 impl Memory {
     fn generation(&self, range: Range) -> u64 {
         let generations = self.generations.lock().expect("whole");
+        // Few pages ever become others, and ranges may be large.
         let pages = (range.start()..range.end()).step_by(page_size() as usize);
+        if (generations.len() as u64) < range.len() / page_size() {
+            let there = |page: &u64| *page >= range.start() && *page < range.end();
+            return generations.iter().filter(|(page, _)| there(page)).map(|(_, generation)| generation).sum();
+        }
         pages.map(|page| generations.get(&page).copied().unwrap_or(0)).sum()
     }
 

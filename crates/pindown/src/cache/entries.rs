@@ -1,0 +1,372 @@
+//! All entries: one for each registration, by its *number*, which whoever has the table's lock goes by; and copies of them, which hits find.
+//!
+//! A copy lies where the hash of a page says by which its registration was looked up, so a hit reads one line and waits for one load. It
+//! is made when a look-up has found the registration behind the lock, so a registration that is looked up by many pages has
+//! many. All are published after, and killed with, the entry of which they are copies, under the table's lock, and are
+//! free again when that is. There are many more places than registrations, so few find theirs taken; these lie in one of those beside,
+//! and what finds no room there, or is looked up by more pages than there are copies for, goes through the [front](super::front).
+
+use std::io;
+
+use super::entry::{Age, BELOW, Entry, WatchedInode};
+use crate::access::Access;
+use crate::range::Range;
+use crate::registrar::Pinned;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Places of copies for each registration. Of a hundred looked-up pages three find theirs taken by another; whoever looks those up pays for it
+/// as for ten others, since the processor has guessed otherwise.
+const EACH: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 32,768
+/// registrations have fewer for each, down to two.
+const MANY: usize = 1 << 19;
+
+/// Places in which a copy may lie: four cache lines, two of which a processor mostly fetches together.
+const NEAR: u32 = if cfg!(loom) { 2 } else { 8 };
+
+/// Where an entry lies: a copy, or one that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    /// As a number.
+    pub(crate) const fn to_u32(self) -> u32 {
+        self.0
+    }
+
+    /// Of what [`Self::to_u32`] gave.
+    pub(crate) const fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+
+    const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The places in which a copy may lie that is looked for here first.
+    pub(crate) fn near(self) -> impl Iterator<Item = Self> {
+        (0..NEAR).map(move |step| Self(self.0 ^ step))
+    }
+}
+
+/// The page of an address, mixed: 2^52 divided by the golden ratio, so 2^64 by it for pages; the upper bits of its multiples keep
+/// apart for addresses at any stride, and nobody gains by choosing addresses.
+#[inline]
+pub(super) const fn hash(address: u64) -> u64 {
+    (address | BELOW).wrapping_mul(0x9_e377_9b97_f4a7)
+}
+
+/// The watched file of an entry. All zero is none.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C)]
+struct Inode {
+    count: AtomicU64,
+    /// Plus one.
+    slot: AtomicU64,
+}
+
+/// What is known of a copy besides. Written under the table's lock.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C)]
+struct Copied {
+    /// The number of which it is a copy.
+    of: AtomicU32,
+    /// The place of another copy of the same, plus one.
+    next: AtomicU32,
+}
+
+/// What is known of a number besides.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C)]
+struct Known {
+    /// The place of its first copy, plus one. Written under the table's lock.
+    copy: AtomicU32,
+    /// Uses that it is [held](Entries::hold) by.
+    holds: AtomicU32,
+    inode: Inode,
+}
+
+/// All entries. They take no memory before they are used.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    /// Copies, by place; then one for each number.
+    entries: Box<[Entry]>,
+    /// What of a hash is not a place.
+    shift: u32,
+    /// By place.
+    copied: Box<[Copied]>,
+    /// By number.
+    known: Box<[Known]>,
+    /// Copies that there are, under the table's lock.
+    copies: AtomicU32,
+    /// An entry that was taken out has lost its last hold since somebody asked.
+    released: AtomicBool,
+}
+
+impl Entries {
+    /// As many registrations as there can be.
+    pub(crate) const MOST: u32 = 1 << 24;
+
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(count: u32) -> io::Result<Self> {
+        let count = count as usize;
+        let places = (EACH * count).clamp(NEAR as usize, MANY.max(2 * count)).next_power_of_two();
+        #[cfg(not(loom))]
+        let (entries, copied, known) = {
+            use zerocopy::FromZeros;
+            (
+                <[Entry]>::new_box_zeroed_with_elems(places + count),
+                <[Copied]>::new_box_zeroed_with_elems(places),
+                <[Known]>::new_box_zeroed_with_elems(count),
+            )
+        };
+        #[cfg(loom)]
+        let (entries, copied, known) = {
+            let zero = || AtomicU32::new(0);
+            let inode = || Inode { count: AtomicU64::new(0), slot: AtomicU64::new(0) };
+            let copied = |_| Copied { of: zero(), next: zero() };
+            let known = |_| Known { copy: zero(), holds: zero(), inode: inode() };
+            (
+                Ok::<_, ()>((0..places + count).map(|_| Entry::zero()).collect()),
+                Ok::<_, ()>((0..places).map(copied).collect()),
+                Ok::<_, ()>((0..count).map(known).collect()),
+            )
+        };
+        let (Ok(entries), Ok(copied), Ok(known)) = (entries, copied, known) else {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        };
+        let shift = 64 - places.ilog2();
+        Ok(Self { entries, shift, copied, known, copies: AtomicU32::new(0), released: AtomicBool::new(false) })
+    }
+
+    /// Where the copy for this page is looked for first.
+    #[inline]
+    pub(crate) fn home(&self, address: u64) -> Place {
+        Place((hash(address) >> self.shift) as u32)
+    }
+
+    /// The entry at a place.
+    #[inline]
+    pub(crate) fn at(&self, place: Place) -> Option<&Entry> {
+        self.entries.get(place.index())
+    }
+
+    /// Entry `number`, if there is one.
+    pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
+        self.at(self.place(number))
+    }
+
+    /// Where entry `number` lies itself.
+    pub(crate) const fn place(&self, number: u32) -> Place {
+        Place(self.copied.len() as u32 + number)
+    }
+
+    /// The number of the entry at a place, for those who keep it from being filled again.
+    #[inline]
+    pub(crate) fn number(&self, place: Place) -> u32 {
+        match self.copied.get(place.index()) {
+            Some(copied) => copied.of.load(Ordering::Relaxed),
+            None => place.0 - self.copied.len() as u32,
+        }
+    }
+
+    /// Fills entry `number`, which is free.
+    pub(crate) fn fill<P>(
+        &self,
+        number: u32,
+        range: Range,
+        access: Access,
+        pinned: &Pinned<P>,
+        watched: Option<WatchedInode>,
+    ) {
+        let (Some(entry), Some(known)) = (self.get(number), self.known.get(number as usize)) else { return };
+        known.inode.count.store(watched.map_or(0, |watched| watched.count), Ordering::Relaxed);
+        known.inode.slot.store(watched.map_or(0, |watched| u64::from(watched.slot) + 1), Ordering::Relaxed);
+        entry.fill(range, access, pinned, watched.is_some());
+    }
+
+    /// Where entry `number`, which is live, is found by this page from now on: a copy, if there is room for one. Under the table's lock.
+    pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
+        let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
+        let first = known.copy.load(Ordering::Relaxed);
+        let copies = self.copies.load(Ordering::Relaxed);
+        // Half of the places are left to those that have none yet.
+        let may = first == 0 || (copies as usize) < self.copied.len() / 2;
+        let is_free = |place: &Place| may && self.at(*place).is_some_and(Entry::is_vacant);
+        let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
+        let home = self.home(address);
+        let place = if is_free(&home) {
+            home
+        } else if let Some(known) = home.near().find(is_its) {
+            // A copy for another page of its, perhaps.
+            return Some(known);
+        } else {
+            home.near().find(is_free)?
+        };
+        let (copy, copied) = (self.at(place)?, self.copied.get(place.index())?);
+        copied.of.store(number, Ordering::Relaxed);
+        copied.next.store(first, Ordering::Relaxed);
+        known.copy.store(place.0 + 1, Ordering::Relaxed);
+        self.copies.store(copies + 1, Ordering::Relaxed);
+        copy.copy(entry);
+        copy.publish(now);
+        Some(place)
+    }
+
+    /// The places of an entry's copies. Under the table's lock.
+    fn copies_of(&self, number: u32) -> impl Iterator<Item = Place> {
+        let mut next = self.known.get(number as usize).map_or(0, |known| known.copy.load(Ordering::Relaxed));
+        std::iter::from_fn(move || {
+            let place = Place(next.checked_sub(1)?);
+            next = self.copied.get(place.index())?.next.load(Ordering::Relaxed);
+            Some(place)
+        })
+    }
+
+    /// From now on no hit finds entry `number`. Whether it was live. Under the table's lock.
+    pub(crate) fn kill(&self, number: u32) -> bool {
+        for place in self.copies_of(number) {
+            self.at(place).map(Entry::kill);
+        }
+        self.get(number).is_some_and(Entry::kill)
+    }
+
+    /// Entry `number` is free: nobody uses what it stood for any more. Under the table's lock.
+    pub(crate) fn vacate(&self, number: u32) {
+        for place in self.copies_of(number) {
+            if let Some(entry) = self.at(place) {
+                entry.vacate();
+            }
+            self.copies.store(self.copies.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        }
+        if let Some(known) = self.known.get(number as usize) {
+            known.copy.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// When entry `number` was last used, as of `now`. Under the table's lock.
+    pub(crate) fn touched(&self, number: u32, now: u64) -> u64 {
+        let all = self.copies_of(number).chain([self.place(number)]);
+        all.filter_map(|place| self.at(place)).map(|entry| entry.touched().before(now)).max().unwrap_or(0)
+    }
+
+    /// The file that is watched for entry `number`.
+    #[inline]
+    pub(crate) fn inode(&self, number: u32) -> Option<WatchedInode> {
+        let inode = &self.known.get(number as usize)?.inode;
+        let slot = inode.slot.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(WatchedInode { slot: slot as u32, count: inode.count.load(Ordering::Relaxed) })
+    }
+
+    /// Bytes of the registration that entry `number` stands, or stood last, for.
+    pub(crate) fn len_of(&self, number: u32) -> u64 {
+        self.get(number).map_or(0, |entry| entry.range().len())
+    }
+
+    /// Somebody who has announced himself goes on using entry `number`, and will not be announced all that time.
+    pub(crate) fn hold(&self, number: u32) {
+        if let Some(known) = self.known.get(number as usize) {
+            known.holds.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// He does so no more.
+    pub(crate) fn release(&self, number: u32) {
+        let Some(known) = self.known.get(number as usize) else { return };
+        if known.holds.fetch_sub(1, Ordering::Release) == 1 {
+            // Whoever takes the entry out kills it, fences, and looks at its holds then: he sees none, or it is seen killed here.
+            fence(Ordering::SeqCst);
+            if !self.get(number).is_some_and(Entry::is_live) {
+                self.released.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether somebody does. Final, if not, once the entry was taken out and everybody announced before has gone.
+    pub(crate) fn is_held(&self, number: u32) -> bool {
+        self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
+    }
+
+    /// Whether an entry that was taken out may have lost its last hold since the last call.
+    pub(crate) fn were_released(&self) -> bool {
+        self.released.load(Ordering::Relaxed) && self.released.swap(false, Ordering::AcqRel)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn filled(entries: &Entries, number: u32, range: Range) {
+        let pinned = Pinned { pin: (), local_key: u64::from(number), remote_key: 2 };
+        entries.fill(number, range, Access::empty(), &pinned, None);
+        entries.get(number).expect("is there").publish(Age::of(1));
+    }
+
+    fn range(start: u64, len: u64) -> Range {
+        Range::new(0x7f00_0000_0000 + start * PAGE, len * PAGE).expect("a range")
+    }
+
+    #[test]
+    fn copies_lie_near_die_with_their_entry_and_make_room_when_it_is_free() {
+        let entries = Entries::new(64).expect("memory");
+        let address = range(5, 1).start();
+        let home = entries.home(address + 0xfff);
+        assert_eq!(home, entries.home(address));
+        let copies: Vec<_> = (0..NEAR)
+            .map(|number| {
+                filled(&entries, number, range(5, 1));
+                entries.copy(number, address, Age::of(number.into())).expect("room")
+            })
+            .collect();
+        assert!(home.near().eq(copies.iter().copied()));
+        assert_eq!(entries.copy(2, address, Age::of(9)), Some(copies[2]), "it has one there");
+        filled(&entries, NEAR, range(5, 1));
+        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "all are taken");
+        assert_eq!((entries.number(copies[3]), entries.number(entries.place(3))), (3, 3));
+        assert!(entries.kill(3) && !entries.kill(3));
+        assert!(!entries.at(copies[3]).expect("is there").is_live());
+        assert_eq!(entries.copy(NEAR, address, Age::of(9)), None, "somebody may still use it");
+        entries.vacate(3);
+        assert_eq!(entries.copy(NEAR, address, Age::of(9)), Some(copies[3]));
+        assert_eq!(entries.at(copies[3]).map(Entry::keys), Some((NEAR.into(), 2)));
+    }
+
+    #[test]
+    fn an_entry_was_last_used_when_any_of_its_copies_was() {
+        let entries = Entries::new(64).expect("memory");
+        filled(&entries, 7, range(0, 4));
+        for (page, now) in [(0, 3), (1, 9), (3, 5)] {
+            assert!(entries.copy(7, range(page, 1).start(), Age::of(now)).is_some());
+        }
+        assert_eq!(entries.touched(7, 20), 9);
+        entries.kill(7);
+        entries.vacate(7);
+        assert_eq!(entries.touched(7, 20), 1, "its own");
+    }
+
+    #[test]
+    fn one_entry_does_not_take_all_places() {
+        let entries = Entries::new(64).expect("memory");
+        filled(&entries, 0, range(0, 100_000));
+        let places = entries.copied.len();
+        for page in 0..100_000 {
+            entries.copy(0, range(page, 1).start(), Age::of(1));
+        }
+        assert_eq!(entries.copies_of(0).count(), places / 2);
+        filled(&entries, 1, range(200_000, 1));
+        assert!(entries.copy(1, range(200_000, 1).start(), Age::of(1)).is_some());
+    }
+}
