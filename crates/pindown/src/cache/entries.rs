@@ -156,6 +156,16 @@ impl Entries {
         self.entries.get(place.index())
     }
 
+    /// Whether another copy of an entry may be put there: half of the places are left to entries that have none yet.
+    pub(crate) fn has_room(&self, place: Place) -> bool {
+        let copies = self.copies.load(Ordering::Relaxed);
+        self.is_vacant(place) && (copies as usize) < self.copied.len() / 2
+    }
+
+    fn is_vacant(&self, place: Place) -> bool {
+        self.at(place).is_some_and(Entry::is_vacant)
+    }
+
     /// Entry `number`, if there is one.
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
         self.at(self.place(number))
@@ -194,10 +204,7 @@ impl Entries {
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
         let first = known.copy.load(Ordering::Relaxed);
-        let copies = self.copies.load(Ordering::Relaxed);
-        // Half of the places are left to those that have none yet.
-        let may = first == 0 || (copies as usize) < self.copied.len() / 2;
-        let is_free = |place: &Place| may && self.at(*place).is_some_and(Entry::is_vacant);
+        let is_free = |place: &Place| if first == 0 { self.is_vacant(*place) } else { self.has_room(*place) };
         let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
         let home = self.home(address);
         let place = if is_free(&home) {
@@ -212,10 +219,48 @@ impl Entries {
         copied.of.store(number, Ordering::Relaxed);
         copied.next.store(first, Ordering::Relaxed);
         known.copy.store(place.0 + 1, Ordering::Relaxed);
-        self.copies.store(copies + 1, Ordering::Relaxed);
+        self.copies.store(self.copies.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         copy.copy(entry);
         copy.publish(now);
         Some(place)
+    }
+
+    /// Copies that stand where entry `number` may be found by this page, and serve nothing that it does not. Under the table's lock.
+    pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
+        let others = self.home(address).near().filter(move |place| self.number(*place) != number);
+        others.filter(move |place| match (self.get(number), self.at(*place)) {
+            (Some(entry), Some(copy)) if copy.is_live() => {
+                entry.range().contains(copy.range()) && entry.rights().contains(copy.rights())
+            }
+            _ => false,
+        })
+    }
+
+    /// From now on no hit finds that copy; those who have may use it until it is [vacated](Self::vacate_copy). Under the table's lock.
+    pub(crate) fn retire_copy(&self, place: Place) {
+        let number = self.number(place);
+        let next = |place: Place| self.copied.get(place.index()).map(|copied| &copied.next);
+        let Some(known) = self.known.get(number as usize) else { return };
+        let mut link = Some(&known.copy);
+        while let Some(word) = link {
+            match word.load(Ordering::Relaxed).checked_sub(1).map(Place) {
+                Some(found) if found == place => {
+                    let after = next(place).map_or(0, |next| next.load(Ordering::Relaxed));
+                    word.store(after, Ordering::Relaxed);
+                    break;
+                }
+                found => link = found.and_then(next),
+            }
+        }
+        self.at(place).map(Entry::kill);
+    }
+
+    /// A copy that was retired may be filled: nobody uses it any more. Under the table's lock.
+    pub(crate) fn vacate_copy(&self, place: Place) {
+        if let Some(entry) = self.at(place) {
+            entry.vacate();
+        }
+        self.copies.store(self.copies.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
     /// The places of an entry's copies. Under the table's lock.
@@ -238,12 +283,7 @@ impl Entries {
 
     /// Entry `number` is free: nobody uses what it stood for any more. Under the table's lock.
     pub(crate) fn vacate(&self, number: u32) {
-        for place in self.copies_of(number) {
-            if let Some(entry) = self.at(place) {
-                entry.vacate();
-            }
-            self.copies.store(self.copies.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-        }
+        self.copies_of(number).for_each(|place| self.vacate_copy(place));
         if let Some(known) = self.known.get(number as usize) {
             known.copy.store(0, Ordering::Relaxed);
         }
@@ -355,6 +395,30 @@ mod tests {
         entries.kill(7);
         entries.vacate(7);
         assert_eq!(entries.touched(7, 20), 1, "its own");
+    }
+
+    #[test]
+    fn a_copy_of_a_part_makes_way_for_the_whole() {
+        let entries = Entries::new(64).expect("memory");
+        let address = range(5, 1).start();
+        for (number, pages) in [(1, 1), (2, 4), (3, 2)] {
+            filled(&entries, number, range(5, pages));
+        }
+        let part = entries.copy(1, address, Age::of(1)).expect("room");
+        let others = entries.copy(1, range(9, 1).start(), Age::of(1)).expect("room");
+        assert!(entries.outdone(1, address).eq([]), "its own");
+        assert!(entries.outdone(2, address).eq([part]));
+        entries.retire_copy(part);
+        assert_ne!(entries.copy(2, address, Age::of(1)), Some(part), "somebody may still use it");
+        assert!(entries.copies_of(1).eq([others]));
+        assert_eq!(entries.number(part), 1, "for those who do");
+        entries.kill(1);
+        entries.vacate(1);
+        assert!(!entries.at(part).expect("is there").is_vacant());
+        entries.vacate_copy(part);
+        assert_eq!(entries.copy(2, address, Age::of(1)), Some(part));
+        assert!(entries.outdone(3, address).eq([]), "it is less");
+        assert_eq!(entries.copies.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 
 use super::entry::{Age, Entry};
 use super::grace::Counts;
-use super::table::Table;
+use super::table::{Out, Table};
 use super::{Found, LookupError, Shared};
 use crate::access::Access;
 use crate::journal::Drained;
@@ -27,7 +27,10 @@ impl<R: Registrar> Shared<R> {
             let settled = self.settle(&mut table);
             if settled && let Some(number) = self.find(&mut table, range, access) {
                 table.stats.slow_hits += 1;
-                return Ok(self.found(number, range, lane));
+                let found = self.found(&mut table, number, range, lane, &mut out);
+                drop(table);
+                self.let_go(out);
+                return Ok(found);
             }
             let kept = table.can_keep(pages);
             let merging = self.merging && settled && kept.is_ok();
@@ -44,7 +47,7 @@ impl<R: Registrar> Shared<R> {
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
-        self.let_go(out);
+        self.let_go(out.drain(..));
         let merged = if wide == pages { None } else { self.register_merged(kept, wide, access) };
         let registered = if merged.is_some() { wide } else { pages };
         let (watched, pinned) = merged.unwrap_or_else(|| {
@@ -63,7 +66,7 @@ impl<R: Registrar> Shared<R> {
                     let still = |watched: &Watched| settled && undisturbed && self.is_still(watched);
                     match watched {
                         Ok(watched) if still(&watched) => {
-                            self.keep(&mut table, (range, registered), access, pinned, watched, lane)
+                            self.keep(&mut table, (range, registered), access, (pinned, watched), lane, &mut out)
                         }
                         Ok(watched) => (Ok(Self::single(&mut table, pinned, Refusal::Changed)), Some(watched)),
                         Err(reason) => (Ok(Self::single(&mut table, pinned, reason)), None),
@@ -75,6 +78,7 @@ impl<R: Registrar> Shared<R> {
                 }
             }
         };
+        self.let_go(out);
         self.unwatch(unused);
         found
     }
@@ -104,9 +108,9 @@ impl<R: Registrar> Shared<R> {
         table: &mut Table<R::Pin>,
         (range, registered): (Range, Range),
         access: Access,
-        pinned: Pinned<R::Pin>,
-        watched: Watched,
+        (pinned, watched): (Pinned<R::Pin>, Watched),
         lane: &Counts,
+        out: &mut Vec<Out<R::Pin>>,
     ) -> (Result<Found, LookupError>, Option<Watched>) {
         match table.keep(registered, access, pinned, watched.inode, &self.entries) {
             Ok(number) => {
@@ -114,7 +118,7 @@ impl<R: Registrar> Shared<R> {
                 if self.merging {
                     table.absorb(number, &self.entries);
                 }
-                (Ok(self.found(number, range, lane)), None)
+                (Ok(self.found(table, number, range, lane, out)), None)
             }
             Err(pinned) => (Ok(Self::single(table, pinned, Refusal::InUse)), Some(watched)),
         }
@@ -126,9 +130,17 @@ impl<R: Registrar> Shared<R> {
         Found::Single(table.single(pinned.pin, reason), keys)
     }
 
-    /// A kept entry is used, and found by this page from now on. Under the table's lock.
-    fn found(&self, number: u32, range: Range, lane: &Counts) -> Found {
-        let place = self.entries.copy(number, range.start(), self.clock.now()).unwrap_or_else(|| {
+    /// A kept entry is used, and found by this page from now on. Under the table's lock; what is let go by the way is put into `out`.
+    fn found(
+        &self,
+        table: &mut Table<R::Pin>,
+        number: u32,
+        range: Range,
+        lane: &Counts,
+        out: &mut Vec<Out<R::Pin>>,
+    ) -> Found {
+        let copy = table.copy(number, range.start(), &self.epoch, &self.entries, out);
+        let place = copy.unwrap_or_else(|| {
             let place = self.entries.place(number);
             self.front.put(range.start(), place, |old| !self.entries.at(old).is_some_and(Entry::is_live));
             place

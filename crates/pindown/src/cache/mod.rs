@@ -221,7 +221,12 @@ impl<R: Registrar> Shared<R> {
     /// A hit elsewhere, or of one that has more to ask, by the same caller.
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
         let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
-        let near = self.entries.home(range.start()).near().find(serves);
+        let home = self.entries.home(range.start());
+        let near = home.near().find(serves);
+        // Its place has become free: whoever goes on to the lock has it moved there.
+        if near.is_some_and(|near| near != home) && self.entries.has_room(home) {
+            return None;
+        }
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
         let entry = self.entries.at(place)?;
         if !self.allowed(entry) {

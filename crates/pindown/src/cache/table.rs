@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
-use super::entries::Entries;
+use super::entries::{Entries, Place};
 use super::entry::{Age, Entry, WatchedInode};
 use super::grace::Grace;
 use super::handles::Handles;
@@ -265,13 +265,37 @@ impl<P> Table<P> {
         }
         let Self { grace, slots, free, stats, held, held_bytes, .. } = self;
         grace.pass(epoch, |number| {
-            if entries.is_held(number) {
+            if number & COPY != 0 {
+                entries.vacate_copy(Place::from_u32(number & !COPY));
+            } else if entries.is_held(number) {
                 held.push(number);
                 *held_bytes += entries.len_of(number);
             } else {
                 set_free(number, slots, free, stats, entries, out);
             }
         });
+    }
+
+    /// Where entry `number` is found by this page from now on, if there is room. Copies that it outdoes go, at once if nobody is in
+    /// the middle of using them: who registers more and more from one address asks for the last, most often.
+    pub(super) fn copy(
+        &mut self,
+        number: u32,
+        address: u64,
+        epoch: &AtomicU64,
+        entries: &Entries,
+        out: &mut Vec<Out<P>>,
+    ) -> Option<Place> {
+        let mut is_urgent = false;
+        for place in entries.outdone(number, address) {
+            entries.retire_copy(place);
+            self.grace.retire(COPY | place.to_u32());
+            is_urgent = true;
+        }
+        if is_urgent {
+            self.sweep(epoch, entries, true, out);
+        }
+        entries.copy(number, address, Age::of(self.time()))
     }
 
     /// Those that are held no more.
@@ -412,6 +436,11 @@ fn set_free<P>(
         entries.vacate(number);
     }
 }
+
+/// What waits is a copy, and this its place.
+const COPY: u32 = 1 << 31;
+
+const _: () = assert!(Entries::MOST as u64 * 4 < COPY as u64);
 
 /// log2 of the times in which as many registrations are kept as the cache has room for.
 const TIMES: u32 = 10;
