@@ -61,10 +61,12 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let monitors: Vec<_> = bench::MONITORS.into_iter().filter(named).collect();
     let seconds = args.seconds.unwrap_or(SECONDS);
     let mut report = Report { json: args.json, lines: Vec::new() };
-    let each = 2 + Work::ALL.len() * LOADINGS as usize + sizes.iter().map(|bytes| whats(*bytes).count()).sum::<usize>();
-    let bar = progress_bar((monitors.len() * each) as u64)?;
+    let others = Work::ALL.len() * LOADINGS as usize;
+    let each = 2 + others + sizes.iter().map(|bytes| whats(*bytes).count()).sum::<usize>();
+    let besides = monitors.iter().filter(|monitor| measures_records_alone(monitor)).count() * others;
+    let bar = progress_bar((monitors.len() * each + besides) as u64)?;
     for monitor in monitors {
-        let steps = bar.position() + each as u64;
+        let steps = bar.position() + (each + if measures_records_alone(monitor) { others } else { 0 }) as u64;
         match start(monitor) {
             Ok(worker) => {
                 report.add(Line::Monitor { monitor: monitor.into(), available: true, reason: String::new() })?;
@@ -86,6 +88,11 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         std::fs::write(file, picture).map_err(Failure::system(format!("writing {}", file.display())))?;
     }
     Ok(())
+}
+
+/// Whether what a part of the monitor costs others is measured besides.
+fn measures_records_alone(monitor: &str) -> bool {
+    monitor == bench::BPF && matches!(pindown::monitor::bpf::reports_beginnings(), Ok(true))
 }
 
 /// What is measured at one size.
@@ -150,11 +157,16 @@ impl Measured<'_> {
             self.bar.inc(1);
         }
         drop(worker);
-        self.others()?.into_iter().try_for_each(|line| report.add(line))
+        self.others(self.monitor)?.into_iter().try_for_each(|line| report.add(line))?;
+        // Where nothing else is needed, the monitor is just that.
+        if measures_records_alone(self.monitor) {
+            self.others(bench::RECORDS_ALONE)?.into_iter().try_for_each(|line| report.add(line))?;
+        }
+        Ok(())
     }
 
     /// What this process does and another, which opens a cache in between.
-    fn others(&self) -> Result<Vec<Line>> {
+    fn others(&self, monitor: &str) -> Result<Vec<Line>> {
         self.say("what others do");
         let clock = Clock::calibrate();
         let seconds = self.seconds / f64::from(LOADINGS);
@@ -175,7 +187,7 @@ impl Measured<'_> {
                 // A cache that costs nobody anything: apart from the monitor nothing is to differ.
                 open(&mut worker, bench::IMPORTED).map_err(|why| self.failed(why))?;
                 let without = (there(&mut worker)?, here()?);
-                open(&mut worker, self.monitor).map_err(|why| self.failed(why))?;
+                open(&mut worker, monitor).map_err(|why| self.failed(why))?;
                 let with = (there(&mut worker)?, here()?);
                 client.push((without.0, with.0));
                 other.push((without.1, with.1));
@@ -187,7 +199,7 @@ impl Measured<'_> {
             // The loading whose ratio is the median.
             pairs.sort_by(|a, b| a.1.ratio(&a.0).total_cmp(&b.1.ratio(&b.0)));
             let (without, with) = pairs[pairs.len() / 2];
-            Line::Other { monitor: self.monitor.into(), process, work, without, with, ratio: with.ratio(&without) }
+            Line::Other { monitor: monitor.into(), process, work, without, with, ratio: with.ratio(&without) }
         };
         Ok(measured.into_iter().map(line).collect())
     }

@@ -3,9 +3,10 @@
 use std::io::{self, BufRead};
 use std::time::Duration;
 
+use pindown::monitor::bpf::RecordsAlone;
 use serde::{Deserialize, Serialize};
 
-use super::bench::Bench;
+use super::bench::{Bench, RECORDS_ALONE};
 use super::lines::{Figures, Line, Work};
 use super::{changes, hits, others, pieces, registrations, transfers};
 use crate::clock::Clock;
@@ -19,7 +20,8 @@ pub(crate) const PART: &str = "registration-part";
 pub(super) enum Job {
     /// To do what has nothing to do with the cache: `Result<Figures, String>`.
     Other { work: Work, seconds: f64 },
-    /// To open a cache with this monitor, and forget the one before: a `String`, empty or why not.
+    /// To open a cache with this monitor (or to have its programs attached: [`RECORDS_ALONE`]), and forget the one before: a
+    /// `String`, empty or why not.
     Open { monitor: String },
     /// To measure: `Result<Vec<Line>, String>`.
     Measure { what: What, seconds: f64 },
@@ -38,20 +40,25 @@ pub(super) enum What {
 /// Answers until standard input ends.
 pub(crate) fn run() -> io::Result<()> {
     let clock = Clock::calibrate();
-    let mut bench: Option<Bench> = None;
+    let mut open: (Option<Bench>, Option<RecordsAlone>) = (None, None);
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?)? {
             Job::Other { work, seconds } => {
                 let figures = others::measure(&clock, work, Duration::from_secs_f64(seconds));
                 answer(&figures.map_err(|error| error.to_string()))?;
             }
+            Job::Open { monitor } if monitor == RECORDS_ALONE => {
+                let attached = RecordsAlone::attach();
+                answer(&attached.as_ref().map_or_else(ToString::to_string, |_| String::new()))?;
+                open = (None, attached.ok().flatten());
+            }
             Job::Open { monitor } => {
                 let opened = Bench::open(&monitor);
                 answer(&opened.as_ref().map_or_else(io::Error::to_string, |_| String::new()))?;
-                bench = opened.ok();
+                open = (opened.ok(), None);
             }
             Job::Measure { what, seconds } => {
-                let bench = bench.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+                let bench = open.0.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
                 let lines = measure(bench, what, Duration::from_secs_f64(seconds));
                 answer(&lines.map_err(|error| error.to_string()))?;
             }

@@ -63,7 +63,8 @@ pub(super) fn text(lines: &[Line]) -> String {
             "What has nothing to do with registrations",
             &["monitor", "process", "what", "without", "with", "ratio"],
             other,
-            "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.",
+            "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.\n\
+             bpf-records-alone: what bpf costs on kernels that free page tables late and need no report of when a call begins.",
         ),
     ];
     let mut parts = Vec::new();

@@ -86,6 +86,12 @@ pub(super) fn load() -> Result<Loaded, Unavailable> {
     load_object(OBJECT, check()?)
 }
 
+/// The same without the programs that report when calls begin; `None` where none of those is needed.
+pub(super) fn load_records_alone() -> Result<Option<Loaded>, Unavailable> {
+    let hooks = check()?;
+    hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
+}
+
 /// As [`load`], from this object.
 pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<Loaded, Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;

@@ -115,10 +115,7 @@ impl Monitor {
     }
 
     fn with(mut kernel: Box<Kernel>) -> Result<Self, Unavailable> {
-        let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
-        let denied = Unavailable::Denied;
-        let mm = kernel.identify(process.as_fd()).map_err(denied)?.mm;
-        kernel.admit(process.as_fd(), mm).map_err(denied)?;
+        let (process, mm) = admit_this(&mut kernel)?;
         let (_, map) = kernel.page(mm).ok_or(Unavailable::Denied(Denial::NoAddressSpace))?;
         let page = Page::open(map).map_err(load::refused("the page"))?;
         let ring = kernel.bell(mm).and_then(|ring| ring.try_clone_to_owned().ok());
@@ -214,6 +211,42 @@ impl Monitor {
     fn source(&self) -> std::sync::MutexGuard<'_, Source> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The programs without those that report when calls begin, attached and reporting on this process: to measure what the others cost by
+/// themselves, which is what the monitor costs on kernels that free page tables late. It tells nobody anything, so no cache can go by it.
+#[derive(Debug)]
+pub struct RecordsAlone {
+    _attached: Box<Kernel>,
+}
+
+impl RecordsAlone {
+    /// `None` where the monitor is just that.
+    ///
+    /// # Errors
+    /// Why the programs cannot be loaded here, by name.
+    pub fn attach() -> Result<Option<Self>, Unavailable> {
+        let Some(loaded) = load::load_records_alone()? else { return Ok(None) };
+        let mut kernel = Box::new(Kernel::with(loaded));
+        admit_this(&mut kernel)?;
+        Ok(Some(Self { _attached: kernel }))
+    }
+}
+
+/// Has the programs report on this process: it, and its address space.
+fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, u64), Unavailable> {
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
+    let mm = kernel.identify(process.as_fd()).map_err(Unavailable::Denied)?.mm;
+    kernel.admit(process.as_fd(), mm).map_err(Unavailable::Denied)?;
+    Ok((process, mm))
+}
+
+/// Whether this kernel needs reports of when calls begin, too: it frees page tables early.
+///
+/// # Errors
+/// Why the programs cannot be loaded here, by name.
+pub fn reports_beginnings() -> Result<bool, Unavailable> {
+    load::check().map(|hooks| hooks.starts)
 }
 
 /// Whether the programs could be loaded here by this process.
