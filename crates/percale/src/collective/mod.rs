@@ -21,14 +21,15 @@
 //! ones. The peers of a member that died find that out; nobody waits for ever, as long as the members that are left make progress: a long
 //! message that one of them has on offer to another is over when that one has said that it does not want it any more.
 
-mod group;
+mod digest;
+mod fold;
 mod schedule;
 mod set;
 
-pub(crate) use group::{Collectives, Group, Running, own_memory};
-pub use set::AddressSet;
-
+pub(crate) use digest::Digest;
+pub(crate) use fold::{Chunks, fold};
 pub(crate) use schedule::{Place, Program, Spot, Step};
+pub use set::AddressSet;
 
 use crate::endpoint::work::OpFlags;
 use crate::memory::atomic::{AtomicOp, Datatype, Kind, is_valid};

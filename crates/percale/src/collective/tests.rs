@@ -1,4 +1,4 @@
-use super::{AddressSet, Collectives};
+use super::AddressSet;
 use crate::address::PeerAddress;
 
 fn set(members: &[u64]) -> AddressSet {
@@ -18,27 +18,4 @@ fn sets_keep_their_order() {
     assert_eq!(left, set(&[1, 4]));
     assert!(left.remove(PeerAddress(1)) && !left.remove(PeerAddress(1)));
     assert_eq!((left.rank(PeerAddress(4)), left.len(), left.contains(PeerAddress(1))), (Some(0), 1, false));
-}
-
-/// Whoever may connect can say that a group was given up, before it is here; only a member's word counts.
-#[test]
-fn flt_003_who_is_no_member_breaks_no_group_to_come() {
-    let addresses: Vec<std::net::SocketAddr> = [1, 2].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
-    let open = |all: &mut Collectives| {
-        let index = all.open(&addresses, Box::new([0, 1]), 0);
-        (all.groups[index].tag, all.groups[index].broken.is_some())
-    };
-    let (tag, broken) = open(&mut Collectives::default());
-    assert!(!broken);
-    for (said_by, breaks) in [(7, false), (1, true)] {
-        let mut all = Collectives::default();
-        all.hear(tag, said_by);
-        (0..10_000).for_each(|other| all.hear(other, 7)); // He makes nobody else's word forgotten.
-        assert_eq!(open(&mut all), (tag, breaks));
-        assert!(!all.is_broken(tag), "the messages of members count");
-    }
-    let mut all = Collectives::default();
-    all.hear(tag, 1);
-    all.forget_heard(1);
-    assert_eq!(open(&mut all), (tag, false), "the number may be another peer's now");
 }

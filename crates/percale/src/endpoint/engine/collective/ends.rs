@@ -1,7 +1,8 @@
 //! What ends: transfers of groups, their operations, groups themselves.
 
 use super::context_of;
-use crate::collective::{CollectiveWork, Running, Step};
+use super::running::Running;
+use crate::collective::{CollectiveWork, Step};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::engine::core::Core;

@@ -4,19 +4,25 @@
 //! is put in the list of those that can go on, and the outbox is asked to see to it when the links are done with. Nothing here is on the path
 //! of any other message.
 //!
+//! * `groups`: all groups of an endpoint; `group`: one of them; `running`: an operation of it
 //! * `ends`: what ends
 
 mod ends;
+mod group;
+mod groups;
+mod running;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub(super) use self::ends::collective_entry;
+pub(crate) use self::groups::Collectives;
+use self::running::{Running, own_memory};
 use super::Engine;
 use super::peers::State;
 use super::send::transmit_collective;
 use super::types::{Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::address::PeerAddress;
-use crate::collective::{
-    Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Running, Step, combines, own_memory,
-};
+use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Step, combines};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, SendWork};
@@ -115,7 +121,7 @@ impl Engine {
         let kind = (work.what, work.count, work.datatype, work.op, in_place);
         if program.made_for.is_none_or(|(known, _)| known != kind) {
             program.write(work.what, members, group.rank, work.count, work.datatype, in_place);
-            program.made_for = Some((kind, Group::shape(work)));
+            program.made_for = Some((kind, work.shape()));
         }
         // Who gets no result still combines what others send, unless nobody does.
         if result.len() < bytes
