@@ -1,4 +1,6 @@
-use super::AddressSet;
+use std::time::{Duration, Instant};
+
+use super::{AddressSet, MEMBER_LIMIT};
 use crate::address::PeerAddress;
 
 fn set(members: &[u64]) -> AddressSet {
@@ -18,4 +20,17 @@ fn sets_keep_their_order() {
     assert_eq!(left, set(&[1, 4]));
     assert!(left.remove(PeerAddress(1)) && !left.remove(PeerAddress(1)));
     assert_eq!((left.rank(PeerAddress(4)), left.len(), left.contains(PeerAddress(1))), (Some(0), 1, false));
+}
+
+/// As many members as a group may have, in a moment: comparing each with each takes seconds.
+#[test]
+fn large_sets_are_made_quickly() {
+    let all: Vec<u64> = (0..MEMBER_LIMIT as u64).rev().collect();
+    let begun = Instant::now();
+    let mut left = set(&all);
+    left.union(&set(&all[..1000]));
+    left.intersect(&set(&all[10..]));
+    left.diff(&set(&all[MEMBER_LIMIT - 10..]));
+    assert_eq!(left.members().iter().map(|member| member.0).collect::<Vec<_>>(), all[10..MEMBER_LIMIT - 10]);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
