@@ -11,8 +11,12 @@ use crate::transport::Connection;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) id: GroupId,
-    /// The tag of its messages.
+    /// A digest of its members' list.
+    pub(crate) list: u64,
+    /// The tag of its messages, once the members have agreed on it; before that nothing of the group runs.
     pub(crate) tag: u64,
+    /// They have.
+    pub(crate) named: bool,
     /// Its members' slots, by rank.
     pub(crate) members: Box<[Connection]>,
     pub(crate) rank: usize,

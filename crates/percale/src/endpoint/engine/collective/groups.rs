@@ -1,19 +1,18 @@
 //! All groups of an endpoint, and what is remembered of those that are gone or yet to be.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
 
 use slab::Slab;
 
 use super::group::Group;
 use super::running::Scratch;
-use crate::collective::{Chunks, Digest, GroupId};
+use crate::collective::{Chunks, GroupId, Joins};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::types::{Receive, Unexpected};
 use crate::endpoint::matching::Matching;
 use crate::transport::Connection;
 
-/// Broken groups that are remembered when they are gone, or were not joined yet.
+/// Broken groups that are remembered when they are gone.
 const REMEMBERED: usize = 1024;
 /// How many groups that are not here yet one peer may have given up.
 const HEARD: usize = 64;
@@ -31,8 +30,8 @@ pub(crate) struct Collectives {
     pub(crate) running: bool,
     /// What is being combined; made when something first is.
     pub(crate) chunks: Option<Box<Chunks>>,
-    /// How often lists of members were joined.
-    joined: HashMap<u64, u64>,
+    /// Groups that are being joined.
+    pub(crate) joins: Joins,
     /// Tags of groups that are broken.
     broken: HashSet<u64>,
     /// The same, the oldest first.
@@ -51,7 +50,7 @@ impl Default for Collectives {
             ready: VecDeque::new(),
             running: false,
             chunks: None,
-            joined: HashMap::new(),
+            joins: Joins::default(),
             broken: HashSet::new(),
             remembered: VecDeque::new(),
             heard: VecDeque::new(),
@@ -66,49 +65,54 @@ impl Collectives {
         self.groups.get(id.index as usize).filter(|group| group.id == id && !group.left)
     }
 
-    /// A new group of these members.
-    pub(crate) fn open(&mut self, addresses: &[SocketAddr], members: Box<[Connection]>, rank: usize) -> usize {
-        let mut digest = Digest::default();
-        for address in addresses {
-            digest.add(address.to_string().as_bytes());
-            digest.add(b" ");
-        }
-        let list = digest.end();
-        let times = self.joined.entry(list).or_default();
-        *times += 1;
-        let mut digest = Digest::default();
-        [list, *times].into_iter().for_each(|word| digest.add(&word.to_le_bytes()));
-        let tag = digest.end();
+    /// A new group of these members. It has no tag until they have agreed on one.
+    pub(crate) fn open(&mut self, list: u64, members: Box<[Connection]>, rank: usize) -> usize {
         self.stamp = self.stamp.wrapping_add(1);
         let entry = self.groups.vacant_entry();
         let index = entry.key();
-        let gave_up = |(of, who): &(u64, Connection)| *of == tag && members.contains(who);
-        let broken = self.broken.contains(&tag) || self.heard.iter().any(gave_up);
-        self.heard.retain(|(of, _)| *of != tag);
-        let broken = broken.then(|| (ErrorCode::PeerDied, "a member had given the group up already".to_owned()));
         entry.insert(Group {
             id: GroupId { index: index as u32, stamp: self.stamp },
-            tag,
+            list,
+            tag: 0,
+            named: false,
             members,
             rank,
             sequence: 0,
             running: None,
             queue: VecDeque::new(),
-            broken,
+            broken: None,
             told: false,
             gone: Vec::new(),
             left: false,
             scratch: Scratch::default(),
             spare: None,
         });
-        self.by_tag.insert(tag, index);
         index
+    }
+
+    /// A number for a group of this endpoint's to be named by: no other of this life has it.
+    pub(crate) const fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// The members of a group have agreed on its tag.
+    pub(crate) fn name(&mut self, index: usize, tag: u64) {
+        let group = &mut self.groups[index];
+        (group.tag, group.named) = (tag, true);
+        let gave_up = |(of, who): &(u64, Connection)| *of == tag && group.members.contains(who);
+        if self.heard.iter().any(gave_up) {
+            group.breaks(ErrorCode::PeerDied, "a member had given the group up already");
+        }
+        self.heard.retain(|(of, _)| *of != tag);
+        self.by_tag.insert(tag, index);
     }
 
     /// A group is over.
     pub(crate) fn close(&mut self, index: usize) {
         let group = self.groups.remove(index);
-        self.by_tag.remove(&group.tag);
+        if group.named {
+            self.by_tag.remove(&group.tag);
+        }
     }
 
     /// Messages with this tag are for nobody any more.
