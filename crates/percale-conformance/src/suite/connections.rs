@@ -31,10 +31,16 @@ pub fn con_001_connections_are_made_by_the_first_operation<F: Fabric>() {
     assert_eq!((peers(0), peers(1), peers(2)), (nobody + 1, nobody + 1, nobody));
 }
 
-/// Closes station 1 and opens another at the same address.
+/// Closes station 1 of 2 and opens another at the same address.
 fn restart<F: Fabric>(mesh: &mut Mesh<F>) {
-    let address = mesh.endpoint(1).address();
-    mesh.close(1);
+    restart_one(mesh, 1, 2);
+}
+
+/// Closes a station, of so many, and opens another at the same address.
+pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: usize) {
+    let addresses: Vec<_> = (0..count).map(|number| mesh.endpoint(number).address()).collect();
+    let address = addresses[number];
+    mesh.close(number);
     let domain = mesh.fabric.domain(|domain| domain);
     let vector = domain.address_vector().build().expect("a vector");
     let bound = (0..200).find_map(|_| {
@@ -46,9 +52,10 @@ fn restart<F: Fabric>(mesh: &mut Mesh<F>) {
         bound.ok()
     });
     let endpoint = bound.expect("the address is free again");
-    vector.insert(mesh.endpoint(0).address()).expect("an address");
-    vector.insert(address).expect("an address");
-    mesh.open(1, Station { endpoint, vector, domain });
+    for address in addresses {
+        vector.insert(address).expect("an address");
+    }
+    mesh.open(number, Station { endpoint, vector, domain });
 }
 
 /// What was outstanding fails once, and the next operation reaches the new one under the same name.

@@ -15,6 +15,7 @@ pub mod device_driver;
 pub mod devices;
 pub mod exchanges;
 pub mod flow;
+pub mod joins;
 pub mod local_keys;
 pub mod messages;
 pub mod model;
@@ -225,6 +226,8 @@ macro_rules! conformance {
                 floats_come_to_the_same_bits_everywhere,
                 groups_keep_to_themselves,
                 what_is_no_collective_is_refused;
+            joins:
+                joins_of_one_list_are_paired_in_order;
             exchanges:
                 random_exchanges_do_what_a_plain_model_does,
                 what_is_given_stays_and_every_root_gets_its_own,
@@ -301,12 +304,17 @@ macro_rules! conformance {
                 ctx_003_a_context_that_there_is_not_is_refused,
                 ctx_001_memory_is_accessed_through_contexts,
                 ctx_005_a_closed_context_ends_what_waits_for_it,
-                ctx_005_the_address_lasts_as_long_as_a_context;
+                ctx_005_the_address_lasts_as_long_as_a_context,
+                ctx_001_contexts_are_members_of_groups;
             triggered:
                 trig_013_a_receive_sets_a_send_off;
             collectives:
                 members_that_disagree_are_told,
                 flt_003_a_member_that_leaves_holds_nobody_up;
+            joins:
+                flt_003_a_restarted_member_joins_anew,
+                flt_003_who_closes_instead_of_joining_holds_nobody_up,
+                flt_003_a_join_that_is_given_up_ends_for_all;
             exchanges:
                 members_that_disagree_about_an_exchange_are_told,
                 flt_003_a_member_that_leaves_holds_no_exchange_up;

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use percale::endpoint::safe::{OperationError, Received};
-use percale::{Access, AddressVector, Domain, Endpoint, ErrorCode, PeerAddress, ScalableEndpoint};
+use percale::{
+    Access, AddressSet, AddressVector, AtomicOp, Datatype, Domain, Endpoint, ErrorCode, PeerAddress, ScalableEndpoint,
+};
 
 use crate::fabric::Fabric;
 use crate::memory::{content, same};
@@ -304,6 +306,32 @@ pub fn ctx_005_the_address_lasts_as_long_as_a_context<F: Fabric>() {
     world.finish(second.send(peer.receive_context(1, BITS).unwrap(), vec![1])).expect("it reaches itself");
     world.contexts[0][0] = None;
     domain.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
+}
+
+/// Contexts are members of groups, whichever address and whichever number they have.
+pub fn ctx_001_contexts_are_members_of_groups<F: Fabric>() {
+    let world = World::<F>::new("contexts are members of groups");
+    for list in [&[(0, 0), (0, 1)][..], &[(0, 2), (1, 0), (0, 0)], &[(1, 1), (0, 1), (1, 0), (1, 2), (0, 2)]] {
+        let set: AddressSet = list.iter().map(|(side, context)| world.name(*side, *context)).collect();
+        // The same members in another order are another group.
+        let turned: AddressSet = list.iter().rev().map(|(side, context)| world.name(*side, *context)).collect();
+        let members: Vec<_> = list.iter().map(|(side, context)| world.at(*side, *context)).collect();
+        let joins = members.iter().flat_map(|member| [member.join(&set), member.join(&turned)]);
+        let joins: Vec<_> = joins.map(|join| join.expect("a group")).collect();
+        let groups: Vec<_> = joins.into_iter().map(|join| world.finish(join).expect("everybody joins")).collect();
+        for (at, group) in groups.iter().enumerate() {
+            let rank = if at % 2 == 0 { at / 2 } else { list.len() - 1 - at / 2 };
+            assert_eq!((group.rank(), group.size()), (rank, list.len()));
+        }
+        let sums = groups.iter().enumerate().map(|(at, group)| {
+            let number = 1_u64 << (8 * (at % 2) + at / 2);
+            group.allreduce(AtomicOp::Sum, Datatype::U64, number.to_ne_bytes().to_vec()).start().expect("a sum")
+        });
+        let all = (1_u64 << list.len()) - 1;
+        for (at, sum) in sums.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(world.finish(sum).expect("a sum").into_vec(), (all << (8 * (at % 2))).to_ne_bytes());
+        }
+    }
 }
 
 /// Two threads drive a context each, at once; each talks to the other endpoint's context of its number, and to the other one.

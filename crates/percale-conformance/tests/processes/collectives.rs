@@ -16,10 +16,13 @@ crate::on!(shm, tcp: {
     flt_001_a_killed_member_ends_every_sum,
     exchanges_of_processes_are_right,
     flt_001_a_killed_member_ends_every_exchange,
+    flt_001_flt_003_a_member_that_was_killed_joins_anew,
 });
 
 /// How long a sum may take to fail before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So many sums show that a group is one.
+const SOME: u64 = 30;
 const SHORT: usize = 8;
 const LONG: usize = 1 << 20;
 
@@ -61,6 +64,35 @@ pub(crate) fn summand() {
         assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}");
         Ok(())
     });
+}
+
+/// A member: is in one group after the other, as members die and others come in their place. Says so when the sums of one are right, and when it ends.
+pub(crate) fn rejoiner() {
+    let _watchdog = Watchdog::new("a member of one group after the other");
+    let open = open_as_told();
+    say(&open.endpoint.address().to_string());
+    let members = set(&open, &ask());
+    loop {
+        let joined = open.endpoint.join(&members).expect("a group").wait_for(PATIENCE);
+        let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause)) else {
+            std::thread::sleep(Duration::from_millis(3)); // Somebody is not there, or has heard late who was not.
+            continue;
+        };
+        for round in 0.. {
+            let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, SHORT));
+            match sum.start().expect("it is posted").wait_for(PATIENCE) {
+                Ok(result) => assert!(is_sum(&result.into_vec(), group.size(), round), "a wrong sum in round {round}"),
+                Err(error) => {
+                    eprintln!("round {round}: {}", error.cause);
+                    break;
+                }
+            }
+            if round == SOME {
+                say("right");
+            }
+        }
+        say("failed");
+    }
 }
 
 /// The number that a member has for another in a round.
@@ -191,4 +223,38 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
         all.iter_mut().for_each(|helper| helper.tell("end"));
         all.into_iter().for_each(Helper::end);
     }
+}
+
+/// Members are killed, one after the other, and started anew at their addresses: each time all the others' group fails, and all join again.
+fn flt_001_flt_003_a_member_that_was_killed_joins_anew(transport: &str) {
+    let _watchdog = Watchdog::new("a member that was killed joins anew");
+    for members in [2, 3, 5] {
+        let variables = [("PERCALE_FABRIC", transport)];
+        let mut all: Vec<Helper> = (0..members).map(|_| Helper::start("rejoiner", &variables)).collect();
+        let addresses: Vec<String> = all.iter_mut().map(Helper::hear).collect();
+        let list = addresses.join(",");
+        all.iter_mut().for_each(|helper| helper.tell(&list));
+        all.iter_mut().for_each(|helper| hear_at_last(helper, "right"));
+        for round in 0..2 * members {
+            let victim = round % members;
+            println!("{members} processes: rank {victim} is killed");
+            all[victim].kill();
+            for (rank, helper) in all.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+                println!("{rank} is to fail");
+                hear_at_last(helper, "failed");
+            }
+            // The others try to join meanwhile, or not for long.
+            std::thread::sleep(Duration::from_millis(if round % 2 == 0 { 0 } else { 50 }));
+            let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BIND", &addresses[victim])];
+            all[victim] = Helper::start("rejoiner", &variables);
+            assert_eq!(all[victim].hear(), addresses[victim]);
+            all[victim].tell(&list);
+            all.iter_mut().for_each(|helper| hear_at_last(helper, "right"));
+        }
+    }
+}
+
+/// Waits for this line.
+fn hear_at_last(helper: &mut Helper, wanted: &str) {
+    while helper.hear() != wanted {}
 }

@@ -55,6 +55,7 @@ fn helper() {
         ("farewell", peers::farewell),
         ("summand", collectives::summand),
         ("exchanger", collectives::exchanger),
+        ("rejoiner", collectives::rejoiner),
         ("server", connected::server),
         ("client", connected::client),
         ("silent-listener", connected::silent_listener),

@@ -9,8 +9,9 @@
 //! # How
 //! A collective is a short program of steps (`schedule`): sends and receives, waiting for those to end, combining what came. The end of the
 //! last transfer that a step waits for begins the next one. Messages are of a kind of their own, so no receive of the application's
-//! matches them; their tag is a digest of the group. A group's operations run one after another, so that between any two members all
-//! is sent and expected in one order; with each message comes what operation it belongs to, and members that disagree are found out.
+//! matches them; their tag is a digest of the group, on whose name its members agree when they join (`join`). A group's operations run one
+//! after another, so that between any two members all is sent and expected in one order; with each message comes what operation it belongs
+//! to, and members that disagree are found out.
 //!
 //! # Results
 //! Every member gets the same bits, of floating-point types too: wherever two values are combined that is done on one member, or on both
@@ -21,14 +22,19 @@
 //! ones. The peers of a member that died find that out; nobody waits for ever, as long as the members that are left make progress: a long
 //! message that one of them has on offer to another is over when that one has said that it does not want it any more.
 
-mod group;
+mod digest;
+mod fold;
+mod join;
+#[cfg(all(test, not(loom)))]
+mod join_tests;
 mod schedule;
 mod set;
 
-pub(crate) use group::{Collectives, Group, Running, own_memory};
-pub use set::AddressSet;
-
+pub(crate) use digest::Digest;
+pub(crate) use fold::{Chunks, fold};
+pub(crate) use join::{Deed, Joins, heard_code};
 pub(crate) use schedule::{Place, Program, Spot, Step};
+pub use set::AddressSet;
 
 use crate::endpoint::work::OpFlags;
 use crate::memory::atomic::{AtomicOp, Datatype, Kind, is_valid};

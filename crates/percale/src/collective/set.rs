@@ -1,5 +1,7 @@
 //! Sets of addresses.
 
+use std::collections::BTreeSet;
+
 use crate::address::PeerAddress;
 
 /// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group makes the same set of its own addresses; a member's
@@ -7,13 +9,15 @@ use crate::address::PeerAddress;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressSet {
     members: Vec<PeerAddress>,
+    /// The same, to be found: a set has thousands of members at times.
+    known: BTreeSet<PeerAddress>,
 }
 
 impl AddressSet {
     /// An empty set.
     #[must_use]
     pub const fn new() -> Self {
-        Self { members: Vec::new() }
+        Self { members: Vec::new(), known: BTreeSet::new() }
     }
 
     /// The members, in order.
@@ -43,12 +47,12 @@ impl AddressSet {
     /// Whether it is a member.
     #[must_use]
     pub fn contains(&self, member: PeerAddress) -> bool {
-        self.members.contains(&member)
+        self.known.contains(&member)
     }
 
     /// Adds a member behind the others; false if it is one already (fi_av_set_insert).
     pub fn insert(&mut self, member: PeerAddress) -> bool {
-        let new = !self.contains(member);
+        let new = self.known.insert(member);
         if new {
             self.members.push(member);
         }
@@ -57,8 +61,11 @@ impl AddressSet {
 
     /// Removes a member; the others keep their order. False if it was none (fi_av_set_remove).
     pub fn remove(&mut self, member: PeerAddress) -> bool {
-        let at = self.rank(member);
-        at.map(|at| self.members.remove(at)).is_some()
+        let was = self.known.remove(&member);
+        if was {
+            self.members.retain(|other| *other != member);
+        }
+        was
     }
 
     /// Adds the other set's members behind these (fi_av_set_union).
@@ -70,12 +77,17 @@ impl AddressSet {
 
     /// Keeps what is in the other set too (fi_av_set_intersect).
     pub fn intersect(&mut self, other: &Self) {
-        self.members.retain(|member| other.contains(*member));
+        self.keep(|member| other.contains(member));
     }
 
     /// Removes the other set's members (fi_av_set_diff).
     pub fn diff(&mut self, other: &Self) {
-        self.members.retain(|member| !other.contains(*member));
+        self.keep(|member| !other.contains(member));
+    }
+
+    fn keep(&mut self, wanted: impl Fn(PeerAddress) -> bool) {
+        self.members.retain(|member| wanted(*member));
+        self.known.retain(|member| wanted(*member));
     }
 }
 

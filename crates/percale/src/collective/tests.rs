@@ -1,4 +1,6 @@
-use super::{AddressSet, Collectives};
+use std::time::{Duration, Instant};
+
+use super::{AddressSet, MEMBER_LIMIT};
 use crate::address::PeerAddress;
 
 fn set(members: &[u64]) -> AddressSet {
@@ -20,25 +22,15 @@ fn sets_keep_their_order() {
     assert_eq!((left.rank(PeerAddress(4)), left.len(), left.contains(PeerAddress(1))), (Some(0), 1, false));
 }
 
-/// Whoever may connect can say that a group was given up, before it is here; only a member's word counts.
+/// As many members as a group may have, in a moment: comparing each with each takes seconds.
 #[test]
-fn flt_003_who_is_no_member_breaks_no_group_to_come() {
-    let addresses: Vec<std::net::SocketAddr> = [1, 2].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
-    let open = |all: &mut Collectives| {
-        let index = all.open(&addresses, Box::new([0, 1]), 0);
-        (all.groups[index].tag, all.groups[index].broken.is_some())
-    };
-    let (tag, broken) = open(&mut Collectives::default());
-    assert!(!broken);
-    for (said_by, breaks) in [(7, false), (1, true)] {
-        let mut all = Collectives::default();
-        all.hear(tag, said_by);
-        (0..10_000).for_each(|other| all.hear(other, 7)); // He makes nobody else's word forgotten.
-        assert_eq!(open(&mut all), (tag, breaks));
-        assert!(!all.is_broken(tag), "the messages of members count");
-    }
-    let mut all = Collectives::default();
-    all.hear(tag, 1);
-    all.forget_heard(1);
-    assert_eq!(open(&mut all), (tag, false), "the number may be another peer's now");
+fn large_sets_are_made_quickly() {
+    let all: Vec<u64> = (0..MEMBER_LIMIT as u64).rev().collect();
+    let begun = Instant::now();
+    let mut left = set(&all);
+    left.union(&set(&all[..1000]));
+    left.intersect(&set(&all[10..]));
+    left.diff(&set(&all[MEMBER_LIMIT - 10..]));
+    assert_eq!(left.members().iter().map(|member| member.0).collect::<Vec<_>>(), all[10..MEMBER_LIMIT - 10]);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }

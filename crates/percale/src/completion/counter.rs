@@ -92,15 +92,6 @@ impl WeakCounter {
     }
 }
 
-/// What came of [`Counter::queue`].
-#[must_use = "what is due is to be begun"]
-pub(crate) struct Queued {
-    /// Its owner knows that something of his waits here.
-    pub(crate) known: bool,
-    /// Something may be due.
-    pub(crate) due: bool,
-}
-
 impl Counter {
     /// A counter at 0.
     #[must_use]
@@ -192,14 +183,14 @@ impl Counter {
         self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in the counter's line; `named` learns by what name, before anybody can begin it. If it may be due, [`fire`] is
-    /// to be called, once no lock is held that this needs.
-    pub(crate) fn queue(&self, condition: Condition, owner: u32, due: Due, named: impl FnOnce(Ticket)) -> Queued {
+    /// Puts something in the counter's line; `named` learns by what name, before anybody can begin it, and whether its owner knows that something of
+    /// his waits here. If it may be due, as is returned, [`fire`] is to be called, once no lock is held that this needs.
+    #[must_use = "what is due is to be begun"]
+    pub(crate) fn queue(&self, condition: Condition, owner: u32, due: Due, named: impl FnOnce(Ticket, bool)) -> bool {
         let mut waiting = self.waiting();
         let (ticket, known) = waiting.push(condition, owner, due);
-        named(ticket);
-        let due = self.line.gate.waits_for(waiting.next());
-        Queued { known, due }
+        named(ticket, known);
+        self.line.gate.waits_for(waiting.next())
     }
 
     /// Takes all that is due out of the line, in order. Meanwhile nobody else does.

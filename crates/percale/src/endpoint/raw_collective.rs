@@ -11,7 +11,7 @@ use crate::collective::{AddressSet, CollectiveWork, GroupId};
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group of these members, of which this endpoint is one (fi_join_collective). All of them join it, and name the same addresses in
-    /// the same order; who joins the same list several times, does so as often everywhere. The event queue tells when it has come
+    /// the same order; who joins the same list several times is in as many groups, the first with the others' first, and so on. The event queue tells when it has come
     /// about ([`Event::Joined`](crate::Event::Joined), [`Event::JoinFailed`](crate::Event::JoinFailed)).
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.join_group(members.members(), context, Notify::Silent))
     }
 
-    /// Leaves a group. Operations that are posted still end.
+    /// Leaves a group. Operations that are posted still end. If none is, and the group is not there yet, it will not be, for nobody.
     pub fn leave_group(&self, group: GroupId) {
         self.access.with(|engine| engine.leave_group(group));
     }

@@ -194,7 +194,8 @@ impl Domain {
     }
 
     /// As [`queue_work`](Self::queue_work), but `named` is called with the number before the work can begin: whoever learns of the work's
-    /// end may free the memory in which the number is kept (DWQ-019). It must not use the triggering counter.
+    /// end may free the memory in which the number is kept (DWQ-019). It must not use the triggering counter, nor whatever looks at all counters
+    /// ([`flush_work`](Self::flush_work) without one): the counter's line is locked meanwhile.
     ///
     /// # Errors
     /// As of [`queue_work`](Self::queue_work).
@@ -203,7 +204,7 @@ impl Domain {
     /// As of [`queue_work`](Self::queue_work).
     pub unsafe fn queue_named_work(&self, work: DeferredWork, named: impl FnOnce(WorkId)) -> Result<(), WorkError> {
         let DeferredWork { work, counter, threshold, counting } = work;
-        counter.automate()?;
+        // What is refused leaves everything as it was: nobody makes progress by himself because of it.
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
             Work::Add(other, count) => Due::Add(other, count),
@@ -212,10 +213,12 @@ impl Domain {
                 if !Arc::ptr_eq(&endpoint.domain().inner, &self.inner) {
                     return Err(WorkError::OtherDomain);
                 }
+                let due = endpoint.deferred(&operation, &counter, counting)?;
                 endpoint.automate()?;
-                endpoint.deferred(&operation, &counter, counting)?
+                due
             }
         };
+        counter.automate()?;
         self.defer(due, &counter, threshold, named);
         Ok(())
     }
@@ -261,13 +264,15 @@ impl Domain {
     fn defer(&self, due: Due, counter: &Counter, threshold: u64, named: impl FnOnce(WorkId)) {
         // Under the lock: who flushes finds all that was queued before, and the counter that it waits for.
         let mut lines = self.inner.deferred.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = |ticket| named(WorkId { counter: counter.place_in_memory(), ticket });
-        let queued = counter.queue(Condition::Ends(threshold), self.owner(), due, named);
-        if !queued.known {
-            lines.add(counter);
-        }
-        drop(lines);
-        if queued.due {
+        let is_due = counter.queue(Condition::Ends(threshold), self.owner(), due, |ticket, known| {
+            if !known {
+                lines.add(counter);
+            }
+            // Whoever is told may queue other work.
+            drop(lines);
+            named(WorkId { counter: counter.place_in_memory(), ticket });
+        });
+        if is_due {
             fire(counter);
         }
     }

@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::submissions::Submissions;
@@ -27,25 +28,48 @@ enum Job<'a> {
     Wake(Arc<Submissions>),
 }
 
+/// What a thread is doing. It has no destructor, for a thread counts in what it drops last, too: then it must not fire inside of a line
+/// that it works off. [`Ending`] frees the memory instead.
 struct Jobs {
     /// Somebody further up in this thread works the list off.
     busy: bool,
-    list: VecDeque<Job<'static>>,
+    list: ManuallyDrop<VecDeque<Job<'static>>>,
+    /// The thread ends: who has worked the list off frees it.
+    ending: bool,
+}
+
+/// Frees the memory of a thread's list when that ends.
+struct Ending;
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        JOBS.with(|jobs| jobs.borrow_mut().ending = true);
+        free_list();
+    }
 }
 
 thread_local! {
-    static JOBS: RefCell<Jobs> = const { RefCell::new(Jobs { busy: false, list: VecDeque::new() }) };
+    static JOBS: RefCell<Jobs> =
+        const { RefCell::new(Jobs { busy: false, list: ManuallyDrop::new(VecDeque::new()), ending: false }) };
+    static ENDING: Ending = const { Ending };
+    /// What is being dropped further up in this thread, and what is to be dropped next. No destructor either: it holds nothing in between.
+    static DROPPING: RefCell<ManuallyDrop<Option<Vec<Due>>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
-thread_local! {
-    /// What is being dropped further up in this thread, and what is to be dropped next.
-    static DROPPING: RefCell<Option<Vec<Due>>> = const { RefCell::new(None) };
+/// Frees the list's memory, if nothing is in it.
+fn free_list() {
+    JOBS.with(|jobs| {
+        let jobs = &mut *jobs.borrow_mut();
+        if jobs.list.is_empty() {
+            *jobs.list = VecDeque::new();
+        }
+    });
 }
 
 /// Takes back what waited for a counter that is gone. It may hold the last handle of another counter, for which more waits, and so on
 /// along a chain of any length: no recursion either.
 pub(super) fn drop_all(mut dues: Vec<Due>) {
-    let ours = DROPPING.try_with(|list| match &mut *list.borrow_mut() {
+    let ours = DROPPING.with(|list| match &mut **list.borrow_mut() {
         Some(list) => {
             list.append(&mut dues);
             false
@@ -55,13 +79,13 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
             true
         }
     });
-    if ours != Ok(true) {
-        return; // Or the thread ends, and `dues` are dropped here.
+    if !ours {
+        return;
     }
-    while let Ok(Some(due)) = DROPPING.try_with(|list| list.borrow_mut().as_mut().and_then(Vec::pop)) {
+    while let Some(due) = DROPPING.with(|list| list.borrow_mut().as_mut().and_then(Vec::pop)) {
         taken_back(due);
     }
-    DROPPING.try_with(|list| *list.borrow_mut() = None).ok();
+    DROPPING.with(|list| **list.borrow_mut() = None);
 }
 
 /// What will not begin ends so, for whoever waits for its end: the owner of a buffer, and who posted it to complete as any other. Of
@@ -80,7 +104,7 @@ struct Working;
 
 impl Drop for Working {
     fn drop(&mut self) {
-        JOBS.try_with(|jobs| jobs.borrow_mut().busy = false).ok();
+        JOBS.with(|jobs| jobs.borrow_mut().busy = false);
     }
 }
 
@@ -115,20 +139,24 @@ impl Job<'_> {
 
 fn run(job: Job<'_>) {
     let mut job = Some(job);
-    let begun = JOBS.try_with(|jobs| {
+    let ending = JOBS.with(|jobs| {
         let jobs = &mut *jobs.borrow_mut();
         if std::mem::replace(&mut jobs.busy, true) {
             jobs.list.extend(job.take().map(Job::owned));
         }
+        jobs.ending
     });
-    let Some(first) = job else { return };
-    if begun.is_err() {
-        return first.work(); // The thread ends, and counts in what it drops last: no list any more.
-    }
+    let Some(first) = job else {
+        ENDING.try_with(|_| ()).ok(); // From now on there is something to free.
+        return;
+    };
     let _working = Working;
     first.work();
-    while let Ok(Some(job)) = JOBS.try_with(|jobs| jobs.borrow_mut().list.pop_front()) {
+    while let Some(job) = JOBS.with(|jobs| jobs.borrow_mut().list.pop_front()) {
         job.work();
+    }
+    if ending {
+        free_list();
     }
 }
 

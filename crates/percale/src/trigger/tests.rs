@@ -171,3 +171,62 @@ fn dwq_019_work_is_named_before_it_begins() {
     assert_eq!((value, other.value()), (0, 1), "it was due at once, but not before it had a name");
     assert!(!domain.cancel_work(&id));
 }
+
+/// Counts in the counters that it has, in order, when it is dropped.
+struct Last(std::cell::RefCell<Vec<Counter>>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.borrow().iter().for_each(|counter| counter.add(1));
+    }
+}
+
+thread_local! {
+    static FIRST_MADE: Last = const { Last(std::cell::RefCell::new(Vec::new())) };
+    static LAST_MADE: Last = const { Last(std::cell::RefCell::new(Vec::new())) };
+}
+
+/// What a thread drops last counts too, before and after anything of ours is gone from it.
+#[test]
+fn dwq_020_a_thread_that_ends_counts() {
+    let domain = domain();
+    let [first, other, last, end] = std::array::from_fn(|_| Counter::new());
+    for counter in [&first, &last] {
+        for value in 1..5 {
+            domain.defer_add(counter, 1, (counter, value)).unwrap();
+        }
+        domain.defer_add(&end, 1, (counter, 5)).unwrap();
+    }
+    domain.defer_add(&first, 1, (&other, 1)).unwrap();
+    let go = Counter::new();
+    domain.defer_add(&go, 1, (&go, 1)).unwrap();
+    domain.defer_add(&end, 1, (&go, 2)).unwrap();
+    std::thread::spawn(move || {
+        FIRST_MADE.with(|counters| counters.0.borrow_mut().push(other));
+        go.add(1);
+        LAST_MADE.with(|counters| counters.0.borrow_mut().push(last));
+    })
+    .join()
+    .unwrap();
+    assert_eq!(end.value(), 3);
+}
+
+/// Who is told of the work's number may queue other work, take it back and look at other counters' (DWQ-019).
+#[test]
+fn dwq_019_who_learns_the_number_may_queue_work() {
+    let (domain, end) = (domain(), Counter::new());
+    let [trigger, other] = [Counter::new(), Counter::new()];
+    let work = DeferredWork { work: Work::Add(end.clone(), 1), counter: trigger.clone(), threshold: 1, counting: None };
+    let named = |_| {
+        let taken = domain.defer_add(&end, 10, (&other, 1)).unwrap();
+        domain.defer_add(&end, 100, (&other, 1)).unwrap();
+        assert!(domain.cancel_work(&taken));
+        assert_eq!(domain.flush_work(Some(&other)), 1);
+        domain.defer_add(&end, 1000, (&other, 1)).unwrap();
+    };
+    // SAFETY: no memory is named.
+    unsafe { domain.queue_named_work(work, named) }.unwrap();
+    trigger.add(1);
+    other.add(1);
+    assert_eq!(end.value(), 1001);
+}

@@ -68,7 +68,8 @@ pub enum Kind {
     /// About a connection of endpoints that have one each: see [`control`](super::control).
     Control = 25,
     /// A message of a group: `tag` names the group, `data` the operation that it belongs to. Without payload, and with `data` from
-    /// [`ABORT`] on: the group is broken, with the error of that number (the low half).
+    /// [`ABORT`] on: the group is broken, with the error of that number (the low half); from [`JOIN`](super::join::JOIN) on: a
+    /// [`Join`](super::join::Join), and `tag` names a list of members.
     Collective = 26,
     /// The same, whose payload waits at its sender.
     CollectiveOffer = 27,

@@ -72,8 +72,8 @@ proptest! {
 
 #[test]
 fn another_protocol_and_another_version_are_told_apart() {
-    let mut prefix = Prefix { magic: MAGIC, version: U16::new(9), size: U16::new(3), flags: U32::new(!0) };
-    assert_eq!(prefix.check(), Err(Malformed::Version(9)));
+    let mut prefix = Prefix { magic: MAGIC, version: U16::new(VERSION + 1), size: U16::new(3), flags: U32::new(!0) };
+    assert_eq!(prefix.check(), Err(Malformed::Version(VERSION + 1)));
     prefix.magic = *b"SSH-2.0-";
     assert_eq!(prefix.check(), Err(Malformed::Magic));
 }

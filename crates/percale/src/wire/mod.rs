@@ -7,6 +7,7 @@ pub mod address;
 pub mod control;
 pub mod head;
 pub mod hello;
+pub mod join;
 pub mod located;
 pub mod meeting;
 pub mod queue_pair;

@@ -121,6 +121,12 @@ impl Program {
     }
 }
 
+/// The ranks above a member and below it, in a tree of all with rank 0 at the top. Barriers use the same connections.
+pub(crate) fn neighbours(members: usize, rank: usize) -> (Option<usize>, Vec<usize>) {
+    let tree = trees::Tree::new(members, rank, 0);
+    ((rank > 0).then(|| rank - tree.above()), tree.below().collect())
+}
+
 /// `count` blocks from number `first` on, of `blocks` that are a circle: the first of each run of them, and how long it is. There are two runs
 /// at most.
 fn runs(first: usize, count: usize, blocks: usize) -> impl Iterator<Item = (usize, usize)> {

@@ -37,7 +37,7 @@ impl Tree {
     }
 
     /// The places below this one, the furthest first.
-    fn below(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn below(&self) -> impl Iterator<Item = usize> {
         let (place, members) = (self.place, self.members);
         let distances = std::iter::successors(Some(self.above() / 2), |distance| Some(distance / 2));
         distances

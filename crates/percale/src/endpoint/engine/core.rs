@@ -14,6 +14,7 @@ use slab::Slab;
 
 use super::access::{Execution, Long, Part};
 use super::bound::BoundWindows;
+use super::collective::Collectives;
 use super::counting::{Counters, Reports};
 use super::gate::Gate;
 use super::kinds::{is_eager, is_tagged};
@@ -23,7 +24,6 @@ use super::triggered::Triggered;
 use super::types::{Action, Arrival, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
 use super::unsent::Unsent;
 use super::windows::told;
-use crate::collective::Collectives;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::{Event, EventQueue};
 use crate::completion::ring::{QueueFull, Ring};

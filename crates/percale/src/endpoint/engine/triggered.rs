@@ -148,10 +148,10 @@ impl Engine {
     /// Puts an operation in a counter's line; says whether something may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         let due = Due::Transfer(Arc::clone(&self.core.submissions), Box::new(transfer));
-        let queued = counter.queue(condition, 0, due, |_| ());
+        let is_due = counter.queue(condition, 0, due, |_, _| ());
         // Now that something waits there: a line that is empty is forgotten.
         self.core.lines.add(counter);
-        queued.due
+        is_due
     }
 
     /// Lets an operation wait for a variable.

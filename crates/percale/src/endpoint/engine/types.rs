@@ -28,7 +28,7 @@ pub(crate) enum Notify {
     Operation,
     /// The operation, begun by a counter, whose number is the context: see [`Triggered`](super::triggered::Triggered).
     Triggered,
-    /// A transfer of a group's operation: see [`Collectives`](crate::collective::Collectives). The context is the group and the operation.
+    /// A transfer of a group's operation: see [`Collectives`](super::collective::Collectives). The context is the group and the operation.
     Collective,
 }
 

@@ -47,7 +47,7 @@ pub struct Group<'e, A: Ownership> {
     size: usize,
 }
 
-/// A group that is being joined: wait for it or await it.
+/// A group that is being joined: wait for it or await it. Dropping it before it is there ends the join, for all.
 #[must_use = "dropping it leaves the group"]
 #[derive(Debug)]
 pub struct Joining<'e, A: Ownership> {
@@ -78,7 +78,8 @@ pub struct CollectiveOperation<'e, A: Ownership> {
 
 impl<A: Ownership> Endpoint<A> {
     /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses in the same
-    /// order; who joins the same list several times does so as often everywhere.
+    /// order; who joins the same list several times is in as many groups, the first with the others' first, and so on. Where a join fails it fails
+    /// for all that have joined; whoever tries again finds the others that do, also if a member is another process by then.
     ///
     /// # Errors
     /// If there can be no such group.

@@ -1,7 +1,8 @@
 //! What ends: transfers of groups, their operations, groups themselves.
 
 use super::context_of;
-use crate::collective::{CollectiveWork, Running, Step};
+use super::running::Running;
+use crate::collective::{CollectiveWork, Step, heard_code};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::endpoint::engine::core::Core;
@@ -11,6 +12,7 @@ use crate::endpoint::matching::{Envelope, Source};
 use crate::memory::volatile::View;
 use crate::transport::Connection;
 use crate::wire::head::{ABORT, Head, Kind};
+use crate::wire::join::JOIN;
 
 /// The completion of a collective.
 pub(in crate::endpoint::engine) fn collective_entry(work: &CollectiveWork) -> Entry {
@@ -37,7 +39,7 @@ impl Core {
         let table = &mut self.collectives.messages;
         let Some(met) = table.meet(envelope(from, head)) else { return false };
         let Receive { place: Into::One(segment), context, .. } = *table.met(met) else { return false };
-        if payload.len() != segment.len() || head.data >= ABORT {
+        if payload.len() != segment.len() || head.data >= JOIN {
             return false;
         }
         payload.copy_to_one(segment);
@@ -137,6 +139,9 @@ impl Core {
     /// A broken group takes back its receives, and throws away what came for it.
     pub(super) fn withdraw(&mut self, index: usize) {
         let group = &mut self.collectives.groups[index];
+        if !group.named {
+            return; // Nothing of it has begun.
+        }
         let tag = group.tag;
         if let Some(running) = &mut group.running {
             let context = context_of(index, running.sequence);
@@ -152,10 +157,13 @@ impl Core {
         held.into_iter().for_each(|(_, message)| self.throw_away(message));
     }
 
-    /// Whether a message is for a group that may yet want it. An abort is heeded here.
+    /// Whether a message is for a group that may yet want it. What breaks a group, or makes one, is heeded here.
     pub(in crate::endpoint::engine) fn is_wanted(&mut self, from: Connection, head: &Head) -> bool {
-        if head.kind == Kind::Collective && head.len == 0 && head.data >= ABORT {
-            self.aborted(from, head.tag, head.data as u32);
+        if head.kind == Kind::Collective && head.len == 0 && head.data >= JOIN {
+            match head.data {
+                ABORT.. => self.aborted(from, head.tag, head.data as u32),
+                data => self.hear_join(from, head.tag, data),
+            }
             return false;
         }
         if !self.collectives.is_broken(head.tag) {
@@ -185,6 +193,10 @@ impl Core {
     /// A connection is over. One that did not end in good order breaks the peer's groups.
     pub(in crate::endpoint::engine) fn collectives_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.collectives.forget_heard(from);
+        self.collectives.joins.gone(from, error, why);
+        if !self.collectives.joins.deeds.is_empty() {
+            self.joins_ready();
+        }
         let receives: Vec<Receive> = self.collectives.messages.drain_posted(Source::From(from.into())).collect();
         for receive in receives {
             let head = Head { kind: Kind::Collective, ..Head::default() };
@@ -194,7 +206,7 @@ impl Core {
             .collectives
             .groups
             .iter()
-            .filter(|(_, group)| group.members.contains(&from))
+            .filter(|(_, group)| group.named && group.members.contains(&from))
             .map(|(at, _)| at)
             .collect();
         for index in of {
@@ -217,11 +229,4 @@ impl Core {
         let (notify, context) = (running.notify, running.context);
         self.leak(notify, context);
     }
-}
-
-/// The error that a member told.
-fn heard_code(number: u32) -> ErrorCode {
-    use ErrorCode::{Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable};
-    let codes = [Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable];
-    codes.into_iter().find(|code| code.errno() as u32 == number).unwrap_or(PeerDied)
 }

@@ -4,19 +4,28 @@
 //! is put in the list of those that can go on, and the outbox is asked to see to it when the links are done with. Nothing here is on the path
 //! of any other message.
 //!
+//! * `groups`: all groups of an endpoint; `group`: one of them; `running`: an operation of it
+//! * `joining`: groups that are being joined
 //! * `ends`: what ends
 
 mod ends;
+mod group;
+mod groups;
+mod joining;
+mod running;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub(super) use self::ends::collective_entry;
+pub(crate) use self::groups::Collectives;
+use self::joining::{JOINS, NOBODY};
+use self::running::{Running, own_memory};
 use super::Engine;
 use super::peers::State;
 use super::send::transmit_collective;
 use super::types::{Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::address::PeerAddress;
-use crate::collective::{
-    Collective, CollectiveWork, Group, GroupId, MEMBER_LIMIT, Running, Step, combines, own_memory,
-};
+use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Step, combines};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, SendWork};
@@ -26,8 +35,8 @@ use crate::transport::Connection;
 use crate::trigger::Operation;
 use crate::wire::head::ABORT;
 
-/// The context of messages that nobody waits for.
-const NOBODY: u64 = u64::MAX;
+/// The endpoint's own slot among its peers.
+const OWN: Connection = 0;
 
 impl Engine {
     /// Joins a group of these members, of which this endpoint is one. That has ended when all have joined.
@@ -50,16 +59,17 @@ impl Engine {
             .iter()
             .map(|member| self.core.peers.resolve(*member).map_err(|error| super::receive::unresolved(error, *member)));
         let slots = slots.collect::<Result<Box<[Connection]>, _>>()?;
-        let addresses: Vec<_> = slots.iter().map(|slot| self.core.peers.get(*slot).address).collect();
-        let own = self.address;
-        let rank = addresses.iter().position(|address| *address == own);
+        let rank = slots.iter().position(|slot| *slot == OWN);
         let rank = rank.ok_or(PostError::Collective("the endpoint is no member of the group that it is to join"))?;
-        if (1..slots.len()).any(|at| slots[..at].contains(&slots[at])) {
+        let mut sorted = slots.clone();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(PostError::Collective("a member is in the group twice"));
         }
         // From now on what ends may be a group's; other endpoints do not look.
         (self.core.transmit.counted, self.core.receive.counted) = (true, true);
-        let index = self.core.collectives.open(&addresses, slots, rank);
+        let list = self.list_of(&slots);
+        let index = self.core.collectives.open(list, slots, rank);
         let id = self.core.collectives.groups[index].id;
         let work = CollectiveWork {
             group: id,
@@ -73,6 +83,7 @@ impl Engine {
             flags: OpFlags::empty(),
         };
         self.start_collective(index, &work, notify, true);
+        self.start_joining(index);
         Ok(id)
     }
 
@@ -85,6 +96,12 @@ impl Engine {
         group.left = true;
         if group.running.is_none() {
             self.core.collectives.close(id.index as usize);
+        } else if !group.named && group.queue.is_empty() {
+            // Nobody wants it: so the others hear that at once, and the next join of these members is not behind it.
+            let list = group.list;
+            self.core.collectives.joins.leave(list, id.index as usize);
+            self.core.collectives.ready.push_back(JOINS);
+            self.advance_groups();
         }
     }
 
@@ -115,7 +132,7 @@ impl Engine {
         let kind = (work.what, work.count, work.datatype, work.op, in_place);
         if program.made_for.is_none_or(|(known, _)| known != kind) {
             program.write(work.what, members, group.rank, work.count, work.datatype, in_place);
-            program.made_for = Some((kind, Group::shape(work)));
+            program.made_for = Some((kind, work.shape()));
         }
         // Who gets no result still combines what others send, unless nobody does.
         if result.len() < bytes
@@ -151,8 +168,10 @@ impl Engine {
             return group.queue.push_back(running);
         }
         group.running = Some(running);
-        self.core.collectives.ready.push_back(index);
-        self.advance_groups();
+        if !joins {
+            self.core.collectives.ready.push_back(index);
+            self.advance_groups();
+        }
     }
 
     /// Lets groups go on that can.
@@ -169,7 +188,7 @@ impl Engine {
 
     fn advance(&mut self, index: usize) {
         loop {
-            let Some(group) = self.core.collectives.groups.get_mut(index) else { return };
+            let Some(group) = self.core.collectives.groups.get_mut(index) else { return self.joins_go_on() };
             if group.broken.is_some() {
                 return self.wind_up(index);
             }
@@ -275,7 +294,7 @@ impl Engine {
         let group = &mut self.core.collectives.groups[index];
         let Some((code, why)) = group.broken.clone() else { return };
         let (tag, rank) = (group.tag, group.rank);
-        if !std::mem::replace(&mut group.told, true) {
+        if group.named && !std::mem::replace(&mut group.told, true) {
             let members = group.members.clone();
             self.core.collectives.remember_broken(tag);
             for (_, slot) in members.iter().enumerate().filter(|(member, _)| *member != rank) {

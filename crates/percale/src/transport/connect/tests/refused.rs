@@ -38,10 +38,11 @@ fn strangers_are_told_as_much_as_they_need() {
     assert_eq!(web.read(&mut [0]).unwrap_or(0), 0, "another protocol is told nothing");
 
     let mut old = handshake::fuzz::hello(3, false).to_bytes();
-    old.as_mut_bytes()[8] = 9;
+    let theirs = VERSION + 1;
+    old.as_mut_bytes()[8..10].copy_from_slice(&theirs.to_le_bytes());
     let mut peer = TcpStream::connect(a.address()).unwrap();
     peer.write_all(old.as_bytes()).unwrap();
-    assert_eq!(a.error(), ConnectError::Version { theirs: 9 });
+    assert_eq!(a.error(), ConnectError::Version { theirs });
     let mut told = [0; 10];
     peer.read_exact(&mut told).unwrap();
     assert_eq!(told[..8], *b"percale\0", "another version learns whom it called");
@@ -51,7 +52,7 @@ fn strangers_are_told_as_much_as_they_need() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     a.registration.connect(1, server.local_addr().unwrap());
     server.accept().unwrap().0.write_all(old.as_bytes()).unwrap();
-    assert_eq!(a.error(), ConnectError::Version { theirs: 9 });
+    assert_eq!(a.error(), ConnectError::Version { theirs });
 }
 
 #[test]

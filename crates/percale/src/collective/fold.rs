@@ -1,0 +1,66 @@
+//! Combining elements, many at a time.
+
+use crate::memory::atomic::{AtomicOp, Datatype, fold as combine};
+use crate::memory::volatile::{Segment, View};
+
+/// Bytes that are combined at a time.
+pub(crate) const CHUNK: usize = 4096;
+
+/// So few are combined on the stack.
+const FEW: usize = 64;
+/// As many bytes as one element has at most.
+const WORD: usize = 8;
+
+/// What is combined, two at a time.
+#[derive(Debug)]
+pub(crate) struct Chunks([[u8; CHUNK]; 2]);
+
+impl Default for Chunks {
+    fn default() -> Self {
+        Self([[0; CHUNK]; 2])
+    }
+}
+
+/// Combines `ours` with `theirs`, in pieces that fit the fastest cache.
+#[inline]
+pub(crate) fn fold(
+    result: Segment,
+    ours: Segment,
+    theirs: Segment,
+    theirs_first: bool,
+    (op, datatype): (AtomicOp, Datatype),
+    chunks: &mut Option<Box<Chunks>>,
+) {
+    let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
+    if ours.len() <= WORD {
+        let (mut left, mut right) = ([0; WORD], [0; WORD]);
+        return fold_piece((first, second, result), (op, datatype), (&mut left, &mut right));
+    }
+    if ours.len() <= FEW {
+        let (mut left, mut right) = ([0; FEW], [0; FEW]);
+        return fold_piece((first, second, result), (op, datatype), (&mut left, &mut right));
+    }
+    let Chunks([left, right]) = &mut **chunks.get_or_insert_default();
+    let mut at = 0;
+    while at < ours.len() {
+        let len = CHUNK.min(ours.len() - at);
+        let of = |segment: Segment| segment.slice(at, len);
+        fold_piece((of(first), of(second), of(result)), (op, datatype), (left, right));
+        at += len;
+    }
+}
+
+/// Combines what fits `left` and `right`.
+#[inline]
+fn fold_piece(
+    (first, second, result): (Segment, Segment, Segment),
+    (op, datatype): (AtomicOp, Datatype),
+    (left, right): (&mut [u8], &mut [u8]),
+) {
+    let len = first.len().min(second.len());
+    let (left, right) = (&mut left[..len], &mut right[..len]);
+    first.copy_to(left);
+    second.copy_to(right);
+    combine(op, datatype, left, right);
+    View::of(left).copy_to_one(result);
+}

@@ -1,0 +1,354 @@
+//! Joins of members that die, start anew, leave and try again, over a network that takes its time.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::join::{Deed, Joins};
+use crate::completion::entry::ErrorCode;
+use crate::transport::Connection;
+use crate::wire::join::Join;
+
+const LIST: u64 = 5;
+
+/// What one member has of the connection to another.
+#[derive(Debug, Default)]
+enum View {
+    #[default]
+    Idle,
+    /// What is said waits.
+    Connecting(Vec<Message>),
+    /// This connection. What arrives over it is in [`Member::arriving`].
+    Up(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    Said(Join),
+    Break(u64),
+    /// The other end is no more.
+    End,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    joins: Joins,
+    alive: bool,
+    views: BTreeMap<usize, View>,
+    arriving: BTreeMap<usize, VecDeque<Message>>,
+    /// Groups that are being joined.
+    pending: Vec<usize>,
+    /// The tag of the last that was.
+    joined: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    members: Vec<Member>,
+    /// Groups and connections so far.
+    count: usize,
+    /// Who has agreed to what.
+    agreed: HashMap<u64, BTreeSet<usize>>,
+    /// Who was told that it is broken.
+    broken: BTreeMap<u64, BTreeSet<usize>>,
+    deaths: usize,
+}
+
+impl World {
+    fn new(members: usize) -> Self {
+        let mut world = Self { members: (0..members).map(|_| Member::default()).collect(), ..Self::default() };
+        (0..members).for_each(|who| world.start(who));
+        world
+    }
+
+    fn start(&mut self, who: usize) {
+        self.members[who] = Member { alive: true, ..Member::default() };
+    }
+
+    fn join(&mut self, who: usize) {
+        if !self.members[who].alive || self.members[who].pending.len() > 2 {
+            return;
+        }
+        self.count += 1;
+        let everybody: Vec<_> = (0..self.members.len() as Connection).collect();
+        let member = &mut self.members[who];
+        member.pending.push(self.count);
+        member.joins.join(LIST, self.count, self.count as u64, &everybody, who);
+        self.act(who);
+    }
+
+    fn leave(&mut self, who: usize, at: usize) {
+        let member = &mut self.members[who];
+        if let Some(group) = member.pending.get(at % member.pending.len().max(1)) {
+            member.joins.leave(LIST, *group);
+        }
+        self.act(who);
+    }
+
+    /// Does what its joins want done.
+    fn act(&mut self, who: usize) {
+        while let Some(deed) = self.members[who].joins.deeds.pop_front() {
+            match deed {
+                Deed::Reach(to) => self.send(who, to as usize, None),
+                Deed::Say { to, list, said } => {
+                    assert_eq!(list, LIST);
+                    self.send(who, to as usize, Some(Message::Said(said)));
+                }
+                Deed::Break { to, tag } => self.send(who, to as usize, Some(Message::Break(tag))),
+                Deed::Agreed { group, tag } => {
+                    self.ended(who, group);
+                    self.members[who].joined = Some(tag);
+                    assert!(self.agreed.entry(tag).or_default().insert(who), "a name for two groups of one member");
+                }
+                Deed::Failed { group, .. } => {
+                    self.ended(who, group);
+                    self.members[who].joined = None;
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, who: usize, group: usize) {
+        let pending = &mut self.members[who].pending;
+        let at = pending.iter().position(|other| *other == group).expect("it ends once");
+        pending.remove(at);
+    }
+
+    fn send(&mut self, from: usize, to: usize, message: Option<Message>) {
+        match self.members[from].views.entry(to).or_default() {
+            view @ View::Idle => *view = View::Connecting(message.into_iter().collect()),
+            View::Connecting(waiting) => waiting.extend(message),
+            View::Up(here) => {
+                let here = *here;
+                // Else there is nobody at the other end any more.
+                if matches!(self.members[to].views.get(&from), Some(View::Up(there)) if *there == here) {
+                    self.members[to].arriving.entry(from).or_default().extend(message);
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, who: usize, peer: usize, error: ErrorCode) {
+        let member = &mut self.members[who];
+        member.views.remove(&peer);
+        member.arriving.remove(&peer);
+        member.joins.gone(peer as Connection, error, "it is gone");
+        self.act(who);
+    }
+
+    /// An attempt to connect ends.
+    fn connect(&mut self, from: usize, to: usize) {
+        if !self.members[to].alive {
+            return self.gone(from, to, ErrorCode::Refused);
+        }
+        if matches!(self.members[to].views.get(&from), Some(View::Up(_))) {
+            self.gone(to, from, ErrorCode::PeerDied); // It connected afresh.
+        }
+        self.count += 1;
+        for (one, other) in [(from, to), (to, from)] {
+            let view = self.members[one].views.insert(other, View::Up(self.count));
+            let waited = if let Some(View::Connecting(waited)) = view { waited } else { Vec::new() };
+            let arriving = self.members[other].arriving.entry(one).or_default();
+            arriving.extend(waited);
+        }
+    }
+
+    fn deliver(&mut self, to: usize, from: usize) {
+        let Some(message) = self.members[to].arriving.get_mut(&from).and_then(VecDeque::pop_front) else { return };
+        match message {
+            Message::Said(said) => {
+                assert!(self.members[to].joins.hear(LIST, from as Connection, said), "{said:?} made no sense");
+                self.act(to);
+            }
+            Message::Break(tag) => _ = self.broken.entry(tag).or_default().insert(to),
+            Message::End => self.gone(to, from, ErrorCode::PeerDied),
+        }
+    }
+
+    /// The process ends; some of what it said last arrives.
+    fn kill(&mut self, who: usize, arrives: usize) {
+        if !self.members[who].alive {
+            return;
+        }
+        self.deaths += 1;
+        self.members[who] = Member::default();
+        for other in 0..self.members.len() {
+            let member = &mut self.members[other];
+            if !matches!(member.views.get(&who), Some(View::Up(_))) {
+                continue;
+            }
+            let arriving = member.arriving.entry(who).or_default();
+            arriving.truncate(arrives);
+            arriving.push_back(Message::End);
+        }
+    }
+
+    /// What may happen next by itself.
+    fn events(&self) -> Vec<(usize, usize, bool)> {
+        let mut all = Vec::new();
+        for (who, member) in self.members.iter().enumerate() {
+            let connecting = member.views.iter().filter(|(_, view)| matches!(view, View::Connecting(_)));
+            all.extend(connecting.map(|(to, _)| (who, *to, true)));
+            let arriving = member.arriving.iter().filter(|(_, messages)| !messages.is_empty());
+            all.extend(arriving.map(|(from, _)| (who, *from, false)));
+        }
+        all
+    }
+
+    /// One of these happens.
+    fn happen(&mut self, choice: usize) -> bool {
+        let events = self.events();
+        let Some((who, peer, connects)) = events.get(choice % events.len().max(1)).copied() else { return false };
+        if connects {
+            self.connect(who, peer);
+        } else {
+            self.deliver(who, peer);
+        }
+        true
+    }
+
+    fn settle(&mut self, choices: &mut impl Iterator<Item = usize>) {
+        while self.happen(choices.next().expect("endless")) {}
+        let stuck = self.members.iter().all(|member| !member.pending.is_empty());
+        assert!(!stuck, "all have joined, and wait: {self:#?}");
+    }
+
+    /// Everybody tries until all are in one group; how often that took.
+    fn all_join(&mut self, choices: &mut impl Iterator<Item = usize>) -> usize {
+        for round in 1..100 {
+            let idle = |who: &usize| self.members[*who].pending.is_empty();
+            for who in (0..self.members.len()).filter(idle).collect::<Vec<_>>() {
+                self.join(who);
+                (0..choices.next().expect("endless") % 4)
+                    .for_each(|_| _ = self.happen(choices.next().expect("endless")));
+            }
+            self.settle(choices);
+            let first = self.members[0].joined.filter(|_| self.members[0].pending.is_empty());
+            let same = |member: &Member| member.pending.is_empty() && member.joined == first;
+            if first.is_some() && self.members.iter().all(same) {
+                return round;
+            }
+        }
+        panic!("they never find each other: {self:#?}");
+    }
+
+    /// What came about for some alone was broken for one of them.
+    fn check_broken(&self) {
+        let partial = self.agreed.iter().filter(|(_, who)| who.len() < self.members.len());
+        for (tag, who) in partial {
+            let told = self.broken.get(tag).is_some_and(|told| told.intersection(who).next().is_some());
+            assert!(told || self.deaths > 0, "a group of some: {who:?} of {}", self.members.len());
+        }
+    }
+}
+
+/// Choices without end, the given ones first.
+fn choices(given: Vec<u16>) -> impl Iterator<Item = usize> {
+    let mut state = given.iter().fold(1_u64, |state, choice| state.wrapping_mul(31).wrapping_add(u64::from(*choice)));
+    let more = std::iter::repeat_with(move || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 40) as usize
+    });
+    given.into_iter().map(usize::from).chain(more)
+}
+
+#[test]
+fn all_join_at_once() {
+    for members in 1..20 {
+        let mut world = World::new(members);
+        for tags in 1..4 {
+            assert_eq!(world.all_join(&mut choices(vec![7])), 1, "{members}");
+            assert_eq!(world.agreed.len(), tags);
+        }
+    }
+}
+
+/// Several joins of everybody, posted at once, are paired in order.
+#[test]
+fn joins_take_their_turn() {
+    let mut world = World::new(5);
+    (0..5).for_each(|who| (0..3).for_each(|_| world.join(who)));
+    while world.happen(3) {}
+    assert!(world.agreed.len() == 3 && world.agreed.values().all(|who| who.len() == 5));
+}
+
+/// What was to be said to a member is nothing to whoever is at its address next.
+#[test]
+fn flt_003_who_is_gone_is_told_nothing() {
+    let mut joins = Joins::default();
+    joins.join(LIST, 1, 1, &[0, 1], 1);
+    let says = |joins: &Joins| joins.deeds.iter().any(|deed| matches!(deed, Deed::Say { to: 0, .. }));
+    assert!(says(&joins), "that it is ready");
+    joins.gone(0, ErrorCode::PeerDied, "it is gone");
+    assert!(!says(&joins), "{:?}", joins.deeds);
+}
+
+#[test]
+fn flt_008_what_makes_no_sense_is_refused() {
+    let hear = |said: &[Join]| {
+        let mut joins = Joins::default();
+        joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Between 0 and 3.
+        let last = said.iter().map(|said| joins.hear(LIST, 0, *said)).last();
+        (last, joins.deeds.iter().any(|deed| matches!(deed, Deed::Agreed { .. })))
+    };
+    let failed = |number| Join::Failed { number, error: 104 };
+    assert_eq!(hear(&[Join::Ready(1)]), (Some(true), false));
+    assert_eq!(hear(&[failed(1)]), (Some(true), false));
+    for said in [
+        &[Join::Agreed(1)][..], // Member 3 has not joined.
+        &[Join::Ready(2)],
+        &[Join::Ready(1), Join::Ready(1)],
+        &[failed(0)],
+        &[failed(2), failed(2)],
+        &[failed(2), Join::Ready(2)],
+        &[failed(1), Join::Agreed(1)],
+    ] {
+        assert_eq!(hear(said), (Some(false), false), "{said:?}");
+    }
+}
+
+/// Who tries a thousand times finds who tries for the second time.
+#[test]
+fn flt_003_many_failures_cost_others_one() {
+    let mut world = World::new(3);
+    assert_eq!(world.all_join(&mut choices(vec![])), 1);
+    world.kill(2, 0);
+    for _ in 0..1000 {
+        world.join(0);
+        while world.happen(0) {}
+        assert!(world.members[0].pending.is_empty(), "nobody is there");
+    }
+    world.start(2);
+    assert!(world.all_join(&mut choices(vec![])) <= 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn flt_003_members_find_each_other_whatever_happened(
+        members in 1..8_usize, deadly in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 0..400)
+    ) {
+        let mut world = World::new(members);
+        let mut choices = choices(steps.clone());
+        for _ in 0..steps.len() / 3 {
+            let (what, who) = (choices.next().expect("endless") % 24, choices.next().expect("endless") % members);
+            match what {
+                0..5 => world.join(who),
+                5 => world.leave(who, choices.next().expect("endless")),
+                6 if deadly => world.kill(who, choices.next().expect("endless") % 4),
+                7 | 8 if !world.members[who].alive => world.start(who),
+                _ => _ = world.happen(choices.next().expect("endless")),
+            }
+        }
+        for who in 0..members {
+            if !world.members[who].alive {
+                world.start(who);
+            }
+        }
+        while world.happen(choices.next().expect("endless")) {}
+        let rounds = world.all_join(&mut choices);
+        prop_assert!(rounds <= 2 * members + 4, "{rounds} rounds of {members}");
+        world.check_broken();
+    }
+}

@@ -1,0 +1,46 @@
+//! A group that an endpoint has joined, or is joining.
+
+use std::collections::VecDeque;
+
+use super::running::{Running, Scratch};
+use crate::collective::{GroupId, Program};
+use crate::completion::entry::ErrorCode;
+use crate::transport::Connection;
+
+/// A group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) id: GroupId,
+    /// A digest of its members' list.
+    pub(crate) list: u64,
+    /// The tag of its messages, once the members have agreed on it; before that nothing of the group runs.
+    pub(crate) tag: u64,
+    /// They have.
+    pub(crate) named: bool,
+    /// Its members' slots, by rank.
+    pub(crate) members: Box<[Connection]>,
+    pub(crate) rank: usize,
+    /// Operations so far.
+    pub(crate) sequence: u32,
+    pub(crate) running: Option<Running>,
+    /// What was posted behind it.
+    pub(crate) queue: VecDeque<Running>,
+    /// Why nothing of it will succeed any more.
+    pub(crate) broken: Option<(ErrorCode, String)>,
+    /// The members were told so.
+    pub(crate) told: bool,
+    /// Members that have closed their endpoints.
+    pub(crate) gone: Vec<Connection>,
+    /// The application has left it: it goes when its operations have ended.
+    pub(crate) left: bool,
+    pub(crate) scratch: Scratch,
+    /// The program of the operation that ended last: the next one mostly does the same.
+    pub(crate) spare: Option<Box<Program>>,
+}
+
+impl Group {
+    /// Nothing will succeed any more.
+    pub(crate) fn breaks(&mut self, code: ErrorCode, why: &str) {
+        self.broken.get_or_insert_with(|| (code, why.to_owned()));
+    }
+}

@@ -1,0 +1,90 @@
+//! Groups that are being joined: what [`Joins`](crate::collective::Joins) wants done, and who tells it what happens.
+
+use super::Engine;
+use super::message;
+use crate::collective::{Deed, Digest};
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::engine::core::Core;
+use crate::endpoint::engine::peers::State;
+use crate::endpoint::engine::types::Action;
+use crate::memory::volatile::Segments;
+use crate::transport::Connection;
+use crate::wire::head::ABORT;
+use crate::wire::join::Join;
+
+/// In the list of groups that can go on: no group, but whatever is to be done for joins. So nobody else need look for that.
+pub(super) const JOINS: usize = usize::MAX;
+
+/// The context of messages that nobody waits for.
+pub(super) const NOBODY: u64 = u64::MAX;
+
+impl Engine {
+    /// A digest of the members, the same for all of them.
+    pub(super) fn list_of(&self, members: &[Connection]) -> u64 {
+        let mut digest = Digest::default();
+        for slot in members {
+            let peer = self.core.peers.get(*slot);
+            digest.add(format!("{}/{} ", peer.address, peer.context).as_bytes());
+        }
+        digest.end()
+    }
+
+    /// The members of a new group are joined.
+    pub(super) fn start_joining(&mut self, index: usize) {
+        let collectives = &mut *self.core.collectives;
+        let mut name = Digest::default();
+        name.add(&self.core.peers.get(super::OWN).incarnation.to_le_bytes());
+        name.add(&collectives.stamp().to_le_bytes());
+        let group = &collectives.groups[index];
+        collectives.joins.join(group.list, index, name.end(), &group.members, group.rank);
+        collectives.ready.push_back(JOINS);
+        self.advance_groups();
+    }
+
+    /// Does what joins want done.
+    #[cold]
+    pub(super) fn joins_go_on(&mut self) {
+        while let Some(deed) = self.core.collectives.joins.deeds.pop_front() {
+            match deed {
+                Deed::Reach(slot) => {
+                    if self.core.peers.get(slot).state == State::Idle {
+                        self.start_connecting(slot);
+                    }
+                }
+                Deed::Say { to, list, said } => {
+                    self.send_to_member(to, &message(Segments::EMPTY, list, said.to_data(), NOBODY), None);
+                }
+                Deed::Break { to, tag } => {
+                    let data = ABORT | ErrorCode::PeerDied.errno() as u64;
+                    self.send_to_member(to, &message(Segments::EMPTY, tag, data, NOBODY), None);
+                }
+                Deed::Agreed { group, tag } => {
+                    self.core.collectives.name(group, tag);
+                    self.core.collectives.ready.push_back(group);
+                }
+                Deed::Failed { group, error, why } => {
+                    self.core.collectives.groups[group].breaks(error, &why);
+                    self.core.collectives.ready.push_back(group);
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Something is to be done for joins: soon.
+    pub(super) fn joins_ready(&mut self) {
+        self.collectives.ready.push_back(JOINS);
+        self.outbox.push_back((0, Action::Advance));
+    }
+
+    /// A peer says something about joining a list.
+    pub(super) fn hear_join(&mut self, from: Connection, list: u64, data: u64) {
+        let heard = Join::from_data(data).is_some_and(|said| self.collectives.joins.hear(list, from, said));
+        if heard {
+            self.joins_ready();
+        } else {
+            self.peers.accuse(from, "what it says about joining a group makes no sense");
+        }
+    }
+}

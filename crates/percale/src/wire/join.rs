@@ -1,0 +1,82 @@
+//! What members of a list say to each other when they join it (see [`Kind::Collective`](super::head::Kind::Collective)).
+//!
+//! It travels as a message of a group, without payload: the tag is a digest of the list, the data is what is said.
+
+/// From here on (and below [`ABORT`](super::head::ABORT)) the data of such a message is a [`Join`].
+pub const JOIN: u64 = 1 << 63;
+
+/// What is said, in the bits below the mark.
+const KIND: u32 = 61;
+/// What is said of it, below that.
+const REST: u64 = (1 << KIND) - 1;
+/// A number of a failed attempt has so many bits; above it is the error's.
+const NUMBER: u32 = 45;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// To the member above: the sender, and all below it, have joined. It is the sender's attempt of this number.
+    Ready(u64),
+    /// To a member below, of its attempt: all have joined, and the group has this name.
+    Agreed(u64),
+    /// To both: the sender's attempt of this number is over.
+    Failed {
+        /// Which.
+        number: u64,
+        /// The error's number.
+        error: u16,
+    },
+}
+
+impl Join {
+    /// As it travels.
+    #[must_use]
+    pub const fn to_data(self) -> u64 {
+        JOIN | match self {
+            Self::Ready(number) => number & REST,
+            Self::Agreed(name) => 1 << KIND | name & REST,
+            Self::Failed { number, error } => 2 << KIND | (error as u64) << NUMBER | number & ((1 << NUMBER) - 1),
+        }
+    }
+
+    /// Of what travelled; `None` if it is no such thing.
+    #[must_use]
+    pub const fn from_data(data: u64) -> Option<Self> {
+        let rest = data & REST;
+        match data >> KIND {
+            0b100 => Some(Self::Ready(rest)),
+            0b101 => Some(Self::Agreed(rest)),
+            0b110 => Some(Self::Failed { number: rest & ((1 << NUMBER) - 1), error: (rest >> NUMBER) as u16 }),
+            _ => None,
+        }
+    }
+
+    /// A group's name, of a digest: so much of it travels.
+    #[must_use]
+    pub const fn name(digest: u64) -> u64 {
+        digest & REST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::head::ABORT;
+
+    #[test]
+    fn what_is_said_of_a_join_arrives() {
+        for said in [
+            Join::Ready(1),
+            Join::Ready(REST),
+            Join::Agreed(0),
+            Join::Agreed(Join::name(u64::MAX)),
+            Join::Failed { number: (1 << NUMBER) - 1, error: u16::MAX },
+            Join::Failed { number: 7, error: 104 },
+        ] {
+            let data = said.to_data();
+            assert!((JOIN..ABORT).contains(&data), "{said:?} is an abort, or a message of a group");
+            assert_eq!(Join::from_data(data), Some(said));
+        }
+        assert_eq!([0, JOIN - 1, ABORT, u64::MAX, 7 << KIND].map(Join::from_data), [None; 5]);
+    }
+}
