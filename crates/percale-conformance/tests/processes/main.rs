@@ -13,6 +13,7 @@ mod environment;
 mod faults;
 mod flood;
 mod hostile;
+mod inherited;
 mod named;
 mod onesided;
 mod resources;
@@ -64,6 +65,7 @@ fn helper() {
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),
         ("scribbler", hostile::scribbler),
+        ("parent", inherited::parent),
         ("vector-holder", named::holder),
         ("vector-churner", named::churner),
         ("vector-reader", named::reader),

@@ -18,13 +18,15 @@ use super::name;
 use super::symmetric::Symmetric;
 use super::vector::AddressVector;
 use crate::completion::event::{Event, EventQueue};
+use crate::memory::forked::Process;
 
 /// Inserts addresses into one vector without waiting. Dropping it gives up what has not begun and would have to ask a resolver: those
 /// addresses fail with [`AddressError::Canceled`]. Everything else is waited for.
 #[derive(Debug)]
 pub struct Inserter {
     shared: Arc<Shared>,
-    worker: Mutex<Option<JoinHandle<()>>>,
+    /// The thread, and the process that it is in.
+    worker: Mutex<Option<(JoinHandle<()>, Process)>>,
 }
 
 /// An insertion under way.
@@ -243,11 +245,12 @@ impl Inserter {
         drop(queue);
         self.shared.changed.notify_one();
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if worker.is_none() {
+        if worker.as_ref().is_none_or(|(_, process)| !process.is_here()) {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("percale-insert".to_owned()).spawn(move || shared.work());
-            match thread {
-                Ok(thread) => *worker = Some(thread),
+            let thread = std::thread::Builder::new().name("percale-insert".to_owned());
+            let started = Process::current().and_then(|process| Ok((thread.spawn(move || shared.work())?, process)));
+            match started {
+                Ok(started) => *worker = Some(started),
                 Err(error) => {
                     tracing::warn!(%error, "no thread for insertions: the call waits for them");
                     self.shared.drain();
@@ -317,7 +320,9 @@ impl Drop for Inserter {
         self.shared.lock().closing = true;
         self.shared.changed.notify_one();
         let worker = self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(worker) = worker
+        // In a forked child there is no such thread; waiting for it would never end.
+        if let Some((worker, process)) = worker
+            && process.is_here()
             && worker.join().is_err()
         {
             tracing::error!("the thread of asynchronous insertions panicked");

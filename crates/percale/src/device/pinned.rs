@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::driver::{DeviceError, Driver};
 use super::kind::{Interface, Kind};
+use crate::memory::forked::{PerProcess, Process};
 use crate::memory::volatile::Segment;
 
 /// The shortest buffer.
@@ -23,10 +24,11 @@ struct Pool {
     bytes: usize,
 }
 
-static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+/// What a forked child inherits was pinned for its parent's device.
+static POOL: PerProcess<Mutex<Pool>> = PerProcess::new();
 
-fn with<R>(then: impl FnOnce(&mut Pool) -> R) -> R {
-    then(POOL.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+fn with<R>(pool: &Mutex<Pool>, then: impl FnOnce(&mut Pool) -> R) -> R {
+    then(&mut pool.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Pinned memory, for one transfer: back to the pool when dropped.
@@ -35,6 +37,7 @@ pub(crate) struct Pinned {
     driver: &'static dyn Driver,
     memory: Segment,
     len: usize,
+    process: Process,
 }
 
 /// So many bytes of pinned memory. What is in there is of no meaning.
@@ -43,15 +46,12 @@ pub(crate) struct Pinned {
 /// What the driver says.
 pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
-    let none = || DeviceError::Driver {
-        function: "pinned memory",
-        code: 0,
-        text: "more than there can be".to_owned(),
-        memory: true,
-    };
-    let room = room.ok_or_else(none)?;
+    let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };
+    let room = room.ok_or_else(|| none("more than there can be".to_owned()))?;
     let class = (driver.interface(), room);
-    let kept = with(|pool| {
+    let own = || Ok((Process::current()?, POOL.get_or_make()?));
+    let (process, pool) = own().map_err(|error: std::io::Error| none(error.to_string()))?;
+    let kept = with(pool, |pool| {
         let memory = pool.free.get_mut(&class)?.pop()?;
         pool.bytes -= room;
         Some(memory)
@@ -60,7 +60,7 @@ pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, 
         Some(memory) => memory,
         None => driver.allocate(Kind::Pinned, 0, room)?,
     };
-    Ok(Pinned { driver, memory, len })
+    Ok(Pinned { driver, memory, len, process })
 }
 
 impl Pinned {
@@ -73,8 +73,10 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        // In a forked child it is not the driver's memory.
+        let Some(pool) = POOL.get().filter(|_| self.process.is_here()) else { return };
         let (memory, class) = (self.memory, (self.driver.interface(), self.memory.len()));
-        let kept = with(|pool| {
+        let kept = with(pool, |pool| {
             let fits = pool.bytes + memory.len() <= KEPT;
             if fits {
                 pool.bytes += memory.len();

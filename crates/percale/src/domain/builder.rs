@@ -197,6 +197,10 @@ impl DomainBuilder {
         if !self.settings.shm && self.settings.verbs.is_none() && !self.settings.tcp && !loopback_only {
             return Err(OpenError::NoTransport(self.missing));
         }
+        if self.settings.verbs.as_ref().is_some_and(|adapter| !adapter.is_here()) {
+            let why = "the RDMA device was opened by a process that this one is a fork of: discover what is here anew";
+            return Err(OpenError::Transport(why.into()));
+        }
         let service = Service::start()?;
         Ok(Inner::domain(self.settings, Some(service))?)
     }

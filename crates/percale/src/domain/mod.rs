@@ -28,6 +28,7 @@ use crate::endpoint::scalable::ScalableBuilder;
 use crate::endpoint::shared_receive::SharedReceive;
 use crate::fabric::TransportKind;
 use crate::memory::buffer::Buffer;
+use crate::memory::forked::Process;
 use crate::memory::region::{Access, Keyring, Keys, Region, RegisterError, Registration, Secret};
 use crate::memory::sealed::{self, AllocateError, Allocation};
 use crate::memory::window::TypeTwo;
@@ -113,6 +114,8 @@ pub(crate) struct Inner {
     pub(crate) secret: Secret,
     /// What all its endpoints sleep on, in a simulated network where they share that.
     bedside: std::sync::OnceLock<Bedside>,
+    /// Who opened it: its threads are in no other.
+    process: Process,
     /// The application's own monitor, for the registration caches that are opened from then on.
     #[cfg(not(loom))]
     imported: Arc<std::sync::OnceLock<pindown::monitor::imported::Imported>>,
@@ -121,6 +124,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Whether this process opened it, and is not a fork of the one that did.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process.is_here()
+    }
+
     /// What a new endpoint sleeps on.
     pub(crate) fn bedside(&self) -> std::io::Result<Bedside> {
         if !self.settings.sim.as_ref().is_some_and(Network::shares_descriptors) {
@@ -134,7 +142,8 @@ impl Inner {
     }
 
     fn domain(settings: Settings, service: Option<Arc<Service>>) -> std::io::Result<Domain> {
-        let keys = Arc::new(Keys::new(settings.revoke_timeout));
+        let process = Process::current()?;
+        let keys = Arc::new(Keys::new(settings.revoke_timeout, process));
         #[cfg(not(loom))]
         let imported = Arc::default();
         #[cfg(not(loom))]
@@ -149,6 +158,7 @@ impl Inner {
             variables: Arc::default(),
             mapped: Keyring::default(),
             bedside: Default::default(),
+            process,
             secret: Secret::new()?,
             #[cfg(not(loom))]
             imported,

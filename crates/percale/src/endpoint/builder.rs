@@ -70,6 +70,9 @@ pub enum BindError {
     /// Automatic progress needs an endpoint that its thread can reach.
     #[error("the domain makes progress automatically, which only a shared endpoint allows: use bind_shared")]
     NotShared,
+    /// The process is a fork of the one that opened the domain.
+    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    Forked,
 }
 
 impl BindError {
@@ -79,6 +82,7 @@ impl BindError {
         match self {
             Self::Address(..) | Self::NotShared | Self::NoContext { .. } | Self::Contexts(_) => libc::EINVAL,
             Self::ContextOpen(_) => libc::EBUSY,
+            Self::Forked => libc::ECHILD,
             Self::Bind { error, .. } | Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -292,6 +296,9 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     fn engine(mut self, bind: SocketAddr, purpose: Purpose) -> Result<Engine, BindError> {
+        if !self.domain.inner.is_here() {
+            return Err(BindError::Forked); // Nobody would make its connections here.
+        }
         let settings = &self.domain.inner.settings;
         let anywhere = bind.ip().is_unspecified();
         let role = match purpose {

@@ -11,6 +11,8 @@ use std::task::Waker;
 
 use rustix::event::epoll;
 
+use crate::memory::forked::PerProcess;
+
 /// Who waits for one endpoint.
 #[derive(Debug)]
 struct Waiting {
@@ -26,8 +28,9 @@ struct Reactor {
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
-/// The one reactor of this process, with the process it was started in (its thread does not survive a fork).
-static REACTOR: OnceLock<io::Result<&'static Reactor>> = OnceLock::new();
+/// The one reactor of this process. A forked child starts its own: threads do not survive a fork, and the epoll set that it inherits
+/// is its parent's.
+static REACTOR: PerProcess<OnceLock<io::Result<&'static Reactor>>> = PerProcess::new();
 
 impl Reactor {
     fn start() -> io::Result<&'static Self> {
@@ -65,7 +68,7 @@ impl Reactor {
 
 /// Wakes `waker` once `fd`, the descriptor of endpoint `id`, is readable.
 pub(crate) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, waker: &Waker) -> io::Result<()> {
-    let reactor = match REACTOR.get_or_init(Reactor::start) {
+    let reactor = match REACTOR.get_or_make()?.get_or_init(Reactor::start) {
         Ok(reactor) => *reactor,
         Err(error) => return Err(io::Error::new(error.kind(), error.to_string())),
     };
@@ -83,7 +86,7 @@ pub(crate) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, waker: &Waker) -> i
 
 /// Endpoint `id` is being closed: nobody waits for it any more, and its descriptor is kept no longer.
 pub(crate) fn forget(id: u64) {
-    let Some(Ok(reactor)) = REACTOR.get() else { return };
+    let Some(Ok(reactor)) = REACTOR.get().and_then(OnceLock::get) else { return };
     let forgotten = reactor.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     if let Some(forgotten) = forgotten
         && let Err(error) = epoll::delete(&reactor.epoll, &forgotten.fd)

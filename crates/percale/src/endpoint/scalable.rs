@@ -102,6 +102,9 @@ impl<'d> ScalableBuilder<'d> {
         if contexts == 0 || contexts.max(counts.1) > CONTEXT_LIMIT {
             return Err(BindError::Contexts(contexts.max(counts.1)));
         }
+        if !domain.inner.is_here() {
+            return Err(BindError::Forked);
+        }
         let bind = resolve(address.as_ref())?;
         let settings = &domain.inner.settings;
         let failed = |error| BindError::Bind { address: bind, error };

@@ -9,6 +9,8 @@
 
 use std::sync::OnceLock;
 
+use super::forked::PerProcess;
+
 // From <linux/membarrier.h>.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
@@ -18,23 +20,27 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-static REGISTERED: OnceLock<bool> = OnceLock::new();
+/// A forked child asks for itself: its parent may have been forked while it registered, and that would never end in the child.
+static REGISTERED: PerProcess<OnceLock<bool>> = PerProcess::new();
 
 /// Registers this process, so that other processes' [`everywhere`] reaches it. The first time that takes some 10 ms (the
 /// kernel waits until no processor uses the process's old state): not for a thread that has messages to send.
 pub(crate) fn register() {
-    REGISTERED.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED));
+    match REGISTERED.get_or_make() {
+        Ok(registered) => _ = registered.get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED)),
+        Err(error) => tracing::warn!(%error, "this process is not registered for fences of others"),
+    }
 }
 
 /// Whether this process is registered.
 pub(crate) fn is_registered() -> bool {
-    REGISTERED.get() == Some(&true)
+    REGISTERED.get().and_then(OnceLock::get) == Some(&true)
 }
 
 /// Whether this process can fence others.
 pub(crate) fn available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(everywhere)
+    static AVAILABLE: PerProcess<OnceLock<bool>> = PerProcess::new();
+    AVAILABLE.get_or_make().is_ok_and(|available| *available.get_or_init(everywhere))
 }
 
 /// Makes every registered process fence. False if the system refused.

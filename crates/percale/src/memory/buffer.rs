@@ -94,6 +94,17 @@ impl Buffer {
         count
     }
 
+    /// Memory that percale allocated is not there in a forked child, whose other memory is a copy of its parent's.
+    ///
+    /// # Panics
+    /// If this is such a child, and such memory.
+    #[track_caller]
+    pub(crate) fn check_here(&self) {
+        if let Memory::Sealed(allocation) = &self.memory {
+            allocation.check_here();
+        }
+    }
+
     /// The bytes as a vector: the one that went in, or a copy of anything else.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {

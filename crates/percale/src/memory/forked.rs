@@ -1,22 +1,29 @@
-//! Whether this process is a fork of the one that uses percale.
+//! Whether this process is the one that made something, or a fork of it.
 //!
 //! Rings, peer mappings and service threads do not survive `fork`: a child that went on using its parent's endpoints would
-//! read its parent's messages. One page, wiped in every child (MADV_WIPEONFORK), tells the two apart at the price of a load.
+//! read its parent's messages. So what is a process's own keeps the [`Process`] that made it: a word in a page that is wiped in
+//! every child (MADV_WIPEONFORK), which tells the two apart at the price of a load. A child that opens a domain of its own takes a
+//! word of its own, in another page: the one that it inherited stays 0 for ever, and what it inherited stays its parent's.
 
-#![expect(unsafe_code, reason = "one anonymous page and its advice; each block states its own reason")]
+#![expect(
+    unsafe_code,
+    reason = "anonymous pages, their advice, and values that are never freed; each block states its own reason"
+)]
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// What the page holds in the process that made it.
+/// What the word holds in the process that took it. All that a page that was wiped holds is 0.
 const HERE: u64 = 0x7065_7263_616c_6521;
 
-/// The page, for as long as the process lives.
-static PAGE: OnceLock<&'static AtomicU64> = OnceLock::new();
+/// The word that was taken last, in this process or in one that it is a fork of. No lock: one might be held at a fork.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// A mark that is there only in the process that made it.
+/// A mark that is there only in the process that took it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(&'static AtomicU64);
 
@@ -25,35 +32,162 @@ impl Process {
     ///
     /// # Errors
     /// What `mmap` or `madvise` says.
-    pub(crate) fn current() -> std::io::Result<Self> {
-        if let Some(page) = PAGE.get() {
-            if page.load(Ordering::Relaxed) == 0 {
-                // A child that opens a domain of its own starts afresh: the page is its own copy.
-                page.store(HERE, Ordering::Relaxed);
+    pub(crate) fn current() -> io::Result<Self> {
+        loop {
+            let known = WORD.load(Ordering::Acquire);
+            // SAFETY: null, or a word of a page that is never unmapped.
+            let word = unsafe { known.as_ref() };
+            if let Some(known) = word.map(Self).filter(|known| known.is_here()) {
+                return Ok(known);
             }
-            return Ok(Self(page));
+            // The first of this process. If another thread's is faster, that one counts, and this page stays unused.
+            let word = page()?;
+            word.store(HERE, Ordering::Relaxed);
+            let ours = std::ptr::from_ref(word).cast_mut();
+            if WORD.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Ok(Self(word));
+            }
         }
-        let len = rustix::param::page_size();
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-        let page = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        }?;
-        // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
-        unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }?;
-        // SAFETY: the page is mapped, aligned, zeroed and never unmapped, so it is an atomic for ever.
-        let page: &'static AtomicU64 = unsafe { &*page.cast::<AtomicU64>() };
-        page.store(HERE, Ordering::Relaxed);
-        Ok(Self(PAGE.get_or_init(|| page)))
     }
 
-    /// Whether this is the process that took the mark (or a child that took its own since).
+    /// Whether this is the process that took the mark.
     #[inline]
     pub(crate) fn is_here(self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0 // All that a page that was wiped holds.
+        self.0.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Whether this process is a fork of one that used percale, and has not opened a domain of its own.
-pub(crate) fn forked() -> bool {
-    PAGE.get().is_some_and(|page| page.load(Ordering::Relaxed) != HERE)
+/// The first word of a fresh page, which is there as long as the process, and 0 in every child.
+fn page() -> io::Result<&'static AtomicU64> {
+    let len = rustix::param::page_size();
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+    // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+    unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }?;
+    // SAFETY: the page is mapped, aligned, zeroed and never unmapped, so it is an atomic for ever.
+    Ok(unsafe { &*page.cast::<AtomicU64>() })
+}
+
+/// A value that each process has for itself. A forked child begins with a new one; its copy of its parent's, whose locks may be
+/// held by threads that are not there, is never looked at again, nor freed.
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+struct Made<T> {
+    process: Process,
+    value: T,
+}
+
+impl<T> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PerProcess")
+    }
+}
+
+impl<T: Default + Sync> PerProcess<T> {
+    /// None is made before somebody wants it.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// This process's value, if it has one.
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        self.look().1
+    }
+
+    /// This process's value.
+    ///
+    /// # Errors
+    /// As of [`Process::current`].
+    pub(crate) fn get_or_make(&self) -> io::Result<&'static T> {
+        loop {
+            let (known, value) = self.look();
+            if let Some(value) = value {
+                return Ok(value);
+            }
+            let ours = Box::into_raw(Box::new(Made { process: Process::current()?, value: T::default() }));
+            if self.0.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // Another thread's was faster.
+                // SAFETY: it was made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(ours) });
+            }
+        }
+    }
+
+    /// What was made last, and its value if that was in this process.
+    fn look(&self) -> (*mut Made<T>, Option<&'static T>) {
+        let known = self.0.load(Ordering::Acquire);
+        // SAFETY: null, or a box that is never freed once it is here.
+        let made = unsafe { known.as_ref() };
+        (known, made.filter(|made| made.process.is_here()).map(|made| &made.value))
+    }
+}
+
+/// Whether `f` is true in a forked child.
+#[cfg(test)]
+pub(super) fn in_a_child(f: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `f`, which waits for no thread of the parent's, and ends.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", io::Error::last_os_error());
+    if child == 0 {
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(false);
+        // SAFETY: ends this process and nothing else.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is the caller's own; the call writes one integer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn flt_010_what_a_child_inherits_stays_its_parents_whatever_the_child_makes() {
+        let parents = Process::current().unwrap();
+        assert!(parents.is_here() && Process::current().unwrap().is_here());
+        assert!(in_a_child(|| {
+            let before = parents.is_here();
+            let own = Process::current().unwrap();
+            let grandchild = in_a_child(|| {
+                let inherited = own.is_here() || parents.is_here();
+                let newest = Process::current().unwrap();
+                !inherited && newest.is_here() && !own.is_here() && !parents.is_here()
+            });
+            !before && own.is_here() && !parents.is_here() && grandchild && own.is_here()
+        }));
+        assert!(parents.is_here());
+    }
+
+    #[test]
+    fn flt_010_a_child_has_a_value_of_its_own_and_waits_for_no_lock_of_its_parents() {
+        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
+        assert!(VALUE.get().is_none());
+        let value = VALUE.get_or_make().unwrap();
+        let mut locked = value.lock().unwrap();
+        *locked = 7;
+        assert!(in_a_child(|| {
+            let none = VALUE.get().is_none();
+            let own = VALUE.get_or_make().unwrap();
+            none && *own.lock().unwrap() == 0 && std::ptr::eq(VALUE.get().unwrap(), own)
+        }));
+        drop(locked);
+        assert_eq!(*VALUE.get().unwrap().lock().unwrap(), 7);
+        assert!(std::ptr::eq(VALUE.get_or_make().unwrap(), value));
+    }
+
+    #[test]
+    fn threads_of_one_process_have_the_same_value() {
+        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| *VALUE.get_or_make().unwrap().lock().unwrap() += 1);
+            }
+        });
+        assert_eq!(*VALUE.get().unwrap().lock().unwrap(), 8);
+    }
 }

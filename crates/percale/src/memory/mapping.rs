@@ -2,7 +2,8 @@
 //!
 //! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and
 //! F_SEAL_GROW are set by whoever made it and checked by whoever receives it), so no access within it can raise SIGBUS.
-//! It is MADV_DONTFORK: a forked child has no business in its parent's rings.
+//! It is MADV_DONTFORK: a forked child has no business in its parent's rings. There it is nothing but an address, where the child may
+//! have something else by now.
 
 #![expect(unsafe_code, reason = "mmap, munmap and madvise; each block states its own reason")]
 
@@ -14,11 +15,15 @@ use std::ptr::NonNull;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::forked::Process;
+
 /// A shared mapping of a whole sealed memfd.
 #[derive(Debug)]
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
+    /// The only one that it is mapped in.
+    process: Process,
 }
 
 // SAFETY: a mapping is an address range that stays valid until it is dropped, from whatever thread.
@@ -51,9 +56,10 @@ impl Mapping {
         if usize::try_from(rustix::fs::fstat(fd)?.st_size) != Ok(len) || len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
         }
+        let process = Process::current()?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }?;
-        let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len };
+        let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process };
         // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
         unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }?;
         Ok(mapping)
@@ -78,6 +84,13 @@ impl Mapping {
         self.ptr.as_ptr()
     }
 
+    /// Whether this is the process that it is mapped in, and not a fork of that.
+    #[must_use]
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.process.is_here()
+    }
+
     /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -93,7 +106,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if super::forked::forked() {
+        if !self.is_here() {
             return; // A child never had the mapping (DONTFORK); its address may be something else's by now.
         }
         // SAFETY: the range is ours, whole, and nobody keeps its address beyond the mapping's life.

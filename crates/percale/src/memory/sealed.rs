@@ -12,9 +12,11 @@
 //!   the first allocation is handed out, and leaves before it is unmapped.
 //!
 //! One lock guards the registry and the free lists. It is held for no system call. [`locate`] first compares with two
-//! plain bounds, so a question about ordinary memory mostly costs two loads.
+//! plain bounds, so a question about ordinary memory mostly costs two loads. (A child inherits its parent's bounds. They only cost it a
+//! look in its registry, until it has arenas of its own.)
 //!
-//! A forked child does not inherit arenas; touching an allocation there faults.
+//! A forked child does not inherit arenas, only their addresses, where it may have something else: it has a registry of its own, and
+//! reading or writing its parent's allocations panics there.
 
 #![expect(unsafe_code, reason = "madvise, and copies to and from memory that peers may write")]
 
@@ -26,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::Advice;
 
+use super::forked::PerProcess;
 use super::free_list::FreeList;
 use super::mapping::{Mapping, back, sealed_memfd};
 use super::volatile::{Segment, Segments, View};
@@ -124,36 +127,42 @@ struct Registered {
 }
 
 /// Every arena of this process, by address.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Registry {
     arenas: BTreeMap<usize, Registered>,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { arenas: BTreeMap::new() });
+static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new();
 /// Every arena lies at or above this address, and below the other. Written under the lock. A reader that may lawfully
 /// ask about an allocation got it from a thread that saw its arena enter, so the bounds it reads include it.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 impl Registry {
-    fn lock() -> MutexGuard<'static, Self> {
-        REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    /// This process's, if it ever had an arena.
+    fn lock() -> Option<MutexGuard<'static, Self>> {
+        REGISTRY.get().map(|registry| registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn enter(&mut self, arena: Arc<Arena>, shared: bool) -> &mut Registered {
+    fn enter(&mut self, arena: Arc<Arena>, shared: bool) -> Option<&mut Registered> {
         let (start, size) = (arena.start(), arena.mapping.len());
-        LOWEST.fetch_min(start, Ordering::Relaxed);
-        HIGHEST.fetch_max(start + size, Ordering::Relaxed);
         // The arena is new, so its range holds no other.
-        self.arenas.entry(start).insert_entry(Registered { arena, free: FreeList::new(size), shared }).into_mut()
+        self.arenas.insert(start, Registered { arena, free: FreeList::new(size), shared });
+        self.bound();
+        self.arenas.get_mut(&start)
     }
 
     fn leave(&mut self, start: usize) -> Option<Registered> {
         let gone = self.arenas.remove(&start)?;
+        self.bound();
+        Some(gone)
+    }
+
+    /// States the bounds anew.
+    fn bound(&self) {
         let ends = self.arenas.last_key_value().map(|(start, last)| start + last.arena.mapping.len());
         LOWEST.store(self.arenas.keys().next().copied().unwrap_or(usize::MAX), Ordering::Relaxed);
         HIGHEST.store(ends.unwrap_or(0), Ordering::Relaxed);
-        Some(gone)
     }
 
     fn take_shared(&mut self, len: usize) -> Option<Allocation> {
@@ -198,7 +207,7 @@ fn reserved(len: usize) -> usize {
 pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
     if len < LARGE {
         // In a statement of its own: the lock is released before an arena is made.
-        let reused = Registry::lock().take_shared(len);
+        let reused = Registry::lock().and_then(|mut registry| registry.take_shared(len));
         let mut allocation = match reused {
             Some(allocation) => allocation,
             None => Registry::enter_new(SHARED, true, len)?,
@@ -218,8 +227,9 @@ impl Registry {
     /// Makes an arena and takes its first `len` bytes.
     fn enter_new(size: usize, shared: bool, len: usize) -> Result<Allocation, AllocateError> {
         let arena = Arc::new(Arena::new(size)?);
-        let mut registry = Self::lock();
-        registry.enter(arena, shared).take(len).ok_or(AllocateError::TooLarge(len))
+        let registry = REGISTRY.get_or_make()?;
+        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.enter(arena, shared).and_then(|registered| registered.take(len)).ok_or(AllocateError::TooLarge(len))
     }
 }
 
@@ -255,8 +265,12 @@ impl Allocation {
     }
 
     /// All of it, for an operation. The caller keeps the allocation until that operation is over.
+    ///
+    /// # Panics
+    /// In a forked child of the process that allocated it.
     #[inline]
     pub(crate) fn segment(&self) -> Segment {
+        self.check_here();
         // SAFETY: the memory is mapped and writable for as long as the allocation lives, which the caller (the engine,
         // which owns it meanwhile) sees to; being owned by it, nobody else in this process touches it.
         unsafe { Segment::new(self.as_ptr(), self.len) }
@@ -265,7 +279,7 @@ impl Allocation {
     /// Copies the bytes from `offset` on into `to`.
     ///
     /// # Panics
-    /// If there are fewer than `to.len()` bytes from `offset` on.
+    /// If there are fewer than `to.len()` bytes from `offset` on, or in a forked child of the process that allocated it.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
         Segments::one(self.segment()).copy_to(offset, to);
@@ -274,22 +288,39 @@ impl Allocation {
     /// Copies `from` to the bytes from `offset` on.
     ///
     /// # Panics
-    /// If there are fewer than `from.len()` bytes from `offset` on.
+    /// If there are fewer than `from.len()` bytes from `offset` on, or in a forked child of the process that allocated it.
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
         View::of(from).copy_into(&Segments::one(self.segment()), offset);
     }
 
     /// Sets every byte to `value`.
+    ///
+    /// # Panics
+    /// In a forked child of the process that allocated it.
     pub fn fill(&mut self, value: u8) {
+        self.check_here();
         // SAFETY: the range is this allocation's own, mapped and writable; `&mut self` keeps others in this process off.
         unsafe { std::ptr::write_bytes(self.as_ptr(), value, self.len) };
     }
 
     /// Everything, copied out.
+    ///
+    /// # Panics
+    /// In a forked child of the process that allocated it.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         Segments::one(self.segment()).to_vec()
+    }
+
+    /// In a child the address may be something else's by now.
+    #[inline]
+    #[track_caller]
+    pub(super) fn check_here(&self) {
+        assert!(
+            self.arena.mapping.is_here(),
+            "this memory is of a process that this one is a fork of: allocate some in this one"
+        );
     }
 
     #[track_caller]
@@ -304,8 +335,11 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if !self.arena.mapping.is_here() {
+            return; // A child's copy: its parent has the memory, and the child has another registry.
+        }
         // Both the guard's arena and our own handle are dropped after the lock: unmapping takes its time.
-        let unneeded = Registry::lock().give(self.arena.start(), self.offset, self.len);
+        let unneeded = Registry::lock().and_then(|mut all| all.give(self.arena.start(), self.offset, self.len));
         drop(unneeded);
     }
 }
@@ -330,7 +364,7 @@ pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
     if start < LOWEST.load(Ordering::Relaxed) || start >= HIGHEST.load(Ordering::Relaxed) {
         return None;
     }
-    let registry = Registry::lock();
+    let registry = Registry::lock()?;
     let (&base, registered) = registry.arenas.range(..=start).next_back()?;
     let (offset, size) = (start - base, registered.arena.mapping.len());
     if offset.checked_add(len)? > size || offset == size {
@@ -343,6 +377,7 @@ pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustix::mm::{MapFlags, ProtFlags};
 
     #[test]
     fn memory_is_zeroed_aligned_and_found_again_through_its_descriptor() {
@@ -378,6 +413,43 @@ mod tests {
         drop(first);
         let second = allocate(LARGE).unwrap();
         assert_ne!(locate(second.as_ptr(), 1).unwrap().arena, found.arena);
+    }
+
+    #[test]
+    fn flt_010_a_child_finds_no_arena_of_its_parents_and_has_its_own() {
+        let (small, large) = (allocate(1000).unwrap(), allocate(LARGE).unwrap());
+        let inherited = locate(small.as_ptr(), 1000).unwrap().arena;
+        assert!(super::super::forked::in_a_child(|| {
+            let none = || locate(small.as_ptr(), 1).is_none() && locate(large.as_ptr(), LARGE).is_none();
+            let before = none();
+            let mut own = allocate(1000).unwrap();
+            own.fill(7);
+            let found = locate(own.as_ptr(), 1000).unwrap();
+            // It may lie where the parent's did.
+            let after =
+                own.as_ptr() == small.as_ptr() || locate(small.as_ptr(), 1).is_none_or(|at| at.arena == found.arena);
+            before && after && found.arena != inherited && own.to_vec() == [7; 1000]
+        }));
+        assert_eq!(locate(small.as_ptr(), 1000).unwrap().arena, inherited);
+    }
+
+    #[test]
+    fn flt_010_a_child_lets_go_of_its_parents_memory_and_keeps_what_it_has_there() {
+        let mut memory = Some(allocate(LARGE).unwrap());
+        let start = memory.as_ref().unwrap().as_ptr();
+        assert!(super::super::forked::in_a_child(|| {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping, which replaces none.
+            let own = unsafe { rustix::mm::mmap_anonymous(start.cast(), LARGE, protection, flags) }.unwrap();
+            // SAFETY: so many bytes were just mapped.
+            unsafe { own.cast::<u8>().write_bytes(9, LARGE) };
+            // SAFETY: as above, and nobody writes them any more.
+            let own = unsafe { std::slice::from_raw_parts(own.cast::<u8>(), LARGE) };
+            drop(memory.take());
+            own.iter().all(|&byte| byte == 9) && locate(own.as_ptr(), LARGE).is_none()
+        }));
+        assert_eq!(memory.unwrap().to_vec(), vec![0; LARGE]);
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! turn cannot be unmapped, moved, replaced or protected otherwise (mseal(2), kernel 6.10). Its descriptor is closed. So
 //! its pages are the same for as long as the process lives, and a registration of them needs no watching at all. The price
 //! is that the memory is never given back to the kernel: what is dropped is used for the next [`Sealed`].
+//!
+//! A forked child shares it with its parent. It has a pool of its own, so neither gives out what the other has; but what it inherits is in two
+//! hands, which its owners have to see to ([`Sealed`]).
 
 #![expect(unsafe_code, reason = "one mapping and its seals; each block states its own reason")]
 
@@ -24,12 +27,15 @@ use crate::journal::{Bell, Page};
 use crate::range::{Range, page_size};
 
 /// Sealed memory: zeroed, page-aligned, whole pages, for one owner.
+///
+/// It is shared with forked children, not copied: what one writes there, the other sees. Whoever forks (which is `unsafe` in Rust, and this is
+/// among what has to be seen to) lets the child leave alone what it inherits, or drop it, which does nothing there.
 pub struct Sealed {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory belongs to its owner alone, wherever he is.
+// SAFETY: in this process the memory belongs to its owner alone, wherever he is.
 unsafe impl Send for Sealed {}
 
 // SAFETY: shared references only read it.
@@ -61,7 +67,8 @@ impl Deref for Sealed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are mapped for ever, initialised, and this owner's alone.
+        // SAFETY: so many bytes are mapped for ever and initialised. In this process they are this owner's alone; another has them only
+        // if it is a fork of this one or this of it, and whoever forks sees to it that not both use them, as the type says.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -22,6 +22,7 @@ use super::via::{Through, Via};
 use super::windows::{Hold, Windows as RegionWindows};
 use super::{CloseError, Kept, RegisterError, Terms};
 use crate::memory::buffer::Buffer;
+use crate::memory::forked::Process;
 use crate::memory::rundown::Pin;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
@@ -39,6 +40,8 @@ pub(crate) struct Keys {
     local: LocalKeys,
     parked: Parked,
     revoke_timeout: Duration,
+    /// Whose they are.
+    process: Process,
 }
 
 #[derive(Debug, Default)]
@@ -65,9 +68,9 @@ impl Table {
 }
 
 impl Keys {
-    pub(crate) fn new(revoke_timeout: Duration) -> Self {
+    pub(crate) fn new(revoke_timeout: Duration, process: Process) -> Self {
         let (table, lines, local) = (Mutex::default(), Lines::default(), LocalKeys::default());
-        Self { table, lines, local, parked: Parked::default(), revoke_timeout }
+        Self { table, lines, local, parked: Parked::default(), revoke_timeout, process }
     }
 
     /// How long closing a region waits for peers that are at it.
@@ -145,6 +148,7 @@ impl Keys {
             pin: Pin::default(),
             grants: Mutex::new(Grants::default()),
             counter: OnceLock::new(),
+            process: self.process,
         };
         if let Some(counter) = &terms.counter {
             region.counter.get_or_init(|| Arc::clone(counter));

@@ -269,7 +269,7 @@ impl Region {
     /// Copies the bytes from `offset` on into `to`. What peers are writing meanwhile may be there in part.
     ///
     /// # Panics
-    /// If there are fewer than `to.len()` bytes from `offset` on.
+    /// If there are fewer than `to.len()` bytes from `offset` on, or it is an allocation of percale's and this a forked child.
     #[track_caller]
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.range(offset, to.len()).copy_to(0, to);
@@ -278,7 +278,7 @@ impl Region {
     /// Copies `from` to the bytes from `offset` on, while peers may read them.
     ///
     /// # Panics
-    /// If there are fewer than `from.len()` bytes from `offset` on, or the memory is shared or static.
+    /// If there are fewer than `from.len()` bytes from `offset` on, or the memory is shared or static, or as for [`read`](Self::read).
     #[track_caller]
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         assert!(self.memory.as_ref().is_some_and(Buffer::is_writable), "the region's memory is read-only");
@@ -292,6 +292,9 @@ impl Region {
             "{len} bytes at {offset} are out of range for a region of {} bytes",
             self.len()
         );
+        if let Some(memory) = &self.memory {
+            memory.check_here();
+        }
         self.handle.registered.memory.slice(offset, len)
     }
 

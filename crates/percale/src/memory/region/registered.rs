@@ -9,6 +9,7 @@ use super::windows::Windows;
 use crate::completion::counter::Counter;
 use crate::device::Device;
 use crate::memory::atomic::Request;
+use crate::memory::forked::Process;
 use crate::memory::kernel;
 use crate::memory::lease::Lease;
 use crate::memory::rundown::{Pin, Snapshot};
@@ -129,6 +130,8 @@ pub struct Registered {
     pub(super) pin: Pin,
     pub(super) grants: Mutex<Grants>,
     pub(super) counter: OnceLock<Arc<Counter>>,
+    /// Whose it is: in a fork of that process nobody is at it.
+    pub(super) process: Process,
 }
 
 impl Registered {
@@ -153,6 +156,7 @@ impl Registered {
             pin: Pin::default(),
             grants: Mutex::default(),
             counter: OnceLock::new(),
+            process: Process::current().expect("a page"),
         })
     }
 
@@ -181,6 +185,7 @@ impl Registered {
             pin: Pin::default(),
             grants: Mutex::default(),
             counter: self.counter.clone(),
+            process: self.process,
         }
     }
 
@@ -249,6 +254,11 @@ impl Registered {
     #[inline]
     pub(crate) const fn pin(&self) -> &Pin {
         &self.pin
+    }
+
+    /// Whether this is the process of the domain that it is of, and not a fork of that.
+    pub(crate) fn is_here(&self) -> bool {
+        self.process.is_here()
     }
 
     /// Whom it was granted to.

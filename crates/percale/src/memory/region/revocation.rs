@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::registered::{Grant, Registered};
-use crate::memory::forked::forked;
 use crate::memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 
 /// A region that is being taken back.
@@ -41,7 +40,7 @@ impl Revocation {
 
     /// Whether it is over; looks once.
     pub(crate) fn is_over(&mut self) -> bool {
-        if forked() {
+        if !self.region.is_here() {
             return true; // Whoever was inside was so in the parent: its memory is not ours.
         }
         retire(&mut self.waits);

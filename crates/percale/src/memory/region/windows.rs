@@ -162,6 +162,7 @@ impl Registered {
             pin: Pin::default(),
             grants: Grants::default().into(),
             counter: OnceLock::new(),
+            process: region.process,
         };
         made.slice_anew(region, slice);
         made

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use zerocopy::little_endian::{U32, U64};
@@ -15,6 +15,7 @@ use zerocopy::little_endian::{U32, U64};
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
+use crate::memory::forked::PerProcess;
 use crate::wire::hello::{Incarnation, Token, random};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
@@ -55,9 +56,9 @@ impl Degraded {
     }
 }
 
-/// A word of this process for peers to try to read.
-static WORD: AtomicU64 = AtomicU64::new(0);
-static WORD_SET: Once = Once::new();
+/// A word of this process for peers to try to read; not the one of a process that this one is a fork of, which a peer must not take
+/// for it.
+static WORD: PerProcess<OnceLock<AtomicU64>> = PerProcess::new();
 
 /// A bit of our doorbell that no link owns yet.
 struct Bit {
@@ -123,15 +124,13 @@ impl Meeting {
             let duplicate = rustix::io::fcntl_dupfd_cloexec(&control, 0)?;
             let watched = Watched { pidfd: Arc::new(pidfd), control: duplicate, pid: who.pid };
             let bit = Bit::of(bell)?;
-            WORD_SET.call_once(|| {
-                let value = random().map_or(0x7065_7263_616c_6521, u64::from_ne_bytes);
-                WORD.store(value, Ordering::Relaxed);
-            });
+            let word = WORD.get_or_make()?;
+            let word = word.get_or_init(|| AtomicU64::new(random().map_or(0x7065_7263_616c_6521, u64::from_ne_bytes)));
             let ours = Half {
                 bit: U32::new(bit.bit),
                 reserved: U32::new(0),
-                word_address: U64::new((&raw const WORD).addr() as u64),
-                word_value: U64::new(WORD.load(Ordering::Relaxed)),
+                word_address: U64::new(std::ptr::from_ref(word).addr() as u64),
+                word_value: U64::new(word.load(Ordering::Relaxed)),
                 challenge: U64::new(u64::from_ne_bytes(random()?)),
             };
             Ok((who, watched, bit, ours, pair()?))

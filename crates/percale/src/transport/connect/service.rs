@@ -20,6 +20,7 @@ use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
 use crate::fabric::host;
+use crate::memory::forked::Process;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 
@@ -136,7 +137,7 @@ pub(super) struct Shared {
     commands: Mutex<Option<VecDeque<Command>>>,
     pub(super) wake: OwnedFd,
     /// The process that the thread lives in.
-    process: u32,
+    process: Process,
     /// Endpoints and everything else that the thread keeps are numbered from here.
     next: AtomicU64,
 }
@@ -164,7 +165,7 @@ impl Shared {
 
     /// Whether this is the process that the thread lives in.
     fn is_home(&self) -> bool {
-        std::process::id() == self.process
+        self.process.is_here()
     }
 }
 
@@ -199,7 +200,7 @@ impl Service {
         let shared = Arc::new(Shared {
             commands: Mutex::new(Some(VecDeque::new())),
             wake,
-            process: std::process::id(),
+            process: Process::current()?,
             next: AtomicU64::new(1),
         });
         let mut reactor = Reactor::new(Arc::clone(&shared))?;

@@ -137,6 +137,12 @@ impl Pair {
         Ok(Self { mapping, memory })
     }
 
+    /// Whether it is mapped in this process: not in a fork of the one that made it.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.mapping.is_here()
+    }
+
     #[inline]
     fn control(&self) -> &Control {
         // SAFETY: the mapping is page-aligned, larger than a control page, and lives as long as this reference; the

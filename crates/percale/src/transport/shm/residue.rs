@@ -10,7 +10,6 @@ use super::death::{Death, has_ended};
 use super::direct::Assisted;
 use super::pair::Pair;
 use super::transfer::has_let_go;
-use crate::memory::forked::forked;
 
 /// See the module.
 #[derive(Debug)]
@@ -39,7 +38,7 @@ impl Residue {
     /// Whether the peer has let go of everything. One "yes" is final.
     pub(crate) fn is_over(&self) -> bool {
         // In a forked child the pair is not mapped, and the memory is another.
-        if forked() || self.death.is_dead() {
+        if !self.pair.is_here() || self.death.is_dead() {
             return true;
         }
         let claims = self.pair.claims(self.side);

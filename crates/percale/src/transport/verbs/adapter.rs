@@ -65,6 +65,11 @@ impl Adapter {
         Err(why)
     }
 
+    /// Whether this process opened the device, and is not a fork of the one that did.
+    pub(crate) fn is_here(&self) -> bool {
+        self.domain.context().is_here()
+    }
+
     /// The protection domain.
     #[must_use]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {

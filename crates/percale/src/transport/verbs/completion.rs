@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use super::abi;
 use super::context::{Context, note};
 use super::error::{Handle, VerbsError};
-use crate::memory::forked::forked;
 
 /// A descriptor that becomes readable when a queue that was armed gets a completion. It does not block.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ impl AsFd for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        if forked() {
+        if !self.context.is_here() {
             return;
         }
         // SAFETY: its queues hold it, so none is left; it is ended once.
@@ -209,7 +208,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        if forked() {
+        if !self.context().is_here() {
             return;
         }
         // SAFETY: its queue pairs hold it, so none is left; every event was acknowledged; it is ended once.

@@ -12,7 +12,7 @@ use rustix::event::EventfdFlags;
 
 use super::abi::{self, Library};
 use super::error::{Handle, VerbsError};
-use crate::memory::forked::forked;
+use crate::memory::forked::Process;
 use crate::wire::queue_pair::Gid;
 
 /// An opened device.
@@ -25,6 +25,8 @@ pub struct Context {
     lost: Mutex<Option<String>>,
     /// Readable once it is lost, and from then on: what the device told, one reader takes from all others.
     gone: OwnedFd,
+    /// Who opened it: what is made of it is of no other process.
+    process: Process,
 }
 
 impl fmt::Debug for Context {
@@ -102,16 +104,17 @@ impl Context {
         // SAFETY: as above.
         let ptr = unsafe { (library.ibv_open_device)(device) };
         let ptr = Handle::given("ibv_open_device", ptr).map_err(|error| format!("{name}: {error}"))?;
-        let gone = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let gone = match gone {
-            Ok(gone) => gone,
+        let gone =
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from);
+        let (gone, process) = match gone.and_then(|gone| Ok((gone, Process::current()?))) {
+            Ok(both) => both,
             Err(error) => {
                 // SAFETY: it was opened above, and nobody else has it.
                 unsafe { (library.ibv_close_device)(ptr.as_ptr()) };
                 return Err(format!("{name}: {error}"));
             }
         };
-        let context = Self { library, ptr, name, lost: Mutex::default(), gone };
+        let context = Self { library, ptr, name, lost: Mutex::default(), gone, process };
         rustix::io::ioctl_fionbio(context.as_fd(), true).map_err(|error| format!("{}: {error}", context.name))?;
         Ok(context)
     }
@@ -120,6 +123,11 @@ impl Context {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether this process opened it, and is not a fork of the one that did: there it ends nothing.
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_here()
     }
 
     pub(super) const fn library(&self) -> &'static Library {
@@ -242,7 +250,7 @@ impl AsFd for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if forked() {
+        if !self.is_here() {
             return; // The device is the parent's.
         }
         // SAFETY: whatever was made of the context holds it, so nothing is left; it is closed once.
@@ -290,7 +298,7 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        if forked() {
+        if !self.context.is_here() {
             return;
         }
         // SAFETY: whatever was made in the domain holds it, so nothing is left; it is ended once.

@@ -12,7 +12,6 @@ use super::completion::CompletionQueue;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use super::region::{MemoryRegion, Rights, outside};
-use crate::memory::forked::forked;
 use crate::wire::queue_pair::{End, Gid};
 
 /// How long an acknowledgement is waited for: 4.096 µs · 2 to this, half a second.
@@ -360,7 +359,7 @@ impl abi::SendWr {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if forked() {
+        if !self.domain.context().is_here() {
             return;
         }
         // SAFETY: windows that were bound over it hold it, so none is left; it is ended once, before what it is made of.

@@ -12,7 +12,6 @@ use bitflags::bitflags;
 use super::abi;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
-use crate::memory::forked::forked;
 use crate::memory::mapping::{self, Mapping};
 use crate::memory::volatile::{Segment, Segments, View};
 
@@ -134,7 +133,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if forked() {
+        if !self.domain.context().is_here() {
             return;
         }
         // SAFETY: queue pairs and bound windows hold the regions that they use, so no request uses it; it is ended once.

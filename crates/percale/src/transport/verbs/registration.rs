@@ -8,7 +8,6 @@ use super::abi;
 use super::context::{ProtectionDomain, note};
 use super::error::{Handle, VerbsError};
 use super::region::Rights;
-use crate::memory::forked::forked;
 use crate::memory::volatile::Segment;
 
 /// A registration, which ends when this is dropped.
@@ -85,7 +84,7 @@ impl Registration {
 
     /// In a forked child nothing is ended: what it names is the parent's.
     fn deregister(&self) -> Result<(), VerbsError> {
-        if self.ended || forked() {
+        if self.ended || !self.domain.context().is_here() {
             return Ok(());
         }
         // SAFETY: it is ended once: it says so from then on.

@@ -14,7 +14,6 @@ use super::error::{Handle, VerbsError};
 use super::pair::QueuePair;
 use super::region::{MemoryRegion, Rights, outside};
 use super::registration::Registration;
-use crate::memory::forked::forked;
 use crate::memory::volatile::Segment;
 
 /// Whose a window is.
@@ -253,7 +252,7 @@ impl Window {
     /// In a forked child nothing is ended: what it names is the parent's.
     fn deallocate(&self) -> Result<(), VerbsError> {
         let call = "ibv_dealloc_mw";
-        if self.ended || forked() {
+        if self.ended || !self.domain.context().is_here() {
             return Ok(());
         }
         let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{ENTRIES, PAGE_BYTES};
-use crate::memory::forked::forked;
 use crate::memory::mapping::{Mapping, back, published_memfd};
 use crate::memory::region::{Grantee, Registered};
 use crate::memory::rundown::{Entry, Line, Snapshot, fence_after_revoking, fence_initiators};
@@ -156,13 +155,13 @@ impl ShmGrantee {
 
     /// Whether whatever was announced at the snapshot is over, or the peer's process is.
     fn has_left(&self, then: Snapshot) -> bool {
-        forked() || self.line().has_retired(then) || has_ended(self.pidfd.as_ref())
+        !self.pair.is_here() || self.line().has_retired(then) || has_ended(self.pidfd.as_ref())
     }
 
     /// The link is gone: everything that was granted is void. Regions forget the grants, unless the peer is in the middle of an
     /// access; then they keep them until they are closed.
     pub(super) fn end(self: &Arc<Self>) {
-        if forked() {
+        if !self.pair.is_here() {
             return;
         }
         let granted: Vec<_> = {
@@ -191,7 +190,7 @@ pub(super) struct Full;
 // In a forked child neither page nor line is mapped, and its copy of a region is nobody's to reach.
 impl Grantee for ShmGrantee {
     fn revoke(&self, entry: u32) {
-        if !forked()
+        if self.pair.is_here()
             && let Some(entry) = self.page.entry(entry)
         {
             entry.revoke();
@@ -199,15 +198,17 @@ impl Grantee for ShmGrantee {
     }
 
     fn is_unfenced(&self) -> bool {
-        !forked() && self.line().is_unfenced() && !has_ended(self.pidfd.as_ref())
+        self.pair.is_here() && self.line().is_unfenced() && !has_ended(self.pidfd.as_ref())
     }
 
     fn ask_to_fence(&self) {
-        self.line().ask_to_fence();
+        if self.pair.is_here() {
+            self.line().ask_to_fence();
+        }
     }
 
     fn snapshot(&self) -> Snapshot {
-        if forked() { Line::default().snapshot() } else { self.line().snapshot() }
+        if self.pair.is_here() { self.line().snapshot() } else { Line::default().snapshot() }
     }
 
     fn has_retired(&self, _: u32, snapshot: Snapshot) -> bool {

@@ -22,7 +22,6 @@ use super::sender::{SendError, Sender};
 use super::sync::{Ordering, fence};
 use super::transfer::{Cma, TransferError, Transfers};
 use crate::memory::barrier;
-use crate::memory::forked::forked;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
 use crate::transport::{Broken, Connection, Link, PullError, Refused, Sink};
@@ -209,7 +208,7 @@ impl ShmLink {
     }
 
     fn quiesce(&mut self) {
-        if forked() {
+        if !self.pair.is_here() {
             return; // Neither the pair nor what it copies is here.
         }
         self.stop();
@@ -233,7 +232,7 @@ impl ShmLink {
     /// What is left of a link that is about to be dropped: `None` if the peer can have no copy into our memory under way.
     pub(crate) fn residue(&mut self) -> Option<Residue> {
         self.break_with(Broken::Closed);
-        if forked() {
+        if !self.pair.is_here() {
             return None;
         }
         let (pulls, assisted) = (self.transfers.held(), self.direct.take_assisted(&self.pair, self.side));

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
 use super::record::{Entry, NOBODYS, Record, Under, Way};
 use super::windows::{Extent, Unbound, Using, Windows};
-use crate::memory::forked::forked;
 use crate::memory::region::{Access, Grantee, Registered};
 use crate::memory::rundown::{Line, Snapshot};
 use crate::memory::volatile::Segment;
@@ -293,7 +292,7 @@ impl VerbsGrantee {
 
     /// The link is gone: windows first, then the queue pair, then everything else that was granted over it.
     pub(super) fn end(self: &Arc<Self>) {
-        if forked() {
+        if !self.domain.context().is_here() {
             return;
         }
         drop(self.change_pair(None));
@@ -338,7 +337,7 @@ impl VerbsGrantee {
 impl Grantee for VerbsGrantee {
     fn revoke(&self, entry: u32) {
         // A child's copies are its parent's grants, and so is the queue pair.
-        if !forked() {
+        if self.domain.context().is_here() {
             self.record().revoke(entry);
         }
     }
@@ -354,7 +353,7 @@ impl Grantee for VerbsGrantee {
     }
 
     fn has_retired(&self, entry: u32, _: Snapshot) -> bool {
-        if forked() {
+        if !self.domain.context().is_here() {
             return true;
         }
         let mut record = self.record();

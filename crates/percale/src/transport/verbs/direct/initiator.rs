@@ -9,7 +9,6 @@ use super::lane::{Flight, Lane, Wanted};
 use super::local::{Local, Pins};
 use super::making::{self, Made, Making};
 use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
-use crate::memory::forked::forked;
 use crate::memory::region::{RemoteMemory, admit};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::verbs::{Wire, abi};
@@ -413,8 +412,9 @@ impl Drop for Initiator {
     /// The queue pair goes first: then nothing of what was under way uses its memory.
     fn drop(&mut self) {
         if let State::Up(lane) | State::Broken(lane, _) = std::mem::replace(&mut self.state, State::None(None)) {
+            let here = lane.is_here();
             let mut flights = lane.into_flights();
-            if forked() {
+            if !here {
                 return std::mem::forget(flights); // Its uses are the parent's.
             }
             flights.iter_mut().for_each(|flight| self.local.end(&mut flight.uses));

@@ -117,6 +117,11 @@ impl Lane {
         Some(flight)
     }
 
+    /// Whether the queue pair is this process's, and not its parent's.
+    pub(super) fn is_here(&self) -> bool {
+        self.pair.domain().context().is_here()
+    }
+
     /// Ends the queue pair; what was under way when it ended.
     pub(super) fn into_flights(self) -> VecDeque<Flight> {
         let Self { pair, flights, .. } = self;

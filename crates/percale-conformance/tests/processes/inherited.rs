@@ -1,0 +1,291 @@
+//! A forked child opens a domain of its own beside what it inherited: nothing of its parent's comes back to life by that, neither in
+//! the child nor for the parent and its peer.
+
+#![expect(
+    unsafe_code,
+    reason = "maps memory where the parent has some that the child does not inherit; each block states its own reason"
+)]
+
+use std::future::IntoFuture;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use percale::{Access, Allocation, Buffer, Event, PeerAddress, PostError, Region, RemoteMemory};
+use percale_conformance::memory::{content, same};
+use percale_conformance::peers::{Open, open_in};
+use percale_conformance::process::{Helper, fork, say, told};
+use percale_conformance::watchdog::Watchdog;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::onesided::{Lines, PATIENCE, open_as_told, open_kind, work};
+
+crate::on!(shm, untrusting, tcp, verbs: {
+    flt_010_a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents,
+    flt_010_a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another,
+    flt_010_a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers,
+});
+
+const LEN: usize = 300_000;
+/// The last message of the peer's, for which the parent waits as a task does.
+const AWAITED: u64 = 9;
+/// What the child has in its memory.
+const CHILDS: u8 = 0xc4;
+
+/// What a parent has, and its child inherits.
+struct Parents {
+    open: Open,
+    peer: PeerAddress,
+    regions: [Region; 2],
+    allocation: Allocation,
+}
+
+/// The parent: told what its child is to do, it forks, and says how the child ended.
+pub(crate) fn parent() {
+    let open = open_as_told();
+    let peer = open.insert(&told("PERCALE_PEER"));
+    let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let sealed = open.domain.allocate(LEN).expect("memory");
+    let regions = [Buffer::from(content(1, LEN)), sealed.into()].map(|memory| open.domain.register(memory, both));
+    let regions = regions.map(|region| region.expect("a region"));
+    let allocation = open.domain.allocate(2 << 20).expect("memory");
+    let keys = regions.each_ref().map(Region::key);
+    say(&format!("{} {} {}", open.endpoint.address(), keys[0], keys[1]));
+    let awaited = open.endpoint.tagged_recv(AWAITED, 0, vec![0; 8]).from(peer);
+    block_on(awaited).expect("it is woken").expect("a message");
+    say("awaited");
+    let mut parents = Some(Parents { open, peer, regions, allocation });
+    let lines = Lines::new();
+    loop {
+        let open = &parents.as_ref().expect("only a child takes it").open;
+        let Some(line) = lines.try_next() else {
+            work(open);
+            continue;
+        };
+        match &*line {
+            "end" => return,
+            "send" => {
+                let sending = open.endpoint.tagged_send(peer, 2, content(2, LEN)).delivered().start().expect("a send");
+                sending.wait_for(PATIENCE).expect("the send");
+                say("sent");
+            }
+            "receive" => {
+                let receiving = open.endpoint.tagged_recv(1, 0, vec![0; LEN]).from(peer).start().expect("a receive");
+                same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(1, LEN), "a message");
+                say("received");
+            }
+            part => {
+                let places = shared_with_peers();
+                let child = fork(|| {
+                    // SAFETY: sets this process's own timer, which ends it if it hangs.
+                    unsafe { libc::alarm(100) };
+                    let planted = places.iter().map(|&(start, len)| plant(start, len)).collect::<Vec<_>>();
+                    let good = child(part, &mut parents, &planted);
+                    good && planted.iter().all(|bytes| bytes.iter().all(|&byte| byte == CHILDS))
+                });
+                let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).expect("the child");
+                let (_, status) = ended.expect("its status");
+                say(&format!("{:?} {:?}", status.exit_status(), status.terminating_signal()));
+            }
+        }
+    }
+}
+
+fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -> bool {
+    let own = open_kind(&told("PERCALE_FABRIC"), |domain| domain);
+    let other = open_in(&own.domain, "127.0.0.1:0", |endpoint| endpoint);
+    match part {
+        "drop" => {
+            let inherited = parents.as_ref().expect("it was inherited");
+            refused(inherited);
+            talk(&own, &other, content(3, LEN).into());
+            refused(inherited);
+            let Parents { open, regions: [region, sealed], allocation, .. } = parents.take().expect("it was inherited");
+            drop(allocation);
+            drop(region.close().expect("nobody is at it here"));
+            drop(sealed);
+            drop(open);
+            talk(&own, &other, content(4, LEN).into());
+            true
+        }
+        "await" => {
+            let to = other.vector.insert(own.endpoint.address().to_string()).expect("an address");
+            let receiving = own.endpoint.tagged_recv(AWAITED, 0, vec![0; 8]);
+            std::thread::scope(|scope| {
+                let sender = scope.spawn(move || {
+                    // By then the other one sleeps.
+                    std::thread::sleep(Duration::from_millis(300));
+                    let sending = other.endpoint.tagged_send(to, AWAITED, vec![7; 8]).start();
+                    sending.expect("a send").wait_for(PATIENCE).is_ok()
+                });
+                let woken = block_on(receiving).is_some_and(|got| got.is_ok_and(|got| got.to_vec() == [7; 8]));
+                sender.join().is_ok_and(|sent| sent) && woken
+            })
+        }
+        _ => {
+            // Of the parent's arenas it has none, but it may have other memory there.
+            let long = planted.iter().filter(|bytes| bytes.len() >= 1 << 20).count();
+            planted.iter().for_each(|&bytes| talk(&own, &other, bytes.into()));
+            let mut memory = own.domain.allocate(1000).expect("memory");
+            memory.fill(3);
+            let right = memory.to_vec() == [3; 1000];
+            talk(&own, &other, memory.into());
+            let Parents { allocation, regions: [region, sealed], .. } = parents.as_ref().expect("it was inherited");
+            let quiet = std::panic::take_hook();
+            std::panic::set_hook(Box::new(|_| ()));
+            let told = [
+                std::panic::catch_unwind(|| allocation.to_vec()).is_err(),
+                std::panic::catch_unwind(AssertUnwindSafe(|| sealed.read(0, &mut [0; 8]))).is_err(),
+            ];
+            std::panic::set_hook(quiet);
+            // What is no arena's is the child's as any other memory.
+            region.read(0, &mut [0; 8]);
+            right && long > 0 && told == [true; 2]
+        }
+    }
+}
+
+/// The parent's endpoint and domain do nothing in the child.
+fn refused(inherited: &Parents) {
+    let Parents { open, peer, .. } = inherited;
+    assert_eq!(open.endpoint.inject(*peer, b"child"), Err(PostError::Forked));
+    assert!(open.endpoint.send(*peer, vec![1; LEN]).wait().is_err());
+    assert!(open.endpoint.recv(vec![1]).wait().is_err());
+    assert!(!open.endpoint.progress());
+    assert!(!open.endpoint.wait(Some(Duration::from_millis(20))));
+    let error = open.domain.endpoint().vector(&open.vector).bind("127.0.0.1:0").expect_err("no endpoint");
+    assert_eq!(error.errno(), libc::ECHILD);
+    let error = open.domain.scalable_endpoint().bind("127.0.0.1:0").expect_err("no endpoint");
+    assert_eq!(error.errno(), libc::ECHILD);
+}
+
+/// Sends from one endpoint of this process to another.
+fn talk(to: &Open, from: &Open, bytes: Buffer) {
+    let peer = from.vector.insert(to.endpoint.address().to_string()).expect("an address");
+    let receiving = to.endpoint.tagged_recv(1, 0, vec![0; bytes.len()]).start().expect("a receive");
+    let expected = bytes.len();
+    let sending = from.endpoint.tagged_send(peer, 1, bytes).delivered().start().expect("a send");
+    let until = Instant::now() + PATIENCE;
+    while !(receiving.is_ready() & sending.is_ready()) {
+        assert!(Instant::now() < until, "a message within {PATIENCE:?}");
+    }
+    let got = receiving.wait().expect("a message").to_vec();
+    let sent = sending.wait().expect("the send").buffer.into_vec();
+    assert_eq!(got.len(), expected);
+    same(&got, &sent, "a message of the child's own");
+}
+
+/// Where this process has memory that percale shares with peers, which a child does not inherit.
+fn shared_with_peers() -> Vec<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+    let ours = maps.lines().filter(|line| line.contains("memfd:percale"));
+    let places = ours.filter_map(|line| line.split(' ').next()?.split_once('-'));
+    let address = |digits| usize::from_str_radix(digits, 16).expect("an address");
+    places.map(|(start, end)| (address(start), address(end) - address(start))).collect()
+}
+
+/// Memory of a child's own, at addresses where its parent has other memory.
+fn plant(start: usize, len: usize) -> &'static [u8] {
+    let (at, flags) = (std::ptr::without_provenance_mut(start), MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+    // SAFETY: a new mapping, which replaces none.
+    let mapped = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    let mapped = mapped.expect("the child has nothing there").cast::<u8>();
+    // SAFETY: so many bytes were just mapped.
+    unsafe { mapped.write_bytes(CHILDS, len) };
+    // SAFETY: the bytes stay, and nobody writes them: that is what is tested.
+    unsafe { std::slice::from_raw_parts(mapped, len) }
+}
+
+/// Wakes a thread.
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// Waits for a future as a task does: looks again only when it was woken. `None` if it never is.
+fn block_on<R>(future: impl IntoFuture<Output = R>) -> Option<R> {
+    let mut future = pin!(future.into_future());
+    let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
+    let waker = Waker::from(Arc::clone(&unpark));
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        if unpark.woken.swap(false, Ordering::SeqCst) {
+            if let Poll::Ready(ready) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Some(ready);
+            }
+        } else {
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    }
+    None
+}
+
+fn flt_010_a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents(kind: &str) {
+    has_a_child_that(kind, "drop");
+}
+
+fn flt_010_a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another(kind: &str) {
+    has_a_child_that(kind, "await");
+}
+
+fn flt_010_a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers(kind: &str) {
+    has_a_child_that(kind, "memory");
+}
+
+/// The parent's peer uses all that the parent has, while the parent has one child after another.
+fn has_a_child_that(kind: &str, part: &str) {
+    let _watchdog = Watchdog::new("a child with a domain of its own");
+    let open = open_kind(kind, |domain| domain);
+    let own = open.endpoint.address().to_string();
+    let mut helper = Helper::start("parent", &[("PERCALE_FABRIC", kind), ("PERCALE_PEER", &own)]);
+    let said = helper.hear();
+    let [address, keys @ ..] = &said.split(' ').collect::<Vec<_>>()[..] else { panic!("{said}") };
+    let peer = open.insert(address);
+    // By then the parent sleeps.
+    std::thread::sleep(Duration::from_millis(300));
+    open.inject(peer, AWAITED, b"awaited!");
+    while helper.try_hear().is_none() {
+        work(&open);
+    }
+    let names =
+        [0, 1].map(|at: usize| RemoteMemory { key: keys[at].parse().expect("a key"), address: 0, len: LEN as u64 });
+    let use_all = |helper: &mut Helper, number| {
+        for name in names {
+            let write = open.endpoint.write(peer, content(number, LEN), name).start().expect("a write");
+            write.wait_for(PATIENCE).expect("the write");
+            let read = open.endpoint.read(peer, name, vec![0; LEN]).start().expect("a read");
+            same(&read.wait_for(PATIENCE).expect("the read").into_vec(), &content(number, LEN), "what was written");
+        }
+        let sending = open.endpoint.tagged_send(peer, 1, content(1, LEN)).delivered().start().expect("a send");
+        helper.tell("receive");
+        sending.wait_for(PATIENCE).expect("the send");
+        assert_eq!(helper.hear(), "received");
+        let receiving = open.endpoint.tagged_recv(2, 0, vec![0; LEN]).from(peer).start().expect("a receive");
+        helper.tell("send");
+        same(&receiving.wait_for(PATIENCE).expect("a message").to_vec(), &content(2, LEN), "a message");
+        assert_eq!(helper.hear(), "sent");
+        while let Some(event) = open.events.read() {
+            assert!(matches!(event, Event::Connected { .. }), "{event:?}");
+        }
+    };
+    for number in 5..8 {
+        use_all(&mut helper, number);
+        helper.tell(part);
+        assert_eq!(helper.hear(), "Some(0) None", "how the child ended");
+    }
+    use_all(&mut helper, 8);
+    helper.tell("end");
+    helper.end();
+}
