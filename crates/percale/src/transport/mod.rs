@@ -15,6 +15,7 @@
 
 pub(crate) mod any;
 pub mod connect;
+pub mod host;
 pub mod loopback;
 pub mod shm;
 pub mod sim;

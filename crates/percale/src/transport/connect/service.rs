@@ -19,7 +19,7 @@ use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
-use crate::fabric::host;
+use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 
