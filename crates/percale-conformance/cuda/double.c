@@ -280,8 +280,15 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len) {
 CUresult cuStreamSynchronize(struct stream *stream) {
     pthread_mutex_lock(&lock);
     while (stream->first) one(stream);
+    CUresult code = failed;
+    failed = OK;
     pthread_mutex_unlock(&lock);
-    return OK;
+    return code;
+}
+CUresult cuStreamDestroy_v2(struct stream *stream) {
+    CUresult code = cuStreamSynchronize(stream);
+    free(stream);
+    return code;
 }
 CUresult cuStreamCreate(struct stream **made, unsigned flags) {
     (void)flags;
@@ -298,10 +305,13 @@ CUresult cuEventCreate(struct event **made, unsigned flags) {
 }
 CUresult cuEventRecord(struct event *event, struct stream *stream) {
     pthread_mutex_lock(&lock);
-    event->stream = stream;
-    event->behind = stream->given;
+    int refused = getenv("DOUBLE_RECORDS_ONE_COPY_ONLY") && stream->given - stream->done > 1;
+    if (!refused) {
+        event->stream = stream;
+        event->behind = stream->given;
+    }
     pthread_mutex_unlock(&lock);
-    return OK;
+    return refused ? OUT_OF_MEMORY : OK;
 }
 CUresult cuEventQuery(struct event *event) {
     pthread_mutex_lock(&lock);

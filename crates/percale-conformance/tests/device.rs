@@ -83,6 +83,15 @@ mod driver {
         }
 
         #[test]
+        fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
+            run_on_double(
+                env!("CARGO_TARGET_TMPDIR"),
+                "DOUBLE_RECORDS_ONE_COPY_ONLY",
+                device_driver::hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told,
+            );
+        }
+
+        #[test]
         fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
             run(env!("CARGO_TARGET_TMPDIR"), device_driver::hmem_018_memory_that_is_pinned_in_part_is_the_hosts);
         }

@@ -1,7 +1,6 @@
 //! `fid_cntr`: a counter (fi_cntr(3)).
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -9,14 +8,14 @@ use std::time::{Duration, Instant};
 use percale::Counter;
 
 use crate::abi::{
-    FI_CLASS_CNTR, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET,
-    FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
+    FI_CLASS_CNTR, FI_EAVAIL, FI_LOG_CNTR, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD,
+    fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain,
 };
 use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
-use crate::log;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
+use crate::{log, waiting};
 
 /// What endpoints and regions know of their counter.
 #[derive(Debug)]
@@ -197,23 +196,8 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: a counter of ours.
     let shared = unsafe { Count::of(fid) }.shared();
-    match command {
-        FI_GETWAIT if shared.wait == FI_WAIT_FD => match shared.percale.descriptor() {
-            Ok(descriptor) => {
-                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
-                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
-                0
-            }
-            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-        },
-        FI_GETWAITOBJ => {
-            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
-            unsafe { argument.cast::<u32>().write(shared.wait) };
-            0
-        }
-        FI_GETWAIT => -libc::ENODATA,
-        _ => -libc::ENOSYS,
-    }
+    // SAFETY: fi_control(3): passed on.
+    unsafe { waiting::control(shared.wait, || shared.percale.descriptor(), command, argument) }
 }
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {

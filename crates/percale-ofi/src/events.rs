@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use percale::{Event, EventQueue};
 
 use crate::abi::{
-    FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_EQ,
-    FI_PEEK, FI_SHUTDOWN, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr,
-    fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
+    FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_LOG_EQ, FI_PEEK, FI_SHUTDOWN,
+    FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, FI_WRITE, fi_eq_attr, fi_eq_err_entry,
+    fi_ops, fi_ops_eq, fid, fid_eq, fid_t,
 };
 use crate::fabric::{self, Fabric};
 use crate::info::Copied;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
-use crate::{errors, log};
+use crate::{errors, log, waiting};
 
 mod record;
 
@@ -129,23 +129,8 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: a queue of ours.
     let shared = unsafe { Events::of(fid) }.shared();
-    match command {
-        FI_GETWAIT if shared.wait == FI_WAIT_FD => match shared.percale.descriptor() {
-            Ok(descriptor) => {
-                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
-                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
-                0
-            }
-            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-        },
-        FI_GETWAITOBJ => {
-            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
-            unsafe { argument.cast::<u32>().write(shared.wait) };
-            0
-        }
-        FI_GETWAIT => -libc::ENODATA,
-        _ => -libc::ENOSYS,
-    }
+    // SAFETY: fi_control(3): passed on.
+    unsafe { waiting::control(shared.wait, || shared.percale.descriptor(), command, argument) }
 }
 
 /// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.

@@ -46,5 +46,6 @@ mod region;
 mod serial;
 mod vector;
 mod wait_set;
+mod waiting;
 mod windows;
 mod work;

@@ -8,7 +8,6 @@ mod format;
 mod linger;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,16 +17,15 @@ use percale::{CompletionQueue, Entry, ErrorEntry};
 use self::direct::{BATCH, Direct};
 pub(crate) use self::format::Format;
 use crate::abi::{
-    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE,
-    FI_WAIT_SET, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq,
-    fid_domain,
+    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_EAVAIL, FI_GETWAIT, FI_LOG_CQ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_SET,
+    FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain,
 };
 use crate::domain::{self, Domain};
 use crate::endpoint::port::Port;
 use crate::object::{self, Object};
 use crate::serial::Serial;
 use crate::wait_set::Membership;
-use crate::{errors, log};
+use crate::{errors, log, waiting};
 
 /// What endpoints know of their queue.
 pub(crate) struct Shared {
@@ -287,26 +285,11 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: a queue of ours.
     let shared = unsafe { Queue::of(fid) }.shared();
-    match command {
-        FI_GETWAIT if shared.wait == FI_WAIT_FD => match shared.percale.descriptor() {
-            Ok(descriptor) => {
-                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
-                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
-                0
-            }
-            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-        },
-        FI_GETWAITOBJ => {
-            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
-            unsafe { argument.cast::<u32>().write(shared.wait) };
-            0
-        }
-        FI_GETWAIT => {
-            log::warning!(FI_LOG_CQ, "fi_control: FI_GETWAIT of a completion queue without a descriptor");
-            -libc::ENODATA
-        }
-        _ => -libc::ENOSYS,
+    if command == FI_GETWAIT && shared.wait != FI_WAIT_FD {
+        log::warning!(FI_LOG_CQ, "fi_control: FI_GETWAIT of a completion queue without a descriptor");
     }
+    // SAFETY: fi_control(3): passed on.
+    unsafe { waiting::control(shared.wait, || shared.percale.descriptor(), command, argument) }
 }
 
 /// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.

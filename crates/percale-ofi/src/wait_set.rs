@@ -1,7 +1,6 @@
 //! `fid_wait`: waiting for several queues and counters at once (fi_poll(3)).
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +8,15 @@ use percale::completion::wait::WaitError;
 use percale::completion::wait_set::WaitSet;
 
 use crate::abi::{
-    FI_CLASS_WAIT, FI_GETWAIT, FI_GETWAITOBJ, FI_LOG_FABRIC, FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_ops,
-    fi_ops_wait, fi_wait_attr, fid, fid_fabric, fid_wait,
+    FI_CLASS_WAIT, FI_LOG_FABRIC, FI_WAIT_FD, FI_WAIT_UNSPEC, FI_WAIT_YIELD, fi_ops, fi_ops_wait, fi_wait_attr, fid,
+    fid_fabric, fid_wait,
 };
 use crate::counter::{self, Count};
 use crate::events::{self, Events};
 use crate::fabric::{self, Fabric};
-use crate::log;
 use crate::object::{self, Object};
 use crate::queue::{self, Queue};
+use crate::{log, waiting};
 
 /// What members know of their set.
 #[derive(Debug)]
@@ -86,22 +85,8 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: a set of ours.
     let set = unsafe { Set::of(fid) };
-    match command {
-        FI_GETWAIT => match set.shared.percale.descriptor() {
-            Ok(descriptor) => {
-                // SAFETY: fi_control(3): the argument of FI_GETWAIT is where the descriptor goes.
-                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
-                0
-            }
-            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-        },
-        FI_GETWAITOBJ => {
-            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
-            unsafe { argument.cast::<u32>().write(FI_WAIT_FD) };
-            0
-        }
-        _ => -libc::ENOSYS,
-    }
+    // SAFETY: fi_control(3): passed on.
+    unsafe { waiting::control(FI_WAIT_FD, || set.shared.percale.descriptor(), command, argument) }
 }
 
 unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {

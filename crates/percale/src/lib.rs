@@ -37,6 +37,8 @@ pub mod completion;
 pub mod device;
 pub mod domain;
 pub mod endpoint;
+#[cfg(all(test, not(loom)))]
+mod errno_tests;
 pub mod fabric;
 pub mod memory;
 mod sync;

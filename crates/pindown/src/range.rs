@@ -26,6 +26,14 @@ pub enum RangeError {
     },
 }
 
+impl RangeError {
+    /// What stands for it in C: a positive errno.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        libc::EINVAL
+    }
+}
+
 impl Range {
     /// Every address.
     pub const ALL: Self = Self { start: 0, end: u64::MAX };

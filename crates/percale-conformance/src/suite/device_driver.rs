@@ -139,6 +139,22 @@ pub fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
     }
 }
 
+/// Where the driver takes copies and then records no event behind them, none is under way when that is told: the memory may be gone then.
+pub fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
+    let memory = DeviceMemory::on_device(&content(6, 2_000));
+    let to = Memory::blank(2_000);
+    let half = |of: Segment, at| of.slice(at, 1_000);
+    let copies = [0, 1_000].map(|at| (CopyWay::ToHost, half(to.segment(), at), half(memory.segment(), at)));
+    // SAFETY: memory that is there until the copies are over, and that nothing else uses.
+    let begun = unsafe { driver().begin(0, &copies) };
+    let Err(DeviceError::Driver { function: "cuEventRecord", memory: true, .. }) = begun else {
+        panic!("there should be no event: {begun:?}")
+    };
+    same(&to.read(), &content(6, 2_000), "what was copied before it was told");
+    // And the lane serves again.
+    same(&memory.read(), &content(6, 2_000), "what the device has");
+}
+
 /// Copies one behind the other, which are over when they are waited for; polled they are over sometime.
 pub fn hmem_003_copies_are_begun_and_waited_for() {
     let memory = DeviceMemory::blank(3_000);

@@ -162,6 +162,7 @@ pub enum Event {
 /// The queue holds as many events as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event queue is full; read some events, then write again")]
+#[non_exhaustive]
 pub struct EventQueueFull;
 
 impl EventQueueFull {

@@ -16,6 +16,7 @@ use super::entry::{Entry, ErrorEntry};
 /// No room for another operation's result: read some first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue holds as many results as it may; read some, then post again")]
+#[non_exhaustive]
 pub struct QueueFull;
 
 impl QueueFull {
@@ -29,6 +30,7 @@ impl QueueFull {
 /// The next result is an error: take it with `read_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the next result is an error; take it with read_error")]
+#[non_exhaustive]
 pub struct ErrorAvailable;
 
 impl ErrorAvailable {

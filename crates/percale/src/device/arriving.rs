@@ -4,6 +4,8 @@
 //! for those alone. So a device copies the steps behind while those before are on their way to the peer. The memory goes back to the
 //! pool when no copy is under way, whatever became of the transfer.
 
+#![expect(unsafe_code, reason = "has the driver copy what an operation was lent; the block says why it is there")]
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -52,7 +54,6 @@ impl Arriving {
         let driver = device.driver();
         let room = pinned(driver, memory.len())?;
         let arriving = Self { driver, memory: room, steps: Mutex::default(), ready: AtomicUsize::new(0) };
-        let mut steps = VecDeque::new();
         let mut failed = None;
         let mut at = 0;
         for (piece, device) in memory.as_slice().iter().zip(pieces.all_of()) {
@@ -60,17 +61,17 @@ impl Arriving {
                 let part = piece.slice(offset, STEP);
                 let here = arriving.segment().slice(at, part.len());
                 at += part.len();
-                match device.map(|device| begin_one(device, part, here, Way::ToHost)) {
+                // SAFETY: the caller keeps the memory until this is dropped, and the room is this one's own; dropping waits for each
+                // copy that is in the queue, where it goes at once.
+                match device.map(|device| unsafe { begin_one(device, part, here, Way::ToHost) }) {
                     None => {
                         Segments::one(here).copy_from(&Segments::one(part));
                     }
-                    Some(Ok(copies)) => steps.push_back(Step { end: at, copies }),
+                    Some(Ok(copies)) => arriving.lock().queue.push_back(Step { end: at, copies }),
                     Some(Err(error)) => failed = failed.or(Some(error)),
                 }
             }
         }
-        // What has begun is waited for in any case, when it is dropped.
-        arriving.lock().queue = steps;
         failed.map_or(Ok(Some(arriving)), Err)
     }
 

@@ -94,7 +94,8 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
     let mut result = Ok(());
     for offset in (0..here.len()).step_by(STEP) {
         let (there, here) = (there.slice(offset, STEP), here.slice(offset, STEP));
-        match begin_one(device, there, here, way) {
+        // SAFETY: both are lent to the operation that copies, and each copy is waited for below.
+        match unsafe { begin_one(device, there, here, way) } {
             Ok(copies) => {
                 if let Some(before) = before.replace(copies) {
                     result = result.and(driver.finish(before));
@@ -109,11 +110,13 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
     }
 }
 
-/// Begins one copy between a device's memory and the host's. Both are lent to the operation that copies, and are not used otherwise before the
-/// copy is over: whoever begins it waits for that.
-pub(super) fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
+/// Begins one copy between a device's memory and the host's.
+///
+/// # Safety
+/// Both are there, and used by nobody in ways that conflict, until the copy is over; whoever begins it waits for that.
+pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
     let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
-    // SAFETY: as said.
+    // SAFETY: passed on.
     unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
 }
 

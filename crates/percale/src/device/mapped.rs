@@ -1,13 +1,11 @@
-//! The host's memory, for devices to write, and writes that a device's stream makes.
+//! The host's memory, for devices to write.
 
 #![expect(unsafe_code, reason = "lends memory to a driver; each block says how long it is there")]
 
 use std::mem::ManuallyDrop;
 
 use super::driver::{DeviceError, Driver};
-use super::kind::Device;
 use crate::memory::volatile::Segment;
-use crate::trigger::Variable;
 
 /// A value that devices reach, as long as this is there. They may write what of it is atomic.
 #[derive(Debug)]
@@ -50,19 +48,6 @@ impl<T> Drop for Mapped<T> {
             // Devices may still write it, so it stays memory of nobody else.
             Err(error) => tracing::warn!(%error, "memory stays mapped for devices"),
         }
-    }
-}
-
-impl Device {
-    /// Has a stream of the device write a variable ([`Domain::device_variable`](crate::Domain::device_variable)), as a program of the device's would:
-    /// what waits for it begins. Returns when it was written.
-    ///
-    /// # Errors
-    /// What the driver says; [`DeviceError::Mixed`] if the variable is not for devices.
-    pub fn write_variable(self, variable: &Variable) -> Result<(), DeviceError> {
-        let address = variable.device_address().ok_or(DeviceError::Mixed)?;
-        // SAFETY: 8 bytes, aligned, that are mapped as long as the variable is there, and the write is over when this returns.
-        unsafe { self.driver().write_value(self.ordinal(), address, variable.value()) }
     }
 }
 

@@ -57,12 +57,30 @@ pub enum CacheMonitor {
 #[error(
     "there is no monitor {0:?}: known are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
 )]
+#[non_exhaustive]
 pub struct UnknownMonitor(String);
+
+impl UnknownMonitor {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        libc::EINVAL
+    }
+}
 
 /// The domain has an imported monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a monitor was imported into this domain before: it has one for its life")]
+#[non_exhaustive]
 pub struct AlreadyImported;
+
+impl AlreadyImported {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::EBUSY
+    }
+}
 
 /// Something to tell the user of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

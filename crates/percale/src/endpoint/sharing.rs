@@ -8,6 +8,7 @@ use super::{Endpoint, SharedEndpoint, automatic};
 /// An endpoint could not be shared: the system refused what those who wait for it need. It is as it was.
 #[derive(Debug, thiserror::Error)]
 #[error("the endpoint cannot be shared: {error}; raise the limit on open files, or use fewer endpoints")]
+#[non_exhaustive]
 pub struct ShareError {
     /// What the system says.
     #[source]

@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::TransportKind;
-use super::host::{self, Interface};
 use super::probe;
 use crate::domain::{DomainBuilder, OpenError};
 use crate::endpoint::work::INJECT_LIMIT;
 use crate::memory::mapping::{self, Mapping};
 use crate::memory::volatile::IOV_LIMIT;
+use crate::transport::host::{self, Interface};
 use crate::transport::verbs::Adapter;
 
 /// One transport, and whether it works here.
@@ -68,6 +68,14 @@ pub struct Info {
 #[derive(Debug, thiserror::Error)]
 #[error("the machine's interfaces cannot be listed: {0}")]
 pub struct DiscoverError(#[from] io::Error);
+
+impl DiscoverError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.0.raw_os_error().unwrap_or(libc::EIO)
+    }
+}
 
 impl Info {
     /// Tries everything out; takes about a millisecond.

@@ -42,7 +42,16 @@ impl fmt::Display for TransportKind {
 /// A name that no transport has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no transport named {0:?}; there are loopback, shm, verbs and tcp")]
+#[non_exhaustive]
 pub struct UnknownTransport(pub String);
+
+impl UnknownTransport {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        libc::EINVAL
+    }
+}
 
 impl FromStr for TransportKind {
     type Err = UnknownTransport;

@@ -1,7 +1,9 @@
 //! The one place that maps and unmaps pages shared with other processes.
 //!
 //! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and
-//! F_SEAL_GROW are set by whoever made it and checked by whoever receives it), so no access within it can raise SIGBUS.
+//! F_SEAL_GROW are set by whoever made it and checked by whoever receives it), so no access within it can raise SIGBUS by truncation. Holes
+//! can be punched all the same: what is read there then is zero, as long as the system has memory for another page. Of huge pages
+//! there may be none left, so memory of those is not mapped.
 //! It is MADV_DONTFORK: a forked child has no business in its parent's rings. There it is nothing but an address, where the child may
 //! have something else by now.
 
@@ -16,6 +18,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::forked::Process;
+
+/// The file system of memfds of huge pages (HUGETLBFS_MAGIC).
+const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
 
 /// A shared mapping of a whole sealed memfd.
 #[derive(Debug)]
@@ -35,7 +40,7 @@ impl Mapping {
     /// Maps all `len` bytes of `fd`, which must be sealed against changes of its size and exactly that large.
     ///
     /// # Errors
-    /// `InvalidData` if the descriptor is no memfd of that size, or not sealed; else what `mmap` says.
+    /// `InvalidData` if the descriptor is no memfd of that size, not sealed, or of huge pages; else what `mmap` says.
     pub fn of(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -52,6 +57,12 @@ impl Mapping {
         let seals = rustix::fs::fcntl_get_seals(fd)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
+        }
+        if rustix::fs::fstatfs(fd)?.f_type == HUGE_PAGES {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the memory is of huge pages, of which there may be none left",
+            ));
         }
         if usize::try_from(rustix::fs::fstat(fd)?.st_size) != Ok(len) || len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
@@ -172,6 +183,19 @@ mod tests {
         rustix::fs::ftruncate(&plain, 4096).unwrap();
         assert_eq!(Mapping::of(plain.as_fd(), 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(rustix::fs::ftruncate(&fd, 100).is_err(), "sealed");
+    }
+
+    #[test]
+    fn memory_of_huge_pages_is_not_mapped() {
+        // None is taken before it is mapped, so that machines without any will do.
+        let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
+        let Ok(fd) = made else { return println!("skipped: the kernel has no memfds of huge pages") };
+        if let Err(error) = rustix::fs::ftruncate(&fd, 2 << 20) {
+            return println!("skipped: huge pages of another size: {error}");
+        }
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let refused = Mapping::of(fd.as_fd(), 2 << 20).unwrap_err();
+        assert!(refused.to_string().contains("huge pages"), "{refused}");
     }
 
     #[test]

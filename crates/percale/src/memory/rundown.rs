@@ -221,6 +221,8 @@ pub(crate) struct Entry {
 impl Entry {
     /// Whether the grant of that generation (not 0) still stands. The initiator asks between
     /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access; the answer is good until it leaves.
+    /// No more than a load, for the initiator cannot write the page: and not a relaxed one behind a fence, for where the announcement is an
+    /// exchange, or has no fence, the order of this load is what counts.
     #[inline]
     pub(crate) fn holds(&self, generation: u64) -> bool {
         self.generation.load(Ordering::SeqCst) == generation

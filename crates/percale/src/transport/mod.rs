@@ -15,6 +15,7 @@
 
 pub(crate) mod any;
 pub mod connect;
+pub mod host;
 pub mod loopback;
 pub mod shm;
 pub mod sim;
@@ -43,6 +44,7 @@ pub enum Refused {
 
 /// Why a link can carry nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Broken {
     /// The peer said goodbye.
     #[error("the peer closed the connection")]
@@ -56,6 +58,19 @@ pub enum Broken {
     /// The peer sent what no percale sends.
     #[error("the peer broke the protocol ({0})")]
     Protocol(String),
+}
+
+impl Broken {
+    /// The code that libfabric has for this error (positive), which operations on the link end with.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Closed => libc::ESHUTDOWN,
+            Self::Died(_) => libc::ECONNRESET,
+            Self::Timeout(_) => libc::ETIMEDOUT,
+            Self::Protocol(_) => libc::EPROTO,
+        }
+    }
 }
 
 /// Where a payload that is still arriving goes.

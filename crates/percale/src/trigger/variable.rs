@@ -4,11 +4,13 @@
 //! when nobody has a handle any more, with another value, so what stands there from before never counts. Places lie 64
 //! bytes apart, in pages of their own, so that a device's driver can map them.
 
+#![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
+
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::{DeviceError, Driver, Mapped};
+use crate::device::{Device, DeviceError, Driver, Mapped};
 
 /// Places of a page.
 const PLACES: usize = 64;
@@ -150,6 +152,19 @@ impl Variable {
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.place().load(Ordering::Acquire) == self.0.value
+    }
+}
+
+impl Device {
+    /// Has a stream of the device write a variable ([`Domain::device_variable`](crate::Domain::device_variable)), as a program of the device's would:
+    /// what waits for it begins. Returns when it was written.
+    ///
+    /// # Errors
+    /// What the driver says; [`DeviceError::Mixed`] if the variable is not for devices.
+    pub fn write_variable(self, variable: &Variable) -> Result<(), DeviceError> {
+        let address = variable.device_address().ok_or(DeviceError::Mixed)?;
+        // SAFETY: 8 bytes, aligned, that are mapped as long as the variable is there, and the write is over when this returns.
+        unsafe { self.driver().write_value(self.ordinal(), address, variable.value()) }
     }
 }
 

@@ -117,6 +117,7 @@ pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
 
 /// Why something that arrived is no frame of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Malformed {
     /// Another protocol, or none.
     #[error("it does not speak percale's protocol")]
@@ -127,6 +128,17 @@ pub enum Malformed {
     /// A field has a value that nobody may send.
     #[error("{0}")]
     Field(&'static str),
+}
+
+impl Malformed {
+    /// The code that libfabric has for this error (positive), as connecting gives it.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Version(_) => libc::ENOPROTOOPT,
+            Self::Magic | Self::Field(_) => libc::EREMOTEIO,
+        }
+    }
 }
 
 impl Prefix {

@@ -54,11 +54,20 @@ pub enum Choice {
 /// Why a monitor that was tried cannot work here.
 #[derive(Debug, thiserror::Error)]
 #[error("the monitor {name} is not available: {source}")]
+#[non_exhaustive]
 pub struct Unavailable {
     /// Its name.
     pub name: &'static str,
     /// Why not.
     pub source: io::Error,
+}
+
+impl Unavailable {
+    /// What stands for it in C: a positive errno.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        crate::cache::errno(&self.source)
+    }
 }
 
 impl Choice {

@@ -87,6 +87,17 @@ pub enum WaitError {
     System(#[from] io::Error),
 }
 
+impl WaitError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
 /// What the application's own poll set holds: an epoll set with an eventfd and the set of the drivers in it.
 #[derive(Debug)]
 struct Outside {

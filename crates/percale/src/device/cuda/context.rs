@@ -8,7 +8,7 @@
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use super::driver::Cuda;
+use super::driver::{Cuda, told};
 use super::functions::{Code, DeviceHandle, NO_TIMING, NON_BLOCKING, Opaque};
 use crate::device::driver::DeviceError;
 
@@ -61,7 +61,9 @@ impl Context {
         let mut ours: Opaque = ptr::null_mut();
         // SAFETY: it was pushed above.
         let code: Code = unsafe { (cuda.functions.pop_context)(&raw mut ours) };
-        result.and_then(|result| cuda.check("cuCtxPopCurrent", code).map(|()| result))
+        // It may be told of what went wrong on a device before, which is no end of what was done here: copies that have begun are waited for.
+        told(cuda.check("cuCtxPopCurrent", code));
+        result
     }
 
     /// A lane that nobody uses. The context is current.
@@ -93,6 +95,11 @@ fn make_lane(cuda: &Cuda) -> Result<Lane, DeviceError> {
     cuda.check("cuStreamCreate", code)?;
     // SAFETY: room for an event.
     let code = unsafe { (cuda.functions.make_event)(&raw mut event, NO_TIMING) };
-    cuda.check("cuEventCreate", code)?;
-    Ok(Lane { stream, event })
+    let made = cuda.check("cuEventCreate", code).map(|()| Lane { stream, event });
+    if made.is_err() {
+        // SAFETY: it was made above; nothing is on it, and nobody has it.
+        let code = unsafe { (cuda.functions.end_stream)(stream) };
+        told(cuda.check("cuStreamDestroy", code));
+    }
+    made
 }

@@ -199,9 +199,10 @@ unsafe impl Driver for Cuda {
             match begun.and_then(|()| self.check("cuEventRecord", code)) {
                 Ok(()) => Ok(copies),
                 Err(error) => {
-                    // Those before it are under way.
+                    // Those before it are under way, and the event may not be behind them.
                     // SAFETY: the lane's own.
-                    unsafe { (self.functions.finish_event)(lane.event) };
+                    let code = unsafe { (self.functions.finish_stream)(lane.stream) };
+                    told(self.check("cuStreamSynchronize", code));
                     context.give_back(number);
                     Err(error)
                 }
@@ -379,19 +380,16 @@ unsafe impl Driver for Cuda {
             // SAFETY: the caller's address; a stream of ours.
             let code = unsafe { write(lane.stream, address, value, 0) };
             // SAFETY: the lane's own.
-            let recorded = unsafe { (functions.record_event)(lane.event, lane.stream) };
-            // SAFETY: the lane's own.
-            let finished = unsafe { (functions.finish_event)(lane.event) };
+            let finished = unsafe { (functions.finish_stream)(lane.stream) };
             context.give_back(number);
             self.check(NAME, code)?;
-            self.check("cuEventRecord", recorded)?;
-            self.check("cuEventSynchronize", finished)
+            self.check("cuStreamSynchronize", finished)
         })
     }
 }
 
 /// What cannot be undone is told.
-fn told(result: Result<(), DeviceError>) {
+pub(super) fn told(result: Result<(), DeviceError>) {
     if let Err(error) = result {
         tracing::warn!(%error, "memory of a device");
     }

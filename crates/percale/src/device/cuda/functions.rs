@@ -124,6 +124,8 @@ functions! { always {
     copy_to_device = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Opaque);
     copy_on_device = "cuMemcpyDtoDAsync_v2" (Address, Address, usize, Opaque);
     make_stream = "cuStreamCreate" (*mut Opaque, c_uint);
+    finish_stream = "cuStreamSynchronize" (Opaque);
+    end_stream = "cuStreamDestroy_v2" (Opaque);
     make_event = "cuEventCreate" (*mut Opaque, c_uint);
     record_event = "cuEventRecord" (Opaque, Opaque);
     query_event = "cuEventQuery" (Opaque);

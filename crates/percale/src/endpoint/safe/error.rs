@@ -7,6 +7,7 @@ use crate::memory::buffer::Buffer;
 /// Why a safe operation did not succeed. The buffer comes back with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
+#[non_exhaustive]
 pub struct OperationError {
     /// What happened.
     #[source]
@@ -37,14 +38,22 @@ impl From<ErrorEntry> for Cause {
     }
 }
 
-impl OperationError {
-    /// The libfabric code.
+impl Cause {
+    /// The code that libfabric has for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
-        match &self.cause {
-            Cause::Post(error) => error.errno(),
-            Cause::Completion(error) => error.errno(),
-            Cause::TimedOut => ErrorCode::TimedOut.errno(),
+        match self {
+            Self::Post(error) => error.errno(),
+            Self::Completion(error) => error.errno(),
+            Self::TimedOut => ErrorCode::TimedOut.errno(),
         }
+    }
+}
+
+impl OperationError {
+    /// As of its [`cause`](Self::cause).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.cause.errno()
     }
 }

@@ -8,6 +8,7 @@ use super::{AtomicOp, Datatype, Kind, is_valid};
 /// The target of an atomic operation is not aligned to the size of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the target of an atomic operation is not aligned to the size of its elements")]
+#[non_exhaustive]
 pub struct Misaligned;
 
 impl Misaligned {

@@ -58,6 +58,7 @@ pub(crate) const fn admit(right: bool, (base, size): (u64, u64), (address, len):
 
 /// Why a remote access is not allowed (MR-001, MR-002, MR-014, MR-050, MR-052).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The domain has no region with this key, or it was closed.
     #[error("no region of the peer's domain has this key")]
@@ -80,6 +81,18 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The code that libfabric has for this error (positive), which the access ends with.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Key => libc::EKEYREJECTED,
+            Self::Right | Self::Range => libc::EACCES,
+            Self::Fault => libc::EFAULT,
+            Self::Misaligned => libc::EINVAL,
+            Self::Memory => libc::ENOMEM,
+        }
+    }
+
     /// As it travels in [`Kind::Done`](crate::wire::head::Kind::Done); never 0.
     pub(crate) const fn number(self) -> u64 {
         match self {

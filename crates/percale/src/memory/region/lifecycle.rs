@@ -1,11 +1,36 @@
-//! Enabling, disabling and refreshing regions (fi_mr(3), fi_mr_enable, fi_mr_refresh).
+//! What both kinds of regions can do: how they are named, and enabling, disabling and refreshing them (fi_mr(3), fi_mr_enable,
+//! fi_mr_refresh).
 
-use super::{CloseError, RawRegion, Region};
+use super::{Access, CloseError, RawKey, RawRegion, Region, RemoteMemory};
 
 /// What both kinds of regions can do.
 macro_rules! lifecycle {
     ($region:ty) => {
         impl $region {
+            /// Its key.
+            #[must_use]
+            pub fn key(&self) -> u64 {
+                self.handle.registered.key
+            }
+
+            /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
+            #[must_use]
+            pub fn raw_key(&self) -> RawKey {
+                self.handle.raw_key()
+            }
+
+            /// Its rights.
+            #[must_use]
+            pub fn access(&self) -> Access {
+                self.handle.registered.access
+            }
+
+            /// All of it, as peers name it.
+            #[must_use]
+            pub fn remote(&self) -> RemoteMemory {
+                self.handle.remote()
+            }
+
             /// Whether peers may reach it.
             #[must_use]
             pub fn is_enabled(&self) -> bool {

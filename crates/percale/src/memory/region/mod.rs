@@ -235,35 +235,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> u64 {
-        self.handle.registered.key
-    }
-
-    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
-    #[must_use]
-    pub fn raw_key(&self) -> RawKey {
-        self.handle.raw_key()
-    }
-
-    /// Its rights.
-    #[must_use]
-    pub fn access(&self) -> Access {
-        self.handle.registered.access
-    }
-
     /// Bytes; never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.handle.registered.memory.len()
-    }
-
-    /// All of it, as peers name it.
-    #[must_use]
-    pub fn remote(&self) -> RemoteMemory {
-        self.handle.remote()
     }
 
     /// Copies the bytes from `offset` on into `to`. What peers are writing meanwhile may be there in part.
@@ -336,30 +312,6 @@ impl RawRegion {
             grants.is_empty() && registered.counter.set(Arc::clone(counter)).is_ok()
         };
         registered.windows.without(count).unwrap_or(false)
-    }
-
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> u64 {
-        self.handle.registered.key
-    }
-
-    /// Its raw key, for peers to map: 32 bytes if it was registered with one, else the 8 of its key (KEY-006, KEY-013).
-    #[must_use]
-    pub fn raw_key(&self) -> RawKey {
-        self.handle.raw_key()
-    }
-
-    /// Its rights.
-    #[must_use]
-    pub fn access(&self) -> Access {
-        self.handle.registered.access
-    }
-
-    /// All of it, as peers name it.
-    #[must_use]
-    pub fn remote(&self) -> RemoteMemory {
-        self.handle.remote()
     }
 
     /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.

@@ -14,10 +14,11 @@
 //!
 //! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
 //!
-//! `segment`: memory of ours. `view`: memory that arrived. `copy`: how bytes are copied.
+//! `segment`: memory of ours. `view`: memory that arrived. `copy`: how bytes are copied. `vectors`: what the kernel copies, for a socket.
 
 mod copy;
 mod segment;
+mod vectors;
 mod view;
 
 pub(crate) use copy::copy_short;

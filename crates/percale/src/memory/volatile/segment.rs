@@ -5,8 +5,6 @@
     reason = "copies through raw pointers by the rules of the module above; each block states its own reason"
 )]
 
-use std::io::{IoSlice, IoSliceMut};
-
 use super::copy::{SHORT, copy_long, copy_short};
 
 /// How many segments one operation may gather from or scatter to.
@@ -263,40 +261,5 @@ impl Segments {
             }
         }
         done
-    }
-
-    /// Calls `f`, which hands them to the kernel and nobody else, with `prefix` and these segments as vectors for sending.
-    pub(crate) fn with_io_slices<R>(&self, prefix: &[u8], f: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
-        let mut vectors = [IoSlice::new(&[]); IOV_LIMIT + 1];
-        let mut count = 0;
-        if !prefix.is_empty() {
-            vectors[0] = IoSlice::new(prefix);
-            count = 1;
-        }
-        // One without bytes may be without an address, too.
-        for piece in self.as_slice().iter().filter(|piece| !piece.is_empty()) {
-            // SAFETY: the memory is readable until the operation completes; the slice goes to the kernel only, which
-            // does not care whether a peer writes it meanwhile (`f` is the socket's, which looks at none of it).
-            vectors[count] = IoSlice::new(unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) });
-            count += 1;
-        }
-        f(&vectors[..count])
-    }
-
-    /// Calls `f`, which hands them to the kernel and nobody else, with these segments and `tail` as vectors for receiving.
-    pub(crate) fn with_io_slices_mut<R>(&self, tail: &mut [u8], f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R) -> R {
-        let mut vectors: [IoSliceMut<'_>; IOV_LIMIT + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-        let mut count = 0;
-        for piece in self.as_slice().iter().filter(|piece| !piece.is_empty()) {
-            // SAFETY: the memory is writable until the operation completes; the slice goes to the kernel only, which does
-            // not care whether a peer writes it meanwhile (as above), and ends before `f` returns.
-            vectors[count] = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(piece.ptr, piece.len) });
-            count += 1;
-        }
-        if !tail.is_empty() {
-            vectors[count] = IoSliceMut::new(tail);
-            count += 1;
-        }
-        f(&mut vectors[..count])
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::fabric::host;
+use crate::transport::host;
 use crate::wire::hello::Incarnation;
 
 /// What sockets of this module are, all of them.

@@ -1,7 +1,8 @@
 //! Packets with descriptors over a Unix socket, and the checks that received descriptors have to pass.
 //!
 //! A peer may pass anything. What is used afterwards is certain: as many descriptors as expected (all others are closed
-//! at once), memory that cannot change its size and can be mapped writable, wake-ups that cannot block.
+//! at once), memory that cannot change its size and can be mapped writable, wake-ups that do not
+//! block, unless the peer says otherwise later (see `bell`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -19,8 +19,8 @@ use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
-use crate::fabric::host;
 use crate::memory::forked::Process;
+use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 

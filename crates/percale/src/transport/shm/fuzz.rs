@@ -5,6 +5,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
+use super::pair::{IDLE_LINES as LINES, PAGE as CONTROL};
 use super::{Bell, PAIR_BYTES, Parts, ShmLink, pair_memory};
 use crate::domain::{Domain, DomainBuilder};
 use crate::memory::lease::Lease;
@@ -15,9 +16,6 @@ use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{Connection, Landing, Link, PullError, Sink};
 use crate::wire::head::{Head, Kind, Offer};
 
-/// Bytes of the control page; the lines of side 0 follow it.
-const CONTROL: usize = 4096;
-const LINES: usize = 64 * 64;
 /// Polls of one run.
 const POLLS: usize = 200;
 

@@ -15,9 +15,11 @@ use super::sync::{AtomicU32, AtomicU64};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 use crate::memory::rundown;
 
-const PAGE: usize = 4096;
+/// Bytes of the control page; the small ring of side 0 follows it, lines first.
+pub(super) const PAGE: usize = 4096;
 const IDLE_SHIFT: u32 = 5;
-const IDLE_LINES: usize = LINE << IDLE_SHIFT;
+/// Bytes of a small ring's lines.
+pub(super) const IDLE_LINES: usize = LINE << IDLE_SHIFT;
 const IDLE_BULK: usize = 4096;
 const IDLE: usize = IDLE_LINES + IDLE_BULK;
 const GROWN_SHIFT: u32 = 11;

@@ -57,3 +57,14 @@ pub enum SetUpError {
     #[error("the peer's doorbell cannot be used: {0}")]
     Bell(#[source] io::Error),
 }
+
+impl SetUpError {
+    /// The code that libfabric has for this error (positive).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Side(_) | Self::Bit(_) => libc::EINVAL,
+            Self::Pair(error) | Self::Bell(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}

@@ -42,8 +42,9 @@ pub(super) struct Sender {
     /// Goes up with frames sent, down with answers.
     streak: u32,
     silence: u32,
-    /// Found full, and the peer was asked to say when there is room.
-    wanting: bool,
+    /// Found full, with so much in the ring, and the peer was asked to say when there is room. Frames that are sent at once do not end
+    /// it, for they look at nothing here: who is refused next sees by the ring's position that some were.
+    wanting: Option<u64>,
     found_full: u32,
     growth: Growth,
 }
@@ -67,7 +68,7 @@ impl Sender {
             unfenced: false,
             streak: 0,
             silence: 0,
-            wanting: false,
+            wanting: None,
             found_full: 0,
             growth: Growth::Possible,
         }
@@ -246,7 +247,7 @@ impl Sender {
                 }
             }
             NoRoom::Full => {
-                self.found_full += u32::from(!self.wanting);
+                self.found_full += u32::from(self.wanting != Some(self.tx.position()));
                 if self.found_full >= PATIENCE {
                     self.grow();
                 }
@@ -254,15 +255,16 @@ impl Sender {
         }
         // Dekker again: say that room is wanted, then look once more.
         let wants_room = &self.pair.direction(self.side).producer.wants_room;
-        if !self.wanting {
+        let position = Some(self.tx.position());
+        if self.wanting != position {
             wants_room.store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            self.wanting = true;
+            self.wanting = position;
         }
         match self.tx.push(&head, payload, Publish::Plain) {
             Ok(()) => {
                 wants_room.store(0, Ordering::Relaxed);
-                self.wanting = false;
+                self.wanting = None;
                 self.due = true;
                 self.sent(more, Publish::Plain);
                 Ok(())

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::TcpOptions;
 use super::unanswered::Patience;
@@ -109,16 +109,12 @@ impl AsFd for Socket {
 impl Stream for Socket {
     #[inline]
     fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
-        into.with_io_slices_mut(tail, |vectors| rustix::io::readv(&self.fd, vectors))
+        into.receive(self.fd.as_fd(), tail)
     }
 
     #[inline]
     fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno> {
-        // Not writev: in a program that is not ours SIGPIPE may be deadly.
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        from.with_io_slices(prefix, |vectors| {
-            rustix::net::sendmsg(&self.fd, vectors, &mut SendAncillaryBuffer::default(), flags)
-        })
+        from.send(self.fd.as_fd(), prefix)
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use std::{fmt, io};
 /// A call of libibverbs failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {}", io::Error::from_raw_os_error(*.errno))]
+#[non_exhaustive]
 pub struct VerbsError {
     /// Which.
     pub call: &'static str,

@@ -67,7 +67,9 @@ impl Page {
     /// The page itself.
     #[inline]
     pub(crate) fn journal(&self) -> &journal::Page {
-        // SAFETY: mapped and aligned while `self` is; whoever writes it does so atomically, and so it is read.
+        // SAFETY: mapped and aligned while `self` is; whoever writes it does so atomically, and so it is read. It cannot be written here:
+        // its words are loaded and nothing else. Of loads from such memory std::sync::atomic vouches for relaxed ones of a word; that
+        // acquiring ones are no more than a load (and an order) is relied upon: on x86-64 it is the same instruction.
         unsafe { self.base.as_ref() }
     }
 

@@ -65,6 +65,27 @@ pub enum Unavailable {
     Helper(io::Error),
 }
 
+impl Unavailable {
+    /// An errno that says it, positive.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotBuilt(_)
+            | Self::NoBtf(_)
+            | Self::BadBtf(_)
+            | Self::HookMissing(_)
+            | Self::HookArguments { .. }
+            | Self::PreemptRt
+            | Self::PageSize(_) => libc::EOPNOTSUPP,
+            Self::NoCapability(_) | Self::ForeignHelper(_) => libc::EPERM,
+            Self::Refused { .. } | Self::Missed(_) => libc::EIO,
+            Self::NoHelper { why, .. } => crate::cache::errno(why),
+            Self::Denied(denial) => denial.errno(),
+            Self::Helper(error) => crate::cache::errno(error),
+        }
+    }
+}
+
 /// Why the helper does not serve a client. The number is what travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u64)]
@@ -99,6 +120,24 @@ pub enum Denial {
     Kernel = 9,
 }
 
+impl Denial {
+    /// An errno that says it, positive.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Version => libc::EPROTONOSUPPORT,
+            Self::Protocol => libc::EPROTO,
+            Self::NoPidfd => libc::EOPNOTSUPP,
+            Self::NoAddressSpace => libc::ESRCH,
+            Self::NotTheUsers => libc::EPERM,
+            Self::Challenge => libc::ETIMEDOUT,
+            Self::TooManyClients => libc::EDQUOT,
+            Self::NeverQuiet => libc::EBUSY,
+            Self::Kernel => libc::EIO,
+        }
+    }
+}
+
 /// Why memory cannot be watched: pin it for one use. The number is what travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u64)]
@@ -130,6 +169,21 @@ pub enum Unwatchable {
     Gone = 8,
 }
 
+impl Unwatchable {
+    /// An errno that says it, positive.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Unmapped => libc::EFAULT,
+            Self::ReadOnlyShared => libc::EACCES,
+            Self::SeveralMappings | Self::FileSystem | Self::PrivateHuge => libc::EOPNOTSUPP,
+            Self::Full => libc::ENOSPC,
+            Self::Locked => libc::EAGAIN,
+            Self::Gone => libc::ESRCH,
+        }
+    }
+}
+
 macro_rules! from_number {
     ($kind:ident, $fallback:ident: $($name:ident),*) => {
         impl $kind {
@@ -146,3 +200,29 @@ macro_rules! from_number {
 from_number!(Denial, Protocol: Version, Protocol, NoPidfd, NoAddressSpace, NotTheUsers, Challenge, TooManyClients,
     NeverQuiet, Kernel);
 from_number!(Unwatchable, Gone: Unmapped, SeveralMappings, ReadOnlyShared, FileSystem, PrivateHuge, Full, Locked, Gone);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Range, monitor};
+
+    #[test]
+    fn each_refusal_has_an_errno() {
+        let nowhere = || io::Error::from_raw_os_error(libc::ENOENT);
+        let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+        let named = |source| monitor::Unavailable { name: "any", source };
+        let pairs = [
+            (Range::new(0, 0).unwrap_err().errno(), libc::EINVAL),
+            (named(nowhere()).errno(), libc::ENOENT),
+            (named(unsupported()).errno(), libc::EOPNOTSUPP),
+            (Unavailable::PreemptRt.errno(), libc::EOPNOTSUPP),
+            (Unavailable::NoCapability("CAP_BPF").errno(), libc::EPERM),
+            (Unavailable::NoHelper { path: String::new(), why: nowhere() }.errno(), libc::ENOENT),
+            (Unavailable::Denied(Denial::NotTheUsers).errno(), libc::EPERM),
+            (Unwatchable::Unmapped.errno(), libc::EFAULT),
+        ];
+        assert!(pairs.iter().all(|(said, meant)| said == meant), "{pairs:?}");
+        assert!((0..20).all(|number| Denial::from_number(number).errno() > 0));
+        assert!((0..20).all(|number| Unwatchable::from_number(number).errno() > 0));
+    }
+}

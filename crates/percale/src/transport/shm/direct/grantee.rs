@@ -38,7 +38,9 @@ impl KeyPage {
         }
         let entry = self.mapping.as_ptr().cast::<Entry>().wrapping_add(index as usize);
         // SAFETY: the entry lies in the mapping, which is page-aligned, PAGE_BYTES long and lives as long as this reference; an
-        // entry is an atomic, so others may write it.
+        // entry is an atomic, so others may write it. A peer's page cannot be written here: its entries are loaded and nothing else. Of
+        // loads from such memory std::sync::atomic vouches for relaxed ones of a word; that others of a word are no more than a load
+        // (and an order) is relied upon: processors with 64-bit words have one, and on x86-64 it is the same instruction.
         Some(unsafe { &*entry })
     }
 

@@ -1,6 +1,6 @@
 //! What an initiator knows of a target's keys.
 //!
-//! A key is *asked*, *granted*, *executed* (by the target, each time) or *unknown* to the target. Grants lie in slots that are
+//! A key is *asked*, *granted*, *executed* (by the target, for some thousand accesses) or *unknown* to the target. Grants lie in slots that are
 //! used again; an index names one use of a slot, so that whoever kept an old one finds nothing.
 
 use std::collections::HashMap;
@@ -9,6 +9,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use super::ASKED;
 use super::path::Grant;
 
+/// Accesses that the target executes before it is asked anew whether it grants the key: what kept it from that may have been a
+/// descriptor or a place in a socket that was missing for a moment.
+const EXECUTED: u32 = 4096;
 /// Keys that are known at a time.
 pub(super) const KEYS: usize = 64 << 10;
 
@@ -26,7 +29,7 @@ pub(crate) enum Lookup {
     Ready(GrantIndex),
     /// The target was asked (or will be, when there is room): look again later, execute meanwhile.
     Unknown,
-    /// The target executes all accesses.
+    /// The target executes accesses, for a while.
     Executed,
     /// The target had no such region when it was asked. Said once, and asked anew the next time: it may have one by now.
     NoKey,
@@ -55,7 +58,8 @@ pub(super) enum Answer {
 enum State {
     Asked,
     Granted(GrantIndex),
-    Executed,
+    /// So many times more.
+    Executed(u32),
     NoKey,
 }
 
@@ -119,13 +123,21 @@ impl Grants {
 
     /// What is known of a key.
     pub(super) fn find(&mut self, key: u64) -> Option<Lookup> {
-        Some(match *self.known.get(&key)? {
+        Some(match self.known.get_mut(&key)? {
             State::Granted(index) => {
+                let index = *index;
                 self.last = Some((key, index));
                 Lookup::Ready(index)
             }
             State::Asked => Lookup::Unknown,
-            State::Executed => Lookup::Executed,
+            State::Executed(0) => {
+                self.known.remove(&key);
+                return None;
+            }
+            State::Executed(left) => {
+                *left -= 1;
+                Lookup::Executed
+            }
             State::NoKey => {
                 self.known.remove(&key);
                 Lookup::NoKey
@@ -169,7 +181,7 @@ impl Grants {
     pub(super) fn learn(&mut self, key: u64, answer: Answer) {
         let state = match answer {
             Answer::Granted(grant) => State::Granted(self.keep(grant)),
-            Answer::Executed => State::Executed,
+            Answer::Executed => State::Executed(EXECUTED),
             Answer::NoKey => State::NoKey,
             Answer::Void => return,
         };

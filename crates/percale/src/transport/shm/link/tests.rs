@@ -306,6 +306,24 @@ fn small_messages_stream_through_growing_rings_and_sleepers() {
     exchange(peers(true, HEAP), 20_000, 3000);
 }
 
+/// Each time that a sender is refused counts, though what it sends once there is room again goes at once.
+#[test]
+fn a_ring_that_is_filled_and_emptied_in_turn_grows() {
+    let [mut a, mut b] = peers(false, HEAP);
+    let mut fill = || {
+        let mut count = 0;
+        while a.send(count, &[], false).is_ok() {
+            count += 1;
+        }
+        while b.poll().unwrap() {}
+        count
+    };
+    let first = fill();
+    let later: Vec<u64> = (0..6).map(|_| fill()).collect();
+    assert!(later[5] > 2 * first, "still {later:?} after {first}");
+    assert_eq!(b.seen.messages.len() as u64, first + later.iter().sum::<u64>());
+}
+
 /// Side 1 sleeps whenever it can, and makes its link cold; nothing may be lost.
 #[test]
 fn a_sleeping_receiver_misses_nothing() {

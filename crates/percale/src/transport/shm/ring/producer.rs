@@ -55,6 +55,11 @@ impl Producer {
         Self { cursor, limit, bulk_at: 0, bulk_limit, demotes: can_demote(), area }
     }
 
+    /// How many lines were written since the ring's beginning.
+    pub(in crate::transport::shm) const fn position(&self) -> u64 {
+        self.cursor.at
+    }
+
     /// Learns how far the consumer has come.
     #[cold]
     fn refresh(&mut self) -> Result<(), NoRoom> {

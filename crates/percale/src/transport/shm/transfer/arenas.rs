@@ -24,6 +24,9 @@ use crate::memory::volatile::Segments;
 
 /// How many arenas each side hands out at a time; memory in more than that goes another way.
 const LIMIT: usize = 1024;
+/// How many announcements are taken from the socket at a time: far more than one holds. Who sends faster than they are taken, and has
+/// none of the arenas that are looked for, would keep us there.
+const MESSAGES: usize = 64 << 10;
 
 /// What a peer may do with an arena that it is given. The two are given, mapped and taken back apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +130,10 @@ impl Arenas {
             return false;
         }
         let announced = match arena.1 {
-            Sharing::Writable => self.announce(arena, size as u64, Some(fd.as_fd())),
-            Sharing::ReadOnly => read_only(fd).and_then(|fd| self.announce(arena, size as u64, Some(fd.as_fd()))),
+            Sharing::Writable => announce(&self.control, arena, size as u64, Some(fd.as_fd())),
+            Sharing::ReadOnly => {
+                read_only(fd).and_then(|fd| announce(&self.control, arena, size as u64, Some(fd.as_fd())))
+            }
         };
         if let Err(error) = announced {
             // The next one that needs it tries again; this one goes another way.
@@ -139,35 +144,17 @@ impl Arenas {
         true
     }
 
-    /// Tells the peer which of the arenas that it was given are no more.
+    /// Tells the peer which of the arenas that it was given are no more. Of which it cannot be told now, it is told the next time: until
+    /// then it has them, and they count.
     fn take_back(&mut self) {
-        let mut gone = Vec::new();
-        self.given.retain(|(arena, fd)| {
-            let stands = fd.strong_count() > 0;
-            if !stands {
-                gone.push(*arena);
+        let Self { control, given, .. } = self;
+        given.retain(|(arena, fd)| {
+            if fd.strong_count() > 0 {
+                return true;
             }
-            stands
+            let told = announce(control, *arena, 0, None);
+            told.inspect_err(|error| tracing::debug!(%error, ?arena, "cannot take an arena back yet")).is_err()
         });
-        for arena in gone {
-            if let Err(error) = self.announce(arena, 0, None) {
-                // The peer keeps it until the link ends.
-                tracing::debug!(%error, ?arena, "cannot take an arena back");
-            }
-        }
-    }
-
-    fn announce(&self, (arena, sharing): Identity, size: u64, fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<usize> {
-        let read_only = u32::from(sharing == Sharing::ReadOnly).into();
-        let announcement = Announcement { arena: arena.into(), read_only, size: size.into() };
-        let fds = fd.as_slice();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        rustix::net::sendmsg(&self.control, &[IoSlice::new(announcement.as_bytes())], &mut control, flags)
     }
 
     /// `len` bytes from `offset` in the peer's arena, if we can map that.
@@ -191,7 +178,7 @@ impl Arenas {
     /// If the peer says something else than percale does on the control socket.
     pub(in super::super) fn mapping(&mut self, arena: Identity) -> Result<Given, &'static str> {
         if self.known(arena).is_none() {
-            self.receive()?;
+            self.receive(MESSAGES)?;
         }
         Ok(match self.known(arena) {
             Some(Some(mapping)) => Given::Mapped(mapping),
@@ -210,8 +197,11 @@ impl Arenas {
     }
 
     /// Takes everything that waits on the control socket.
-    fn receive(&mut self) -> Result<(), &'static str> {
-        loop {
+    ///
+    /// # Errors
+    /// If the peer says something else than percale does, or does not stop.
+    fn receive(&mut self, most: usize) -> Result<(), &'static str> {
+        for _ in 0..most {
             let mut announcement = Announcement { arena: U32::ZERO, read_only: U32::ZERO, size: U64::ZERO };
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -265,7 +255,27 @@ impl Arenas {
             });
             self.mapped.push((arena, mapping.map(Arc::new)));
         }
+        Err("more messages about arenas than anyone sends")
     }
+}
+
+/// Tells a peer of an arena.
+fn announce(
+    control: &OwnedFd,
+    (arena, sharing): Identity,
+    size: u64,
+    fd: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<usize> {
+    let read_only = u32::from(sharing == Sharing::ReadOnly).into();
+    let announcement = Announcement { arena: arena.into(), read_only, size: size.into() };
+    let fds = fd.as_slice();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(control, &[IoSlice::new(announcement.as_bytes())], &mut ancillary, flags)
 }
 
 /// The same memory, not to be written.
@@ -273,3 +283,7 @@ fn read_only(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "arenas_tests.rs"]
+mod tests;

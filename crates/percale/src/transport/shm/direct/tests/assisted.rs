@@ -16,9 +16,13 @@ fn region(two: &Two, value: u8) -> Region {
     two.domain.registration(BOTH).key(KEY).own(memory).unwrap()
 }
 
+/// What is written. It stays, for a target that helps afterwards.
+fn nines() -> Lent {
+    Lent::new(vec![9; LEN])
+}
+
 /// Writes all of it. Nobody helps: the target makes no progress.
-fn write(two: &mut Two, grant: GrantIndex) -> Result<bool, DirectError> {
-    let from = Lent::new(vec![9; LEN]);
+fn write(two: &mut Two, grant: GrantIndex, from: &Lent) -> Result<bool, DirectError> {
     let local = &from.whole();
     two.initiator.direct_long(&LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 })
 }
@@ -32,7 +36,7 @@ fn rev_004_a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_
     drop(old.close().unwrap());
     let new = region(&two, 0);
     // At once, and not when a target that copies to the new region is done: then it could not be made again.
-    assert_eq!(write(&mut two, grant), Err(DirectError::Stale));
+    assert_eq!(write(&mut two, grant, &nines()), Err(DirectError::Stale));
     assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the target was asked to help");
     assert_eq!(bytes_of(&new), [0; LEN]);
 }
@@ -44,7 +48,8 @@ fn rev_004_a_target_does_not_help_with_another_region_than_the_initiator_copies(
         let mut region_now = region(&two, 0);
         let grant = two.grant(KEY);
         two.turn();
-        assert_eq!(write(&mut two, grant), Ok(true));
+        let from = nines();
+        assert_eq!(write(&mut two, grant, &from), Ok(true));
         if again {
             drop(region_now.close().unwrap());
             region_now = region(&two, 0);

@@ -137,7 +137,7 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
 }
 
 /// All but link-local addresses, best first.
-pub(super) fn best_first(all: &[Interface]) -> Vec<&Interface> {
+pub(crate) fn best_first(all: &[Interface]) -> Vec<&Interface> {
     let linklocal = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut usable: Vec<&Interface> = all.iter().filter(|one| !linklocal(&one.ip)).collect();
     usable.sort_by_key(|one| (rank(one), one.ip.is_ipv6()));

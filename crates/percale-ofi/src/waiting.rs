@@ -1,0 +1,36 @@
+//! What clients ask of an object that can be waited for (fi_control(3)).
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD};
+
+/// Answers one of a queue, counter or set that was opened with this kind of wait object.
+///
+/// # Safety
+/// As fi_control(3) says: the argument is where the answer to the command goes.
+pub(crate) unsafe fn control<'a>(
+    wait: u32,
+    descriptor: impl FnOnce() -> io::Result<BorrowedFd<'a>>,
+    command: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    match command {
+        FI_GETWAIT if wait == FI_WAIT_FD => match descriptor() {
+            Ok(descriptor) => {
+                // SAFETY: the argument of FI_GETWAIT is where the descriptor goes.
+                unsafe { argument.cast::<c_int>().write(descriptor.as_raw_fd()) };
+                0
+            }
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        },
+        FI_GETWAITOBJ => {
+            // SAFETY: the argument of FI_GETWAITOBJ is where the kind goes.
+            unsafe { argument.cast::<u32>().write(wait) };
+            0
+        }
+        FI_GETWAIT => -libc::ENODATA,
+        _ => -libc::ENOSYS,
+    }
+}

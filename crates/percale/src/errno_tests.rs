@@ -1,0 +1,72 @@
+//! Each error that programs meet has a code of libfabric's, and the same one on whatever way it comes.
+
+use std::io;
+
+use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
+use crate::completion::wait::WaitError;
+use crate::domain::{AlreadyImported, CacheMonitor, UnknownMonitor};
+use crate::endpoint::safe::{Cause, OperationError};
+use crate::endpoint::work::PostError;
+use crate::fabric::{DiscoverError, TransportKind, UnknownTransport};
+use crate::memory::region::Refusal;
+use crate::transport::Broken;
+use crate::transport::connect::ConnectError;
+use crate::transport::shm::SetUpError;
+use crate::wire::hello::Malformed;
+
+#[test]
+fn every_error_has_a_code() {
+    let missing = || io::Error::from_raw_os_error(libc::EMFILE);
+    let transport: UnknownTransport = "smoke".parse::<TransportKind>().unwrap_err();
+    let monitor: UnknownMonitor = "telescope".parse::<CacheMonitor>().unwrap_err();
+    let pairs = [
+        (DiscoverError::from(missing()).errno(), libc::EMFILE),
+        (DiscoverError::from(io::Error::other("words")).errno(), libc::EIO),
+        (transport.errno(), libc::EINVAL),
+        (WaitError::TimedOut.errno(), libc::ETIMEDOUT),
+        (WaitError::System(missing()).errno(), libc::EMFILE),
+        (SetUpError::Side(2).errno(), libc::EINVAL),
+        (SetUpError::Bit(u32::MAX).errno(), libc::EINVAL),
+        (SetUpError::Pair(missing()).errno(), libc::EMFILE),
+        (SetUpError::Bell(io::ErrorKind::InvalidData.into()).errno(), libc::EIO),
+        (monitor.errno(), libc::EINVAL),
+        (AlreadyImported.errno(), libc::EBUSY),
+    ];
+    assert!(pairs.iter().all(|(said, meant)| said == meant), "{pairs:?}");
+}
+
+#[test]
+fn the_end_of_a_link_has_the_code_of_the_operations_that_end_with_it() {
+    let ends = [
+        (Broken::Closed, ErrorCode::Closed),
+        (Broken::Died(String::new()), ErrorCode::PeerDied),
+        (Broken::Timeout(String::new()), ErrorCode::TimedOut),
+        (Broken::Protocol(String::new()), ErrorCode::Protocol),
+    ];
+    assert!(ends.iter().all(|(broken, code)| broken.errno() == code.errno()), "{ends:?}");
+    let refusals = [
+        (Refusal::Key, ErrorCode::KeyRejected),
+        (Refusal::Right, ErrorCode::Denied),
+        (Refusal::Range, ErrorCode::Denied),
+        (Refusal::Fault, ErrorCode::Fault),
+        (Refusal::Misaligned, ErrorCode::Misaligned),
+        (Refusal::Memory, ErrorCode::NoMemory),
+    ];
+    assert!(refusals.iter().all(|(refusal, code)| refusal.errno() == code.errno()), "{refusals:?}");
+    let malformed = [Malformed::Magic, Malformed::Version(1), Malformed::Field("wrong")];
+    assert!(malformed.iter().all(|why| why.errno() == ConnectError::from(why.clone()).errno()), "{malformed:?}");
+}
+
+#[test]
+fn an_operations_error_has_the_code_of_its_cause() {
+    let entry = ErrorEntry::new(Entry::default(), ErrorCode::PeerDied);
+    let causes = [
+        (Cause::Post(PostError::ReadOnly), libc::EACCES),
+        (Cause::from(entry), libc::ECONNRESET),
+        (Cause::TimedOut, libc::ETIMEDOUT),
+    ];
+    for (cause, code) in causes {
+        assert_eq!(cause.errno(), code);
+        assert_eq!(OperationError { cause, buffer: None }.errno(), code);
+    }
+}

@@ -1,0 +1,55 @@
+//! Two sides of one control socket.
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::*;
+use crate::memory::mapping::sealed_memfd;
+
+const BYTES: usize = 4096;
+
+fn pair() -> [Arenas; 2] {
+    let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    [ends.0, ends.1].map(|end| {
+        // However much the system gives.
+        rustix::net::sockopt::set_socket_send_buffer_size(&end, 64 << 10).unwrap();
+        Arenas::new(end)
+    })
+}
+
+fn memory() -> Arc<OwnedFd> {
+    Arc::new(sealed_memfd("percale-test", BYTES, 0).unwrap())
+}
+
+#[test]
+fn an_arena_is_taken_back_as_soon_as_there_is_room_to_say_so() {
+    let [mut ours, mut theirs] = pair();
+    // As much as the socket holds, of memory that stays.
+    let stays = memory();
+    let held = (2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
+    assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(Given::Mapped(_))));
+    let goes = memory();
+    assert!(ours.give((1, Sharing::Writable), BYTES, &goes));
+    let more = (held + 2..).take_while(|number| ours.give((*number, Sharing::Writable), BYTES, &stays)).count() as u32;
+    drop(goes);
+    let last = (held + more + 2, Sharing::Writable);
+    assert!(!ours.give(last, BYTES, &stays), "there was room");
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Mapped(_))), "it was given");
+    assert!(ours.give(last, BYTES, &stays));
+    assert!(matches!(theirs.mapping(last), Ok(Given::Mapped(_))));
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Not)), "it was not taken back");
+    assert_eq!(theirs.taken_back(), 1);
+}
+
+#[test]
+fn who_does_not_stop_announcing_is_cut_off() {
+    let [mut ours, mut theirs] = pair();
+    let stays = memory();
+    for number in 1..=20 {
+        assert!(ours.give((number, Sharing::ReadOnly), BYTES, &stays));
+    }
+    assert_eq!(theirs.receive(21), Ok(()));
+    for number in 21..=41 {
+        assert!(ours.give((number, Sharing::ReadOnly), BYTES, &stays));
+    }
+    assert!(theirs.receive(21).is_err());
+}
