@@ -18,9 +18,9 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 /// as for ten others, since the processor has guessed otherwise.
 const EACH: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 32,768
+/// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 16,384
 /// registrations have fewer for each, down to two.
-const MANY: usize = 1 << 19;
+const MANY: usize = 1 << 18;
 
 /// Places in which a copy may lie: four cache lines, two of which a processor mostly fetches together.
 const NEAR: u32 = if cfg!(loom) { 2 } else { 8 };
