@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
 use crate::program::Program;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -30,6 +31,16 @@ pub(crate) struct Row {
     pub(crate) dirty: bool,
 }
 
+/// One measured row of `--collectives`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(crate) struct Collective {
+    pub(crate) what: String,
+    /// Of a member's elements; a barrier has none.
+    pub(crate) bytes: Option<u64>,
+    /// Of one collective, nanoseconds.
+    pub(crate) p50_ns: Option<f64>,
+}
+
 /// The built command.
 pub(crate) struct Perf(PathBuf);
 
@@ -42,6 +53,15 @@ impl Perf {
 
     /// Runs `percale perf --json` with more arguments.
     pub(crate) fn run(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<Row>> {
+        self.rows(arguments, limit)
+    }
+
+    /// Runs `percale perf --json --collectives` with more arguments.
+    pub(crate) fn collectives(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<Collective>> {
+        self.rows(&[&["--collectives"], arguments].concat(), limit)
+    }
+
+    fn rows<T: DeserializeOwned>(&self, arguments: &[&str], limit: Duration) -> Outcome<Vec<T>> {
         let program = Program::new(&self.0).args(["perf", "--json"]).args(arguments).limit(limit);
         let shown = program.shown();
         let output = program.output()?;
@@ -50,7 +70,7 @@ impl Perf {
 }
 
 /// Rows as JSON objects one after the other, or as arrays of them.
-fn rows(text: &str) -> Outcome<Vec<Row>> {
+fn rows<T: DeserializeOwned>(text: &str) -> Outcome<Vec<T>> {
     let mut found = Vec::new();
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
         match value? {
@@ -86,22 +106,33 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use super::rows;
+    use super::{Collective, Row, rows};
 
     const LINE: &str = r#"{"transport":"shm","op":"tagged-latency","bytes":8,"p50_ns":152.0,"p99_ns":310.0,
         "rate":6.5e6,"bytes_per_s":5.2e7,"limit_p50_ns":146.0,"memory":"percale","dirty":false,"verified":true}"#;
 
     #[test]
     fn rows_are_read_from_lines_and_from_arrays() {
-        assert_eq!(rows(&format!("{LINE}\n{LINE}\n")).unwrap().len(), 2);
-        assert_eq!(rows(&format!("[{LINE},{LINE}]")).unwrap().len(), 2);
-        assert!(rows("").is_err());
-        assert!(rows("percale 0.1").is_err());
+        assert_eq!(rows::<Row>(&format!("{LINE}\n{LINE}\n")).unwrap().len(), 2);
+        assert_eq!(rows::<Row>(&format!("[{LINE},{LINE}]")).unwrap().len(), 2);
+        assert!(rows::<Row>("").is_err());
+        assert!(rows::<Row>("percale 0.1").is_err());
+    }
+
+    #[test]
+    fn collectives_are_read() {
+        let barrier = r#"{"what":"barrier","processes":2,"p50_ns":207.75,"count":240000,"ratio":2.0}"#;
+        let sum = r#"{"what":"allreduce","processes":2,"bytes":8,"p50_ns":197.5,"count":300000}"#;
+        let found = rows::<Collective>(&format!("{barrier}\n{sum}\n")).unwrap();
+        assert_eq!(
+            found.iter().map(|row| (row.bytes, row.p50_ns)).collect::<Vec<_>>(),
+            [(None, Some(207.75)), (Some(8), Some(197.5))]
+        );
     }
 
     #[test]
     fn nonsense_is_noticed() {
-        let row = rows(LINE).unwrap().remove(0);
+        let row: Row = rows(LINE).unwrap().remove(0);
         assert_eq!(row.nonsense(), None);
         let mut wrong = row.clone();
         wrong.p99_ns = Some(1.0);

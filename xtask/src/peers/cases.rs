@@ -23,6 +23,8 @@ pub(crate) enum Op {
     FetchAddAlone,
     /// One compare-and-swap of a word of the other's memory, completed.
     CompareSwap,
+    /// The sum of both processes' doubles, in both.
+    Allreduce,
 }
 
 impl Op {
@@ -35,6 +37,7 @@ impl Op {
             Self::Get => "get",
             Self::FetchAddAlone => "fetch-add-alone",
             Self::CompareSwap => "compare-swap",
+            Self::Allreduce => "allreduce",
         }
     }
 
@@ -72,7 +75,7 @@ pub(crate) struct Comparison {
     pub(crate) transport: String,
     pub(crate) op: Op,
     pub(crate) bytes: u64,
-    /// "UCX", "UCX posix" or "libfabric".
+    /// "UCX", "UCX posix", "libfabric" or "Open MPI".
     pub(crate) peer: String,
     /// "p50", "mean" or "rate": what the peer's figure is. percale's is a p50 or a rate.
     pub(crate) peer_figure: String,
@@ -102,13 +105,16 @@ impl Case {
             all.extend([8, 64 << 10, 1 << 20].map(|bytes| Self { transport, op, bytes }));
         }
         all.extend([Op::FetchAddAlone, Op::CompareSwap].map(|op| Self { transport, op, bytes: 8 }));
+        all.extend([8, 1 << 20].map(|bytes| Self { transport, op: Op::Allreduce, bytes }));
         all
     }
 
     /// Whose memory it is matters only where a peer can map it, and to messages only if they are not copied through a ring.
     pub(crate) fn variants(&self) -> Vec<Variant> {
         let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
-        let matters = self.transport == "shm" && (self.bytes > 4 << 10 || self.op.is_one_sided());
+        // What a collective combines has no owner that it asks for.
+        let is_its = self.bytes > 4 << 10 && self.op != Op::Allreduce;
+        let matters = self.transport == "shm" && (is_its || self.op.is_one_sided());
         let owners = if matters { &[true, false][..] } else { &[false][..] };
         let variants = owners.iter().flat_map(|&is_percales_memory| {
             dirts.iter().map(move |&is_dirty| Variant { is_percales_memory, is_dirty })
@@ -116,7 +122,7 @@ impl Case {
         variants.collect()
     }
 
-    /// What percale aims at against UCX. A dirty source is held against the peer's clean one.
+    /// What percale aims at against UCX, or against the only peer that there is. A dirty source is held against the peer's clean one.
     fn aim(&self, variant: Variant) -> Option<f64> {
         Some(match (self.transport, self.op, self.bytes) {
             ("shm", Op::TaggedLatency, 8 | 4096) => 0.70,
@@ -124,6 +130,7 @@ impl Case {
             ("shm", Op::TaggedLatency, 65536 | 1048576) => 0.75,
             ("shm", Op::TaggedRate, 8) => 1.5,
             ("tcp", Op::TaggedRate, 8) => 3.0,
+            ("shm", Op::Allreduce, _) => 1.0,
             // UCX's programs access memory that UCX allocated: ordinary memory has no counterpart.
             ("shm", op, _) if op.is_one_sided() && variant.is_percales_memory => 1.0,
             _ => return None,
@@ -145,11 +152,12 @@ pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Compar
             (Side::Percale(_), _) => continue,
             (Side::Ucx(setup), is_time) => (setup.name(), if is_time { "p50" } else { "rate" }),
             (Side::Libfabric, _) => ("libfabric", "mean"),
+            (Side::OpenMpi, _) => ("Open MPI", "p50"),
         };
         let row = |variant: Option<Variant>, percale_rounds: &[f64]| {
             let (peer_value, percale_value) = (median(peer_rounds), median(percale_rounds));
             let ratio = percale_value.zip(peer_value).map(|(percale, peer)| percale / peer);
-            let aim = variant.filter(|_| peer == "UCX").and_then(|variant| case.aim(variant));
+            let aim = variant.filter(|_| matches!(peer, "UCX" | "Open MPI")).and_then(|variant| case.aim(variant));
             Comparison {
                 transport: case.transport.into(),
                 op: case.op,
@@ -246,6 +254,15 @@ mod tests {
         let shown: Vec<_> = rows.iter().map(|row| (row.peer.as_str(), row.aim, row.is_loss())).collect();
         let (usual, alone) = ("UCX", "UCX posix");
         assert_eq!(shown, [(usual, Some(1.0), true), (usual, None, true), (alone, None, true), (alone, None, true)]);
+    }
+
+    #[test]
+    fn sums_have_one_peer_and_one_variant() {
+        let case = Case { transport: "shm", op: Op::Allreduce, bytes: 1 << 20 };
+        let [variant] = case.variants()[..] else { panic!("{:?}", case.variants()) };
+        let rows = comparisons(&case, &[(Side::OpenMpi, vec![200.0]), (Side::Percale(variant), vec![210.0])]);
+        assert_eq!((rows.len(), rows[0].peer.as_str(), rows[0].aim), (1, "Open MPI", Some(1.0)));
+        assert!(rows[0].is_loss() && rows[0].is_short());
     }
 
     #[test]

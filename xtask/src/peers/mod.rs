@@ -1,4 +1,4 @@
-//! percale beside the libraries it is measured against, as Debian ships them: UCX and libfabric.
+//! percale beside the libraries it is measured against, as Debian ships them: UCX, libfabric, and for collectives Open MPI.
 //!
 //! Every figure is taken in rounds, and each round runs all sides of a case one after the other, the order turned
 //! around every time: whatever else the machine does hits all of them alike. The median of the rounds counts. All
@@ -6,6 +6,7 @@
 
 mod cases;
 mod libfabric;
+mod openmpi;
 mod pair;
 mod percale;
 mod show;
@@ -15,10 +16,11 @@ pub(crate) use cases::{Comparison, Op};
 pub(crate) use show::comparison as show_comparison;
 
 use crate::failure::{Failure, Outcome};
-use crate::packages::{self, LIBFABRIC, UCX};
+use crate::packages::{self, LIBFABRIC, OPEN_MPI, OPEN_MPI_COMPILER, UCX};
 use crate::perf::Perf;
 use crate::place::Place;
 use cases::{Case, Variant};
+use openmpi::OpenMpi;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use ucx::Setup;
@@ -83,6 +85,7 @@ pub(crate) struct Run {
 enum Side {
     Ucx(Setup),
     Libfabric,
+    OpenMpi,
     Percale(Variant),
 }
 
@@ -104,13 +107,20 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
     packages::ensure(&[UCX, LIBFABRIC])?;
     let perf = if arguments.without_percale { None } else { Some(Perf::build(place)?) };
     let cases: Vec<Case> = Case::all().into_iter().filter(|case| arguments.wants(case)).collect();
+    let openmpi = if cases.iter().any(openmpi::measures) {
+        packages::ensure(&[OPEN_MPI, OPEN_MPI_COMPILER])?;
+        Some(OpenMpi::build(place)?)
+    } else {
+        None
+    };
+    let programs = Programs { openmpi, perf };
     let (mut rows, mut problems) = (Vec::new(), Vec::new());
     let mut busy = 0_f64;
     for (number, case) in cases.iter().enumerate() {
         busy = busy.max(crate::machine::busy());
         let start = Instant::now();
         eprint!("[{}/{}] {case} ... ", number + 1, cases.len());
-        rows.extend(compare(case, perf.as_ref(), arguments.rounds, &mut problems));
+        rows.extend(compare(case, &programs, arguments.rounds, &mut problems));
         eprintln!("{:.1} s", start.elapsed().as_secs_f64());
     }
     if rows.is_empty() && problems.is_empty() {
@@ -121,32 +131,42 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
         commit: crate::machine::commit(place),
         rounds: arguments.rounds,
         busy,
-        versions: [ucx::version(), libfabric::version()].into_iter().flatten().collect(),
+        versions: [ucx::version(), libfabric::version(), openmpi::version()].into_iter().flatten().collect(),
         rows,
         problems,
     };
-    if cases.len() == Case::all().len() && perf.is_some() {
+    if cases.len() == Case::all().len() && programs.perf.is_some() {
         place.save(FILE, &run)?;
     }
     Ok(run)
 }
 
+/// Programs that are built here.
+struct Programs {
+    openmpi: Option<OpenMpi>,
+    perf: Option<Perf>,
+}
+
 /// All sides of one case, in rounds: one comparison for each peer and each variant of percale's.
-fn compare(case: &Case, perf: Option<&Perf>, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
+fn compare(case: &Case, programs: &Programs, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
     let mut sides: Vec<_> = ucx::setups(case).iter().map(|&setup| (Side::Ucx(setup), Vec::new())).collect();
     if libfabric::measures(case) {
         sides.push((Side::Libfabric, Vec::new()));
     }
-    if perf.is_some() {
+    if openmpi::measures(case) {
+        sides.push((Side::OpenMpi, Vec::new()));
+    }
+    if programs.perf.is_some() {
         sides.extend(case.variants().into_iter().map(|variant| (Side::Percale(variant), Vec::new())));
     }
     for _ in 0..rounds {
         for (side, figures) in &mut sides {
-            let figure = match (&*side, perf) {
+            let figure = match (&*side, programs) {
                 (Side::Ucx(setup), _) => ucx::measure(case, *setup),
                 (Side::Libfabric, _) => libfabric::measure(case),
-                (Side::Percale(variant), Some(perf)) => percale::measure(perf, case, *variant),
-                (Side::Percale(_), None) => continue,
+                (Side::OpenMpi, Programs { openmpi: Some(openmpi), .. }) => openmpi.measure(case),
+                (Side::Percale(variant), Programs { perf: Some(perf), .. }) => percale::measure(perf, case, *variant),
+                (Side::OpenMpi | Side::Percale(_), _) => continue,
             };
             match figure {
                 Ok(figure) => figures.push(figure),

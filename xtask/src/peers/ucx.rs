@@ -27,7 +27,11 @@ impl Setup {
 
 /// Those by which a case is measured.
 pub(super) fn setups(case: &Case) -> &'static [Setup] {
-    if case.transport == "shm" && case.op.is_one_sided() { &[Setup::Usual, Setup::PosixAlone] } else { &[Setup::Usual] }
+    match case.op {
+        Op::Allreduce => &[],
+        op if case.transport == "shm" && op.is_one_sided() => &[Setup::Usual, Setup::PosixAlone],
+        _ => &[Setup::Usual],
+    }
 }
 
 /// One way (or the operation) in nanoseconds (p50), messages per second, or bytes per second.
@@ -44,6 +48,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
         Op::Get => "ucp_get",
         Op::FetchAddAlone => "ucp_fadd",
         Op::CompareSwap => "ucp_cswap",
+        Op::Allreduce => return Err(Failure::new(format!("{NAME} measures no collectives"))),
     };
     let iterations = iterations(case);
     let printed = pair::run(NAME, |program, port, is_client| {

@@ -1,0 +1,67 @@
+//! Open MPI's figures, over its own shared memory, by a program of ours: it brings none that measures.
+
+use super::cases::{Case, Op};
+use crate::failure::{Failure, Outcome};
+use crate::place::Place;
+use crate::program::Program;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The program.
+pub(super) struct OpenMpi(PathBuf);
+
+/// It is asked for what the other peers' programs do not measure.
+pub(super) fn measures(case: &Case) -> bool {
+    case.op == Op::Allreduce
+}
+
+impl OpenMpi {
+    /// Compiles it.
+    pub(super) fn build(place: &Place) -> Outcome<Self> {
+        let directory = place.target.join("bench");
+        fs::create_dir_all(&directory)?;
+        let program = directory.join("allreduce-openmpi");
+        let compile = Program::new("mpicc.openmpi").args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+        compile
+            .arg(place.root.join("xtask/src/peers/c/allreduce.c"))
+            .limit(Duration::from_secs(60))
+            .output()?
+            .success()?;
+        Ok(Self(program))
+    }
+
+    /// Nanoseconds of the slower of two ranks, one on each core (p50).
+    pub(super) fn measure(&self, case: &Case) -> Outcome<f64> {
+        let program = Program::new("mpirun.openmpi").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+        let program = program.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").args(["-n", "2", "--bind-to", "core"]);
+        // Whatever networks there are: its own shared memory.
+        let program = program.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
+        let output = program.arg(&self.0).arg(case.bytes.to_string()).limit(Duration::from_secs(120)).output()?;
+        let printed = output.success()?;
+        nanoseconds(printed).ok_or_else(|| Failure::new(format!("the program printed something unknown: {printed}")))
+    }
+}
+
+fn nanoseconds(printed: &str) -> Option<f64> {
+    let line = printed.lines().find(|line| line.starts_with("allreduce of "))?;
+    line.split_once(": ")?.1.strip_suffix(" ns")?.parse().ok()
+}
+
+/// Its version, for the document.
+pub(super) fn version() -> Option<String> {
+    let output = Program::new("mpirun.openmpi").arg("--version").output().ok()?;
+    let line = output.stdout.lines().find(|line| line.contains("Open MPI"))?;
+    Some(format!("Open MPI {}", line.split_whitespace().last()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nanoseconds;
+
+    #[test]
+    fn the_time_is_read() {
+        assert_eq!(nanoseconds("a warning\nallreduce of 8 bytes: 255.3 ns\n"), Some(255.3));
+        assert_eq!(nanoseconds("nothing"), None);
+    }
+}
