@@ -56,6 +56,10 @@ fn shows(monitor: &str, changes: bool) {
     let others = of("other");
     assert_eq!(others.len(), 3 * 2);
     assert!(others.iter().all(|line| positive(&line["without"]["p50_ns"]) && positive(&line["ratio"])));
+    // On kernels that need more than them.
+    let alone = of("records-alone");
+    assert!(alone.is_empty() || alone.len() == 3 * 2 && monitor == "bpf", "{alone:?}");
+    assert!(alone.iter().all(|line| positive(&line["with"]["p50_ns"]) && positive(&line["ratio"])));
     // Of 4 KiB in each of four ways; larger memory is not made anew again and again.
     let ways = Vec::from_iter(of("change").iter().map(|line| line["way"].as_str().unwrap().to_owned()));
     let all = ["explicit", "check", "thread", "thread-on-one-processor"];

@@ -140,6 +140,8 @@ pub(super) enum Line {
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
     /// What has nothing to do with registrations, without the monitor and with it.
     Other { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
+    /// The same with the monitor's records alone, without its reports of when a call begins, which some kernels need besides.
+    RecordsAlone { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Mapping, registering, receiving into, unmapping and deregistering fresh memory.
     Change { monitor: String, bytes: usize, way: Way, figures: Figures, ratio: f64 },
 }

@@ -167,6 +167,7 @@ impl Measured<'_> {
 
     /// What this process does and another, which opens a cache in between.
     fn others(&self, monitor: &str) -> Result<Vec<Line>> {
+        let alone = monitor == bench::RECORDS_ALONE;
         self.say("what others do");
         let clock = Clock::calibrate();
         let seconds = self.seconds / f64::from(LOADINGS);
@@ -199,7 +200,12 @@ impl Measured<'_> {
             // The loading whose ratio is the median.
             pairs.sort_by(|a, b| a.1.ratio(&a.0).total_cmp(&b.1.ratio(&b.0)));
             let (without, with) = pairs[pairs.len() / 2];
-            Line::Other { monitor: monitor.into(), process, work, without, with, ratio: with.ratio(&without) }
+            let (monitor, ratio) = (self.monitor.into(), with.ratio(&without));
+            if alone {
+                Line::RecordsAlone { monitor, process, work, without, with, ratio }
+            } else {
+                Line::Other { monitor, process, work, without, with, ratio }
+            }
         };
         Ok(measured.into_iter().map(line).collect())
     }

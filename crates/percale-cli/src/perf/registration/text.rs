@@ -64,7 +64,7 @@ pub(super) fn text(lines: &[Line]) -> String {
             &["monitor", "process", "what", "without", "with", "ratio"],
             other,
             "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.\n\
-             bpf-records-alone: what bpf costs on kernels that free page tables late and need no report of when a call begins.",
+             Records alone: what bpf costs on kernels that free page tables late, and need no reports of when a call begins.",
         ),
     ];
     let mut parts = Vec::new();
@@ -157,7 +157,15 @@ fn piece(line: &Line) -> Option<Vec<Cell>> {
 }
 
 fn other(line: &Line) -> Option<Vec<Cell>> {
-    let Line::Other { monitor, process, work, without, with, ratio: times } = line else { return None };
+    let (alone, monitor, process, work, without, with, times) = match line {
+        Line::Other { monitor, process, work, without, with, ratio } => {
+            ("", monitor, process, work, without, with, ratio)
+        }
+        Line::RecordsAlone { monitor, process, work, without, with, ratio } => {
+            (", records alone", monitor, process, work, without, with, ratio)
+        }
+        _ => return None,
+    };
     let process = match process {
         Whose::Client => "client",
         Whose::Other => "other",
@@ -167,7 +175,7 @@ fn other(line: &Line) -> Option<Vec<Cell>> {
         Work::Mapping => "mmap and munmap",
         Work::FilledMapping => "the same, filled",
     };
-    Some(vec![left(monitor), left(process), left(work), p50(without), p50(with), ratio(*times)])
+    Some(vec![left(format!("{monitor}{alone}")), left(process), left(work), p50(without), p50(with), ratio(*times)])
 }
 
 fn p50(figures: &Figures) -> Cell {
