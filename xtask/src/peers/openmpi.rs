@@ -33,14 +33,19 @@ impl OpenMpi {
 
     /// Nanoseconds of the slower of two ranks, one on each core (p50).
     pub(super) fn measure(&self, case: &Case) -> Outcome<f64> {
-        let program = Program::new("mpirun.openmpi").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
-        let program = program.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").args(["-n", "2", "--bind-to", "core"]);
+        let program = launcher().args(["-n", "2", "--bind-to", "core"]);
         // Whatever networks there are: its own shared memory.
         let program = program.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         let output = program.arg(&self.0).arg(case.bytes.to_string()).limit(Duration::from_secs(120)).output()?;
         let printed = output.success()?;
         nanoseconds(printed).ok_or_else(|| Failure::new(format!("the program printed something unknown: {printed}")))
     }
+}
+
+/// Its launcher, by root too.
+fn launcher() -> Program {
+    let program = Program::new("mpirun.openmpi").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+    program.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 }
 
 fn nanoseconds(printed: &str) -> Option<f64> {
@@ -50,8 +55,8 @@ fn nanoseconds(printed: &str) -> Option<f64> {
 
 /// Its version, for the document.
 pub(super) fn version() -> Option<String> {
-    let output = Program::new("mpirun.openmpi").arg("--version").output().ok()?;
-    let line = output.stdout.lines().find(|line| line.contains("Open MPI"))?;
+    let output = launcher().arg("--version").output().ok()?;
+    let line = output.stdout.lines().find(|line| line.starts_with("mpirun"))?;
     Some(format!("Open MPI {}", line.split_whitespace().last()?))
 }
 
