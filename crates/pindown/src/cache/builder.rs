@@ -83,7 +83,7 @@ impl<R: Registrar> Builder<R> {
     }
 
     /// Registrations that are kept at most (RCACHE-007): 1,024 unless told otherwise, 0 to keep none (RCACHE-009). Each that is kept
-    /// takes some 800 bytes of memory, once so many are; less where there are more than 16,384.
+    /// takes some 1,500 bytes of memory, once so many are; less where there are more than 8,192.
     #[must_use]
     pub fn max_count(mut self, count: u32) -> Self {
         self.limits.count = count;

@@ -14,11 +14,11 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Places of copies for each registration. Of a hundred looked-up pages three find theirs taken by another; whoever looks those up pays for it
+/// Places of copies for each registration. Of a hundred looked-up pages two find theirs taken by another; whoever looks those up pays for it
 /// as for ten others, since the processor has guessed otherwise.
-const EACH: usize = if cfg!(loom) { 1 } else { 16 };
+const EACH: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 16,384
+/// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 8,192
 /// registrations have fewer for each, down to two.
 const MANY: usize = 1 << 18;
 
