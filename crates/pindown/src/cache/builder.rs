@@ -56,7 +56,7 @@ impl OpenError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Kernel { source, .. } => errno(source),
-            Self::Monitor(unavailable) => errno(&unavailable.source),
+            Self::Monitor(unavailable) => unavailable.errno(),
             Self::TooMany(_) => libc::EINVAL,
         }
     }

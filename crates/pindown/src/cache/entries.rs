@@ -25,6 +25,9 @@ const MANY: usize = 1 << 18;
 /// Places in which a copy may lie: four cache lines, two of which a processor mostly fetches together.
 const NEAR: u32 = if cfg!(loom) { 2 } else { 8 };
 
+/// Copies of one entry: who takes it out, or asks when it was last used, looks at all of them under the table's lock.
+const MOST_COPIES: u32 = 1024;
+
 /// Where an entry lies: a copy, or one that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
@@ -85,6 +88,8 @@ struct Copied {
 struct Known {
     /// The place of its first copy, plus one. Written under the table's lock.
     copy: AtomicU32,
+    /// How many there are in that row, likewise.
+    copies: AtomicU32,
     /// Uses that it is [held](Entries::hold) by.
     holds: AtomicU32,
     inode: Inode,
@@ -130,7 +135,7 @@ impl Entries {
             let zero = || AtomicU32::new(0);
             let inode = || Inode { count: AtomicU64::new(0), slot: AtomicU64::new(0) };
             let copied = |_| Copied { of: zero(), next: zero() };
-            let known = |_| Known { copy: zero(), holds: zero(), inode: inode() };
+            let known = |_| Known { copy: zero(), copies: zero(), holds: zero(), inode: inode() };
             (
                 Ok::<_, ()>((0..places + count).map(|_| Entry::zero()).collect()),
                 Ok::<_, ()>((0..places).map(copied).collect()),
@@ -200,25 +205,27 @@ impl Entries {
         entry.fill(range, access, pinned, watched.is_some());
     }
 
-    /// Where entry `number`, which is live, is found by this page from now on: a copy, if there is room for one. Under the table's lock.
+    /// Where entry `number`, which is live, is found by this page from now on: a copy, if there is room for one, and it has not too many. Under the table's lock.
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
         let first = known.copy.load(Ordering::Relaxed);
         let is_free = |place: &Place| if first == 0 { self.is_vacant(*place) } else { self.has_room(*place) };
         let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
         let home = self.home(address);
-        let place = if is_free(&home) {
+        let copies = known.copies.load(Ordering::Relaxed);
+        let place = if is_free(&home) && copies < MOST_COPIES {
             home
         } else if let Some(known) = home.near().find(is_its) {
             // A copy for another page of its, perhaps.
             return Some(known);
         } else {
-            home.near().find(is_free)?
+            home.near().find(is_free).filter(|_| copies < MOST_COPIES)?
         };
         let (copy, copied) = (self.at(place)?, self.copied.get(place.index())?);
         copied.of.store(number, Ordering::Relaxed);
         copied.next.store(first, Ordering::Relaxed);
         known.copy.store(place.0 + 1, Ordering::Relaxed);
+        known.copies.store(copies + 1, Ordering::Relaxed);
         self.copies.store(self.copies.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         copy.copy(entry);
         copy.publish(now);
@@ -247,6 +254,7 @@ impl Entries {
                 Some(found) if found == place => {
                     let after = next(place).map_or(0, |next| next.load(Ordering::Relaxed));
                     word.store(after, Ordering::Relaxed);
+                    known.copies.store(known.copies.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
                     break;
                 }
                 found => link = found.and_then(next),
@@ -286,6 +294,7 @@ impl Entries {
         self.copies_of(number).for_each(|place| self.vacate_copy(place));
         if let Some(known) = self.known.get(number as usize) {
             known.copy.store(0, Ordering::Relaxed);
+            known.copies.store(0, Ordering::Relaxed);
         }
     }
 
@@ -422,15 +431,23 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_does_not_take_all_places() {
-        let entries = Entries::new(64).expect("memory");
-        filled(&entries, 0, range(0, 100_000));
-        let places = entries.copied.len();
-        for page in 0..100_000 {
-            entries.copy(0, range(page, 1).start(), Age::of(1));
+    fn one_entry_does_not_take_all_places_or_more_than_can_be_looked_at_under_a_lock() {
+        for (count, copies) in [(16, 256), (64, 1024), (1024, 1024)] {
+            let entries = Entries::new(count).expect("memory");
+            filled(&entries, 0, range(0, 100_000));
+            let places: Vec<_> =
+                (0..100_000).filter_map(|page| entries.copy(0, range(page, 1).start(), Age::of(1))).collect();
+            assert_eq!(entries.copies_of(0).count(), copies);
+            entries.retire_copy(places[0]);
+            entries.vacate_copy(places[0]);
+            assert_eq!(entries.copy(0, range(0, 1).start(), Age::of(1)), Some(places[0]), "room again");
+            assert_eq!(entries.copies_of(0).count(), copies);
+            filled(&entries, 1, range(200_000, 1));
+            assert!(entries.copy(1, range(200_000, 1).start(), Age::of(1)).is_some());
+            entries.kill(0);
+            entries.vacate(0);
+            filled(&entries, 0, range(0, 1));
+            assert!(entries.copy(0, range(0, 1).start(), Age::of(1)).is_some(), "its next has its own");
         }
-        assert_eq!(entries.copies_of(0).count(), places / 2);
-        filled(&entries, 1, range(200_000, 1));
-        assert!(entries.copy(1, range(200_000, 1).start(), Age::of(1)).is_some());
     }
 }

@@ -56,6 +56,14 @@ pub struct Registration {
 #[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
 pub struct UnknownHandle(pub Handle);
 
+impl UnknownHandle {
+    /// What stands for it in C: a positive errno.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::ENOENT
+    }
+}
+
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {

@@ -84,7 +84,7 @@ impl From<OpenError> for Failure {
 
 impl From<UnknownHandle> for Failure {
     fn from(error: UnknownHandle) -> Self {
-        Self::new(libc::ENOENT, error.to_string())
+        Self::new(error.errno(), error.to_string())
     }
 }
 

@@ -14,11 +14,11 @@ mod wiped;
 
 pub(crate) use bell::{Bell, EventBell, Waiting};
 pub(crate) use page::{Change, Page};
+pub(crate) use wiped::Wiped;
 
 use std::os::fd::BorrowedFd;
 
 use crate::sync::{AtomicU64, Ordering};
-use wiped::Wiped;
 
 /// One cache's view of a monitor's page.
 #[derive(Debug)]

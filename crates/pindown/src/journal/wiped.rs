@@ -18,7 +18,7 @@ struct Line(AtomicU64);
 
 /// One word, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Wiped(&'static Line);
+pub(crate) struct Wiped(&'static Line);
 
 /// Words that nobody uses.
 static FREE: Mutex<Vec<&'static Line>> = Mutex::new(Vec::new());
@@ -28,7 +28,7 @@ impl Wiped {
     ///
     /// # Errors
     /// What `mmap` or `madvise` says.
-    pub(super) fn new(value: u64) -> io::Result<Self> {
+    pub(crate) fn new(value: u64) -> io::Result<Self> {
         let mut free = FREE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if free.is_empty() {
             free.extend(page()?);
@@ -41,7 +41,7 @@ impl Wiped {
 
 impl Wiped {
     /// The word itself, which stays, and may be another's when this one is dropped.
-    pub(super) fn word(&self) -> &'static AtomicU64 {
+    pub(crate) fn word(&self) -> &'static AtomicU64 {
         &self.0.0
     }
 }

@@ -66,6 +66,10 @@ impl Unavailable {
     /// What stands for it in C: a positive errno.
     #[must_use]
     pub fn errno(&self) -> i32 {
+        #[cfg(not(loom))]
+        if let Some(why) = self.source.get_ref().and_then(|inner| inner.downcast_ref::<bpf::Unavailable>()) {
+            return why.errno();
+        }
         crate::cache::errno(&self.source)
     }
 }

@@ -19,12 +19,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::{Pid, getpid};
 
 use super::{Monitor, Refusal, Watched};
 use crate::access::Access;
-use crate::journal::{Bell, Page};
+use crate::journal::{Bell, Page, Wiped};
 use crate::range::{Range, page_size};
+use crate::sync::Ordering;
 
 /// Sealed memory: zeroed, page-aligned, whole pages, for one owner.
 ///
@@ -95,8 +95,9 @@ impl fmt::Debug for Sealed {
 /// All sealed memory of the process.
 #[derive(Debug)]
 struct Pool {
-    /// Whose it is. A fork shares its parent's arenas, and must not hand them out.
-    process: Option<Pid>,
+    /// Reads 1 in the process whose it is, 0 in its forks: those share their parent's arenas, and must not hand them out. There before
+    /// any arena.
+    own: Option<Wiped>,
     /// Every arena.
     arenas: Vec<Range>,
     /// Free ranges by their start: neighbours are one, within an arena.
@@ -110,14 +111,14 @@ struct Ptr(NonNull<u8>);
 // SAFETY: only an address; who takes it from the pool has it alone.
 unsafe impl Send for Ptr {}
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { process: None, arenas: Vec::new(), free: BTreeMap::new() });
+static POOL: Mutex<Pool> = Mutex::new(Pool { own: None, arenas: Vec::new(), free: BTreeMap::new() });
 
 /// This process' pool.
 fn pool() -> MutexGuard<'static, Pool> {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    let here = getpid();
-    if pool.process != Some(here) {
-        *pool = Pool { process: Some(here), arenas: Vec::new(), free: BTreeMap::new() };
+    // A load: each miss asks here.
+    if pool.own.as_ref().is_some_and(|own| own.load(Ordering::Relaxed) == 0) {
+        *pool = Pool { own: None, arenas: Vec::new(), free: BTreeMap::new() };
     }
     pool
 }
@@ -134,6 +135,9 @@ impl Pool {
             Some(found) => found,
             None => {
                 let bytes = len.max(ARENA);
+                if self.own.is_none() {
+                    self.own = Some(Wiped::new(1)?);
+                }
                 let arena = arena(bytes)?;
                 let start = arena.addr().get();
                 self.arenas.extend(Range::new(start as u64, bytes as u64));

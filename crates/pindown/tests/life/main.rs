@@ -25,7 +25,7 @@ fn inner_pages(at: u64, len: u64) -> (u64, u64) {
 
 /// Runs `work` in a forked child, and says what it answered.
 fn forked(work: impl FnOnce() -> u8) -> u8 {
-    // SAFETY: the child calls only what takes no lock of another thread's and allocates nothing.
+    // SAFETY: the child calls only what takes no lock that another thread of the test may have.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let answer = work();

@@ -24,6 +24,40 @@ fn mon_012_mon_028_another_process_truncates_the_file() {
 }
 
 #[test]
+fn mon_019_a_child_is_not_given_sealed_memory_that_its_parent_has() {
+    use pindown::monitor::sealed::Sealed;
+    let sealed = || match Sealed::new(3 * PAGE as usize) {
+        Ok(sealed) => Some(sealed),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "{error}");
+            None
+        }
+    };
+    let (Some(mut memory), Some(dropped)) = (sealed(), sealed()) else {
+        eprintln!("skipped: the kernel cannot seal mappings");
+        return;
+    };
+    memory.fill(7);
+    let free = dropped.range();
+    drop(dropped);
+    let parents = memory.range();
+    let mut inherited = Some(memory);
+    let answer = forked(|| {
+        // Dropping it does nothing here.
+        drop(inherited.take());
+        let Some(mut own) = sealed() else { return 1 };
+        own.fill(9);
+        if own.range().overlaps(parents) { 2 } else { u8::from(own.range().overlaps(free)) * 3 }
+    });
+    assert_eq!(answer, 0);
+    let memory = inherited.expect("the parent has it");
+    assert!(memory.iter().all(|byte| *byte == 7));
+    let again = sealed().expect("memory");
+    assert_eq!(again.range(), free, "and its pool");
+    assert!(again.iter().all(|byte| *byte == 0));
+}
+
+#[test]
 #[ignore = "started by another test: it ends caching in its process"]
 fn io_uring_process() {
     use io_uring::{IoUring, opcode, types};

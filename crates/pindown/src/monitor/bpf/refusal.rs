@@ -204,6 +204,7 @@ from_number!(Unwatchable, Gone: Unmapped, SeveralMappings, ReadOnlyShared, FileS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::OpenError;
     use crate::{Range, monitor};
 
     #[test]
@@ -215,6 +216,8 @@ mod tests {
             (Range::new(0, 0).unwrap_err().errno(), libc::EINVAL),
             (named(nowhere()).errno(), libc::ENOENT),
             (named(unsupported()).errno(), libc::EOPNOTSUPP),
+            (named(io::Error::other(Unavailable::NoCapability("CAP_BPF"))).errno(), libc::EPERM),
+            (OpenError::from(named(io::Error::other(Unavailable::PageSize(65_536)))).errno(), libc::EOPNOTSUPP),
             (Unavailable::PreemptRt.errno(), libc::EOPNOTSUPP),
             (Unavailable::NoCapability("CAP_BPF").errno(), libc::EPERM),
             (Unavailable::NoHelper { path: String::new(), why: nowhere() }.errno(), libc::ENOENT),
