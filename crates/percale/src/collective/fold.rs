@@ -8,6 +8,7 @@ pub(crate) const CHUNK: usize = 4096;
 
 /// So few are combined on the stack.
 const FEW: usize = 64;
+
 /// As many bytes as one element has at most.
 const WORD: usize = 8;
 
@@ -32,9 +33,14 @@ pub(crate) fn fold(
     chunks: &mut Option<Box<Chunks>>,
 ) {
     let (first, second) = if theirs_first { (theirs, ours) } else { (ours, theirs) };
-    if ours.len() <= WORD {
+    // The shortest of all, and of known length, so that nothing is asked of that.
+    if ours.len() == WORD && theirs.len() == WORD {
         let (mut left, mut right) = ([0; WORD], [0; WORD]);
-        return fold_piece((first, second, result), (op, datatype), (&mut left, &mut right));
+        first.copy_to(&mut left);
+        second.copy_to(&mut right);
+        combine(op, datatype, &mut left, &right);
+        View::of(&left).copy_to_one(result);
+        return;
     }
     if ours.len() <= FEW {
         let (mut left, mut right) = ([0; FEW], [0; FEW]);

@@ -27,12 +27,14 @@ mod fold;
 mod join;
 #[cfg(all(test, not(loom)))]
 mod join_tests;
+mod plan;
 mod schedule;
 mod set;
 
 pub(crate) use digest::Digest;
 pub(crate) use fold::{Chunks, fold};
 pub(crate) use join::{Deed, Joins, heard_code};
+pub(crate) use plan::Plan;
 pub(crate) use schedule::{Place, Program, Spot, Step};
 pub use set::AddressSet;
 

@@ -11,8 +11,8 @@ mod exchange;
 mod reduction;
 mod trees;
 
-use super::Collective;
-use crate::memory::atomic::{AtomicOp, Datatype};
+use super::{Collective, Plan};
+use crate::memory::atomic::Datatype;
 
 /// Which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +51,20 @@ pub(crate) struct Program {
     pub(crate) scratch: usize,
     /// Where what was combined is; until something was there are this member's elements alone.
     combined: Option<Place>,
-    /// What it was made for, and a digest of that; for whoever keeps it.
-    pub(crate) made_for: Option<(Kind, u64)>,
+    /// What it was made for.
+    pub(crate) plan: Option<Plan>,
+    /// It combines what others send.
+    pub(crate) folds: bool,
 }
 
-/// What is done to how many of what, and whether they lie where the result is to be.
-pub(crate) type Kind = (Collective, usize, Datatype, AtomicOp, bool);
-
 impl Program {
+    /// Makes it the program of such operations, for the member with this rank of so many.
+    pub(crate) fn make(&mut self, plan: Plan, members: usize, rank: usize) {
+        self.write(plan.what, members, rank, plan.count, plan.datatype, plan.in_place);
+        self.folds = self.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
+        self.plan = Some(plan);
+    }
+
     /// Makes it the program of this operation, of `count` elements (in each block), for one of `members`. Of an all-to-all `in_place` the
     /// result is where the elements are.
     pub(crate) fn write(

@@ -7,7 +7,7 @@ use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::read::PATIENCE;
 use super::receive::unresolved;
-use super::types::{Notify, Pending, Send, Side, Work};
+use super::types::{GroupMessage, Notify, Pending, Send, Side, Work};
 use crate::address::PeerAddress;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
 use crate::memory::buffer::Buffer;
@@ -199,16 +199,15 @@ impl Engine {
                 break;
             }
             let notify = front.notify;
-            if let Work::Collective(work) = front.work {
+            if let Work::Collective(message) = front.work {
                 if self.core.peers.get(slot).must_wait() {
                     break;
                 }
                 let Some(link) = &mut self.links[slot as usize] else { return };
-                let Ok(over) = transmit_collective(link, &mut self.core, slot, &work) else { break };
+                let Ok(over) = transmit_collective(link, &mut self.core, slot, &message) else { break };
                 self.core.peers.get_mut(slot).pending.pop_front();
                 if over {
-                    let entry = sent_entry(work.context, send_flags(true), work.segments.len());
-                    self.core.complete(Side::Transmit, notify, entry);
+                    self.core.complete(Side::Transmit, notify, message.entry());
                 }
                 continue;
             }
@@ -284,18 +283,18 @@ pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
     slot: Connection,
-    work: &SendWork,
+    message: &GroupMessage,
 ) -> Result<bool, Refused> {
     let notify = Notify::Collective;
-    let len = work.segments.len();
-    let (tag, data) = (work.tag.unwrap_or(0), work.data.unwrap_or(0));
+    let (len, tag, data) = (message.segments.len(), message.tag, message.data);
     let mut head = Head { kind: Kind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
     if len > link.frame_limit() || core.peers.get(slot).offers_only && len > 0 {
-        return transmit_tracked(link, core, slot, work, notify, head, Err(Kind::CollectiveOffer)).map(|()| false);
+        let kind = Err(Kind::CollectiveOffer);
+        return transmit_tracked(link, core, slot, &message.to_send(), notify, head, kind).map(|()| false);
     }
     head.len = len as u32;
-    link.send(&head, &work.segments, false)?;
-    Ok(core.has_left(slot, link, notify, sent_entry(work.context, send_flags(true), len)))
+    link.send(&head, &message.segments, false)?;
+    Ok(core.has_left(slot, link, notify, || message.entry()))
 }
 
 /// As [`transmit`], for sends that wait for an answer of their peer: messages, or offers of them, of these kinds.

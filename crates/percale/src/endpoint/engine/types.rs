@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::core::{send_flags, sent_entry};
+use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::endpoint::pool::Many;
 use crate::endpoint::work::{OpFlags, SendWork};
@@ -108,18 +109,48 @@ pub(crate) enum Work {
     /// A message.
     Send(SendWork),
     /// A message of a group.
-    Collective(SendWork),
+    Collective(GroupMessage),
     /// An access to the peer's memory.
     Access(Box<super::access::Waiting>),
     /// Something with a window of ours.
     Window(Box<crate::endpoint::window_work::WindowWork>),
 }
 
+/// A message between members of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupMessage {
+    pub(crate) segments: Segments,
+    pub(crate) tag: u64,
+    pub(crate) data: u64,
+    pub(crate) context: u64,
+}
+
+impl GroupMessage {
+    /// One without elements.
+    pub(crate) const fn bare(tag: u64, data: u64, context: u64) -> Self {
+        Self { segments: Segments::EMPTY, tag, data, context }
+    }
+
+    /// What a completion would say.
+    #[inline]
+    pub(crate) fn entry(&self) -> Entry {
+        sent_entry(self.context, send_flags(true), self.segments.len())
+    }
+
+    /// The same as any send.
+    pub(crate) fn to_send(self) -> SendWork {
+        let Self { segments, tag, data, context } = self;
+        let (peer, flags) = (PeerAddress::UNSPECIFIED, OpFlags::empty());
+        SendWork { peer, segments, tag: Some(tag), data: Some(data), context, flags }
+    }
+}
+
 impl Pending {
     /// How.
     pub(crate) fn flags(&self) -> OpFlags {
         match &self.work {
-            Work::Send(work) | Work::Collective(work) => work.flags,
+            Work::Send(work) => work.flags,
+            Work::Collective(_) => OpFlags::empty(),
             Work::Access(access) => access.flags(),
             Work::Window(window) => window.flags,
         }
@@ -133,9 +164,8 @@ impl Pending {
     /// What a completion would say.
     pub(crate) fn entry(&self) -> Entry {
         match &self.work {
-            Work::Send(work) | Work::Collective(work) => {
-                sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
-            }
+            Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
+            Work::Collective(message) => message.entry(),
             Work::Access(access) => access.entry(),
             Work::Window(window) => window.post().entry(),
         }

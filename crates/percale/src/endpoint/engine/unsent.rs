@@ -33,18 +33,24 @@ impl Core {
     /// A link took a whole send.
     #[inline]
     pub(super) fn sent(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: Entry) {
-        if self.has_left(to, link, notify, entry) {
+        if self.has_left(to, link, notify, || entry) {
             self.complete(Side::Transmit, notify, entry);
         }
     }
 
     /// The same, for whoever sees to the end of a send that has left already: whether it has.
     #[inline]
-    pub(super) fn has_left(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: Entry) -> bool {
+    pub(super) fn has_left(
+        &mut self,
+        to: Connection,
+        link: &AnyLink,
+        notify: Notify,
+        entry: impl FnOnce() -> Entry,
+    ) -> bool {
         self.report_sent(to, link); // Those before, which this one may have taken along.
         let Some((_, end)) = link.unsent() else { return true };
         self.unsent.count += 1;
-        self.unsent.kept.entry(to).or_default().push_back(Kept { end, notify, entry });
+        self.unsent.kept.entry(to).or_default().push_back(Kept { end, notify, entry: entry() });
         false
     }
 

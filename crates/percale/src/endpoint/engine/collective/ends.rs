@@ -1,6 +1,7 @@
 //! What ends: transfers of groups, their operations, groups themselves.
 
 use super::context_of;
+use super::groups::Collectives;
 use super::running::Running;
 use crate::collective::{CollectiveWork, Step, heard_code};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
@@ -89,40 +90,39 @@ impl Core {
 
     /// Does what a group's operation has to do next, if that takes no link; says whether that was all.
     fn goes_on_here(&mut self, index: usize) -> bool {
-        loop {
-            let group = &mut self.collectives.groups[index];
-            let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return false };
-            let step = running.program.steps.get(running.at).copied();
+        let Collectives { groups, chunks, .. } = &mut *self.collectives;
+        let group = &mut groups[index];
+        let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return false };
+        running.waiting = false;
+        while let Some(step) = running.program.steps.get(running.at) {
             match step {
-                Some(Step::Settle) if running.outstanding == 0 => {}
-                Some(Step::Fold { .. } | Step::Copy { .. }) => {}
-                Some(_) => return false,
-                None => {
-                    self.collective_done(index);
-                    let group = &self.collectives.groups[index];
-                    return group.running.is_none() && !group.left;
-                }
+                Step::Settle if running.outstanding == 0 => {}
+                Step::Fold { .. } | Step::Copy { .. } => running.step_here(&mut group.scratch, step, chunks),
+                _ => return false,
             }
-            (running.at, running.waiting) = (running.at + 1, false);
-            if let Some(step) = step {
-                running.step_here(&mut group.scratch, step, &mut self.collectives.chunks);
-            }
+            running.at += 1;
         }
+        self.collective_done(index)
     }
 
-    /// The group's first operation has ended.
-    pub(super) fn collective_done(&mut self, index: usize) {
+    /// The group's first operation has ended. Whether there is nothing else to do for the group.
+    pub(super) fn collective_done(&mut self, index: usize) -> bool {
         let group = &mut self.collectives.groups[index];
-        let Some(running) = group.running.take() else { return };
-        group.running = group.queue.pop_front();
+        let Some(running) = group.running.take() else { return true };
         let Running { program, context, notify, bytes, joins, .. } = running;
         group.spare = Some(program);
+        if !group.queue.is_empty() {
+            group.running = group.queue.pop_front();
+        }
+        let is_all = group.running.is_none() && !group.left;
         let id = group.id;
         let flags = CompletionFlags::COLLECTIVE;
         if joins && notify != Notify::Operation {
-            return self.event(|| Event::Joined { group: id, context });
+            self.event(|| Event::Joined { group: id, context });
+        } else {
+            self.complete(Side::Transmit, notify, Entry { context, flags, len: bytes as u64, ..Entry::default() });
         }
-        self.complete(Side::Transmit, notify, Entry { context, flags, len: bytes as u64, ..Entry::default() });
+        is_all
     }
 
     pub(super) fn collective_failed(&mut self, index: usize, running: &Running, code: ErrorCode, why: &str) {

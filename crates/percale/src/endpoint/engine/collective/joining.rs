@@ -1,13 +1,11 @@
 //! Groups that are being joined: what [`Joins`](crate::collective::Joins) wants done, and who tells it what happens.
 
 use super::Engine;
-use super::message;
 use crate::collective::{Deed, Digest};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::core::Core;
 use crate::endpoint::engine::peers::State;
-use crate::endpoint::engine::types::Action;
-use crate::memory::volatile::Segments;
+use crate::endpoint::engine::types::{Action, GroupMessage};
 use crate::transport::Connection;
 use crate::wire::head::ABORT;
 use crate::wire::join::Join;
@@ -52,11 +50,11 @@ impl Engine {
                     }
                 }
                 Deed::Say { to, list, said } => {
-                    self.send_to_member(to, &message(Segments::EMPTY, list, said.to_data(), NOBODY), None);
+                    self.send_to_member(to, &GroupMessage::bare(list, said.to_data(), NOBODY), None);
                 }
                 Deed::Break { to, tag } => {
                     let data = ABORT | ErrorCode::PeerDied.errno() as u64;
-                    self.send_to_member(to, &message(Segments::EMPTY, tag, data, NOBODY), None);
+                    self.send_to_member(to, &GroupMessage::bare(tag, data, NOBODY), None);
                 }
                 Deed::Agreed { group, tag } => {
                     self.core.collectives.name(group, tag);

@@ -23,12 +23,12 @@ use self::running::{Running, own_memory};
 use super::Engine;
 use super::peers::State;
 use super::send::transmit_collective;
-use super::types::{Notify, Pending, Place as Into, Receive, Side, Work};
+use super::types::{GroupMessage, Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::address::PeerAddress;
-use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Step, combines};
+use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Plan, Step, combines};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::matching::{Pattern, Source};
-use crate::endpoint::work::{OpFlags, PostError, SendWork};
+use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype};
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::Connection;
@@ -69,7 +69,7 @@ impl Engine {
         // From now on what ends may be a group's; other endpoints do not look.
         (self.core.transmit.counted, self.core.receive.counted) = (true, true);
         let list = self.list_of(&slots);
-        let index = self.core.collectives.open(list, slots, rank);
+        let (index, members) = (self.core.collectives.open(list, slots, rank), members.len());
         let id = self.core.collectives.groups[index].id;
         let work = CollectiveWork {
             group: id,
@@ -82,7 +82,7 @@ impl Engine {
             context,
             flags: OpFlags::empty(),
         };
-        self.start_collective(index, &work, notify, true);
+        self.start_collective(index, &work, Plan::of(&work, members, rank), notify, true);
         self.start_joining(index);
         Ok(id)
     }
@@ -114,40 +114,44 @@ impl Engine {
             return self.post_located(Operation::Collective(*work), notify);
         }
         let group = self.core.collectives.get(work.group).ok_or(PostError::NoGroup)?;
-        check(work, group.members.len(), group.rank)?;
+        let plan = match group.spare.as_ref().and_then(|program| program.plan.as_ref()) {
+            Some(plan) if plan.is_of(work) && plan.fits(work) => None,
+            _ => Some(check(work, group.members.len(), group.rank)?),
+        };
         self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
-        self.start_collective(work.group.index as usize, work, notify, false);
+        self.start_collective(work.group.index as usize, work, plan, notify, false);
         Ok(())
     }
 
-    fn start_collective(&mut self, index: usize, work: &CollectiveWork, notify: Notify, joins: bool) {
+    /// Starts an operation, or puts it behind those that are there. Without a plan it is what the group did last.
+    fn start_collective(
+        &mut self,
+        index: usize,
+        work: &CollectiveWork,
+        plan: Option<Plan>,
+        notify: Notify,
+        joins: bool,
+    ) {
         let group = &mut self.core.collectives.groups[index];
-        let (bytes, members) = (work.bytes().unwrap_or(0), group.members.len());
-        let (given, got) = work.what.blocks(members, group.rank);
-        let source = work.source.slice(0, given * bytes);
-        // Who gets nothing may still have memory for that.
-        let (mut result, mut own) = (work.result.slice(0, got.max(1) * bytes), None);
         let mut program = group.spare.take().unwrap_or_default();
-        let in_place = work.what == Collective::Alltoall && overlap(source, result);
-        let kind = (work.what, work.count, work.datatype, work.op, in_place);
-        if program.made_for.is_none_or(|(known, _)| known != kind) {
-            program.write(work.what, members, group.rank, work.count, work.datatype, in_place);
-            program.made_for = Some((kind, work.shape()));
+        if let Some(plan) = plan {
+            program.make(plan, group.members.len(), group.rank);
         }
+        let Some(plan) = &program.plan else { unreachable!("group {index} did nothing that could be done again") };
+        let Plan { op, datatype, bytes, given, got, shape, .. } = *plan;
+        let source = work.source.slice(0, given);
+        // Who gets nothing may still have memory for that.
+        let (mut result, mut own) = (work.result.slice(0, got.max(bytes)), None);
         // Who gets no result still combines what others send, unless nobody does.
-        if result.len() < bytes
-            && work.what.combines()
-            && program.steps.iter().any(|step| matches!(step, Step::Fold { .. }))
-        {
+        if result.len() < bytes && program.folds {
             let mut buffer = own_memory(bytes);
             result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
             own = Some(buffer);
         }
         group.sequence = group.sequence.wrapping_add(1);
         let sequence = group.sequence;
-        let data = program.made_for.map_or(0, |(_, shape)| shape) | u64::from(sequence);
-        let CollectiveWork { op, datatype, context, .. } = *work;
-        let running = Running {
+        let (data, context) = (shape | u64::from(sequence), work.context);
+        let running = move || Running {
             program,
             at: 0,
             outstanding: 0,
@@ -165,11 +169,19 @@ impl Engine {
             joins,
         };
         if group.running.is_some() {
-            return group.queue.push_back(running);
+            return group.queue.push_back(running());
         }
-        group.running = Some(running);
-        if !joins {
-            self.core.collectives.ready.push_back(index);
+        group.running = Some(running());
+        if joins {
+            return;
+        }
+        if self.core.collectives.running {
+            return self.core.collectives.ready.push_back(index); // Somebody further up sees to it.
+        }
+        self.core.collectives.running = true;
+        self.advance(index);
+        self.core.collectives.running = false;
+        if !self.core.collectives.ready.is_empty() {
             self.advance_groups();
         }
     }
@@ -198,26 +210,27 @@ impl Engine {
                 }
                 return;
             };
-            let Some(step) = running.program.steps.get(running.at).copied() else {
+            let Some(step) = running.program.steps.get(running.at) else {
                 self.core.collective_done(index);
                 continue;
             };
-            if step == Step::Settle && running.outstanding > 0 {
-                running.waiting = true;
-                return;
-            }
-            running.waiting = false;
-            running.at += 1;
-            match step {
-                Step::Settle => {}
+            match *step {
+                Step::Settle => {
+                    running.waiting = running.outstanding > 0;
+                    if running.waiting {
+                        return;
+                    }
+                    running.at += 1;
+                }
                 Step::Send { to, from, len } => {
+                    running.at += 1;
                     let (context, data) = (context_of(index, running.sequence), running.data);
                     let (tag, slot) = (group.tag, group.members[to]);
-                    let work =
-                        message(Segments::one(running.memory(&mut group.scratch, from, len)), tag, data, context);
-                    self.send_to_member(slot, &work, Some(index));
+                    let segments = Segments::one(running.memory(&mut group.scratch, from, len));
+                    self.send_to_member(slot, &GroupMessage { segments, tag, data, context }, Some(index));
                 }
                 Step::Receive { from, into, len } => {
+                    running.at += 1;
                     running.outstanding += 1;
                     let context = context_of(index, running.sequence);
                     let (tag, slot) = (group.tag, group.members[from]);
@@ -226,20 +239,21 @@ impl Engine {
                 }
                 Step::Fold { .. } | Step::Copy { .. } => {
                     running.step_here(&mut group.scratch, step, &mut self.core.collectives.chunks);
+                    running.at += 1;
                 }
             }
         }
     }
 
     /// Sends, for the operation that runs in a group, which hears of the end unless that is now.
-    fn send_to_member(&mut self, slot: Connection, work: &SendWork, of: Option<usize>) {
+    fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<usize>) {
         let peer = self.core.peers.get(slot);
         let mut sent = None;
         if peer.state == State::Up
             && peer.pending.is_empty()
             && !peer.must_wait()
             && let Some(Some(link)) = self.links.get_mut(slot as usize)
-            && let Ok(over) = transmit_collective(link, &mut self.core, slot, work)
+            && let Ok(over) = transmit_collective(link, &mut self.core, slot, message)
         {
             self.poller.sent(slot, link);
             sent = Some(over);
@@ -251,13 +265,13 @@ impl Engine {
             running.outstanding += 1;
         }
         if sent.is_none() {
-            self.send_to_member_later(slot, work);
+            self.send_to_member_later(slot, message);
         }
     }
 
     #[cold]
-    fn send_to_member_later(&mut self, slot: Connection, work: &SendWork) {
-        let pending = Pending { work: Work::Collective(*work), notify: Notify::Collective, _copy: None };
+    fn send_to_member_later(&mut self, slot: Connection, message: &GroupMessage) {
+        let pending = Pending { work: Work::Collective(*message), notify: Notify::Collective, _copy: None };
         self.core.peers.get_mut(slot).pending.push_back(pending);
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
@@ -302,7 +316,7 @@ impl Engine {
                 if peer.state == State::Idle && peer.lost {
                     continue; // It is the one that died, or has heard of that before.
                 }
-                self.send_to_member(*slot, &message(Segments::EMPTY, tag, ABORT | code.errno() as u64, NOBODY), None);
+                self.send_to_member(*slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NOBODY), None);
             }
         }
         self.core.withdraw(index);
@@ -324,34 +338,17 @@ impl Engine {
     }
 }
 
-/// Whether an operation is one that the group can do.
-fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<(), PostError> {
-    let bytes = work.bytes().ok_or(PostError::TooLong(usize::MAX))?;
+/// What an operation takes, if it is one that the group can do.
+fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, PostError> {
+    let plan = Plan::of(work, members, rank).ok_or(PostError::TooLong(usize::MAX))?;
     if work.what.root().is_some_and(|root| root >= members) {
         return Err(PostError::Collective("the root is a member's rank"));
     }
-    let holds = |segment: Segment, blocks: usize| bytes.checked_mul(blocks).is_some_and(|bytes| segment.len() >= bytes);
-    // Of every member's blocks there is a place somewhere.
-    bytes.checked_mul(members).ok_or(PostError::TooLong(usize::MAX))?;
-    let (given, got) = work.what.blocks(members, rank);
-    let fits =
-        holds(work.source, given) && holds(work.result, got) && (work.what != Collective::Barrier || work.count == 0);
     if work.what.combines() && !combines(work.op, work.datatype) {
         return Err(PostError::NoSuchAtomic(work.op, work.datatype));
     }
-    if fits { Ok(()) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
-}
-
-/// Whether two parts of memory have bytes in common.
-fn overlap(one: Segment, other: Segment) -> bool {
-    let (first, second) = (one.as_ptr().addr(), other.as_ptr().addr());
-    !one.is_empty() && !other.is_empty() && first < second + other.len() && second < first + one.len()
-}
-
-/// A message between members.
-const fn message(segments: Segments, tag: u64, data: u64, context: u64) -> SendWork {
-    let (tag, data, flags) = (Some(tag), Some(data), OpFlags::empty());
-    SendWork { peer: PeerAddress::UNSPECIFIED, segments, tag, data, context, flags }
+    let fits = plan.fits(work) && (work.what != Collective::Barrier || work.count == 0);
+    if fits { Ok(plan) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
 }
 
 /// What the transfers of a group's operation carry.

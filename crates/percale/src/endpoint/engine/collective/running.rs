@@ -53,8 +53,8 @@ impl Running {
 
     /// Does a step that is about this endpoint's memory alone: combines what came with what was there, copies.
     #[inline]
-    pub(crate) fn step_here(&self, scratch: &mut Scratch, step: Step, chunks: &mut Option<Box<Chunks>>) {
-        match step {
+    pub(crate) fn step_here(&self, scratch: &mut Scratch, step: &Step, chunks: &mut Option<Box<Chunks>>) {
+        match *step {
             Step::Copy { from, into, len } => {
                 let (from, into) = (self.memory(scratch, from, len), self.memory(scratch, into, len));
                 if from.as_ptr() != into.as_ptr() {
