@@ -18,6 +18,7 @@
 //! A name may arrive where the attempt has failed meanwhile: the one that sent it is in a group that will never be, and is told.
 //! A connection that ends ends the attempts of its members at both ends; of a member that was nobody's neighbour only its neighbours need hear.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use super::Digest;
@@ -86,10 +87,52 @@ impl Edge {
     }
 }
 
+/// Lists of which a peer may have spoken before we have joined any of them.
+const AHEAD: usize = 1 << 14;
+
+/// What was said over one connection.
+#[derive(Debug, Default)]
+struct Edges {
+    /// By list.
+    lists: HashMap<u64, Edge>,
+    /// Lists that only the peer has spoken of.
+    ahead: usize,
+}
+
+impl Edges {
+    fn get(&self, list: u64) -> Option<&Edge> {
+        self.lists.get(&list)
+    }
+
+    /// Of a list that the peer speaks of; `None` if those that we have never joined are too many.
+    fn heard(&mut self, list: u64) -> Option<&mut Edge> {
+        match self.lists.entry(list) {
+            Entry::Occupied(edge) => Some(edge.into_mut()),
+            Entry::Vacant(_) if self.ahead == AHEAD => None,
+            Entry::Vacant(place) => {
+                self.ahead += 1;
+                Some(place.insert(Edge::default()))
+            }
+        }
+    }
+
+    /// Of a list that we join.
+    fn joined(&mut self, list: u64) -> &mut Edge {
+        match self.lists.entry(list) {
+            Entry::Occupied(edge) => {
+                let edge = edge.into_mut();
+                self.ahead -= usize::from(edge.ours == 0);
+                edge
+            }
+            Entry::Vacant(place) => place.insert(Edge::default()),
+        }
+    }
+}
+
 /// The joins of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Joins {
-    edges: HashMap<Connection, HashMap<u64, Edge>>,
+    edges: HashMap<Connection, Edges>,
     /// Those of each list that is being joined; the first is under way.
     lines: HashMap<u64, VecDeque<Attempt>>,
     /// What is to be done, the first first.
@@ -128,10 +171,10 @@ impl Joins {
         }
     }
 
-    /// A peer says this of a list. False if it makes no sense.
+    /// A peer says this of a list. False if it makes no sense, or if there are too many that nobody here has joined.
     #[must_use]
     pub(crate) fn hear(&mut self, list: u64, from: Connection, said: Join) -> bool {
-        let edge = self.edges.entry(from).or_default().entry(list).or_default();
+        let Some(edge) = self.edges.entry(from).or_default().heard(list) else { return false };
         let under_way = self.lines.get(&list).and_then(VecDeque::front);
         match said {
             Join::Ready(number) => {
@@ -193,8 +236,7 @@ impl Joins {
             if !std::mem::replace(&mut attempt.begun, true) {
                 let mut over = None;
                 for peer in attempt.neighbours() {
-                    let edge = self.edges.entry(peer).or_default().entry(list).or_default();
-                    over = edge.begin().or(over);
+                    over = self.edges.entry(peer).or_default().joined(list).begin().or(over);
                     self.deeds.push_back(Deed::Reach(peer));
                 }
                 if let Some(error) = over {
@@ -202,7 +244,7 @@ impl Joins {
                     continue;
                 }
             }
-            let edge = |peer: &Connection| self.edges.get(peer).and_then(|lists| lists.get(&list));
+            let edge = |peer: &Connection| self.edges.get(peer).and_then(|edges| edges.get(list));
             let is_ready = |peer| edge(peer).is_some_and(|edge| edge.ready && edge.theirs == edge.ours);
             if attempt.ready || !attempt.below.iter().all(is_ready) {
                 return;
@@ -233,7 +275,7 @@ impl Joins {
         let Some(attempt) = self.lines.get_mut(&list).and_then(VecDeque::pop_front) else { return };
         for to in attempt.neighbours() {
             // Who is gone is told nothing.
-            let Some(edge) = self.edges.get(&to).and_then(|lists| lists.get(&list)) else { continue };
+            let Some(edge) = self.edges.get(&to).and_then(|edges| edges.get(list)) else { continue };
             let said = Join::Failed { number: edge.ours, error: error.errno() as u16 };
             self.deeds.push_back(Deed::Say { to, list, said });
         }

@@ -309,6 +309,23 @@ fn flt_008_what_makes_no_sense_is_refused() {
 
 /// Who tries a thousand times finds who tries for the second time.
 #[test]
+fn flt_008_nobody_speaks_of_lists_without_end() {
+    let mut joins = Joins::default();
+    let failed = Join::Failed { number: 1, error: 0 };
+    let heard = (0..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
+    assert_eq!(heard, 1 << 14);
+    assert!(joins.hear(0, 1, Join::Failed { number: 2, error: 0 }), "one that is known");
+    assert!(joins.hear(u64::MAX, 2, failed), "another peer");
+    // Each that is joined makes room for one.
+    (0..3).for_each(|list| joins.join(list, list as usize, 0, &[0, 1], 0));
+    joins.join(0, 3, 0, &[0, 1], 0);
+    let more = (1 << 20..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
+    assert_eq!(more, 3);
+    joins.gone(1, ErrorCode::PeerDied, "killed");
+    assert!(joins.hear(u64::MAX, 1, failed), "who is there next has said nothing");
+}
+
+#[test]
 fn flt_003_many_failures_cost_others_one() {
     let mut world = World::new(3);
     assert_eq!(world.all_join(&mut choices(vec![])), 1);

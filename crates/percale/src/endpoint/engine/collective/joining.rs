@@ -82,7 +82,7 @@ impl Core {
         if heard {
             self.joins_ready();
         } else {
-            self.peers.accuse(from, "what it says about joining a group makes no sense");
+            self.peers.accuse(from, "what it says about joining groups makes no sense, or is of too many");
         }
     }
 }
