@@ -198,6 +198,45 @@ pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Fabric>() {
     }
 }
 
+/// Receives directed at a name take what comes from its endpoint, though that was not known to be the same when they were posted: at their
+/// places in the order, and also what was here before.
+pub fn msg_007_receives_directed_at_another_name<F: Fabric>() {
+    let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
+    let fabric = F::new(seed());
+    let domain = fabric.domain(|domain| domain);
+    for len in [8, 20_000] {
+        let vector = domain.address_vector().build().expect("a vector");
+        let endpoint = domain.endpoint().vector(&vector).bind("0.0.0.0:0").expect("an endpoint");
+        let own = vector.insert(endpoint.address()).expect("an address");
+        let name = |host: u8| vector.insert(SocketAddr::from(([127, 0, 0, host], endpoint.address().port())));
+        let (one, other) = (name(7).expect("an address"), name(8).expect("an address"));
+        let receive = |tag: u64, from: PeerAddress| {
+            endpoint.tagged_recv(tag, 0, vec![0; len]).from(from).start().expect("a receive")
+        };
+        let send = |peer: PeerAddress, tag: u64, number: u64| {
+            endpoint.tagged_send(peer, tag, content(number, len)).start().expect("a send")
+        };
+        let [first, second, third] =
+            [(1, one), (1, PeerAddress::UNSPECIFIED), (2, one)].map(|(t, from)| receive(t, from));
+        let sent = [(1, 11), (1, 12), (2, 13)].map(|(tag, number)| send(one, tag, number));
+        for (received, number) in [(first, 11), (second, 12), (third, 13)] {
+            same(&received.wait().expect("a message").to_vec(), &content(number, len), "posted before");
+        }
+        sent.into_iter().for_each(|sent| drop(sent.wait().expect("it is sent")));
+        // These are here before anybody knows what the other name is.
+        let early = [(5, 21), (5, 22), (6, 23)].map(|(tag, number)| send(own, tag, number));
+        let last = receive(6, PeerAddress::UNSPECIFIED);
+        same(&last.wait().expect("a message").to_vec(), &content(23, len), "the last of those that are here");
+        let waiting = receive(5, other);
+        let connects = send(other, 7, 24);
+        same(&waiting.wait().expect("a message").to_vec(), &content(21, len), "sent before");
+        for (tag, number) in [(5, 22), (7, 24)] {
+            same(&receive(tag, one).wait().expect("a message").to_vec(), &content(number, len), "by either name");
+        }
+        early.into_iter().chain([connects]).for_each(|sent| drop(sent.wait().expect("it is sent")));
+    }
+}
+
 /// Strangers that say anything but a hello.
 pub fn con_002_strangers_do_no_harm<F: Fabric>() {
     let mesh = Mesh::<F>::connected(2);

@@ -395,6 +395,7 @@ macro_rules! conformance {
         $crate::tests! { $fabric,
             connections:
                 msg_011_an_endpoint_reaches_itself_by_another_name,
+                msg_007_receives_directed_at_another_name,
                 con_002_strangers_do_no_harm,
                 con_003_many_connect_to_each_other_at_once,
                 con_005_other_keys_are_turned_away,

@@ -189,6 +189,9 @@ impl Engine {
                 match self.core.peers.with_incarnation(u128::from_be_bytes(incarnation.0)) {
                     Some(real) => {
                         self.core.peers.alias(slot, real);
+                        if slot != real {
+                            self.core.redirect_receives(slot, real);
+                        }
                         self.drain(real);
                     }
                     // The connection that the attempt met is gone already: try again.

@@ -66,6 +66,23 @@ impl Core {
         Ok(())
     }
 
+    /// Two slots turned out to be one peer: receives from one are from the other, from whom messages may be here already.
+    pub(super) fn redirect_receives(&mut self, from: Connection, to: Connection) {
+        let source = |slot: Connection| Source::From(slot.into());
+        for tagged in [false, true] {
+            for pattern in self.table(tagged).redirect(source(from), source(to)) {
+                while let Some(held) = self.table(tagged).find(&pattern) {
+                    let Some(message) = self.table(tagged).held(held) else { break };
+                    let (head, len) = (message.head, message.len);
+                    // The first that fits, which may be another one; none if that pattern's has gone.
+                    let Some(receive) = self.match_posted(to, &head, len) else { break };
+                    let Some(message) = self.table(tagged).take(held) else { break };
+                    self.fill(message, receive);
+                }
+            }
+        }
+    }
+
     /// What messages a receive takes.
     #[inline]
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {

@@ -89,6 +89,12 @@ impl<R, U> Matching<R, U> {
         self.posted.use_up(met);
     }
 
+    /// Receives from one source are receives from another from now on, at their places. Their patterns, in posting order: whoever asks
+    /// gives them what is held and fits.
+    pub(crate) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
+        self.posted.redirect(from, to)
+    }
+
     /// Removes the first receive, in posting order, that `pick` accepts (`fi_cancel` names a receive by its context).
     pub(crate) fn cancel_where(&mut self, mut pick: impl FnMut(&R) -> bool) -> Option<R> {
         self.posted.extract(move |_, receive| pick(receive)).next()

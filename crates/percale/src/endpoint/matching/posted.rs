@@ -127,6 +127,26 @@ impl<R> Queue<R> {
         })
     }
 
+    /// Receives from one source are receives from another from now on, at their places. Their patterns, in posting order.
+    pub(super) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
+        if self.filed {
+            self.unfile_all(); // Under words that change.
+        }
+        let mut patterns = Vec::new();
+        let mut index = self.order.head();
+        while index != NIL {
+            let entry = self.arena.key_mut(index);
+            let pattern = entry.masks.pattern(entry.key);
+            if pattern.source == from {
+                let pattern = Pattern { source: to, ..pattern };
+                (entry.key, entry.masks) = (Key::of(&pattern), Masks::of(&pattern));
+                patterns.push(pattern);
+            }
+            index = self.arena.next(ORDER, index);
+        }
+        patterns
+    }
+
     /// From whom each receive takes messages, in posting order.
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
         self.arena.walk(ORDER, self.order).map(|index| {

@@ -12,6 +12,7 @@ enum Call {
     ArriveAndStay(Envelope),
     CancelWhere(u32),
     DrainPosted(Source),
+    Redirect(u64, u64),
     Hold(Envelope),
     Find(Pattern),
     FindAndTake(Pattern),
@@ -56,6 +57,7 @@ fn call(growth: u32) -> impl Strategy<Value = Call> {
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let rare = prop_oneof![
         source().prop_map(Call::DrainPosted),
+        (0..4_u64, 0..4_u64).prop_map(|(from, to)| Call::Redirect(from, to)),
         source().prop_map(Call::DrainHeld),
         (0..5_u32, 0..6_usize).prop_map(|(modulus, limit)| Call::ExtractHeld(modulus, limit)),
     ];
@@ -157,6 +159,14 @@ impl Pair {
                 let gone = self.model.posted.extract_if(.., |(_, p)| filter == Source::Any || filter == p.source);
                 let expected: Vec<u32> = gone.map(|(number, _)| number).collect();
                 prop_assert_eq!(self.real.drain_posted(filter).collect::<Vec<_>>(), expected);
+            }
+            Call::Redirect(from, to) => {
+                let mut expected = Vec::new();
+                for (_, pattern) in self.model.posted.iter_mut().filter(|(_, p)| p.source == Source::From(from)) {
+                    pattern.source = Source::From(to);
+                    expected.push(*pattern);
+                }
+                prop_assert_eq!(self.real.redirect(Source::From(from), Source::From(to)), expected);
             }
             Call::Hold(envelope) => {
                 let number = self.held.len() as u32;
