@@ -145,6 +145,9 @@ impl<R: Registrar> Lane<R> {
         let parity = self.shared.parity();
         self.counts.begin(parity);
         let seen = self.shared.journal.seen();
+        if seen == 0 {
+            return Err(Begun { parity, seen }); // There is more to ask, before the entry is waited for.
+        }
         match self.shared.hit(range, access, seen) {
             Some((place, entry)) => Ok(Use::of(place, entry, parity)),
             None => Err(Begun { parity, seen }),
@@ -156,6 +159,9 @@ impl<R: Registrar> Lane<R> {
     #[inline(never)]
     pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
         let Begun { parity, seen } = begun;
+        if seen == 0 {
+            self.shared.expect(range); // While the kernel is asked.
+        }
         let seen = self.shared.journal.seen_aside().unwrap_or(seen);
         if let Some((place, entry)) = self.shared.hit_aside(range, access, seen) {
             return Ok(Use::of(place, entry, parity));

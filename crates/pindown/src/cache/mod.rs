@@ -15,6 +15,7 @@ pub(crate) mod entry;
 mod front;
 mod grace;
 mod handles;
+mod hint;
 mod lane;
 mod merge;
 mod miss;
@@ -216,6 +217,13 @@ impl<R: Registrar> Shared<R> {
         let place = self.entries.home(range.start());
         let entry = self.entries.at(place)?;
         self.holds(place, entry, range, access, seen).then_some((place, entry))
+    }
+
+    /// Where an address is looked for first is wanted soon.
+    fn expect(&self, range: Range) {
+        if let Some(entry) = self.entries.at(self.entries.home(range.start())) {
+            hint::prefetch(entry);
+        }
     }
 
     /// A hit elsewhere, or of one that has more to ask, by the same caller.
