@@ -307,7 +307,7 @@ fn flt_008_what_makes_no_sense_is_refused() {
     }
 }
 
-/// Who tries a thousand times finds who tries for the second time.
+/// Whoever may connect can speak of lists.
 #[test]
 fn flt_008_nobody_speaks_of_lists_without_end() {
     let mut joins = Joins::default();
@@ -325,6 +325,7 @@ fn flt_008_nobody_speaks_of_lists_without_end() {
     assert!(joins.hear(u64::MAX, 1, failed), "who is there next has said nothing");
 }
 
+/// Who tries a thousand times finds who tries for the second time.
 #[test]
 fn flt_003_many_failures_cost_others_one() {
     let mut world = World::new(3);
