@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use percale::{ErrorCode, Event, EventQueue, OpFlags, PeerAddress};
+use percale::{AddressSet, ErrorCode, Event, EventQueue, OpFlags, PeerAddress};
 
 use crate::fabric::Fabric;
 use crate::memory::{Memory, content, same};
@@ -235,6 +235,37 @@ pub fn msg_007_receives_directed_at_another_name<F: Fabric>() {
         }
         early.into_iter().chain([connects]).for_each(|sent| drop(sent.wait().expect("it is sent")));
     }
+}
+
+/// Who names a member by another address than it advertises joins another list than the others do: that is said, and the next join is theirs.
+pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Fabric>() {
+    let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
+    let fabric = F::new(seed());
+    let domain = fabric.domain(|domain| domain);
+    let open = |names: fn(SocketAddr) -> SocketAddr| {
+        let vector = domain.address_vector().build().expect("a vector");
+        (domain.endpoint().vector(&vector).bind("0.0.0.0:0").expect("an endpoint"), vector, names)
+    };
+    let other: fn(SocketAddr) -> SocketAddr = |address| SocketAddr::from(([127, 0, 0, 7], address.port()));
+    let (one, two) = (open(other), open(|address| address));
+    // Each its own by what it advertises.
+    let set = |of: usize| -> AddressSet {
+        let (_, vector, names) = [&one, &two][of];
+        let addresses = [&one, &two].map(|(endpoint, ..)| endpoint.address());
+        let member =
+            |(at, address)| vector.insert(if at == of { address } else { names(address) }).expect("an address");
+        addresses.into_iter().enumerate().map(member).collect()
+    };
+    let sets = [set(0), set(1)];
+    let theirs = two.0.join(&sets[1]).expect("a group");
+    let failed = one.0.join(&sets[0]).expect("a group").wait().expect_err("nobody else joins that");
+    assert!(failed.to_string().contains("advertises"), "{failed}");
+    let again = one.0.join(&sets[0]).expect("a group");
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while !(theirs.is_ready() & again.is_ready()) {
+        assert!(std::time::Instant::now() < until, "they do not find each other");
+    }
+    theirs.wait().and(again.wait()).expect("both have joined");
 }
 
 /// Strangers that say anything but a hello.

@@ -401,6 +401,7 @@ macro_rules! conformance {
                 con_005_other_keys_are_turned_away,
                 con_006_the_same_key_is_let_in,
                 con_010_a_wildcard_advertises_one_address,
+                con_010_a_member_of_another_name_is_told_of_and_known_then,
         }
     };
 }

@@ -218,10 +218,20 @@ impl Joins {
         self.edges.remove(&from);
         // What it was to be told is nothing to whoever is there next.
         self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
-        let waits = |attempt: &Attempt| attempt.neighbours().any(|peer| peer == from);
+        self.fail_with(from, error, &format!("a member of the group is gone: {why}"));
+    }
+
+    /// The others know this peer by another name, and so the lists that it is in.
+    pub(crate) fn misnamed(&mut self, peer: Connection, why: &str) {
+        self.fail_with(peer, ErrorCode::Unreachable, why);
+    }
+
+    /// All attempts that are under way and wait for this peer fail.
+    fn fail_with(&mut self, peer: Connection, error: ErrorCode, why: &str) {
+        let waits = |attempt: &Attempt| attempt.neighbours().any(|neighbour| neighbour == peer);
         let lists = self.lines.iter().filter(|(_, line)| line.front().is_some_and(waits));
         for list in lists.map(|(list, _)| *list).collect::<Vec<_>>() {
-            self.fail(list, error, &format!("a member of the group is gone: {why}"));
+            self.fail(list, error, why);
             self.go_on(list);
         }
     }

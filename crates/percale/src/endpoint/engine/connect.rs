@@ -191,6 +191,7 @@ impl Engine {
                         self.core.peers.alias(slot, real);
                         if slot != real {
                             self.core.redirect_receives(slot, real);
+                            self.core.misnamed(slot, self.core.peers.get(real).address);
                         }
                         self.drain(real);
                     }
@@ -264,7 +265,9 @@ impl Engine {
     fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128) -> Option<Connection> {
         let slot = match attempt {
             Some(slot) => {
-                self.core.peers.also_known_as(slot, at);
+                if self.core.peers.also_known_as(slot, at) {
+                    self.core.misnamed(slot, at.0);
+                }
                 slot
             }
             None => self.welcome(at, incarnation)?,

@@ -5,7 +5,7 @@
 //! connected, a message that nobody has received yet. Slots of those that have left for good are given up (see `parted`).
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::known::Known;
@@ -312,11 +312,18 @@ impl Peers {
         self.last.set((peer, if last == slot { real } else { last }));
     }
 
-    /// Lets another address name a slot: the one that the peer advertises.
-    pub(crate) fn also_known_as(&mut self, slot: Connection, at: At) {
-        if self.by_socket.get(at, &self.list).is_none() {
+    /// Lets another address name a slot: the one that the peer advertises. Whether that is news.
+    pub(crate) fn also_known_as(&mut self, slot: Connection, at: At) -> bool {
+        let known = self.by_socket.get(at, &self.list);
+        if known.is_none() {
             self.by_socket.insert_other(at, slot, &self.list);
         }
+        known != Some(slot)
+    }
+
+    /// The addresses that peers advertise who were found at others.
+    pub(crate) fn advertised(&self) -> HashMap<Connection, At> {
+        self.by_socket.all_others().collect()
     }
 
     /// The peer of a slot.

@@ -55,6 +55,11 @@ impl Sockets {
         self.others.iter().filter(move |(_, whose)| *whose == slot).map(|(address, _)| *address)
     }
 
+    /// The other addresses, and whose they are.
+    pub(super) fn all_others(&self) -> impl Iterator<Item = (Connection, At)> {
+        self.others.iter().map(|(address, slot)| (*slot, *address))
+    }
+
     /// Forgets all addresses of a slot.
     pub(super) fn forget(&mut self, slot: Connection, peers: &[Peer]) {
         if self.others(slot).next().is_none() {

@@ -1,5 +1,7 @@
 //! Groups that are being joined: what [`Joins`](crate::collective::Joins) wants done, and who tells it what happens.
 
+use std::net::SocketAddr;
+
 use super::Engine;
 use crate::collective::{Deed, Digest};
 use crate::completion::entry::ErrorCode;
@@ -17,12 +19,14 @@ pub(super) const JOINS: usize = usize::MAX;
 pub(super) const NOBODY: u64 = u64::MAX;
 
 impl Engine {
-    /// A digest of the members, the same for all of them.
+    /// A digest of the members, the same for all of them: of the addresses that they advertise, as far as they are known.
     pub(super) fn list_of(&self, members: &[Connection]) -> u64 {
         let mut digest = Digest::default();
+        let advertised = self.core.peers.advertised();
         for slot in members {
-            let peer = self.core.peers.get(*slot);
-            digest.add(format!("{}/{} ", peer.address, peer.context).as_bytes());
+            let own = || self.core.peers.get(*slot).at();
+            let (address, context) = advertised.get(slot).copied().unwrap_or_else(own);
+            digest.add(format!("{address}/{context} ").as_bytes());
         }
         digest.end()
     }
@@ -74,6 +78,17 @@ impl Core {
     pub(super) fn joins_ready(&mut self) {
         self.collectives.ready.push_back(JOINS);
         self.outbox.push_back((0, Action::Advance));
+    }
+
+    /// A peer advertises another address than the one that it was found at, which the other members name it by: nobody joins a list with
+    /// this one.
+    pub(in crate::endpoint::engine) fn misnamed(&mut self, slot: Connection, advertised: SocketAddr) {
+        let address = self.peers.get(slot).address;
+        let why = format!("a member is named by {address}, but advertises {advertised}; that is known from now on");
+        self.collectives.joins.misnamed(slot, &why);
+        if !self.collectives.joins.deeds.is_empty() {
+            self.joins_ready();
+        }
     }
 
     /// A peer says something about joining a list.
