@@ -77,8 +77,8 @@ pub struct CollectiveOperation<'e, A: Ownership> {
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses in the same
-    /// order; who joins the same list several times is in as many groups, the first with the others' first, and so on. Where a join fails it fails
+    /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses, those that the
+    /// members advertise, in the same order; who joins the same list several times is in as many groups, the first with the others' first, and so on. Where a join fails it fails
     /// for all that have joined; whoever tries again finds the others that do, also if a member is another process by then.
     ///
     /// # Errors
