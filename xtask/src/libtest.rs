@@ -3,15 +3,20 @@
 //! A test that cannot be done on a machine passes, and says so in a line that begins with "skipped": it has proved
 //! nothing, and is counted apart.
 //!
-//! Stable Rust prints no machine-readable results, so the lines for people are read. A test that writes past the
-//! harness can break a line, so what was read is counted against the totals that the harness prints for each
+//! Stable Rust prints no machine-readable results, so the lines for people are read. The harness writes its lines to
+//! standard output, piece by piece; the tests' helper processes and Cargo write to standard error. So the two are
+//! read apart: in one pipe a helper's warning would come to stand within a test's line. A test that writes past the
+//! harness can still break a line, so what was read is counted against the totals that the harness prints for each
 //! program; a difference is a failure and never a silent loss.
 
 use crate::results::{Ending, TestResult};
+use std::collections::VecDeque;
 
 /// Reads lines one by one.
 pub(crate) struct Reader {
     step: &'static str,
+    /// Programs that Cargo has announced and whose tests have not begun.
+    announced: VecDeque<String>,
     program: String,
     /// Where this program's tests begin in `tests`.
     first: usize,
@@ -31,6 +36,8 @@ pub(crate) struct Reader {
 /// What a line said.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
+    /// Cargo is about to start a test program.
+    Announced,
     /// A test program starts.
     Program,
     /// One test ended.
@@ -47,6 +54,7 @@ impl Reader {
     pub(crate) fn new(step: &'static str) -> Self {
         Self {
             step,
+            announced: VecDeque::new(),
             program: String::new(),
             first: 0,
             tests: Vec::new(),
@@ -58,6 +66,14 @@ impl Reader {
         }
     }
 
+    /// Reads a line of standard error. What was printed there before a line of standard output must come first.
+    pub(crate) fn read_error(&mut self, line: &str) -> Line {
+        let Some(program) = program_in(line.trim_start()) else { return Line::Other };
+        self.announced.push_back(program);
+        Line::Announced
+    }
+
+    /// Reads a line of standard output.
     pub(crate) fn read(&mut self, line: &str) -> Line {
         if line == "successes:" {
             // It stands before the output, and before the names.
@@ -73,9 +89,12 @@ impl Reader {
             return Line::Output;
         }
         let trimmed = line.trim_start();
-        if let Some(program) = program_in(trimmed) {
-            self.close();
-            self.program = program;
+        // A program of documentation tests may begin several times; what a failed test has printed begins nothing.
+        if begins(trimmed) && !(self.is_open && self.announced.is_empty()) {
+            self.end();
+            if let Some(program) = self.announced.pop_front() {
+                self.program = program;
+            }
             self.first = self.tests.len();
             self.is_open = true;
             return Line::Program;
@@ -86,7 +105,6 @@ impl Reader {
             if (good, of(Ending::Failed), of(Ending::Ignored)) != (passed, failed, ignored) {
                 self.unread.push(format!("{}: the lines read disagree with \"{trimmed}\"", self.program));
             }
-            // A program of documentation tests may print several totals, one for each run.
             self.first = self.tests.len();
             self.is_open = false;
             return Line::Totals;
@@ -111,6 +129,13 @@ impl Reader {
 
     /// Says that no more lines come.
     pub(crate) fn close(&mut self) {
+        self.end();
+        let silent = self.announced.drain(..).map(|program| format!("{program}: its tests did not begin"));
+        self.unread.extend(silent);
+    }
+
+    /// The program that is running has ended.
+    fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.unread.push(format!("{}: ended before its tests did", self.program));
         }
@@ -145,6 +170,14 @@ fn program_in(line: &str) -> Option<String> {
     Some(format!("{name} ({source})"))
 }
 
+/// Whether this is "running 3 tests", the first line of a program.
+fn begins(line: &str) -> bool {
+    let mut words = line.split(' ');
+    words.next() == Some("running")
+        && words.next().is_some_and(|count| count.parse::<usize>().is_ok())
+        && matches!((words.next(), words.next()), (Some("test" | "tests"), None))
+}
+
 /// The counts in "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s".
 fn totals_in(line: &str) -> Option<(usize, usize, usize)> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
@@ -169,10 +202,14 @@ mod tests {
     use super::{Line, Reader};
     use crate::results::Ending;
 
+    /// Lines that begin with "! " are of standard error.
     fn read(text: &str) -> Reader {
         let mut reader = Reader::new("tests");
         for line in text.lines() {
-            reader.read(line);
+            match line.strip_prefix("! ") {
+                Some(line) => reader.read_error(line),
+                None => reader.read(line),
+            };
         }
         reader.close();
         reader
@@ -181,14 +218,15 @@ mod tests {
     #[test]
     fn tests_are_read_with_their_program() {
         let reader = read(
-            "   Compiling percale v0.1.0
-     Running unittests src/lib.rs (target/debug/deps/percale-0123456789abcdef)
+            "!    Compiling percale v0.1.0
+!      Running unittests src/lib.rs (target/debug/deps/percale-0123456789abcdef)
 running 3 tests
 test ring::wraps ... ok
 test ring::overflows - should panic ... ok
 test ring::needs_root ... ignored, needs root
 test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
-     Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+!      Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+running 1 test
 test shm::rust::msg_001_arrives ... FAILED
 test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
 ",
@@ -204,7 +242,8 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn what_could_not_be_done_is_not_passed() {
         let reader = read(
-            "Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+            "! Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
+running 3 tests
 test verbs::rust::msg_001_arrives ... ok
 test shm::rust::msg_001_arrives ... ok
 test tcp::rust::msg_001_arrives ... FAILED
@@ -231,6 +270,7 @@ failures:
 
 ---- tcp::rust::msg_001_arrives stdout ----
 skipped: half of it
+running 2 tests
 test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
 ",
         );
@@ -250,7 +290,8 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_broken_line_is_noticed() {
         let reader = read(
-            "Running unittests src/lib.rs (target/debug/deps/percale-01)
+            "! Running unittests src/lib.rs (target/debug/deps/percale-01)
+running 1 test
 test a ... something printed by a child
 ok
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
@@ -260,9 +301,40 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn a_program_that_died_is_noticed() {
-        let reader = read("Running unittests src/lib.rs (target/debug/deps/percale-01)\ntest a ... ok");
+        let begun = "! Running unittests src/lib.rs (target/debug/deps/percale-01)\nrunning 2 tests\ntest a ... ok\n";
+        let reader = read(begun);
         assert_eq!(reader.unread.len(), 1);
         assert_eq!(reader.count(Ending::Passed), 1);
+        let next = "! Running tests/two.rs (target/debug/deps/two-01)\nrunning 0 tests
+test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
+        assert_eq!(read(&(begun.to_owned() + next)).unread, reader.unread);
+        assert_eq!(read("! Running tests/two.rs (target/debug/deps/two-01)").unread.len(), 1);
+    }
+
+    #[test]
+    fn standard_error_may_be_ahead_and_between() {
+        let reader = read(
+            "! Running tests/one.rs (target/debug/deps/one-01)
+! Running tests/two.rs (target/debug/deps/two-01)
+running 1 test
+! test a ... ok
+! Doc-tests percale
+test a ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+running 0 tests
+test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+running 1 test
+test b ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+running 1 test
+test c ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(reader.unread, Vec::<String>::new());
+        let programs: Vec<_> = reader.tests.iter().map(|test| (test.name.as_str(), test.program.as_str())).collect();
+        let documentation = "percale (documentation)";
+        assert_eq!(programs, [("a", "one (tests/one.rs)"), ("b", documentation), ("c", documentation)]);
     }
 
     #[test]
@@ -270,6 +342,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let mut reader = Reader::new("tests");
         assert_eq!(reader.read("test this is prose"), Line::Other);
         assert_eq!(reader.read("warning: unused variable"), Line::Other);
-        assert_eq!(reader.read("Running `target/debug/thing`"), Line::Other);
+        assert_eq!(reader.read("running tests is fun"), Line::Other);
+        assert_eq!(reader.read_error("Running `target/debug/thing`"), Line::Other);
     }
 }

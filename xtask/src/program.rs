@@ -4,8 +4,9 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
+use rustix::event::{PollFd, PollFlags};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, PipeReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -117,6 +118,31 @@ impl Program {
         Ok(status)
     }
 
+    /// Runs it and gives each line it prints, with its stream. What it printed on standard error before a line of
+    /// standard output is given before that line.
+    pub(crate) fn streams(mut self, mut each: impl FnMut(Stream, &str)) -> Outcome<ExitStatus> {
+        let (output, output_end) = std::io::pipe()?;
+        let (error, error_end) = std::io::pipe()?;
+        self.command.stdin(Stdio::null()).stdout(output_end).stderr(error_end);
+        let (mut child, watch) = self.start()?;
+        // The command holds the pipes' writing ends: without this they never end.
+        drop(self);
+        let (mut output, mut error) = (Lines::of(output)?, Lines::of(error)?);
+        while output.is_open || error.is_open {
+            wait_for(&output, &error)?;
+            // What stands on standard error when a piece of standard output has been read was there before some of it.
+            let more = output.read_some()?;
+            while error.read_some()? {}
+            error.give(|line| each(Stream::Error, line));
+            if more || !output.is_open {
+                output.give(|line| each(Stream::Output, line));
+            }
+        }
+        let status = child.wait()?;
+        watch.end()?;
+        Ok(status)
+    }
+
     /// Runs it and gathers what it prints.
     pub(crate) fn output(mut self) -> Outcome<Output> {
         let shown = self.shown();
@@ -214,6 +240,65 @@ impl Watch {
     }
 }
 
+/// One of the two streams that a program prints to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stream {
+    Output,
+    Error,
+}
+
+/// What has come through a pipe, as lines; reading does not block.
+struct Lines {
+    pipe: PipeReader,
+    bytes: Vec<u8>,
+    is_open: bool,
+}
+
+impl Lines {
+    fn of(pipe: PipeReader) -> Outcome<Self> {
+        let flags = rustix::fs::fcntl_getfl(&pipe).map_err(std::io::Error::from)?;
+        rustix::fs::fcntl_setfl(&pipe, flags | rustix::fs::OFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        Ok(Self { pipe, bytes: Vec::new(), is_open: true })
+    }
+
+    /// Reads a piece, if one is there.
+    fn read_some(&mut self) -> Outcome<bool> {
+        let mut piece = [0; 1 << 14];
+        match self.pipe.read(&mut piece) {
+            Ok(0) => self.is_open = false,
+            Ok(len) => {
+                self.bytes.extend_from_slice(&piece[..len]);
+                return Ok(true);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(false)
+    }
+
+    /// Gives the lines that are whole, and at the pipe's end what is left.
+    fn give(&mut self, mut each: impl FnMut(&str)) {
+        let mut whole = self.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if !self.is_open {
+            whole = self.bytes.len();
+        }
+        for line in self.bytes[..whole].split_inclusive(|byte| *byte == b'\n') {
+            each(String::from_utf8_lossy(line).trim_end());
+        }
+        self.bytes.drain(..whole);
+    }
+}
+
+/// Waits until one of the open pipes has something, or has ended.
+fn wait_for(first: &Lines, second: &Lines) -> Outcome {
+    let open = [first, second].into_iter().filter(|lines| lines.is_open);
+    let mut wanted: Vec<_> = open.map(|lines| PollFd::new(&lines.pipe, PollFlags::IN)).collect();
+    match rustix::event::poll(&mut wanted, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(std::io::Error::from(error).into()),
+    }
+}
+
 fn gather(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -236,4 +321,27 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     // Debian keeps `ip` here, which is not on an ordinary user's search path.
     places.push("/usr/sbin".into());
     places.into_iter().map(|directory| directory.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Program, Stream};
+
+    #[test]
+    fn streams_are_read_apart_and_what_was_on_standard_error_before_comes_before() {
+        let script = "for i in 1 2 3; do echo started $i >&2; printf 'test %s ... ' $i; echo within >&2; echo ok; done";
+        let mut lines = Vec::new();
+        let ended = Program::new("sh")
+            .args(["-c", &format!("{script}; printf open; exit 3")])
+            .streams(|stream, line| lines.push((stream, line.to_owned())));
+        assert_eq!(ended.expect("it ran").code(), Some(3));
+        let of = |wanted| lines.iter().filter(move |(stream, _)| *stream == wanted).map(|(_, line)| line.as_str());
+        let output: Vec<_> = of(Stream::Output).collect();
+        assert_eq!(output, ["test 1 ... ok", "test 2 ... ok", "test 3 ... ok", "open"]);
+        assert_eq!(of(Stream::Error).filter(|line| *line == "within").count(), 3);
+        for i in 1..=3 {
+            let place = |wanted: &str| lines.iter().position(|(_, line)| line == wanted).expect(wanted);
+            assert!(place(&format!("started {i}")) < place(&format!("test {i} ... ok")));
+        }
+    }
 }

@@ -288,7 +288,7 @@ impl Row {
 fn of_tests(name: &str, printed: &[String]) -> Row {
     let mut reader = libtest::Reader::new("guest");
     // What cargo would print before it.
-    reader.read(&format!("Running tests ({name}-0)"));
+    reader.read_error(&format!("Running tests ({name}-0)"));
     for line in printed {
         reader.read(line);
     }
@@ -358,10 +358,10 @@ mod tests {
 
     #[test]
     fn tests_are_counted_and_failures_named() {
-        let printed = "test a ... ok\ntest b ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out";
+        let printed = "running 2 tests\ntest a ... ok\ntest b ... FAILED\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out";
         let row = judged("shm", printed, &End::Exit(101));
         assert_eq!((row.result, row.passed, row.failed, row.note.as_str()), (Verdict::Failed, 1, 1, "b"));
-        let row = judged("shm", "test a ... ok", &End::Exit(0));
+        let row = judged("shm", "running 2 tests\ntest a ... ok", &End::Exit(0));
         assert_eq!(row.result, Verdict::Failed, "it ended before its tests did");
         let no = End::NoResult { why: "a panic".into(), began: true };
         assert_eq!(judged("shm", printed, &no).result, Verdict::NoResult);

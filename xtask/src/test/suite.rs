@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::libtest::{Line, Reader};
 use crate::place::Place;
-use crate::program::Program;
+use crate::program::{Program, Stream};
 use crate::results::{Ending, Results, TestResult};
 use crate::steps::Findings;
 use std::time::{Duration, Instant};
@@ -50,7 +50,11 @@ fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
     let mut start = Instant::now();
     let mut before = 0;
     let program = program.env("CARGO_TERM_COLOR", "never").limit(Duration::from_secs(45 * 60));
-    let status = program.lines(|line| match reader.read(line) {
+    let read = |reader: &mut Reader, stream, line: &str| match stream {
+        Stream::Output => reader.read(line),
+        Stream::Error => reader.read_error(line),
+    };
+    let status = program.streams(|stream, line| match read(&mut reader, stream, line) {
         Line::Program => (start, before) = (Instant::now(), reader.tests.len()),
         Line::Totals => {
             let (tests, seconds) = (reader.tests.len() - before, start.elapsed().as_secs_f64());
@@ -60,7 +64,7 @@ fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
                 println!("  {:<44} {tests:>5} tests {seconds:>7.1} s{skipped}", reader.program());
             }
         }
-        Line::Test(Ending::Passed) | Line::Output => {}
+        Line::Test(Ending::Passed) | Line::Output | Line::Announced => {}
         Line::Test(_) => println!("  {line}"),
         Line::Other if is_chatter(line) => {}
         Line::Other => println!("  {line}"),
