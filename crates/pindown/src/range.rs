@@ -134,7 +134,8 @@ impl fmt::Display for Range {
 #[inline]
 #[must_use]
 pub fn page_size() -> u64 {
-    rustix::param::page_size() as u64
+    // Where there is but one size nobody need be asked: a miss would wait for the memory in which the answer lies.
+    if cfg!(target_arch = "x86_64") { 4096 } else { rustix::param::page_size() as u64 }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -148,6 +149,11 @@ mod tests {
         assert_eq!(Range::new(4, 6).map(|range| (range.start(), range.end(), range.len())), Ok((4, 10, 6)));
         assert_eq!(Range::of::<u64>(&[]).map(Range::len).unwrap_err().to_string().split(' ').nth(3), Some("0"));
         assert_eq!(Range::of(&[1_u32, 2]).map(Range::len), Ok(8));
+    }
+
+    #[test]
+    fn a_page_is_what_the_kernel_says() {
+        assert_eq!(page_size(), rustix::param::page_size() as u64);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::entries::Entries;
 use super::entry::Clock;
 use super::front::Front;
 use super::table::{Limits, Table};
-use super::{Cache, Shared, barrier, errno};
+use super::{Aligned, Cache, Shared, barrier, errno};
 use crate::journal::Journal;
 use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
@@ -133,7 +133,7 @@ impl<R: Registrar> Builder<R> {
             journal: journal.map_err(no_memory)?,
             epoch: AtomicU64::new(0),
             clock: Clock::new(),
-            table: Mutex::new(Table::new(limits)),
+            table: Aligned(Mutex::new(Table::new(limits))),
             monitor,
             merging,
             unavailable: worse,

@@ -105,7 +105,7 @@ struct Shared<R: Registrar> {
     epoch: AtomicU64,
     /// By which entries age.
     clock: Clock,
-    table: Mutex<Table<R::Pin>>,
+    table: Aligned<Mutex<Table<R::Pin>>>,
     monitor: Box<dyn Monitor>,
     merging: bool,
     /// Those that would have been better.
@@ -114,6 +114,10 @@ struct Shared<R: Registrar> {
     interrupt: OwnedFd,
     registrar: R,
 }
+
+/// At the start of a cache line.
+#[repr(align(64))]
+struct Aligned<T>(T);
 
 /// A registration that was found or made.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +205,7 @@ impl<R: Registrar> fmt::Debug for Cache<R> {
 impl<R: Registrar> Shared<R> {
     fn table(&self) -> MutexGuard<'_, Table<R::Pin>> {
         // A panic under the lock can only come from a failed allocation; the table is whole at every step.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nothing was taken from the file that the entry's pages belong to.

@@ -12,6 +12,14 @@ pub struct Stats {
     pub slow_hits: u64,
     /// Look-ups that made a registration and kept it.
     pub misses: u64,
+    /// Registrations kept now.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Registrations taken out whose last use has not ended, or was not looked at.
+    pub retired: u64,
+    /// Their bytes.
+    pub retired_bytes: u64,
     /// Look-ups that made a registration for one use, by reason.
     pub single_uses: [u64; Refusal::ALL.len()],
     /// Look-ups that the registrar refused.
@@ -26,14 +34,6 @@ pub struct Stats {
     pub flushes: u64,
     /// Registrations of the application's own that it has not undone.
     pub own: u64,
-    /// Registrations kept now.
-    pub entries: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Registrations taken out whose last use has not ended, or was not looked at.
-    pub retired: u64,
-    /// Their bytes.
-    pub retired_bytes: u64,
 }
 
 impl Stats {

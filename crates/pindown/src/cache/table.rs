@@ -53,26 +53,28 @@ pub(super) struct Limits {
     pub(super) bytes: u64,
 }
 
-/// The table.
+/// The table. What every miss asks stands first, in few cache lines: a device that has just registered has emptied the
+/// processor's nearest cache.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Table<P> {
-    slots: Vec<Slot<P>>,
-    free: Vec<u32>,
-    /// Pinned for one use each, whose end unpins it.
-    singles: Slab<P>,
-    tree: Tree,
-    pub(super) grace: Grace,
-    /// Retired, waited for, and still held by uses that last.
-    held: Vec<u32>,
-    held_bytes: u64,
-    /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
-    ages: BinaryHeap<Reverse<(u64, u32)>>,
-    pending: Vec<Pending>,
+    limits: Limits,
     next_ticket: u64,
+    held_bytes: u64,
     /// Invalid entries that are still in the tree: taken out by the next that has time.
     dead: Vec<u32>,
-    limits: Limits,
+    tree: Tree,
+    pending: Vec<Pending>,
+    /// Who was used least lately, as known when it was last looked at; entries that have gone are skipped.
+    ages: BinaryHeap<Reverse<(u64, u32)>>,
+    slots: Vec<Slot<P>>,
+    free: Vec<u32>,
+    /// Retired, waited for, and still held by uses that last.
+    held: Vec<u32>,
     pub(super) stats: Stats,
+    pub(super) grace: Grace,
+    /// Pinned for one use each, whose end unpins it.
+    singles: Slab<P>,
     /// Those of the application's own.
     pub(super) handles: Handles<P>,
 }
