@@ -81,6 +81,17 @@ struct Copied {
     next: AtomicU32,
 }
 
+/// Those of places in which a copy may lie are looked at together: they share a cache line.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C, align(64))]
+struct CopiedLine([Copied; COPIED_LINE]);
+
+/// How many do.
+const COPIED_LINE: usize = 8;
+
+const _: () = assert!(COPIED_LINE >= NEAR as usize);
+
 /// What is known of a number besides.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
@@ -103,7 +114,9 @@ pub(crate) struct Entries {
     /// What of a hash is not a place.
     shift: u32,
     /// By place.
-    copied: Box<[Copied]>,
+    copied: Box<[CopiedLine]>,
+    /// Places of copies.
+    places: u32,
     /// By number.
     known: Box<[Known]>,
     /// Copies that there are, under the table's lock.
@@ -126,7 +139,7 @@ impl Entries {
             use zerocopy::FromZeros;
             (
                 <[Entry]>::new_box_zeroed_with_elems(places + count),
-                <[Copied]>::new_box_zeroed_with_elems(places),
+                <[CopiedLine]>::new_box_zeroed_with_elems(places.div_ceil(COPIED_LINE)),
                 <[Known]>::new_box_zeroed_with_elems(count),
             )
         };
@@ -134,11 +147,11 @@ impl Entries {
         let (entries, copied, known) = {
             let zero = || AtomicU32::new(0);
             let inode = || Inode { count: AtomicU64::new(0), slot: AtomicU64::new(0) };
-            let copied = |_| Copied { of: zero(), next: zero() };
+            let copied = |_| CopiedLine(std::array::from_fn(|_| Copied { of: zero(), next: zero() }));
             let known = |_| Known { copy: zero(), copies: zero(), holds: zero(), inode: inode() };
             (
                 Ok::<_, ()>((0..places + count).map(|_| Entry::zero()).collect()),
-                Ok::<_, ()>((0..places).map(copied).collect()),
+                Ok::<_, ()>((0..places.div_ceil(COPIED_LINE)).map(copied).collect()),
                 Ok::<_, ()>((0..count).map(known).collect()),
             )
         };
@@ -146,7 +159,7 @@ impl Entries {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
         let shift = 64 - places.ilog2();
-        Ok(Self { entries, shift, copied, known, copies: AtomicU32::new(0), released: AtomicBool::new(false) })
+        Ok(Self { entries, shift, copied, places: places as u32, known, copies: AtomicU32::new(0), released: AtomicBool::new(false) })
     }
 
     /// Where the copy for this page is looked for first.
@@ -164,7 +177,7 @@ impl Entries {
     /// Whether another copy of an entry may be put there: half of the places are left to entries that have none yet.
     pub(crate) fn has_room(&self, place: Place) -> bool {
         let copies = self.copies.load(Ordering::Relaxed);
-        self.is_vacant(place) && (copies as usize) < self.copied.len() / 2
+        self.is_vacant(place) && copies < self.places / 2
     }
 
     fn is_vacant(&self, place: Place) -> bool {
@@ -178,16 +191,26 @@ impl Entries {
 
     /// Where entry `number` lies itself.
     pub(crate) const fn place(&self, number: u32) -> Place {
-        Place(self.copied.len() as u32 + number)
+        Place(self.places + number)
     }
 
     /// The number of the entry at a place, for those who keep it from being filled again.
     #[inline]
     pub(crate) fn number(&self, place: Place) -> u32 {
-        match self.copied.get(place.index()) {
+        match self.copied(place) {
             Some(copied) => copied.of.load(Ordering::Relaxed),
-            None => place.0 - self.copied.len() as u32,
+            None => place.0 - self.places,
         }
+    }
+
+    /// What is known of a copy besides; `None` for an entry that is none.
+    #[inline]
+    fn copied(&self, place: Place) -> Option<&Copied> {
+        if place.0 >= self.places {
+            return None;
+        }
+        let line = self.copied.get(place.index() / COPIED_LINE)?;
+        line.0.get(place.index() % COPIED_LINE)
     }
 
     /// Fills entry `number`, which is free.
@@ -221,7 +244,7 @@ impl Entries {
         } else {
             home.near().find(is_free).filter(|_| copies < MOST_COPIES)?
         };
-        let (copy, copied) = (self.at(place)?, self.copied.get(place.index())?);
+        let (copy, copied) = (self.at(place)?, self.copied(place)?);
         copied.of.store(number, Ordering::Relaxed);
         copied.next.store(first, Ordering::Relaxed);
         known.copy.store(place.0 + 1, Ordering::Relaxed);
@@ -234,19 +257,23 @@ impl Entries {
 
     /// Copies that stand where entry `number` may be found by this page, and serve nothing that it does not. Under the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
-        let others = self.home(address).near().filter(move |place| self.number(*place) != number);
-        others.filter(move |place| match (self.get(number), self.at(*place)) {
-            (Some(entry), Some(copy)) if copy.is_live() => {
-                entry.range().contains(copy.range()) && entry.rights().contains(copy.rights())
-            }
+        let live = |place: &Place| self.at(*place).is_some_and(Entry::is_live);
+        let serves_less = move |place: &Place| match (self.get(number), self.at(*place)) {
+            (Some(entry), Some(copy)) => entry.range().contains(copy.range()) && entry.rights().contains(copy.rights()),
             _ => false,
-        })
+        };
+        // In this order: most places are vacant.
+        let others = move |place: &Place| self.number(*place) != number;
+        let home = self.home(address);
+        // What is put at home is found before those beside.
+        let near = (!self.is_vacant(home)).then(|| home.near());
+        near.into_iter().flatten().filter(live).filter(serves_less).filter(others)
     }
 
     /// From now on no hit finds that copy; those who have may use it until it is [vacated](Self::vacate_copy). Under the table's lock.
     pub(crate) fn retire_copy(&self, place: Place) {
         let number = self.number(place);
-        let next = |place: Place| self.copied.get(place.index()).map(|copied| &copied.next);
+        let next = |place: Place| self.copied(place).map(|copied| &copied.next);
         let Some(known) = self.known.get(number as usize) else { return };
         let mut link = Some(&known.copy);
         while let Some(word) = link {
@@ -276,7 +303,7 @@ impl Entries {
         let mut next = self.known.get(number as usize).map_or(0, |known| known.copy.load(Ordering::Relaxed));
         std::iter::from_fn(move || {
             let place = Place(next.checked_sub(1)?);
-            next = self.copied.get(place.index())?.next.load(Ordering::Relaxed);
+            next = self.copied(place)?.next.load(Ordering::Relaxed);
             Some(place)
         })
     }

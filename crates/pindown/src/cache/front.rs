@@ -9,7 +9,7 @@
 use std::io;
 
 use super::entries::{Place, hash};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// Slots of a line: so many as a cache line has.
 const WAYS: usize = 16;
@@ -17,12 +17,20 @@ const WAYS: usize = 16;
 /// Slots of the largest table: 16 MiB.
 const MOST_SLOTS: usize = 1 << 22;
 
-/// The table. A slot holds the place of an entry, plus one.
+/// Slots that share a cache line. One holds the place of an entry, plus one.
+#[derive(Debug)]
+#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
+#[repr(C, align(64))]
+struct Line([AtomicU32; WAYS]);
+
+/// The table.
 #[derive(Debug)]
 pub(crate) struct Front {
-    slots: Box<[AtomicU32]>,
+    lines: Box<[Line]>,
     /// What of a hash is not the number of a slot.
     shift: u32,
+    /// Whether anything was ever put: mostly nothing was, and a miss need not look.
+    is_used: AtomicBool,
 }
 
 impl Front {
@@ -34,11 +42,13 @@ impl Front {
         let slots = (entries as usize * 16).clamp(64, MOST_SLOTS).next_power_of_two();
         let shift = 64 - slots.ilog2();
         #[cfg(not(loom))]
-        let slots = <[AtomicU32] as zerocopy::FromZeros>::new_box_zeroed_with_elems(slots);
+        let lines = <[Line] as zerocopy::FromZeros>::new_box_zeroed_with_elems(slots / WAYS);
         #[cfg(loom)]
-        let slots = Ok::<_, io::Error>((0..slots).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
-        let slots = slots.map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { slots, shift })
+        let line = |_| Line(std::array::from_fn(|_| AtomicU32::new(0)));
+        #[cfg(loom)]
+        let lines = Ok::<_, io::Error>((0..slots / WAYS).map(line).collect::<Box<[_]>>());
+        let lines = lines.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Self { lines, shift, is_used: AtomicBool::new(false) })
     }
 
     /// The number of the slot where an address is looked for first.
@@ -48,14 +58,16 @@ impl Front {
     }
 
     /// The slots of a line.
-    fn line(&self, slot: usize) -> &[AtomicU32] {
-        let start = slot / WAYS * WAYS;
-        &self.slots[start..start + WAYS]
+    fn line(&self, slot: usize) -> &[AtomicU32; WAYS] {
+        &self.lines[slot / WAYS].0
     }
 
     /// An entry of the address' line that `serves`.
     #[cold]
     pub(crate) fn find(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return None;
+        }
         let slot = self.slot(address);
         let line = self.line(slot);
         nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))
@@ -74,6 +86,9 @@ impl Front {
             }
         }
         own.store(entry.to_u32() + 1, Ordering::Release);
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
     }
 }
 

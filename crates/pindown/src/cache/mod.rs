@@ -232,13 +232,10 @@ impl<R: Registrar> Shared<R> {
 
     /// A hit elsewhere, or of one that has more to ask, by the same caller.
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
-        let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
         let home = self.entries.home(range.start());
-        let near = home.near().find(serves);
-        // Its place has become free: whoever goes on to the lock has it moved there.
-        if near.is_some_and(|near| near != home) && self.entries.has_room(home) {
-            return None;
-        }
+        let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
+        // If the place has become free, whoever goes on to the lock has what lies beside moved there. So a miss looks at one.
+        let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
         let entry = self.entries.at(place)?;
         if !self.allowed(entry) {

@@ -58,33 +58,29 @@ impl Tree {
         (self.node(node).range.start(), node)
     }
 
-    /// Adds node `number`, which is not in the tree.
+    /// Adds node `number`, which is not in the tree. Goes down once and looks at no node beside its way: a miss waits for
+    /// each.
     pub(super) fn insert(&mut self, number: u32, range: Range) {
         self.reserve(number as usize + 1);
-        self.nodes[number as usize] = Node { range, greatest: range.end(), left: NIL, right: NIL };
-        self.root = self.insert_below(self.root, number);
-    }
-
-    fn insert_below(&mut self, at: u32, number: u32) -> u32 {
-        if at == NIL {
-            return number;
+        let key = (range.start(), number);
+        let (mut above, mut at) = (None, self.root);
+        while at != NIL && priority(at) >= priority(number) {
+            let goes_left = key < self.key(at);
+            let node = &mut self.nodes[at as usize];
+            node.greatest = node.greatest.max(range.end());
+            above = Some((at, goes_left));
+            at = if goes_left { node.left } else { node.right };
         }
-        if priority(number) > priority(at) {
-            let (left, right) = self.split(at, self.key(number));
-            let node = &mut self.nodes[number as usize];
-            (node.left, node.right) = (left, right);
+        let (left, right) = self.split(at, key);
+        self.nodes[number as usize] = Node { range, greatest: range.end(), left, right };
+        if at != NIL {
             self.update(number);
-            return number;
         }
-        if self.key(number) < self.key(at) {
-            let below = self.insert_below(self.node(at).left, number);
-            self.nodes[at as usize].left = below;
-        } else {
-            let below = self.insert_below(self.node(at).right, number);
-            self.nodes[at as usize].right = below;
+        match above.map(|(above, goes_left)| (&mut self.nodes[above as usize], goes_left)) {
+            None => self.root = number,
+            Some((above, true)) => above.left = number,
+            Some((above, false)) => above.right = number,
         }
-        self.update(at);
-        at
     }
 
     /// Those before the key, and those after it.

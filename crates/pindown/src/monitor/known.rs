@@ -1,15 +1,24 @@
 //! What a monitor knows of the mapping that it looked at last.
 
-use std::sync::PoisonError;
-
 use crate::journal::Page;
 use crate::range::Range;
-use crate::sync::{Mutex, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// A mapping that can be watched, for as long as nothing at all was told since: a mapping is replaced by another only
 /// after its going was told. So many registrations in one mapping ask the kernel about it once.
-#[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<Option<(Range, u64)>>);
+///
+/// Every miss asks, and the kernel's answer alone is written, so nobody locks it: a version tells whether the words that
+/// were read belong together.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// Odd while somebody writes.
+    version: AtomicU64,
+    start: AtomicU64,
+    /// 0: none is known.
+    end: AtomicU64,
+    /// Where the page stood when it was.
+    head: AtomicU64,
+}
 
 /// Where the page stood before the kernel was asked.
 #[derive(Clone, Copy, Debug)]
@@ -23,16 +32,39 @@ impl Since {
     }
 }
 
+impl Default for Known {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { version: zero(), start: zero(), end: zero(), head: zero() }
+    }
+}
+
 impl Known {
-    /// Whether the range is known to lie in such a mapping now.
+    /// Whether the range is known to lie in such a mapping now. Not while somebody writes: he has just asked the kernel, and
+    /// so may whoever finds nothing here.
     pub(crate) fn has(&self, range: Range, now: Since) -> bool {
-        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.is_some_and(|(mapping, head)| Some(head) == now.0 && mapping.contains(range))
+        let version = self.version.load(Ordering::Acquire);
+        let [start, end, head] = [&self.start, &self.end, &self.head].map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        is_whole && now.0 == Some(head) && start <= range.start() && range.end() <= end
     }
 
-    /// The kernel has said since then that this is such a mapping.
+    /// The kernel has said since then that this is such a mapping. Of two who say so at once one is heard.
     pub(crate) fn learn(&self, mapping: Range, since: Since) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since.0.map(|head| (mapping, head));
+        let version = self.version.load(Ordering::Relaxed);
+        let is_free = version.is_multiple_of(2);
+        let mine = || self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if !is_free || !mine() {
+            return;
+        }
+        // Whoever reads one of these words reads that they are being written.
+        fence(Ordering::Release);
+        let (start, end, head) = since.0.map_or((0, 0, 0), |head| (mapping.start(), mapping.end(), head));
+        for (word, value) in [(&self.start, start), (&self.end, end), (&self.head, head)] {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.version.store(version + 2, Ordering::Release);
     }
 }
 
