@@ -106,6 +106,13 @@ struct Known {
     inode: Inode,
 }
 
+/// What was found beside the place where a page is looked for first.
+enum Beside {
+    /// A copy of the same entry: for another page of its, perhaps.
+    Its(Place),
+    Free(Place),
+}
+
 /// All entries. They take no memory before they are used.
 #[derive(Debug)]
 pub(crate) struct Entries {
@@ -175,16 +182,26 @@ impl Entries {
     }
 
     /// Whether another copy of an entry may be put there: half of the places are left to entries that have none yet.
+    #[inline]
     pub(crate) fn has_room(&self, place: Place) -> bool {
         let copies = self.copies.load(Ordering::Relaxed);
         self.is_vacant(place) && copies < self.places / 2
     }
 
+    /// Whether a copy stands where this page is looked for first. If none does, one that is put there is found before those
+    /// beside.
+    #[inline]
+    pub(crate) fn is_taken(&self, address: u64) -> bool {
+        !self.is_vacant(self.home(address))
+    }
+
+    #[inline]
     fn is_vacant(&self, place: Place) -> bool {
         self.at(place).is_some_and(Entry::is_vacant)
     }
 
     /// Entry `number`, if there is one.
+    #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
         self.at(self.place(number))
     }
@@ -214,6 +231,7 @@ impl Entries {
     }
 
     /// Fills entry `number`, which is free.
+    #[inline]
     pub(crate) fn fill<P>(
         &self,
         number: u32,
@@ -229,20 +247,19 @@ impl Entries {
     }
 
     /// Where entry `number`, which is live, is found by this page from now on: a copy, if there is room for one, and it has not too many. Under the table's lock.
+    #[inline]
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
         let first = known.copy.load(Ordering::Relaxed);
-        let is_free = |place: &Place| if first == 0 { self.is_vacant(*place) } else { self.has_room(*place) };
-        let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
-        let home = self.home(address);
         let copies = known.copies.load(Ordering::Relaxed);
-        let place = if is_free(&home) && copies < MOST_COPIES {
+        let home = self.home(address);
+        let place = if copies < MOST_COPIES && self.is_free(home, first == 0) {
             home
-        } else if let Some(known) = home.near().find(is_its) {
-            // A copy for another page of its, perhaps.
-            return Some(known);
         } else {
-            home.near().find(is_free).filter(|_| copies < MOST_COPIES)?
+            match self.beside(number, home)? {
+                Beside::Its(place) => return Some(place),
+                Beside::Free(place) => place,
+            }
         };
         let (copy, copied) = (self.at(place)?, self.copied(place)?);
         copied.of.store(number, Ordering::Relaxed);
@@ -255,6 +272,27 @@ impl Entries {
         Some(place)
     }
 
+    /// Whether a copy may be put there: the first of its entry, or another.
+    #[inline]
+    fn is_free(&self, place: Place, is_first: bool) -> bool {
+        if is_first { self.is_vacant(place) } else { self.has_room(place) }
+    }
+
+    /// A place for a copy of entry `number` if it is not to be at `home`.
+    #[cold]
+    fn beside(&self, number: u32, home: Place) -> Option<Beside> {
+        let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
+        if let Some(its) = home.near().find(is_its) {
+            return Some(Beside::Its(its));
+        }
+        let known = self.known.get(number as usize)?;
+        if known.copies.load(Ordering::Relaxed) >= MOST_COPIES {
+            return None;
+        }
+        let is_first = known.copy.load(Ordering::Relaxed) == 0;
+        home.near().find(|place| self.is_free(*place, is_first)).map(Beside::Free)
+    }
+
     /// Copies that stand where entry `number` may be found by this page, and serve nothing that it does not. Under the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
         let live = |place: &Place| self.at(*place).is_some_and(Entry::is_live);
@@ -264,10 +302,7 @@ impl Entries {
         };
         // In this order: most places are vacant.
         let others = move |place: &Place| self.number(*place) != number;
-        let home = self.home(address);
-        // What is put at home is found before those beside.
-        let near = (!self.is_vacant(home)).then(|| home.near());
-        near.into_iter().flatten().filter(live).filter(serves_less).filter(others)
+        self.home(address).near().filter(live).filter(serves_less).filter(others)
     }
 
     /// From now on no hit finds that copy; those who have may use it until it is [vacated](Self::vacate_copy). Under the table's lock.
@@ -368,9 +403,15 @@ impl Entries {
         self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
     }
 
-    /// Whether an entry that was taken out may have lost its last hold since the last call.
+    /// Whether an entry that was taken out may have lost its last hold since [`Self::take_released`].
+    #[inline]
     pub(crate) fn were_released(&self) -> bool {
-        self.released.load(Ordering::Relaxed) && self.released.swap(false, Ordering::AcqRel)
+        self.released.load(Ordering::Relaxed)
+    }
+
+    /// Whether one may since the last call.
+    pub(crate) fn take_released(&self) -> bool {
+        self.were_released() && self.released.swap(false, Ordering::AcqRel)
     }
 
     /// How many there are.

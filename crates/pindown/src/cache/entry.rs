@@ -83,6 +83,7 @@ impl Clock {
         Age(self.0.load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(crate) fn set(&self, now: Age) {
         self.0.store(now.0, Ordering::Relaxed);
     }
@@ -105,6 +106,7 @@ impl Entry {
     }
 
     /// From now on hits find it.
+    #[inline]
     pub(crate) fn publish(&self, now: Age) {
         self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
         self.start.store(self.start.load(Ordering::Relaxed) & !DEAD, Ordering::Release);
@@ -124,17 +126,20 @@ impl Entry {
     }
 
     /// Fills it, if nobody finds it: not published yet.
+    #[inline]
     pub(super) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, is_watched: bool) {
         let state = u64::from((!access).bits()) | if is_watched { WATCHED } else { 0 };
         self.set([range.start() & !BELOW | state, range.end() & !BELOW, pinned.local_key, pinned.remote_key]);
     }
 
     /// The same with what another one has.
+    #[inline]
     pub(super) fn copy(&self, from: &Self) {
         let words = [&from.start, &from.end, &from.local_key, &from.remote_key];
         self.set(words.map(|word| word.load(Ordering::Relaxed)));
     }
 
+    #[inline]
     fn set(&self, [start, end, local_key, remote_key]: [u64; 4]) {
         self.start.store(start | DEAD, Ordering::Relaxed);
         self.local_key.store(local_key, Ordering::Relaxed);
@@ -147,6 +152,7 @@ impl Entry {
         self.end.store(0, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(super) fn is_vacant(&self) -> bool {
         self.end.load(Ordering::Relaxed) == 0
     }

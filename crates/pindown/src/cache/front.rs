@@ -63,11 +63,13 @@ impl Front {
     }
 
     /// An entry of the address' line that `serves`.
-    #[cold]
+    #[inline]
     pub(crate) fn find(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return None;
-        }
+        if self.is_used.load(Ordering::Relaxed) { self.find_used(address, serves) } else { None }
+    }
+
+    #[cold]
+    fn find_used(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
         let slot = self.slot(address);
         let line = self.line(slot);
         nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))

@@ -47,7 +47,9 @@ impl<R: Registrar> Shared<R> {
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
-        self.let_go(out.drain(..));
+        if !out.is_empty() {
+            self.let_go(out.drain(..));
+        }
         let merged = if wide == pages { None } else { self.register_merged(kept, wide, access) };
         let registered = if merged.is_some() { wide } else { pages };
         let (watched, pinned) = merged.unwrap_or_else(|| {
@@ -168,13 +170,20 @@ impl<R: Registrar> Shared<R> {
     }
 
     /// Takes in all that was told, if the monitor has finished telling it within some microseconds.
+    #[inline]
     pub(super) fn settle(&self, table: &mut Table<R::Pin>) -> bool {
-        for look in 0..SETTLING {
+        table.drain(&self.journal, &self.entries) == Drained::Settled || self.settle_later(table)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_later(&self, table: &mut Table<R::Pin>) -> bool {
+        for look in 1..SETTLING {
+            // The monitor may be waiting for this processor.
+            if look <= SETTLING / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
             if table.drain(&self.journal, &self.entries) == Drained::Settled {
                 return true;
             }
-            // The monitor may be waiting for this processor.
-            if look < SETTLING / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         false
     }

@@ -59,6 +59,8 @@ pub(super) struct Limits {
 #[repr(C)]
 pub(super) struct Table<P> {
     limits: Limits,
+    /// log2 of the registrations that are kept in one [time](Self::time).
+    aging: u32,
     next_ticket: u64,
     held_bytes: u64,
     /// Invalid entries that are still in the tree: taken out by the next that has time.
@@ -82,6 +84,7 @@ pub(super) struct Table<P> {
 impl<P> Table<P> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
+            aging: (limits.count >> TIMES).max(1).ilog2(),
             slots: Vec::new(),
             free: Vec::new(),
             singles: Slab::new(),
@@ -100,6 +103,7 @@ impl<P> Table<P> {
     }
 
     /// Takes in what the monitor told.
+    #[inline]
     pub(super) fn drain(&mut self, journal: &Journal, entries: &Entries) -> Drained {
         journal.drain(|change| self.invalidate(change, entries))
     }
@@ -226,7 +230,7 @@ impl<P> Table<P> {
     /// The time by which entries age: in registrations kept so far, and where many are kept in so many at once that
     /// those of a thousand times are kept.
     pub(super) fn time(&self) -> u64 {
-        self.stats.misses >> (self.limits.count >> TIMES).max(1).ilog2()
+        self.stats.misses >> self.aging
     }
 
     /// A registration for one use.
@@ -253,16 +257,23 @@ impl<P> Table<P> {
 
     /// Takes the dead out of the tree; and when something waits that should not wait longer, or `urgent`, looks whether
     /// its uses have ended. What is to be unpinned is put into `out`.
+    #[inline]
     pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
+        if urgent || !self.dead.is_empty() || entries.were_released() || self.has_waited() {
+            self.sweep_now(epoch, entries, urgent, out);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sweep_now(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
         while let Some(number) = self.dead.pop() {
             self.take_out(number, entries);
         }
-        if entries.were_released() {
+        if entries.take_released() {
             self.free_released(entries, out);
         }
-        // A fence of all threads is paid for a batch, not for each.
-        let (count, bytes) = self.waiting();
-        if !urgent && count < BATCH && bytes < BATCH_BYTES.min(self.limits.bytes / 8) {
+        if !urgent && !self.has_waited() {
             return;
         }
         let Self { grace, slots, free, stats, held, held_bytes, .. } = self;
@@ -278,6 +289,12 @@ impl<P> Table<P> {
         });
     }
 
+    /// Whether so much waits that it should not wait longer: a fence of all threads is paid for a batch, not for each.
+    fn has_waited(&self) -> bool {
+        let (count, bytes) = self.waiting();
+        count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
+    }
+
     /// Where entry `number` is found by this page from now on, if there is room. Copies that it outdoes go, at once if nobody is in
     /// the middle of using them: who registers more and more from one address asks for the last, most often.
     pub(super) fn copy(
@@ -288,6 +305,22 @@ impl<P> Table<P> {
         entries: &Entries,
         out: &mut Vec<Out<P>>,
     ) -> Option<Place> {
+        if entries.is_taken(address) {
+            self.drop_outdone(number, address, epoch, entries, out);
+        }
+        entries.copy(number, address, Age::of(self.time()))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_outdone(
+        &mut self,
+        number: u32,
+        address: u64,
+        epoch: &AtomicU64,
+        entries: &Entries,
+        out: &mut Vec<Out<P>>,
+    ) {
         let mut is_urgent = false;
         for place in entries.outdone(number, address) {
             entries.retire_copy(place);
@@ -297,7 +330,6 @@ impl<P> Table<P> {
         if is_urgent {
             self.sweep(epoch, entries, true, out);
         }
-        entries.copy(number, address, Age::of(self.time()))
     }
 
     /// Those that are held no more.

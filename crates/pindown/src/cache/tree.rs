@@ -147,14 +147,23 @@ impl Tree {
         self.overlapping_below(self.root, range, with);
     }
 
-    fn overlapping_below(&self, at: u32, range: Range, with: &mut impl FnMut(u32) -> bool) -> bool {
-        if at == NIL || self.greatest(at) <= range.start() {
-            return true;
+    /// Calls itself only where something overlaps: a miss looks for what is not there.
+    fn overlapping_below(&self, mut at: u32, range: Range, with: &mut impl FnMut(u32) -> bool) -> bool {
+        while at != NIL && self.greatest(at) > range.start() {
+            let Node { range: here, left, right, .. } = *self.node(at);
+            if here.start() >= range.end() {
+                at = left;
+                continue;
+            }
+            if self.greatest(left) > range.start() && !self.overlapping_below(left, range, with) {
+                return false;
+            }
+            if here.overlaps(range) && !with(at) {
+                return false;
+            }
+            at = right;
         }
-        let node = *self.node(at);
-        self.overlapping_below(node.left, range, with)
-            && (!node.range.overlaps(range) || with(at))
-            && (node.range.start() >= range.end() || self.overlapping_below(node.right, range, with))
+        true
     }
 
     /// The first node that contains `range` and of which `fits` holds.

@@ -74,6 +74,7 @@ impl Journal {
 
     /// The same where the kernel has to be asked first: 0 while a change is under way that nobody has read. `None` where
     /// [`Self::seen`] has said it all.
+    #[inline]
     pub(crate) fn seen_aside(&self) -> Option<u64> {
         self.asked.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
@@ -104,38 +105,47 @@ impl Journal {
 
     /// Whether a change is under way that was told when it began, and may not be told again. (A monitor that marks first
     /// tells afterwards.)
+    #[inline]
     pub(crate) fn busy(&self) -> bool {
         !self.waits && self.marked()
     }
 
+    #[inline]
     fn marked(&self) -> bool {
         self.page.busy.load(Ordering::Acquire) != 0
     }
 
     /// Takes in what was told, `apply` each: by one thread at a time.
-    pub(crate) fn drain(&self, mut apply: impl FnMut(Change)) -> Drained {
+    #[inline]
+    pub(crate) fn drain(&self, apply: impl FnMut(Change)) -> Drained {
         if !self.told {
             return Drained::Settled;
         }
-        let page = self.page;
         // A change whose caller still waits to be read may be over for others that map the addresses anew.
         if self.changing() {
             return Drained::Unsettled;
         }
         let seen = self.seen.load(Ordering::Relaxed) - 1;
-        let head = page.head.load(Ordering::Acquire);
-        if head == seen {
-            return if self.waits && self.marked() { Drained::Unsettled } else { Drained::Settled };
-        }
+        let head = self.page.head.load(Ordering::Acquire);
         // Loaded after the head: a mark that the head counts is seen as long as it stands.
         if self.waits && self.marked() {
             return Drained::Unsettled;
         }
+        if head != seen {
+            self.take_in(seen, head, apply);
+        }
+        Drained::Settled
+    }
+
+    /// Apart: most often nothing was told.
+    #[cold]
+    #[inline(never)]
+    fn take_in(&self, seen: u64, head: u64, mut apply: impl FnMut(Change)) {
         if head - seen > page::RECORDS as u64 {
             apply(Change::Everything);
         } else {
             for number in seen..head {
-                let change = page.read(number);
+                let change = self.page.read(number);
                 apply(change);
                 if change == Change::Everything {
                     break;
@@ -143,7 +153,6 @@ impl Journal {
             }
         }
         self.seen.store(head + 1, Ordering::Release);
-        Drained::Settled
     }
 }
 
