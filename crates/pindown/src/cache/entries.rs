@@ -81,17 +81,6 @@ struct Copied {
     next: AtomicU32,
 }
 
-/// Those of places in which a copy may lie are looked at together: they share a cache line.
-#[derive(Debug)]
-#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
-#[repr(C, align(64))]
-struct CopiedLine([Copied; COPIED_LINE]);
-
-/// How many do.
-const COPIED_LINE: usize = 8;
-
-const _: () = assert!(COPIED_LINE >= NEAR as usize);
-
 /// What is known of a number besides.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
@@ -113,15 +102,16 @@ enum Beside {
     Free(Place),
 }
 
-/// All entries. They take no memory before they are used.
+/// All entries.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// Copies, by place; then one for each number.
+    /// Copies, by place; then one for each number. Written when the cache is opened: so memory is zeroed that lies at larger
+    /// boundaries than the allocator's own. The others take none before they are used.
     entries: Box<[Entry]>,
     /// What of a hash is not a place.
     shift: u32,
     /// By place.
-    copied: Box<[CopiedLine]>,
+    copied: Box<[Copied]>,
     /// Places of copies.
     places: u32,
     /// By number.
@@ -146,7 +136,7 @@ impl Entries {
             use zerocopy::FromZeros;
             (
                 <[Entry]>::new_box_zeroed_with_elems(places + count),
-                <[CopiedLine]>::new_box_zeroed_with_elems(places.div_ceil(COPIED_LINE)),
+                <[Copied]>::new_box_zeroed_with_elems(places),
                 <[Known]>::new_box_zeroed_with_elems(count),
             )
         };
@@ -154,11 +144,11 @@ impl Entries {
         let (entries, copied, known) = {
             let zero = || AtomicU32::new(0);
             let inode = || Inode { count: AtomicU64::new(0), slot: AtomicU64::new(0) };
-            let copied = |_| CopiedLine(std::array::from_fn(|_| Copied { of: zero(), next: zero() }));
+            let copied = |_| Copied { of: zero(), next: zero() };
             let known = |_| Known { copy: zero(), copies: zero(), holds: zero(), inode: inode() };
             (
                 Ok::<_, ()>((0..places + count).map(|_| Entry::zero()).collect()),
-                Ok::<_, ()>((0..places.div_ceil(COPIED_LINE)).map(copied).collect()),
+                Ok::<_, ()>((0..places).map(copied).collect()),
                 Ok::<_, ()>((0..count).map(known).collect()),
             )
         };
@@ -166,7 +156,15 @@ impl Entries {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
         let shift = 64 - places.ilog2();
-        Ok(Self { entries, shift, copied, places: places as u32, known, copies: AtomicU32::new(0), released: AtomicBool::new(false) })
+        Ok(Self {
+            entries,
+            shift,
+            copied,
+            places: places as u32,
+            known,
+            copies: AtomicU32::new(0),
+            released: AtomicBool::new(false),
+        })
     }
 
     /// Where the copy for this page is looked for first.
@@ -223,11 +221,7 @@ impl Entries {
     /// What is known of a copy besides; `None` for an entry that is none.
     #[inline]
     fn copied(&self, place: Place) -> Option<&Copied> {
-        if place.0 >= self.places {
-            return None;
-        }
-        let line = self.copied.get(place.index() / COPIED_LINE)?;
-        line.0.get(place.index() % COPIED_LINE)
+        self.copied.get(place.index())
     }
 
     /// Fills entry `number`, which is free.

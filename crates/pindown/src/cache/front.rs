@@ -17,16 +17,10 @@ const WAYS: usize = 16;
 /// Slots of the largest table: 16 MiB.
 const MOST_SLOTS: usize = 1 << 22;
 
-/// Slots that share a cache line. One holds the place of an entry, plus one.
-#[derive(Debug)]
-#[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
-#[repr(C, align(64))]
-struct Line([AtomicU32; WAYS]);
-
-/// The table.
+/// The table. A slot holds the place of an entry, plus one.
 #[derive(Debug)]
 pub(crate) struct Front {
-    lines: Box<[Line]>,
+    slots: Box<[AtomicU32]>,
     /// What of a hash is not the number of a slot.
     shift: u32,
     /// Whether anything was ever put: mostly nothing was, and a miss need not look.
@@ -42,13 +36,11 @@ impl Front {
         let slots = (entries as usize * 16).clamp(64, MOST_SLOTS).next_power_of_two();
         let shift = 64 - slots.ilog2();
         #[cfg(not(loom))]
-        let lines = <[Line] as zerocopy::FromZeros>::new_box_zeroed_with_elems(slots / WAYS);
+        let slots = <[AtomicU32] as zerocopy::FromZeros>::new_box_zeroed_with_elems(slots);
         #[cfg(loom)]
-        let line = |_| Line(std::array::from_fn(|_| AtomicU32::new(0)));
-        #[cfg(loom)]
-        let lines = Ok::<_, io::Error>((0..slots / WAYS).map(line).collect::<Box<[_]>>());
-        let lines = lines.map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Self { lines, shift, is_used: AtomicBool::new(false) })
+        let slots = Ok::<_, io::Error>((0..slots).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>());
+        let slots = slots.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Self { slots, shift, is_used: AtomicBool::new(false) })
     }
 
     /// The number of the slot where an address is looked for first.
@@ -58,8 +50,9 @@ impl Front {
     }
 
     /// The slots of a line.
-    fn line(&self, slot: usize) -> &[AtomicU32; WAYS] {
-        &self.lines[slot / WAYS].0
+    fn line(&self, slot: usize) -> &[AtomicU32] {
+        let start = slot / WAYS * WAYS;
+        &self.slots[start..start + WAYS]
     }
 
     /// An entry of the address' line that `serves`.

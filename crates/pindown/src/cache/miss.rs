@@ -180,7 +180,11 @@ impl<R: Registrar> Shared<R> {
     fn settle_later(&self, table: &mut Table<R::Pin>) -> bool {
         for look in 1..SETTLING {
             // The monitor may be waiting for this processor.
-            if look <= SETTLING / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if look <= SETTLING / 2 {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
             if table.drain(&self.journal, &self.entries) == Drained::Settled {
                 return true;
             }

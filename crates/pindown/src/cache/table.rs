@@ -313,14 +313,7 @@ impl<P> Table<P> {
 
     #[cold]
     #[inline(never)]
-    fn drop_outdone(
-        &mut self,
-        number: u32,
-        address: u64,
-        epoch: &AtomicU64,
-        entries: &Entries,
-        out: &mut Vec<Out<P>>,
-    ) {
+    fn drop_outdone(&mut self, number: u32, address: u64, epoch: &AtomicU64, entries: &Entries, out: &mut Vec<Out<P>>) {
         let mut is_urgent = false;
         for place in entries.outdone(number, address) {
             entries.retire_copy(place);
