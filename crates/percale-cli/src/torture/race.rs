@@ -59,6 +59,9 @@ pub(super) struct Tally {
 /// After so many changes a region moves to other addresses.
 const MOVES: u64 = 16;
 
+/// How long a munmap(2) may take: it waits for some monitors.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Regions for each thread.
 const REGIONS: u64 = 3;
 
@@ -292,10 +295,20 @@ impl Arena<'_> {
 fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
     let gone = |_| io::Error::other("the thread that unmaps has gone");
     hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;
-    let patience = Instant::now() + Duration::from_secs(30);
+    let patience = Instant::now() + PATIENCE;
+    let mut answer = None;
     while let Err(error) = memory.establish(MAP_FIXED_NOREPLACE) {
-        if error.raw_os_error() != Some(libc::EEXIST) || Instant::now() > patience {
+        if error.raw_os_error() != Some(libc::EEXIST) {
             return Err(error);
+        }
+        match &answer {
+            None if Instant::now() < patience => answer = hands.unmapped.try_recv().ok(),
+            None => return Err(io::Error::other(format!("munmap did not return for {PATIENCE:?}: {}", after()))),
+            Some(Err(error)) => return Err(io::Error::other(format!("munmap: {error}"))),
+            Some(Ok(())) => {
+                let there = hands.tools.mappings.of(memory.whole);
+                return Err(io::Error::other(format!("what munmap left was given to somebody else: {there:?}")));
+            }
         }
     }
     if let Ok(used) = thread.lane.get(memory.registered, ACCESS) {
@@ -304,7 +317,7 @@ fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl 
         thread.lane.end(used);
         thread.tally.judge(current?, after);
     }
-    hands.unmapped.recv().map_err(|_| gone(()))?
+    answer.unwrap_or_else(|| hands.unmapped.recv().unwrap_or_else(|_| Err(gone(()))))
 }
 
 impl Tally {
