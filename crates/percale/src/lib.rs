@@ -42,6 +42,8 @@ mod errno_tests;
 pub mod fabric;
 pub mod memory;
 mod sync;
+#[allow(dead_code)] // Until the tables of the engine use it.
+mod table;
 pub mod transport;
 pub mod trigger;
 pub mod wire;

@@ -1,0 +1,250 @@
+//! A table of values whose numbers may leave the code that owns it.
+//!
+//! A number that is given to a peer, a queue, a handle, another thread or the kernel can come back after its value was removed and
+//! its slot was filled again. An [`Id`] carries the slot and a generation, so a late one finds nothing instead of the new value.
+//!
+//! Invariants:
+//! 1. The only way to a value is an [`Id`] that [`Table::insert`] returned for it, or a word that [`Id::to_wire`] or [`Id::to_u64`] made of one.
+//! 2. No two values that a table ever held have the same [`Id`], until 2³² values have passed through it.
+//! 3. At most [`WIRE_SLOTS`] values are in a table that is used with wire numbers ([`Table::is_full`]); of the generation a wire number carries
+//!    the low 10 bits. So a late wire number is taken for a new one only if it is late by a multiple of 1,024 values of the whole table
+//!    *and* names the same slot. The owner of a table whose numbers travel therefore also keeps a value until its answer came or
+//!    its connection ended; the generation guards against peers that break this rule.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+
+use slab::Slab;
+
+/// Bits of a wire number that name the slot; the rest are of the generation.
+const SLOT_BITS: u32 = 22;
+
+/// As many values may be in a table whose numbers travel as 32 bits.
+pub(crate) const WIRE_SLOTS: usize = 1 << SLOT_BITS;
+
+/// The number of a value in a [`Table`]: its slot and its generation.
+pub(crate) struct Id<T> {
+    slot: u32,
+    generation: u32,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Id<T> {
+    /// The number in 64 bits, for places that keep a number of any meaning (an application context of the library's own operations).
+    #[inline]
+    pub(crate) const fn to_u64(self) -> u64 {
+        (self.generation as u64) << 32 | self.slot as u64
+    }
+
+    /// The reverse of [`to_u64`](Self::to_u64). Any word gives a number; one that no table gave finds nothing.
+    #[inline]
+    pub(crate) const fn from_u64(word: u64) -> Self {
+        Self { slot: word as u32, generation: (word >> 32) as u32, of: PhantomData }
+    }
+
+    /// The number in the 32 bits that frames have for it; [`Table::find_wire`] is the reverse.
+    #[inline]
+    pub(crate) const fn to_wire(self) -> u32 {
+        self.generation << SLOT_BITS | self.slot
+    }
+}
+
+// Derived implementations would ask the same of `T`.
+impl<T> Clone for Id<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Id<T> {}
+impl<T> PartialEq for Id<T> {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        (self.slot, self.generation) == (other.slot, other.generation)
+    }
+}
+impl<T> Eq for Id<T> {}
+impl<T> Hash for Id<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.slot, self.generation).hash(state);
+    }
+}
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot, self.generation)
+    }
+}
+
+/// Values by number. Insertion and removal take constant time; slots are used again, numbers are not.
+pub(crate) struct Table<T> {
+    slots: Slab<(u32, T)>,
+    /// The generation of the next value.
+    next: u32,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self { slots: Slab::new(), next: 0 }
+    }
+
+    /// Keeps a value.
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> Id<T> {
+        let generation = self.next;
+        self.next = generation.wrapping_add(1);
+        Id { slot: self.slots.insert((generation, value)) as u32, generation, of: PhantomData }
+    }
+
+    /// The value, unless it was removed.
+    #[inline]
+    pub(crate) fn get(&self, id: Id<T>) -> Option<&T> {
+        match self.slots.get(id.slot as usize) {
+            Some((generation, value)) if *generation == id.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// As [`get`](Self::get), to change it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        match self.slots.get_mut(id.slot as usize) {
+            Some((generation, value)) if *generation == id.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Removes a value, unless it was removed before.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: Id<T>) -> Option<T> {
+        self.get(id)?;
+        Some(self.slots.remove(id.slot as usize).1)
+    }
+
+    /// The number of the value that a frame names, if it is here.
+    #[inline]
+    pub(crate) fn find_wire(&self, wire: u32) -> Option<Id<T>> {
+        let slot = wire & (WIRE_SLOTS as u32 - 1);
+        let (generation, _) = self.slots.get(slot as usize)?;
+        let id = Id { slot, generation: *generation, of: PhantomData };
+        (id.to_wire() == wire).then_some(id)
+    }
+
+    /// Whether numbers of further values would not fit into 32 bits.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.slots.len() >= WIRE_SLOTS
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The values with their numbers, in the order of slots.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        self.slots.iter().map(|(slot, (generation, value))| {
+            (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
+        })
+    }
+
+    /// As [`iter`](Self::iter), to change the values.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
+        self.slots.iter_mut().map(|(slot, (generation, value))| {
+            (Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
+        })
+    }
+
+    /// Gives memory back that removed values occupied, as far as no value lies behind it.
+    pub(crate) fn shrink(&mut self) {
+        self.slots.shrink_to_fit();
+    }
+}
+
+/// As [`Table::get`], for numbers whose values are known to be here.
+///
+/// # Panics
+/// If the value was removed: a defect of the code that owns the table. Never used for a number that a peer or an application sent.
+impl<T> std::ops::Index<Id<T>> for Table<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, id: Id<T>) -> &T {
+        self.get(id).expect("the value of a number that its owner still holds")
+    }
+}
+
+/// As [`Index`](std::ops::Index).
+impl<T> std::ops::IndexMut<Id<T>> for Table<T> {
+    #[inline]
+    fn index_mut(&mut self, id: Id<T>) -> &mut T {
+        self.get_mut(id).expect("the value of a number that its owner still holds")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Id, Table, WIRE_SLOTS};
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn late_numbers_find_nothing() {
+        let mut table = Table::new();
+        let first = table.insert('a');
+        assert_eq!(table.remove(first), Some('a'));
+        let second = table.insert('b');
+        assert_eq!((first.slot, second.slot), (0, 0), "the slot is used again");
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.find_wire(first.to_wire()), None);
+        assert_eq!(table.find_wire(second.to_wire()), Some(second));
+        assert_eq!(Id::<char>::from_u64(second.to_u64()), second);
+        assert_eq!(table[second], 'b');
+    }
+
+    proptest! {
+        /// Every number of a value finds it, in all three forms, and no number of a removed value finds anything (within 1,024 values).
+        #[test]
+        fn agrees_with_a_map(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
+            let (mut table, mut model, mut gone) = (Table::new(), HashMap::<Id<usize>, usize>::new(), Vec::new());
+            for (value, (insert, which)) in steps.into_iter().enumerate() {
+                if insert || model.is_empty() {
+                    let id = table.insert(value);
+                    prop_assert!((id.slot as usize) < WIRE_SLOTS);
+                    prop_assert!(model.insert(id, value).is_none());
+                } else {
+                    let nth = which % model.len();
+                    let id = *model.keys().nth(nth).unwrap();
+                    prop_assert_eq!(table.remove(id), model.remove(&id));
+                    gone.push(id);
+                }
+                prop_assert_eq!(table.len(), model.len());
+            }
+            for (id, value) in &model {
+                prop_assert_eq!(table.get(*id), Some(value));
+                prop_assert_eq!(table.find_wire(id.to_wire()), Some(*id));
+                prop_assert_eq!(table.get(Id::from_u64(id.to_u64())), Some(value));
+            }
+            for id in gone {
+                prop_assert_eq!(table.get(id), None);
+                prop_assert_eq!(table.find_wire(id.to_wire()), None);
+            }
+        }
+    }
+}
