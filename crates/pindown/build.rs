@@ -19,6 +19,10 @@ fn main() {
         }
         Err(reason) => {
             println!("cargo::warning=built without the kernel programs: {reason}");
+            // Packages that bring what is missing change these directories: then it is tried again.
+            for directory in ["/usr/bin", "/usr/include"] {
+                println!("cargo::rerun-if-changed={directory}");
+            }
             reason
         }
     };

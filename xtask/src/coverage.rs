@@ -205,7 +205,7 @@ mod tests {
     use crate::results::{Ending, TestResult};
 
     fn test(name: &str, ending: Ending) -> TestResult {
-        TestResult { step: "tests".into(), program: "conformance".into(), name: name.into(), ending }
+        TestResult { step: "tests".into(), program: "conformance".into(), name: name.into(), ending, because: None }
     }
 
     fn document() -> Requirements {

@@ -111,7 +111,7 @@ impl Reader {
         }
         let Some((name, ending)) = test_in(line) else { return Line::Other };
         let (step, program, name) = (self.step.into(), self.program.clone(), name.into());
-        self.tests.push(TestResult { step, program, name, ending });
+        self.tests.push(TestResult { step, program, name, ending, because: None });
         Line::Test(ending)
     }
 
@@ -121,9 +121,10 @@ impl Reader {
             self.speaker = Some(name.strip_suffix(" - should panic").unwrap_or(name).to_owned());
         } else if says_skipped(line) {
             let tests = self.tests[self.first..].iter_mut();
-            tests
-                .filter(|test| Some(&test.name) == self.speaker.as_ref())
-                .for_each(|test| test.ending = Ending::Skipped);
+            for test in tests.filter(|test| Some(&test.name) == self.speaker.as_ref()) {
+                test.ending = Ending::Skipped;
+                test.because.get_or_insert_with(|| line[7..].trim_start_matches([':', ' ']).to_owned());
+            }
         }
     }
 
@@ -277,6 +278,7 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert_eq!(reader.unread, Vec::<String>::new());
         let endings: Vec<_> = reader.tests.iter().map(|test| test.ending).collect();
         assert_eq!(endings, [Ending::Skipped, Ending::Passed, Ending::Failed]);
+        assert_eq!(reader.tests[0].because.as_deref(), Some("no verbs here: no device"));
     }
 
     #[test]

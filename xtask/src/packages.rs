@@ -2,9 +2,10 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{Program, on_path};
+use std::path::Path;
 use std::time::Duration;
 
-/// A program and the Debian package that brings it.
+/// A program, or a file by its absolute path, and the Debian package that brings it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     pub(crate) program: &'static str,
@@ -19,12 +20,41 @@ pub(crate) const LIBFABRIC: Needed = Needed { program: "fi_pingpong", package: "
 
 pub(crate) const OPEN_MPI: Needed = Needed { program: "mpirun.openmpi", package: "openmpi-bin" };
 pub(crate) const OPEN_MPI_COMPILER: Needed = Needed { program: "mpicc.openmpi", package: "libopenmpi-dev" };
-/// No program, but a file by its whole path.
 pub(crate) const LIBFABRIC_HEADERS: Needed = Needed { program: "/usr/include/rdma/fabric.h", package: "libfabric-dev" };
+const CLANG: Needed = Needed { program: "clang", package: "clang" };
+const BPF_HEADERS: Needed = Needed { program: "/usr/include/bpf/bpf_helpers.h", package: "libbpf-dev" };
+const VERBS_HEADERS: Needed = Needed { program: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" };
+const VENV: Needed = Needed { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" };
+const JEMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libjemalloc.so.2", package: "libjemalloc2" };
+const MIMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libmimalloc.so.2", package: "libmimalloc2.0" };
+
+/// What `cargo xtask test` checks with, besides Rust and a C linker: each with what misses it where it is absent.
+pub(crate) const TESTS: [(Needed, &str); 13] = [
+    (CLANG, "pindown's kernel programs and every test that watches memory by them; the C tests under AddressSanitizer"),
+    (BPF_HEADERS, "the same"),
+    (LIBFABRIC_HEADERS, "the libfabric provider's tests"),
+    (LIBFABRIC, "libfabric's own programs over the provider"),
+    (OPEN_MPI, "MPI programs over the provider"),
+    (OPEN_MPI_COMPILER, "the same"),
+    (VERBS_HEADERS, "the comparison of libibverbs' layouts with ours"),
+    (IP, "tests on several hosts (network namespaces)"),
+    (STRACE, "tests that count system calls"),
+    (VALGRIND, "instruction budgets, and the provider under valgrind"),
+    (VENV, "MPICH and Intel MPI over the provider"),
+    (JEMALLOC, "pindown under jemalloc"),
+    (MIMALLOC, "pindown under mimalloc"),
+];
 
 impl Needed {
     pub(crate) fn is_here(self) -> bool {
-        on_path(self.program).is_some()
+        match self.program.split_once("LIBRARIES") {
+            // Where a library lies depends on the machine's architecture.
+            Some((before, after)) => {
+                let library = format!("{before}{}-linux-gnu{after}", std::env::consts::ARCH);
+                Path::new(&library).exists()
+            }
+            None => on_path(self.program).is_some(),
+        }
     }
 }
 

@@ -29,6 +29,9 @@ pub(crate) struct TestResult {
     /// The test's path within its program: "shm::rust::msg_001_a_message_arrives_whole".
     pub(crate) name: String,
     pub(crate) ending: Ending,
+    /// Why it was skipped, as the test printed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) because: Option<String>,
 }
 
 /// All of them.

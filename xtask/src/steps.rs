@@ -16,17 +16,24 @@ pub(crate) struct Findings {
     pub(crate) failed: usize,
     /// A few words for the summary.
     pub(crate) note: String,
+    /// Lines for the end of the run: what was not checked, and why.
+    remarks: Vec<String>,
     is_skipped: bool,
 }
 
 impl Findings {
     pub(crate) fn new(passed: usize, failed: usize, note: impl Into<String>) -> Self {
-        Self { passed, failed, note: note.into(), is_skipped: false }
+        Self { passed, failed, note: note.into(), ..Self::default() }
     }
 
     /// Nothing could be checked, and why.
     pub(crate) fn skipped(why: impl Into<String>) -> Self {
         Self { note: why.into(), is_skipped: true, ..Self::default() }
+    }
+
+    /// Prints these lines below the summary.
+    pub(crate) fn with_remarks(self, remarks: Vec<String>) -> Self {
+        Self { remarks, ..self }
     }
 
     fn word(&self) -> &'static str {
@@ -78,6 +85,9 @@ impl Steps {
         println!("\n{shown}");
         for (name, findings, _) in self.done.iter().filter(|(_, findings, _)| findings.is_skipped) {
             println!("SKIPPED {name}: {}", findings.note);
+        }
+        for (name, findings, _) in &self.done {
+            findings.remarks.iter().for_each(|remark| println!("{name}: {remark}"));
         }
         let sum = |of: fn(&Findings) -> usize| self.done.iter().map(|(_, findings, _)| of(findings)).sum::<usize>();
         let (passed, failed) = (sum(|findings| findings.passed), sum(|findings| findings.failed));

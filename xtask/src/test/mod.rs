@@ -28,12 +28,12 @@ pub(crate) struct Arguments {
 /// A step of the chore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Step {
+    /// System packages that some tests want: first, because some are wanted when the sources are compiled
+    Packages,
     /// The source is formatted
     Format,
     /// Clippy has nothing to say
     Clippy,
-    /// System packages that some tests want
-    Packages,
     /// Unit, integration and documentation tests
     Tests,
     /// Loom models: every interleaving of the lock-free parts
@@ -57,9 +57,9 @@ impl Step {
 
     fn run(self, place: &Place, arguments: &Arguments, steps: &mut Steps) {
         match self {
+            Self::Packages => steps.run("packages", "what some tests want besides Rust", needed),
             Self::Format => steps.run("format", "cargo fmt", || lint::format(place)),
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
-            Self::Packages => steps.run("packages", "what some tests want besides Rust", needed),
             Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
                 suite::tests(place, arguments.filter.as_deref())
             }),
@@ -86,11 +86,15 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Tests that want one of these say so and do nothing where it is missing, so this is no failure, but it is said.
+/// Tests that miss a package say so and are counted as skipped.
 fn needed() -> Outcome<Findings> {
-    let wanted = [packages::IP, packages::STRACE, packages::VALGRIND];
+    let wanted = packages::TESTS.map(|(needed, _)| needed);
     Ok(match packages::ensure(&wanted) {
-        Ok(()) => Findings::new(0, 0, wanted.map(|needed| needed.package).join(", ")),
-        Err(why) => Findings::skipped(why.to_string()),
+        Ok(()) => Findings::new(0, 0, format!("{} packages are here", wanted.len())),
+        Err(why) => {
+            let without = packages::TESTS.iter().filter(|(needed, _)| !needed.is_here());
+            let without = without.map(|(needed, what)| format!("without {}: {what}", needed.package)).collect();
+            Findings::skipped(why.to_string()).with_remarks(without)
+        }
     })
 }

@@ -6,6 +6,8 @@ use crate::place::Place;
 use crate::program::{Program, Stream};
 use crate::results::{Ending, Results, TestResult};
 use crate::steps::Findings;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// All tests of the workspace. With a filter the results are shown but not kept: they would pass for all of them.
@@ -40,7 +42,18 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
     let apart = [(Ending::Skipped, "cannot be done here"), (Ending::Ignored, "ignored")];
     let apart = apart.map(|(ending, what)| (count(ending), what)).into_iter().filter(|(count, _)| *count > 0);
     let note = apart.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
-    Findings::new(passed, failed, note)
+    Findings::new(passed, failed, note).with_remarks(skips(found))
+}
+
+/// How many tests were skipped for each reason, most first.
+fn skips(found: &[TestResult]) -> Vec<String> {
+    let mut reasons = BTreeMap::<&str, usize>::new();
+    for test in found.iter().filter(|test| test.ending == Ending::Skipped) {
+        *reasons.entry(test.because.as_deref().unwrap_or("no reason given")).or_default() += 1;
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, count)| Reverse(*count));
+    reasons.into_iter().map(|(reason, count)| format!("{count} skipped: {reason}")).collect()
 }
 
 /// Runs `cargo test` and reads every test's result; shows each program's counts, and whatever is not about a test
@@ -85,4 +98,32 @@ fn is_chatter(line: &str) -> bool {
     let begins =
         ["running ", "Finished ", "Compiling ", "Fresh ", "Downloaded ", "Downloading ", "Blocking ", "Locking "];
     line.is_empty() || begins.iter().any(|beginning| line.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::skips;
+    use crate::results::{Ending, TestResult};
+
+    #[test]
+    fn skipped_tests_are_counted_by_reason() {
+        let test = |ending, because: Option<&str>| TestResult {
+            step: "tests".into(),
+            program: "conformance".into(),
+            name: "a".into(),
+            ending,
+            because: because.map(str::to_owned),
+        };
+        let (device, root) = (Some("no device"), Some("not root"));
+        let found = [
+            test(Ending::Skipped, root),
+            test(Ending::Skipped, device),
+            test(Ending::Passed, None),
+            test(Ending::Skipped, device),
+            test(Ending::Skipped, None),
+        ];
+        let lines = skips(&found);
+        assert_eq!(lines[0], "2 skipped: no device");
+        assert!(lines.len() == 3 && lines.contains(&"1 skipped: no reason given".to_owned()));
+    }
 }
