@@ -217,6 +217,16 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *at, unsigned fl
     return OK;
 }
 
+/* Ends all that was allocated on any device, pinned memory of the host too. The contexts serve again at once. */
+CUresult cuDevicePrimaryCtxReset_v2(int device) {
+    if (device < 100 || device >= 100 + DEVICES) return INVALID_VALUE;
+    for (int i = 0; i < RANGES; i++) {
+        if (ranges[i].kind == NONE) continue;
+        release(ranges[i].at, 1 << DEVICE | 1 << MANAGED | 1 << HOST | 1 << REGISTERED | 1 << OPENED_IPC);
+    }
+    return OK;
+}
+
 /* Does the first operation of a stream. Under the lock. */
 static void one(struct stream *stream) {
     struct operation *first = stream->first;

@@ -92,6 +92,15 @@ mod driver {
         }
 
         #[test]
+        fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
+            run_on_double(
+                env!("CARGO_TARGET_TMPDIR"),
+                "DOUBLE_IS_RESET",
+                device_driver::hmem_003_a_reset_device_leaves_the_hosts_memory_alone,
+            );
+        }
+
+        #[test]
         fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
             run(env!("CARGO_TARGET_TMPDIR"), device_driver::hmem_018_memory_that_is_pinned_in_part_is_the_hosts);
         }

@@ -4,10 +4,10 @@
 
 use std::collections::HashSet;
 
-use percale::Segment;
 use percale::device::{CopyWay, Device, DeviceError, Exported, Interface, Kind, Place};
+use percale::{OpFlags, Segment};
 
-use crate::device::{DeviceMemory, driver};
+use crate::device::{DeviceMemory, LIBRARY, driver};
 use crate::fabric::Shm;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
@@ -93,6 +93,37 @@ pub fn opener() {
     // SAFETY: opened above, and used no more.
     unsafe { driver().close(0, opened) };
     say("closed");
+}
+
+/// Sends 64 KiB of a new allocation of the device's to a receive into another one.
+fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
+    let (from, to) = (DeviceMemory::on_device(&content(seed, 65_536)), DeviceMemory::blank(65_536));
+    let received = mesh.receive(1, Receive::vector(to.segments()).with(OpFlags::DEVICE));
+    mesh.done(mesh.send(0, 1, Send::vector(from.segments()).with(OpFlags::DEVICE)));
+    mesh.done(received);
+    same(&to.read(), &content(seed, 65_536), "what was received");
+}
+
+/// An application may reset a device. Memory through which transfers went before is not the application's then, and the other way round.
+pub fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
+    const PAGES: usize = 1 << 18;
+    let mesh = Mesh::<Shm>::connected(2);
+    send_between_devices(&mesh, 1);
+    let library = std::env::var(LIBRARY).expect("the double's file");
+    // SAFETY: the library is loaded already; this gives another handle to it.
+    let library = unsafe { libloading::Library::new(&library) }.expect("the double");
+    // SAFETY: the function's type is the driver's.
+    let reset = unsafe { library.get::<unsafe extern "C" fn(i32) -> i32>(b"cuDevicePrimaryCtxReset_v2") };
+    // SAFETY: no copy is under way, and no memory of the device is used any more.
+    assert_eq!(unsafe { reset.expect("a reset")(100) }, 0);
+    // Whatever the reset unmapped is likely to come back here.
+    let pages: Vec<Memory> = (0..64).map(|_| Memory::content(7, PAGES)).collect();
+    for seed in 2..6 {
+        send_between_devices(&mesh, seed);
+    }
+    for page in pages {
+        same(&page.read(), &content(7, PAGES), "memory of the application's own");
+    }
 }
 
 fn copy(way: CopyWay, to: Segment, from: Segment) {

@@ -2,14 +2,21 @@
 //!
 //! Pinning costs as much as copying megabytes, so buffers go back to a pool, by sizes that are powers of two. The pool keeps at most
 //! [`KEPT`] bytes; what does not fit is freed. Lock: the pool's own, held for no call of the driver.
+//!
+//! The memory is mapped here and registered with the driver, not allocated by the driver. An application that resets a device's context
+//! ends all that the driver allocated in it; memory of the driver's would then be unmapped, and its addresses would soon be the application's.
+//! Memory of ours stays: copies from and to it are slower when it is no longer registered, and still correct.
 
-#![expect(unsafe_code, reason = "frees what it allocated; each block says why nobody uses it")]
+#![expect(unsafe_code, reason = "maps memory, lends it to a driver and unmaps it; each block says why nothing uses it")]
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::{io, ptr};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::driver::{DeviceError, Driver};
-use super::kind::{Interface, Kind};
+use super::kind::Interface;
 use crate::memory::forked::{PerProcess, Process};
 use crate::memory::volatile::Segment;
 
@@ -58,7 +65,7 @@ pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, 
     });
     let memory = match kept {
         Some(memory) => memory,
-        None => driver.allocate(Kind::Pinned, 0, room)?,
+        None => map(driver, room).map_err(|error| none(error.to_string()))?,
     };
     Ok(Pinned { driver, memory, len, process })
 }
@@ -85,8 +92,39 @@ impl Drop for Pinned {
             fits
         });
         if !kept {
-            // SAFETY: it came from there, and who had it is done.
-            unsafe { self.driver.free(Kind::Pinned, 0, memory) };
+            // SAFETY: it was mapped for the pool, which no longer has it, and the transfer that used it is over.
+            unsafe { unmap(self.driver, memory) };
         }
+    }
+}
+
+/// Maps so many bytes and registers them with the driver. Forked children do not inherit them: a copy of pinned memory would be made when
+/// either process writes, and the device would go on with the old pages.
+fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
+    let allowed = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let address = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, allowed, MapFlags::PRIVATE) }?;
+    // SAFETY: the range was just mapped; the advice only changes what a child inherits.
+    unsafe { rustix::mm::madvise(address, len, Advice::LinuxDontFork) }?;
+    // SAFETY: it stays mapped until `unmap`.
+    let memory = unsafe { Segment::new(address.cast(), len) };
+    // SAFETY: as above; `unmap` ends the registration first.
+    if let Err(error) = unsafe { driver.register_host(memory) } {
+        tracing::debug!(%error, "transfers go through memory that is not pinned, which is slower");
+    }
+    Ok(memory)
+}
+
+/// Ends that.
+///
+/// # Safety
+/// The memory came from [`map`], and no copy uses it.
+unsafe fn unmap(driver: &'static dyn Driver, memory: Segment) {
+    if let Err(error) = driver.unregister_host(memory) {
+        tracing::debug!(%error, "memory was not registered any more");
+    }
+    // SAFETY: mapped by `map`, whole; the caller promises that nothing uses it.
+    if let Err(error) = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) } {
+        tracing::error!(%error, "munmap of pinned memory failed");
     }
 }
