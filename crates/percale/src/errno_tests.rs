@@ -64,6 +64,7 @@ fn an_operations_error_has_the_code_of_its_cause() {
         (Cause::Post(PostError::ReadOnly), libc::EACCES),
         (Cause::from(entry), libc::ECONNRESET),
         (Cause::TimedOut, libc::ETIMEDOUT),
+        (Cause::Taken, 258),
     ];
     for (cause, code) in causes {
         assert_eq!(cause.errno(), code);

@@ -15,6 +15,7 @@ pub mod device_driver;
 pub mod devices;
 pub mod exchanges;
 pub mod flow;
+pub mod handles;
 pub mod joins;
 pub mod local_keys;
 pub mod messages;
@@ -277,6 +278,13 @@ macro_rules! conformance {
                 ctx_008_what_is_cancelled_takes_no_message,
                 ctx_008_a_multi_receive_buffer_is_shared,
                 ctx_008_closed_endpoints_take_nothing_with_them;
+            handles:
+                used_up_handles_of_messages_touch_no_other_operation,
+                used_up_handles_of_accesses_touch_no_other_operation,
+                used_up_handles_of_windows_touch_no_other_operation,
+                used_up_handles_of_groups_touch_no_other_operation,
+                used_up_handles_of_shared_receives_touch_no_other_operation,
+                finishing_a_buffer_for_many_messages_gives_what_was_not_read;
             safe:
                 safe_operations_give_their_buffers_back,
                 safe_multi_receive,

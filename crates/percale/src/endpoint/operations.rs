@@ -1,21 +1,26 @@
-//! Safe operations under way: the buffers they own, their results, and who waits for them.
+//! Safe operations under way: the buffers they own, their results, and the tasks that wait for them.
 //!
-//! A slot lives from posting until its result was taken; if its handle is dropped first the slot is *parked*: it keeps the
+//! A slot lives from posting until its result was taken. If its handle is dropped first the slot is *parked*: it keeps the
 //! buffer until the operation has completed, because the peer may be using it until then.
+//!
+//! 1. The number of a slot is its operation's context in the engine, and what the handle holds. It carries a generation, so a late
+//!    completion, a second one, or a handle that was used up never reaches the operation that has the slot now.
+//! 2. The application's code (its wakers, their destructors) never runs here, since the engine is borrowed: what is to be woken or
+//!    dropped is put in [`Errands`], which the caller runs when the engine is free.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use slab::Slab;
-
 use super::engine::types::Notify;
+use super::errands::Errands;
 use super::shared_receive::Owed;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorEntry};
 use crate::memory::buffer::Buffer;
+use crate::table::{Id, Table};
 
 /// One operation.
 #[derive(Debug, Default)]
-struct Slot {
+pub(crate) struct Slot {
     buffer: Option<Buffer>,
     /// One result, or several from a multi-receive.
     results: VecDeque<Result<Entry, ErrorEntry>>,
@@ -25,46 +30,46 @@ struct Slot {
     done: bool,
     waker: Option<Waker>,
     parked: bool,
-    /// It is a shared receive: somebody else waits for the result.
+    /// It is a shared receive, whose result another handle waits for.
     owed: Option<Owed>,
 }
+
+/// The number of an operation.
+pub(crate) type OperationId = Id<Slot>;
 
 /// All safe operations of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
-    slots: Slab<Slot>,
+    slots: Table<Slot>,
     /// Queues of finished slots, for reuse: no allocation in the steady state.
     spare: Vec<VecDeque<Result<Entry, ErrorEntry>>>,
-    /// Tasks to wake once the endpoint is no longer borrowed.
-    wake: Vec<Waker>,
+    /// What is to be done once the endpoint is no longer borrowed.
+    errands: Errands,
     /// Results so far; sleepers of a shared endpoint compare it.
     finished: u64,
 }
 
 impl Operations {
     /// Makes room for an operation that owns `buffer`.
-    pub(crate) fn start(&mut self, buffer: Buffer) -> usize {
+    pub(crate) fn start(&mut self, buffer: Buffer) -> OperationId {
         let results = self.spare.pop().unwrap_or_default();
         self.slots.insert(Slot { buffer: Some(buffer), results, ..Slot::default() })
     }
 
-    /// Makes room for a shared receive that owns `buffer`; its end is told to whoever waits for it.
-    pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> usize {
+    /// Makes room for a shared receive that owns `buffer`; its end is reported to the handle that waits for it.
+    pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> OperationId {
         self.slots.insert(Slot { buffer: Some(buffer), owed: Some(owed), ..Slot::default() })
     }
 
     /// The buffer of an operation that was started without.
-    pub(crate) fn give(&mut self, id: usize, buffer: Buffer) {
+    pub(crate) fn give(&mut self, id: OperationId, buffer: Buffer) {
         self.slots[id].buffer = Some(buffer);
     }
 
-    /// Takes back an operation that could not be posted.
-    pub(crate) fn withdraw(&mut self, id: usize) -> Option<Buffer> {
-        self.remove(id)
-    }
-
-    fn remove(&mut self, id: usize) -> Option<Buffer> {
-        let mut slot = self.slots.remove(id);
+    /// Ends an operation, of which all results were taken or that could not be posted, and gives its buffer back.
+    pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
+        let mut slot = self.slots.remove(id)?;
+        self.errands.discard(slot.waker.take());
         slot.results.clear();
         if self.spare.len() < 64 {
             self.spare.push(slot.results);
@@ -72,9 +77,9 @@ impl Operations {
         slot.buffer
     }
 
-    /// An operation has a result.
-    pub(crate) fn finish(&mut self, id: u64, result: Result<Entry, ErrorEntry>) {
-        let id = id as usize;
+    /// The operation with this context has a result. One that has ended gets no more.
+    pub(crate) fn finish(&mut self, context: u64, result: Result<Entry, ErrorEntry>) {
+        let id = Id::from_u64(context);
         self.finished += 1;
         let Some(slot) = self.slots.get_mut(id) else { return };
         let flags = match &result {
@@ -83,93 +88,169 @@ impl Operations {
         };
         slot.done = slot.done || !slot.many || flags.contains(CompletionFlags::MULTI_RECEIVE);
         if let Some(owed) = slot.owed.take() {
-            let buffer = self.remove(id);
-            self.wake.extend(owed.pay(result, buffer));
+            let buffer = self.release(id);
+            self.errands.wake(owed.pay(result, buffer));
             return;
         }
         if slot.parked {
             if slot.done {
-                self.remove(id);
+                self.release(id);
             }
             return;
         }
         slot.results.push_back(result);
-        if let Some(waker) = slot.waker.take() {
-            self.wake.push(waker);
-        }
+        self.errands.wake(slot.waker.take());
     }
 
     /// Declares an operation to have many results, until one says that the buffer is released.
-    pub(crate) fn many(&mut self, id: usize) {
+    pub(crate) fn many(&mut self, id: OperationId) {
         self.slots[id].many = true;
     }
 
     /// The next result, if there is one.
-    pub(crate) fn take_result(&mut self, id: usize) -> Option<Result<Entry, ErrorEntry>> {
-        self.slots[id].results.pop_front()
+    pub(crate) fn take_result(&mut self, id: OperationId) -> Option<Result<Entry, ErrorEntry>> {
+        self.slots.get_mut(id)?.results.pop_front()
     }
 
     /// Whether there is a result.
-    pub(crate) fn has_result(&self, id: usize) -> bool {
-        !self.slots[id].results.is_empty()
+    pub(crate) fn has_result(&self, id: OperationId) -> bool {
+        self.slots.get(id).is_some_and(|slot| !slot.results.is_empty())
     }
 
     /// Whether no more results come.
-    pub(crate) fn is_done(&self, id: usize) -> bool {
-        let slot = &self.slots[id];
-        slot.done && slot.results.is_empty()
+    pub(crate) fn is_done(&self, id: OperationId) -> bool {
+        self.slots.get(id).is_none_or(|slot| slot.done && slot.results.is_empty())
     }
 
-    /// Ends a completed operation and gives its buffer back.
-    pub(crate) fn release(&mut self, id: usize) -> Option<Buffer> {
-        self.remove(id)
-    }
-
-    /// Who to wake when there is a result.
-    pub(crate) fn set_waker(&mut self, id: usize, waker: &Waker) {
-        let slot = &mut self.slots[id];
-        if !slot.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            slot.waker = Some(waker.clone());
+    /// Registers the waker of the task that waits for a result. `fresh` is a clone of `waker`, which the caller makes while the endpoint
+    /// is not borrowed; without one that would be needed nothing is registered and this is false.
+    pub(crate) fn set_waker(&mut self, id: OperationId, waker: &Waker, fresh: &mut Option<Waker>) -> bool {
+        let Some(slot) = self.slots.get_mut(id) else { return true };
+        if slot.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return true;
         }
+        let Some(fresh) = fresh.take() else { return false };
+        self.errands.discard(slot.waker.replace(fresh));
+        true
     }
 
-    /// The handle is gone: keep the buffer until the operation has completed.
-    pub(crate) fn park(&mut self, id: usize) {
-        let slot = &mut self.slots[id];
+    /// The handle is gone: keeps the buffer until the operation has completed. Whether it has not yet.
+    pub(crate) fn park(&mut self, id: OperationId) -> bool {
+        let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
-        slot.waker = None;
+        self.errands.discard(slot.waker.take());
         if slot.done {
-            self.remove(id);
+            self.release(id);
+            return false;
         }
+        true
     }
 
-    /// Gives up the buffer of an operation, if it is a safe one: somebody may use it for ever.
+    /// Gives up the buffer of an operation, if it is a safe one, because the peer may use it for ever.
     pub(crate) fn leak(&mut self, notify: Notify, context: u64) {
         if notify == Notify::Operation
-            && let Some(slot) = self.slots.get_mut(context as usize)
+            && let Some(slot) = self.slots.get_mut(Id::from_u64(context))
         {
             std::mem::forget(slot.buffer.take());
         }
     }
 
     /// The buffer of an operation, for reading what a multi-receive has got so far.
-    pub(crate) fn buffer(&self, id: usize) -> Option<&Buffer> {
-        self.slots[id].buffer.as_ref()
+    pub(crate) fn buffer(&self, id: OperationId) -> Option<&Buffer> {
+        self.slots.get(id)?.buffer.as_ref()
     }
 
-    /// Whether tasks are to be woken.
+    /// Whether tasks are to be woken, or wakers dropped.
     #[inline]
-    pub(crate) fn has_wakers(&self) -> bool {
-        !self.wake.is_empty()
+    pub(crate) fn has_errands(&self) -> bool {
+        !self.errands.is_empty()
     }
 
-    /// The tasks to wake.
-    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.wake)
+    /// What is to be done once the endpoint is no longer borrowed.
+    pub(crate) fn take_errands(&mut self) -> Errands {
+        std::mem::take(&mut self.errands)
     }
 
     /// Results so far.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::completion::entry::ErrorCode;
+
+    fn entry(id: OperationId) -> Entry {
+        Entry { context: id.to_u64(), ..Entry::default() }
+    }
+
+    fn buffer(len: usize) -> Buffer {
+        Buffer::from(vec![0; len])
+    }
+
+    #[test]
+    fn a_number_that_was_used_up_reaches_no_other_operation() {
+        let mut operations = Operations::default();
+        let old = operations.start(buffer(1));
+        operations.finish(old.to_u64(), Ok(entry(old)));
+        assert!(operations.take_result(old).is_some());
+        assert_eq!(operations.release(old).unwrap().len(), 1);
+        let new = operations.start(buffer(2));
+        assert_eq!(new.to_u64() as u32, old.to_u64() as u32, "the slot is used again");
+        // A second completion, and each call of a handle.
+        operations.finish(old.to_u64(), Err(ErrorEntry::new(entry(old), ErrorCode::Canceled)));
+        assert!(!operations.has_result(new) && !operations.is_done(new));
+        operations.leak(Notify::Operation, old.to_u64());
+        assert!(operations.buffer(new).is_some() && operations.buffer(old).is_none());
+        assert!(operations.is_done(old) && !operations.has_result(old) && operations.take_result(old).is_none());
+        assert!(operations.release(old).is_none() && !operations.park(old));
+        assert!(operations.set_waker(old, Waker::noop(), &mut None), "there is nothing to wait for");
+        operations.finish(new.to_u64(), Ok(entry(new)));
+        assert!(operations.take_result(new).is_some());
+        assert_eq!(operations.release(new).unwrap().len(), 2);
+    }
+
+    /// Counts the times that it was dropped.
+    struct Counts(Arc<AtomicU32>);
+
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Counts {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn wakers_are_dropped_only_as_errands() {
+        let dropped = Arc::<AtomicU32>::default();
+        let waker = || Waker::from(Arc::new(Counts(Arc::clone(&dropped))));
+        let mut operations = Operations::default();
+        let mut leaves = |leave: &dyn Fn(&mut Operations, OperationId)| {
+            let id = operations.start(buffer(1));
+            let waker = waker();
+            assert!(!operations.set_waker(id, &waker, &mut None), "a clone is wanted");
+            assert!(operations.set_waker(id, &waker, &mut Some(waker.clone())));
+            assert!(operations.set_waker(id, &waker, &mut None), "it is known");
+            drop(waker);
+            let before = dropped.load(Ordering::SeqCst);
+            leave(&mut operations, id);
+            assert_eq!(dropped.load(Ordering::SeqCst), before, "dropped while the endpoint is borrowed");
+            assert!(operations.has_errands());
+            operations.take_errands().run();
+            assert_eq!(dropped.load(Ordering::SeqCst), before + 1);
+        };
+        leaves(&|operations, id| drop(operations.release(id)));
+        leaves(&|operations, id| assert!(operations.park(id)));
+        leaves(&|operations, id| assert!(operations.set_waker(id, Waker::noop(), &mut Some(Waker::noop().clone()))));
+        leaves(&|operations, id| operations.finish(id.to_u64(), Ok(entry(id))));
     }
 }

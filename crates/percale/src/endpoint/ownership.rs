@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::reach::{Call, Reach};
 use super::engine::Engine;
+use super::engine::sleep::SLEEP;
 use super::spin::{Budget, Step};
 use crate::completion::wait::Progress;
 use crate::trigger::{Submissions, Transfer};
@@ -108,9 +109,9 @@ impl Owned {
 
     /// Wakes the tasks whose operations were finished, now that the engine is no longer borrowed.
     #[cold]
-    fn wake(&self) {
-        let wakers = self.engine.borrow_mut().core.operations.take_wakers();
-        wakers.into_iter().for_each(std::task::Waker::wake);
+    fn run_errands(&self) {
+        let errands = self.engine.borrow_mut().core.operations.take_errands();
+        errands.run();
     }
 }
 
@@ -119,10 +120,10 @@ impl Reach for Owned {
     fn run<C: Call>(&self, call: C) -> C::Result {
         let mut engine = self.engine.borrow_mut();
         let result = call.call(&mut engine);
-        let wake = engine.core.operations.has_wakers();
+        let errands = engine.core.operations.has_errands();
         drop(engine);
-        if wake {
-            self.wake();
+        if errands {
+            self.run_errands();
         }
         result
     }
@@ -217,7 +218,7 @@ impl Shared {
         state.engine.begin_due();
         state.engine.begin(transfer);
         self.tell(&mut state);
-        Ok(state.engine.core.operations.has_wakers())
+        Ok(state.engine.core.operations.has_errands())
     }
 
     /// Begins the operations that are due, unless somebody is in the endpoint: then says false.
@@ -227,21 +228,21 @@ impl Shared {
         self.tell(&mut state);
         if Submissions::is_counting() {
             // A task that is woken may be dropped, and then want the endpoint that this thread is in: somebody else wakes it.
-            if state.engine.core.operations.has_wakers() {
+            if state.engine.core.operations.has_errands() {
                 state.engine.ring();
             }
         } else {
-            Self::wake(state);
+            Self::leave(state);
         }
         true
     }
 
-    /// Wakes the tasks whose operations were finished, once nobody is in the endpoint.
-    fn wake(mut state: MutexGuard<'_, State>) {
-        if state.engine.core.operations.has_wakers() {
-            let wakers = state.engine.core.operations.take_wakers();
+    /// Unlocks the endpoint, and then wakes the tasks whose operations were finished.
+    fn leave(mut state: MutexGuard<'_, State>) {
+        if state.engine.core.operations.has_errands() {
+            let errands = state.engine.core.operations.take_errands();
             drop(state);
-            wakers.into_iter().for_each(std::task::Waker::wake);
+            errands.run();
         }
     }
 
@@ -273,7 +274,7 @@ impl Reach for Shared {
         let mut state = self.lock();
         let result = call.call(&mut state.engine);
         self.tell(&mut state);
-        Self::wake(state);
+        Self::leave(state);
         result
     }
 
@@ -295,8 +296,7 @@ impl Reach for Shared {
                 return;
             }
             state.followers += 1;
-            let patience =
-                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            let patience = deadline.map_or(SLEEP, |at| at.saturating_duration_since(Instant::now()).min(SLEEP));
             let (mut state, _) =
                 self.inner.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
             state.followers -= 1;

@@ -2,29 +2,48 @@
 //!
 //! Any async runtime will do, so percale brings its own reactor: an endpoint that has nothing to do arms its descriptor and
 //! leaves its waker here; the thread wakes the task, whose next poll makes progress. It starts with the first waiting future.
+//!
+//! 1. A waker is here for as long as its future waits: a future that ends or is dropped takes its own back ([`unwatch`]).
+//! 2. A peer can take the wake-up of an endpoint away (it dies, or misbehaves, after it took the mark of the sleeper and before
+//!    it wrote the event). So every [`LOOK`] one task of each endpoint is woken without an event, and its poll looks at everything that the
+//!    endpoint has. If no task polled since the look before, the task that was woken then is not interested, and all are woken.
+//! 3. The thread never ends. It calls and drops wakers without the lock, and their panics end there.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
+use super::errands::{self, Errands};
 use crate::memory::forked::PerProcess;
 
-/// Who waits for one endpoint.
+/// How long tasks sleep at most before one of them looks.
+const LOOK: Duration = super::engine::sleep::SLEEP;
+
+/// The thread's own event in its epoll. Endpoints count up from 1.
+const STARTED: u64 = u64::MAX;
+
+/// The tasks that wait for one endpoint.
 #[derive(Debug)]
 struct Waiting {
     /// Keeps the descriptor open while it is watched.
     fd: Arc<OwnedFd>,
-    wakers: Vec<Waker>,
+    /// By the number of the operation.
+    wakers: HashMap<u64, Waker>,
+    /// A task has polled since the last look.
+    polled: bool,
 }
 
 /// The reactor.
 #[derive(Debug)]
 struct Reactor {
     epoll: OwnedFd,
+    /// Ends a sleep without a limit, in which the thread is while no task waits.
+    started: OwnedFd,
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
@@ -35,7 +54,9 @@ static REACTOR: PerProcess<OnceLock<io::Result<&'static Reactor>>> = PerProcess:
 impl Reactor {
     fn start() -> io::Result<&'static Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let reactor: &'static Self = Box::leak(Box::new(Self { epoll, waiting: Mutex::default() }));
+        let started = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &started, epoll::EventData::new_u64(STARTED), epoll::EventFlags::IN)?;
+        let reactor: &'static Self = Box::leak(Box::new(Self { epoll, started, waiting: Mutex::default() }));
         std::thread::Builder::new().name("percale-wake".into()).spawn(|| {
             crate::transport::connect::background::step_back();
             reactor.run();
@@ -43,54 +64,151 @@ impl Reactor {
         Ok(reactor)
     }
 
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn run(&self) {
         let mut events = Vec::with_capacity(64);
+        let mut look: Option<Instant> = None;
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let rest = look.map(|at| at.saturating_duration_since(Instant::now()));
+            let rest = rest.map(|rest| Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: rest.subsec_nanos().into() });
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), rest.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return tracing::error!(%error, "the reactor cannot wait; futures wake no more"),
+                Err(error) => {
+                    // The application closed the descriptor, say. The looks go on.
+                    errands::contained("a log subscriber panicked", || {
+                        tracing::error!(%error, "the reactor cannot wait; futures are woken every {LOOK:?}");
+                    });
+                    std::thread::sleep(LOOK);
+                    look = Some(Instant::now());
+                }
             }
             for event in &events {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                let woken = waiting.remove(&event.data.u64());
-                if let Some(woken) = &woken
-                    && let Err(error) = epoll::delete(&self.epoll, &woken.fd)
-                {
-                    tracing::debug!(%error, "a watched descriptor was gone already");
+                match event.data.u64() {
+                    STARTED => drain(&self.started),
+                    id => self.wake(id),
                 }
-                drop(waiting);
-                woken.into_iter().flat_map(|woken| woken.wakers).for_each(Waker::wake);
             }
+            if look.is_some_and(|at| Instant::now() >= at) {
+                self.look();
+                look = None;
+            }
+            if look.is_none() && !self.lock().is_empty() {
+                look = Some(Instant::now() + LOOK);
+            }
+        }
+    }
+
+    /// Wakes every task that waits for an endpoint, whose descriptor is readable.
+    fn wake(&self, id: u64) {
+        let mut waiting = self.lock();
+        let woken = waiting.remove(&id);
+        self.unwatch(woken.as_ref());
+        drop(waiting);
+        woken.into_iter().flat_map(|woken| woken.wakers.into_values()).for_each(errands::wake);
+    }
+
+    /// Wakes a task of each endpoint.
+    fn look(&self) {
+        let mut errands = Errands::default();
+        for waiting in self.lock().values_mut() {
+            if std::mem::take(&mut waiting.polled) {
+                let any = waiting.wakers.keys().next().copied();
+                errands.wake(any.and_then(|any| waiting.wakers.remove(&any)));
+            } else {
+                waiting.wakers.drain().for_each(|(_, waker)| errands.wake(Some(waker)));
+            }
+        }
+        errands.run();
+        let mut waiting = self.lock();
+        waiting.retain(|_, waiting| {
+            if waiting.wakers.is_empty() {
+                self.unwatch(Some(&*waiting));
+            }
+            !waiting.wakers.is_empty()
+        });
+    }
+
+    /// Takes an endpoint's descriptor out of the epoll. Under the lock, so that the descriptor is not added again meanwhile.
+    fn unwatch(&self, gone: Option<&Waiting>) {
+        if let Some(gone) = gone {
+            epoll::delete(&self.epoll, &gone.fd).ok(); // It may have been closed by the application.
         }
     }
 }
 
-/// Wakes `waker` once `fd`, the descriptor of endpoint `id`, is readable.
-pub(crate) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, waker: &Waker) -> io::Result<()> {
+fn drain(event: &OwnedFd) {
+    rustix::io::read(event, &mut [0; 8]).ok();
+}
+
+fn running() -> Option<&'static Reactor> {
+    REACTOR.get().and_then(OnceLock::get)?.as_ref().ok().copied()
+}
+
+/// Wakes `waker`, which the operation `key` of endpoint `id` waits with, once `fd`, the descriptor of the endpoint, is readable.
+pub(super) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, key: u64, waker: &Waker) -> io::Result<()> {
     let reactor = match REACTOR.get_or_make()?.get_or_init(Reactor::start) {
         Ok(reactor) => *reactor,
         Err(error) => return Err(io::Error::new(error.kind(), error.to_string())),
     };
-    let mut waiting = reactor.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = waiting.get_mut(&id) {
-        if !known.wakers.iter().any(|other| other.will_wake(waker)) {
-            known.wakers.push(waker.clone());
+    let mut fresh = None;
+    loop {
+        let mut endpoints = reactor.lock();
+        let first = endpoints.is_empty();
+        if let Some(known) = endpoints.get_mut(&id) {
+            known.polled = true;
+            if known.wakers.get(&key).is_some_and(|other| other.will_wake(waker)) {
+                break;
+            }
         }
-        return Ok(());
+        let Some(ours) = fresh.take() else {
+            drop(endpoints);
+            fresh = Some(waker.clone());
+            continue;
+        };
+        if !endpoints.contains_key(&id)
+            && let Err(error) =
+                epoll::add(&reactor.epoll, fd.as_fd(), epoll::EventData::new_u64(id), epoll::EventFlags::IN)
+        {
+            drop(endpoints);
+            errands::discard(ours);
+            return Err(error.into());
+        }
+        let known =
+            endpoints.entry(id).or_insert_with(|| Waiting { fd: Arc::clone(fd), wakers: HashMap::new(), polled: true });
+        let replaced = known.wakers.insert(key, ours);
+        drop(endpoints);
+        errands::discard(replaced);
+        if first {
+            rustix::io::write(&reactor.started, &1u64.to_ne_bytes()).ok(); // Full is as good.
+        }
+        break;
     }
-    epoll::add(&reactor.epoll, fd.as_fd(), epoll::EventData::new_u64(id), epoll::EventFlags::IN)?;
-    waiting.insert(id, Waiting { fd: Arc::clone(fd), wakers: vec![waker.clone()] });
+    errands::discard(fresh);
     Ok(())
 }
 
-/// Endpoint `id` is being closed: nobody waits for it any more, and its descriptor is kept no longer.
+/// The operation `key` of endpoint `id` waits no more.
+pub(super) fn unwatch(id: u64, key: u64) {
+    let Some(reactor) = running() else { return };
+    let mut endpoints = reactor.lock();
+    let Some(known) = endpoints.get_mut(&id) else { return };
+    let waker = known.wakers.remove(&key);
+    let last = known.wakers.is_empty().then(|| endpoints.remove(&id)).flatten();
+    reactor.unwatch(last.as_ref());
+    drop(endpoints);
+    errands::discard(waker);
+}
+
+/// Endpoint `id` is being closed: no task waits for it any more, and its descriptor is kept no longer.
 pub(crate) fn forget(id: u64) {
-    let Some(Ok(reactor)) = REACTOR.get().and_then(OnceLock::get) else { return };
-    let forgotten = reactor.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    if let Some(forgotten) = forgotten
-        && let Err(error) = epoll::delete(&reactor.epoll, &forgotten.fd)
-    {
-        tracing::debug!(%error, "a watched descriptor was gone already");
-    }
+    let Some(reactor) = running() else { return };
+    let mut endpoints = reactor.lock();
+    let forgotten = endpoints.remove(&id);
+    reactor.unwatch(forgotten.as_ref());
+    drop(endpoints);
+    forgotten.into_iter().flat_map(|forgotten| forgotten.wakers.into_values()).for_each(errands::discard);
 }

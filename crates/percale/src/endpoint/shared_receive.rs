@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::errands;
 use super::pool::Pool;
 use super::safe::{OperationError, Received};
 use super::work::{OpFlags, PostError, ReceiveWork};
@@ -106,6 +107,8 @@ struct Ticket {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<Received, OperationError>>,
+    /// The handle has given the result.
+    taken: bool,
     waker: Option<Waker>,
 }
 
@@ -158,7 +161,7 @@ impl Drop for Owed {
         if !self.paid {
             let error = ended(ErrorCode::Closed, "its endpoint, or all of them, were closed");
             if let Some(waker) = self.settle(Err(OperationError { cause: error.into(), buffer: None })) {
-                waker.wake();
+                errands::wake(waker);
             }
         }
     }
@@ -182,7 +185,8 @@ impl SharedReceiving {
     /// Whether it is over.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.ticket.lock().result.is_some()
+        let state = self.ticket.lock();
+        state.taken || state.result.is_some()
     }
 
     /// How it ended, once it has.
@@ -197,13 +201,19 @@ impl SharedReceiving {
         let Some((owed, buffer)) = self.pool.withdraw(&ours) else { return false };
         let error = ended(ErrorCode::Canceled, "cancelled before a message came");
         if let Some(waker) = owed.pay(Err(error), Some(buffer)) {
-            waker.wake();
+            errands::wake(waker);
         }
         true
     }
 
     fn take_end(&self) -> Option<Result<Received, OperationError>> {
-        self.ticket.lock().result.take()
+        let mut state = self.ticket.lock();
+        if state.taken {
+            return Some(Err(OperationError::taken()));
+        }
+        let end = state.result.take();
+        state.taken = end.is_some();
+        end
     }
 }
 
@@ -211,19 +221,38 @@ impl Future for SharedReceiving {
     type Output = Result<Received, OperationError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.ticket.lock();
-        match state.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
+        let mut fresh = None;
+        let (end, replaced) = loop {
+            let mut state = self.ticket.lock();
+            if state.taken {
+                break (Some(Err(OperationError::taken())), None);
             }
-        }
+            if let Some(result) = state.result.take() {
+                state.taken = true;
+                break (Some(result), state.waker.take());
+            }
+            if state.waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+                break (None, None);
+            }
+            if let Some(fresh) = fresh.take() {
+                break (None, state.waker.replace(fresh));
+            }
+            drop(state);
+            fresh = Some(context.waker().clone());
+        };
+        errands::discard((fresh, replaced));
+        end.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl Drop for SharedReceiving {
     fn drop(&mut self) {
-        self.cancel();
+        let mut state = self.ticket.lock();
+        let (taken, waker) = (std::mem::replace(&mut state.taken, true), state.waker.take());
+        drop(state);
+        errands::discard(waker);
+        if !taken {
+            self.cancel();
+        }
     }
 }

@@ -131,15 +131,16 @@ impl Buffer {
     /// and does not write through the segment.
     #[inline]
     pub(crate) fn segment_for_send(&self) -> Segment {
-        let bytes: &[u8] = match &self.memory {
+        let (start, len) = match &self.memory {
             Memory::Sealed(allocation) => return allocation.segment(),
-            Memory::Heap(bytes) => bytes,
-            Memory::Static(bytes) => bytes,
-            Memory::Shared(bytes) => bytes,
+            // No slice of it is made: an operation may be writing other parts of it.
+            Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
+            Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
+            Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
         };
         // SAFETY: the memory is on the heap or static, so it stays in place while the buffer moves, and it lives as
-        // long as the buffer, which the caller keeps. Nobody writes it: it is owned, or shared and immutable.
-        unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }
+        // long as the buffer, which the caller keeps. Only an operation that received into the buffer writes it.
+        unsafe { Segment::new(start.cast_mut(), len) }
     }
 
     /// The memory, to be written by an operation; `None` if it is not the buffer's alone. The caller keeps the buffer,

@@ -53,7 +53,7 @@ pub(crate) mod role;
 mod role_tests;
 mod send;
 pub(crate) mod single;
-mod sleep;
+pub(super) mod sleep;
 mod sockets;
 pub(crate) mod staged;
 mod target;

@@ -55,7 +55,7 @@ impl Core {
         match kind {
             Kind::Plain => {}
             Kind::Safe(owed, buffer) => {
-                (context, notify) = (self.operations.start_owed(buffer, owed) as u64, Notify::Operation);
+                (context, notify) = (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation);
             }
             Kind::Many(many) => {
                 let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
@@ -85,7 +85,7 @@ impl Core {
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let flags = CompletionFlags::RECEIVE | kind | released;
         let (context, notify) = match waiting.kind {
-            Kind::Safe(owed, buffer) => (self.operations.start_owed(buffer, owed) as u64, Notify::Operation),
+            Kind::Safe(owed, buffer) => (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation),
             _ => (waiting.context, Notify::Event),
         };
         let entry = Entry { context, flags, ..Entry::default() };

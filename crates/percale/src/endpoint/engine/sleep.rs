@@ -27,7 +27,7 @@ const NAP: Duration = Duration::from_micros(500);
 
 /// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it could swallow the
 /// wake-up of another: whoever sleeps looks by itself now and then.
-const SLEEP: Duration = Duration::from_millis(100);
+pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 
 /// Who may be asleep.
 #[derive(Debug, Default)]

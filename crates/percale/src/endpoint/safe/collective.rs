@@ -88,7 +88,7 @@ impl<A: Ownership> Endpoint<A> {
         let id = self.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
             posted(engine, id, |engine| {
-                group = engine.join_group(members.members(), id as u64, Notify::Operation)?;
+                group = engine.join_group(members.members(), id.to_u64(), Notify::Operation)?;
                 rank = engine.core.collectives.get(group).map_or(0, |group| group.rank);
                 Ok(())
             })
@@ -225,9 +225,8 @@ impl<'e, A: Ownership> Future for Joining<'e, A> {
     type Output = Result<Group<'e, A>, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.under_way.id;
-        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
-            self.under_way.end(taken)?;
+        self.under_way.poll(context).map(|end| {
+            end?;
             self.joined()
         })
     }
@@ -278,7 +277,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
             }
             None => endpoint.access.with(|engine| {
                 let id = engine.core.operations.start(buffer);
-                let work = CollectiveWork { context: id as u64, ..work };
+                let work = CollectiveWork { context: id.to_u64(), ..work };
                 posted(engine, id, |engine| engine.post_collective(&work, Notify::Operation))
             })?,
         };
@@ -322,11 +321,7 @@ impl<A: Ownership> Future for CollectiveOperation<'_, A> {
     type Output = Result<Buffer, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.under_way.id;
-        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
-            let (_, buffer) = self.under_way.end(taken)?;
-            Ok(buffer)
-        })
+        self.under_way.poll(context).map_ok(|(_, buffer)| buffer)
     }
 }
 

@@ -29,6 +29,9 @@ pub enum Cause {
     /// The wait's time passed; the operation was cancelled, or is being finished without its handle.
     #[error("the operation did not complete within the given time")]
     TimedOut,
+    /// The operation has ended and its result was taken before: a finished future was polled again.
+    #[error("the operation has ended, and its result was taken before; a finished future gives no second one")]
+    Taken,
 }
 
 impl From<ErrorEntry> for Cause {
@@ -46,11 +49,17 @@ impl Cause {
             Self::Post(error) => error.errno(),
             Self::Completion(error) => error.errno(),
             Self::TimedOut => ErrorCode::TimedOut.errno(),
+            Self::Taken => 258, // FI_EOPBADSTATE
         }
     }
 }
 
 impl OperationError {
+    /// A handle that was used up was asked again.
+    pub(crate) fn taken() -> Self {
+        Self { cause: Cause::Taken, buffer: None }
+    }
+
     /// As of its [`cause`](Self::cause).
     #[must_use]
     pub fn errno(&self) -> i32 {

@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::under_way::{Receiving, Sending, UnderWay};
+use super::under_way::{Receiving, Sending};
 use super::{OperationError, ReceiveRequest, Received, SendRequest, Sent};
 use crate::endpoint::ownership::Ownership;
 
@@ -12,11 +12,7 @@ impl<A: Ownership> Future for Sending<'_, A> {
     type Output = Result<Sent, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.under_way.id;
-        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
-            let (_, buffer) = self.under_way.end(taken)?;
-            Ok(Sent { buffer })
-        })
+        self.under_way.poll(context).map_ok(|(_, buffer)| Sent { buffer })
     }
 }
 
@@ -24,11 +20,7 @@ impl<A: Ownership> Future for Receiving<'_, A> {
     type Output = Result<Received, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.under_way.id;
-        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
-            let (entry, buffer) = self.under_way.end(taken)?;
-            Ok(Received::new(buffer, &entry))
-        })
+        self.under_way.poll(context).map_ok(|(entry, buffer)| Received::new(buffer, &entry))
     }
 }
 
@@ -50,7 +42,7 @@ impl<'e, A: Ownership> IntoFuture for ReceiveRequest<'e, A> {
     }
 }
 
-/// A request that was posted by awaiting it, or could not be.
+/// A request that was posted by awaiting it, or could not be. Polled again after its end, it returns [`Cause::Taken`](super::Cause::Taken).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Started<F> {
@@ -72,11 +64,10 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.state.as_mut() {
             Some(Ok(future)) => Pin::new(future).poll(context),
-            Some(Err(_)) => match self.state.take() {
-                Some(Err(error)) => Poll::Ready(Err(error)),
-                _ => Poll::Pending,
-            },
-            None => Poll::Pending,
+            Some(Err(_)) | None => {
+                let refused = self.state.take().and_then(Result::err);
+                Poll::Ready(Err(refused.unwrap_or_else(OperationError::taken)))
+            }
         }
     }
 }

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use super::under_way::UnderWay;
 use super::{Cause, OperationError};
 use crate::address::PeerAddress;
-use crate::completion::entry::{CompletionFlags, Entry};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::engine::Engine;
+use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
 
 /// A buffer that takes many messages.
 #[derive(Debug)]
@@ -33,6 +35,16 @@ pub struct Part {
     pub source: Option<PeerAddress>,
 }
 
+/// What [`ReceivingMany::finish`] gives.
+#[derive(Debug)]
+#[must_use = "messages and errors that were not read are in it"]
+pub struct Finished {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The messages, and the failures of messages, that [`next`](ReceivingMany::next) had not given yet, the oldest first.
+    pub unread: Vec<Result<Part, OperationError>>,
+}
+
 impl<A: Ownership> ReceivingMany<'_, A> {
     /// The next message; `None` once the buffer is full and all messages were given.
     ///
@@ -55,28 +67,34 @@ impl<A: Ownership> ReceivingMany<'_, A> {
         }
     }
 
-    /// Stops receiving and gives the buffer back; waits for messages that are on their way into it.
-    ///
-    /// # Errors
-    /// If one of those fails to arrive.
-    pub fn finish(mut self) -> Result<Buffer, OperationError> {
-        let id = self.under_way.id;
-        self.under_way.endpoint.access.with(|engine| engine.core.cancel(id as u64, true));
+    /// Stops receiving and gives the buffer back, with the results that were not read; waits for messages that are on their way
+    /// into it.
+    pub fn finish(mut self) -> Finished {
+        let (id, base) = (self.under_way.id, self.base);
+        self.under_way.cancel();
+        let mut unread = Vec::new();
         let buffer = self.under_way.endpoint.access.wait_until(None, |engine| {
-            while engine.core.operations.take_result(id).is_some() {}
+            while let Some(result) = engine.core.operations.take_result(id) {
+                match result {
+                    Ok(entry) => unread.extend(part(engine, id, base, &entry).map(Ok)),
+                    // The end of the receive itself, which was asked for.
+                    Err(error) if error.error == ErrorCode::Canceled => {}
+                    Err(error) => unread.push(Err(OperationError { cause: error.into(), buffer: None })),
+                }
+            }
             engine.core.operations.is_done(id).then(|| engine.core.operations.release(id))
         });
-        self.under_way.ended = true;
-        Ok(buffer.flatten().unwrap_or_else(|| Buffer::from(Vec::new())))
+        self.under_way.used_up();
+        Finished { buffer: buffer.flatten().unwrap_or_else(|| Buffer::from(Vec::new())), unread }
     }
 }
 
 /// Copies one message of many out of its buffer.
-fn part(engine: &Engine, id: usize, base: u64, entry: &Entry) -> Option<Part> {
-    let buffer = engine.core.operations.buffer(id)?;
-    let offset = (entry.buffer - base) as usize;
-    let mut bytes = vec![0; entry.len as usize];
-    buffer.copy_to(offset, &mut bytes);
+fn part(engine: &Engine, id: OperationId, base: u64, entry: &Entry) -> Option<Part> {
+    // As memory that others write: the peers of other messages may be filling the rest of the buffer.
+    let memory = engine.core.operations.buffer(id)?.segment_for_send();
+    let offset = usize::try_from(entry.buffer.checked_sub(base)?).ok()?;
+    let bytes = Segments::one(memory.slice(offset, entry.len as usize)).to_vec();
     let data = entry.flags.contains(CompletionFlags::REMOTE_DATA).then_some(entry.data);
     let source = (entry.source != PeerAddress::UNSPECIFIED).then_some(entry.source);
     Some(Part { bytes, offset, tag: entry.tag, data, source })

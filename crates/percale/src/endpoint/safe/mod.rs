@@ -30,7 +30,7 @@ mod windows;
 pub use self::collective::{CollectiveOperation, CollectiveRequest, Group, Joining};
 pub use self::error::{Cause, OperationError};
 pub use self::future::Started;
-pub use self::many::{Part, ReceivingMany};
+pub use self::many::{Finished, Part, ReceivingMany};
 pub use self::remote::{AccessRequest, Accessing, Element, Outcome};
 pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::under_way::{Receiving, Sending};

@@ -290,7 +290,7 @@ impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
             Some(when) => when.start(endpoint, buffer, |context, _| operation(context))?,
             None => endpoint.access.with(|engine| {
                 let id = engine.core.operations.start(buffer);
-                posted(engine, id, |engine| engine.post_operation(&operation(id as u64), Notify::Operation))
+                posted(engine, id, |engine| engine.post_operation(&operation(id.to_u64()), Notify::Operation))
             })?,
         };
         Ok(Accessing { under_way: UnderWay::new(endpoint, id), outcome: PhantomData })
@@ -333,11 +333,7 @@ impl<A: Ownership, R: Outcome + Unpin> Future for Accessing<'_, A, R> {
     type Output = Result<R, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.under_way.id;
-        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
-            let (_, buffer) = self.under_way.end(taken)?;
-            Ok(R::of(buffer))
-        })
+        self.under_way.poll(context).map_ok(|(_, buffer)| R::of(buffer))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::Engine;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::memory::buffer::Buffer;
@@ -95,7 +96,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
         let id = endpoint.access.with(|engine| {
             let segments = Segments::one(buffer.segment_for_send());
             let id = engine.core.operations.start(buffer);
-            let work = SendWork { peer, segments, tag, data, context: id as u64, flags };
+            let work = SendWork { peer, segments, tag, data, context: id.to_u64(), flags };
             posted(engine, id, |engine| engine.post_send_by_call(&work, Notify::Operation))
         })?;
         Ok(Sending { under_way: UnderWay::new(endpoint, id) })
@@ -160,9 +161,8 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     /// # Errors
     /// If it cannot be posted.
     pub fn many(self) -> Result<ReceivingMany<'e, A>, OperationError> {
+        let base = self.buffer.segment_for_send().as_ptr().addr() as u64;
         let under_way = self.post(OpFlags::MULTI_RECEIVE)?;
-        let (base, id) = (under_way.base(), under_way.id);
-        under_way.endpoint.access.with(|engine| engine.core.operations.many(id));
         Ok(ReceivingMany { under_way, base })
     }
 
@@ -182,7 +182,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
             if flags.contains(OpFlags::MULTI_RECEIVE) {
                 engine.core.operations.many(id);
             }
-            let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id as u64, flags };
+            let work = ReceiveWork { from, segments: Segments::one(segment), tag, context: id.to_u64(), flags };
             posted(engine, id, |engine| engine.post_receive(&work, Notify::Operation))
         })?;
         Ok(UnderWay::new(endpoint, id))
@@ -192,11 +192,11 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
 /// Posts; if that fails, takes the buffer back.
 pub(super) fn posted(
     engine: &mut Engine,
-    id: usize,
+    id: OperationId,
     post: impl FnOnce(&mut Engine) -> Result<(), PostError>,
-) -> Result<usize, OperationError> {
+) -> Result<OperationId, OperationError> {
     match post(engine) {
         Ok(()) => Ok(id),
-        Err(cause) => Err(OperationError { cause: cause.into(), buffer: engine.core.operations.withdraw(id) }),
+        Err(cause) => Err(OperationError { cause: cause.into(), buffer: engine.core.operations.release(id) }),
     }
 }

@@ -1,71 +1,91 @@
 //! Operations under way: their slot in the engine, waiting for them, and what happens when they are dropped.
+//!
+//! A handle is used up when it has given its operation's result. From then on it touches nothing: polls and waits return
+//! [`Cause::Taken`], [`is_ready`](UnderWay::is_ready) is true, and cancelling and dropping do nothing.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::{Cause, OperationError, Received, Sent};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::engine::Engine;
+use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
-use crate::endpoint::{Endpoint, reactor};
+use crate::endpoint::{Endpoint, errands, reactor};
 use crate::memory::buffer::Buffer;
 
 /// An operation under way.
 #[derive(Debug)]
 pub(super) struct UnderWay<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
-    pub(super) id: usize,
+    pub(super) id: OperationId,
     /// Polls in a row that found nothing.
     polls: u32,
-    /// The slot was released.
-    pub(super) ended: bool,
+    /// The reactor has a waker of this operation's.
+    watched: bool,
+    /// The result was taken, and with it the slot released.
+    ended: bool,
 }
 
 /// Polls of a future that spin through the executor before it waits for the descriptor.
 const SPINS: u32 = 32;
 
+/// How an operation ended, and its buffer.
+type End = (Result<Entry, ErrorEntry>, Option<Buffer>);
+
+/// What a poll found.
+enum Look {
+    Ended(End),
+    /// The task's waker has to be cloned first, which is not done while the endpoint is borrowed.
+    Clone,
+    /// Nothing yet: the task polls again.
+    Spin,
+    /// Nothing yet: the task is woken when the descriptor is readable.
+    Sleep,
+}
+
 impl<'e, A: Ownership> UnderWay<'e, A> {
-    pub(super) fn new(endpoint: &'e Endpoint<A>, id: usize) -> Self {
-        Self { endpoint, id, polls: 0, ended: false }
+    pub(super) fn new(endpoint: &'e Endpoint<A>, id: OperationId) -> Self {
+        Self { endpoint, id, polls: 0, watched: false, ended: false }
     }
 
     /// The result and the buffer, once there is one.
-    pub(super) fn take(id: usize, engine: &mut Engine) -> Option<(Result<Entry, ErrorEntry>, Option<Buffer>)> {
+    fn take(id: OperationId, engine: &mut Engine) -> Option<End> {
         let result = engine.core.operations.take_result(id)?;
         Some((result, engine.core.operations.release(id)))
     }
 
-    /// Whether there is a result, after some progress.
+    /// Whether a wait would return at once, after some progress.
     pub(super) fn is_ready(&self) -> bool {
         let id = self.id;
-        self.endpoint.access.with(|engine| {
-            engine.progress();
-            engine.core.operations.has_result(id)
-        })
+        self.ended
+            || self.endpoint.access.with(|engine| {
+                engine.progress();
+                engine.core.operations.has_result(id)
+            })
     }
 
-    /// The address of the buffer's first byte.
-    pub(super) fn base(&self) -> u64 {
-        self.endpoint.access.with(|engine| {
-            let buffer = engine.core.operations.buffer(self.id);
-            buffer.map_or(0, |buffer| buffer.segment_for_send().as_ptr().addr() as u64)
-        })
+    /// Cancels the operation, if it can be. Whether it was.
+    pub(super) fn cancel(&self) -> bool {
+        let context = self.id.to_u64();
+        !self.ended && self.endpoint.access.with(|engine| engine.core.cancel(context, true))
     }
 
+    /// Waits for the end of the operation. Only the handle's own methods call this, which consume it or note that it ended.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(Entry, Buffer), OperationError> {
+        if self.ended {
+            return Err(OperationError::taken());
+        }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let id = self.id;
         match self.endpoint.access.wait_until(deadline, |engine| Self::take(id, engine)) {
-            Some(taken) => self.end(taken),
+            Some(end) => self.end(end),
             None => Err(OperationError { cause: Cause::TimedOut, buffer: None }),
         }
     }
 
-    pub(super) fn end(
-        &mut self,
-        (result, buffer): (Result<Entry, ErrorEntry>, Option<Buffer>),
-    ) -> Result<(Entry, Buffer), OperationError> {
-        self.ended = true;
+    fn end(&mut self, (result, buffer): End) -> Result<(Entry, Buffer), OperationError> {
+        self.used_up();
         match (result, buffer) {
             (Ok(entry), Some(buffer)) => Ok((entry, buffer)),
             (Ok(entry), None) => Ok((entry, Buffer::from(Vec::new()))),
@@ -73,38 +93,71 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         }
     }
 
-    /// Polls for whatever `take` finds; arranges to be woken otherwise.
-    pub(super) fn poll<R>(&mut self, context: &Context<'_>, mut take: impl FnMut(&mut Engine) -> Option<R>) -> Poll<R> {
-        let (id, spin) = (self.id, self.polls < SPINS);
-        self.polls += 1;
-        let endpoint = self.endpoint;
-        let found = endpoint.access.with(|engine| {
-            engine.progress();
-            if let Some(found) = take(engine) {
-                return Ok(found);
+    /// The slot was released.
+    pub(super) fn used_up(&mut self) {
+        self.ended = true;
+        self.unwatch();
+    }
+
+    /// Takes the task's waker back from the reactor.
+    fn unwatch(&mut self) {
+        if std::mem::take(&mut self.watched) {
+            reactor::unwatch(self.endpoint.id(), self.id.to_u64());
+        }
+    }
+
+    /// Polls for the end of the operation; arranges for the task to be woken otherwise.
+    pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<(Entry, Buffer), OperationError>> {
+        if self.ended {
+            return Poll::Ready(Err(OperationError::taken()));
+        }
+        let spin = self.polls < SPINS;
+        self.polls = self.polls.saturating_add(1);
+        let mut fresh = None;
+        let look = loop {
+            match self.look(context.waker(), &mut fresh, spin) {
+                Look::Clone => fresh = Some(context.waker().clone()),
+                look => break look,
             }
-            engine.core.operations.set_waker(id, context.waker());
-            if spin {
-                return Err(false);
-            }
-            let calm = engine.watch();
-            take(engine).ok_or(calm)
-        });
-        match found {
-            Ok(found) => {
-                self.polls = 0;
-                return Poll::Ready(found);
-            }
-            Err(false) => context.waker().wake_by_ref(),
-            Err(true) => {
-                let watched = reactor::wake_when_readable(endpoint.id(), &endpoint.descriptor, context.waker());
-                if let Err(error) = watched {
-                    tracing::warn!(%error, "no reactor; the future polls instead");
-                    context.waker().wake_by_ref();
+        };
+        errands::discard(fresh);
+        match look {
+            Look::Ended(end) => return Poll::Ready(self.end(end)),
+            Look::Sleep => {
+                let (id, key) = (self.endpoint.id(), self.id.to_u64());
+                match reactor::wake_when_readable(id, &self.endpoint.descriptor, key, context.waker()) {
+                    Ok(()) => self.watched = true,
+                    Err(error) => {
+                        tracing::warn!(%error, "no reactor; the future polls instead");
+                        context.waker().wake_by_ref();
+                    }
                 }
             }
+            Look::Clone | Look::Spin => context.waker().wake_by_ref(),
         }
         Poll::Pending
+    }
+
+    fn look(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> Look {
+        let id = self.id;
+        self.endpoint.access.with(|engine| {
+            engine.progress();
+            if let Some(end) = Self::take(id, engine) {
+                return Look::Ended(end);
+            }
+            if !engine.core.operations.set_waker(id, waker, fresh) {
+                return Look::Clone;
+            }
+            if spin {
+                return Look::Spin;
+            }
+            let calm = engine.watch();
+            match Self::take(id, engine) {
+                Some(end) => Look::Ended(end),
+                None if calm => Look::Sleep,
+                None => Look::Spin,
+            }
+        })
     }
 }
 
@@ -113,10 +166,12 @@ impl<A: Ownership> Drop for UnderWay<'_, A> {
         if self.ended {
             return;
         }
+        self.unwatch();
         let id = self.id;
         self.endpoint.access.with(|engine| {
-            engine.core.operations.park(id);
-            engine.core.cancel(id as u64, true);
+            if engine.core.operations.park(id) {
+                engine.core.cancel(id.to_u64(), true);
+            }
         });
     }
 }
@@ -184,7 +239,6 @@ impl<A: Ownership> Receiving<'_, A> {
     /// Cancels the receive; it then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a message came first. Says whether it did.
     #[must_use]
     pub fn cancel(&self) -> bool {
-        let id = self.under_way.id;
-        self.under_way.endpoint.access.with(|engine| engine.core.cancel(id as u64, true))
+        self.under_way.cancel()
     }
 }

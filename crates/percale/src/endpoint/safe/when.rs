@@ -4,7 +4,9 @@ use super::OperationError;
 use crate::completion::counter::Counter;
 use crate::endpoint::Endpoint;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::operations::OperationId;
 use crate::endpoint::ownership::Ownership;
+use crate::endpoint::work::OpFlags;
 use crate::memory::buffer::Buffer;
 use crate::trigger::{Condition, Operation, Variable, fire};
 
@@ -49,7 +51,7 @@ impl When {
         endpoint: &Endpoint<A>,
         buffer: Buffer,
         operation: impl FnOnce(u64, &Buffer) -> Operation,
-    ) -> Result<usize, OperationError> {
+    ) -> Result<OperationId, OperationError> {
         let Self { begins, counting } = self;
         // Deferred work goes on by itself.
         if counting.is_some()
@@ -62,7 +64,10 @@ impl When {
         }
         let (id, due) = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
-            let operation = operation(id as u64, &buffer);
+            let operation = operation(id.to_u64(), &buffer);
+            if matches!(&operation, Operation::Receive(work) if work.flags.contains(OpFlags::MULTI_RECEIVE)) {
+                engine.core.operations.many(id);
+            }
             let is_work = counting.is_some();
             let deferred = is_work.then_some(counting);
             match engine.transfer(&operation, deferred) {
@@ -83,7 +88,7 @@ impl When {
                     Ok((id, due))
                 }
                 Err(cause) => {
-                    engine.core.operations.withdraw(id);
+                    engine.core.operations.release(id);
                     Err(OperationError { cause: cause.into(), buffer: Some(buffer) })
                 }
             }

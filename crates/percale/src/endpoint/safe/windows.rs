@@ -98,7 +98,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
         let (mut work, outcome) = work.map_err(|cause| OperationError { cause: cause.into(), buffer: None })?;
         let id = endpoint.access.with(|engine| {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
-            work.context = id as u64;
+            work.context = id.to_u64();
             posted(engine, id, |engine| engine.post_window(&work.post(), Notify::Operation))
         })?;
         Ok(WindowOperation { under_way: UnderWay::new(endpoint, id), outcome })
@@ -114,6 +114,12 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
 }
 
 impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
+    /// Whether the operation has ended, without waiting (but making progress).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.under_way.is_ready()
+    }
+
     /// Waits until the operation has completed.
     ///
     /// # Errors
@@ -135,11 +141,7 @@ impl<A: Ownership, R: Copy + Unpin> Future for WindowOperation<'_, A, R> {
     type Output = Result<R, OperationError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let id = self.under_way.id;
-        self.under_way.poll(context, |engine| UnderWay::<A>::take(id, engine)).map(|taken| {
-            self.under_way.end(taken)?;
-            Ok(self.outcome)
-        })
+        self.under_way.poll(context).map_ok(|_| self.outcome)
     }
 }
 

@@ -1,0 +1,126 @@
+//! Calls of the application's code that the library puts off until it holds no lock and no borrow.
+//!
+//! Wakers are the application's: a waker may call the library, drop what it owns, or panic, and so may its destructor. So the code
+//! that finds, under a lock, that a task is to be woken makes a note of that here, and the caller runs the notes after unlocking. A
+//! panic ends at the call that it came from: the other notes are run, and the caller goes on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// Wakers to call and wakers to drop.
+#[derive(Debug, Default)]
+#[must_use = "tasks wait to be woken"]
+pub(crate) struct Errands {
+    wake: Vec<Waker>,
+    discard: Vec<Waker>,
+}
+
+impl Errands {
+    /// A task is to be woken.
+    #[inline]
+    pub(crate) fn wake(&mut self, waker: Option<Waker>) {
+        self.wake.extend(waker);
+    }
+
+    /// A waker is no longer needed.
+    #[inline]
+    pub(crate) fn discard(&mut self, waker: Option<Waker>) {
+        self.discard.extend(waker);
+    }
+
+    /// Whether there is nothing to do.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wake.is_empty() && self.discard.is_empty()
+    }
+
+    /// Does everything. Called without any lock, and without the borrow of an engine.
+    pub(crate) fn run(self) {
+        self.wake.into_iter().for_each(wake);
+        self.discard.into_iter().for_each(discard);
+    }
+}
+
+/// Wakes a task. A panic of its waker goes no further.
+pub(crate) fn wake(waker: Waker) {
+    contained("a waker panicked", || waker.wake());
+}
+
+/// Drops what is the application's. A panic of its destructor goes no further.
+pub(crate) fn discard<T>(value: T) {
+    contained("a destructor panicked", || drop(value));
+}
+
+/// Runs code of the application's, and returns what it returns. A panic is logged and goes no further.
+pub(crate) fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
+    let payload = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => return Some(result),
+        Err(payload) => payload,
+    };
+    // The payload's destructor and the subscriber of the log are the application's, too.
+    for last in [
+        catch_unwind(AssertUnwindSafe(|| drop(payload))),
+        catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
+    ] {
+        if let Err(payload) = last {
+            std::mem::forget(payload);
+        }
+    }
+    None
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    static WOKEN: AtomicU32 = AtomicU32::new(0);
+
+    /// Panics when it is woken and when it is dropped, with a payload that panics when it is dropped.
+    struct Panics;
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            std::panic::panic_any(Payload);
+        }
+    }
+
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("a payload that panics");
+        }
+    }
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::mem::forget(self);
+            std::panic::panic_any(Payload);
+        }
+    }
+
+    struct Count;
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            WOKEN.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_panic_keeps_no_other_task_asleep() {
+        let mut errands = Errands::default();
+        errands.discard(Some(Waker::from(Arc::new(Panics))));
+        for _ in 0..3 {
+            errands.wake(Some(Waker::from(Arc::new(Panics))));
+            errands.wake(Some(Waker::from(Arc::new(Count))));
+        }
+        errands.run();
+        assert_eq!(WOKEN.load(Ordering::SeqCst), 3);
+        assert_eq!(contained("it does not", || 7), Some(7));
+    }
+}
