@@ -10,6 +10,7 @@
 //! * [`peers`]: endpoints of helper processes, and the parts that those play
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`ring`]: a token that goes round many processes
+//! * [`search_processes`]: the random tester with several processes
 //! * [`watchdog`]: what ends a test that hangs
 //! * [`measure`]: what a process holds: descriptors, mappings, memory
 //!
@@ -27,6 +28,7 @@ pub mod peers;
 pub mod process;
 pub mod random;
 pub mod ring;
+pub mod search_processes;
 pub mod suite;
 pub mod watchdog;
 

@@ -1,0 +1,105 @@
+//! Contents that name their sender, receiver and number, and the check of their order.
+//!
+//! A message's remote completion data is an [`Identity`]; its bytes follow from that and from the port of the endpoint that was called. So a
+//! receiver can tell whether a message is whole, for this endpoint, and new.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// What a message's remote completion data says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    /// The life of an endpoint that sent it.
+    pub(super) sender: u16,
+    /// Its number among those that this one sent.
+    pub(super) number: u32,
+    /// Its length.
+    pub(super) len: usize,
+}
+
+impl Identity {
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.sender) << 51 | u64::from(self.number & 0xff_ffff) << 27 | self.len as u64
+    }
+
+    pub(super) fn unpack(data: u64) -> Self {
+        let len = (data & 0x7ff_ffff) as usize;
+        Self { sender: (data >> 51) as u16, number: (data >> 27 & 0xff_ffff) as u32, len }
+    }
+}
+
+fn word(data: u64, port: u16, index: usize) -> u64 {
+    let seed = data.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(port).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (seed ^ index as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(23)
+}
+
+/// The contents of a message to the endpoint at this port.
+pub(super) fn contents(data: u64, port: u16) -> Vec<u8> {
+    let mut bytes = vec![0; Identity::unpack(data).len];
+    for (index, part) in bytes.chunks_mut(8).enumerate() {
+        let word = word(data, port, index).to_le_bytes();
+        part.copy_from_slice(&word[..part.len()]);
+    }
+    bytes
+}
+
+/// What is wrong with the contents of a message that arrived at one of these ports, in words. A truncated message is looked at as far as
+/// it goes.
+pub(super) fn examine(data: u64, bytes: &[u8], truncated: bool, port: u16) -> Option<String> {
+    let identity = Identity::unpack(data);
+    if bytes.len() != identity.len && !(truncated && bytes.len() < identity.len) {
+        return Some(format!("{identity:?} arrived with {} bytes", bytes.len()));
+    }
+    let same = |port| {
+        bytes
+            .chunks(8)
+            .enumerate()
+            .position(|(index, part)| part != &word(data, port, index).to_le_bytes()[..part.len()])
+    };
+    let at = same(port)?;
+    if bytes.len() >= 8 {
+        // Does another port explain all of it?
+        let first = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
+        if let Some(other) = (1..=u16::MAX).find(|&other| word(data, other, 0) == first && same(other).is_none()) {
+            return Some(format!("{identity:?} was sent to port {other} and arrived at port {port}"));
+        }
+    }
+    let wrong = bytes
+        .chunks(8)
+        .enumerate()
+        .filter(|(index, part)| *part != &word(data, port, *index).to_le_bytes()[..part.len()])
+        .count();
+    let seen = &bytes[at * 8..bytes.len().min(at * 8 + 16)];
+    Some(format!("{identity:?} has wrong contents: {wrong} words, from byte {} on, there {seen:02x?}", at * 8))
+}
+
+/// Numbers of messages of one sender and class, in the order of the receives that took them.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    seen: HashSet<(u16, u32)>,
+    taken: HashMap<(u16, u8), BTreeMap<u64, u32>>,
+}
+
+impl Order {
+    /// A message was received by the receive that was posted as this one of its class; returns what is wrong with that, in words.
+    pub(super) fn note(&mut self, class: u8, posted: Option<u64>, identity: Identity) -> Option<String> {
+        if !self.seen.insert((identity.sender, identity.number)) {
+            return Some(format!("{identity:?} was received twice"));
+        }
+        let posted = posted?;
+        let taken = self.taken.entry((identity.sender, class)).or_default();
+        let before = taken.range(..posted).next_back().map(|(&at, &number)| (at, number));
+        let after = taken.range(posted..).next().map(|(&at, &number)| (at, number));
+        taken.insert(posted, identity.number);
+        if taken.len() > 500 {
+            taken.pop_first();
+        }
+        let wrong = before.is_some_and(|(_, number)| number > identity.number)
+            || after.is_some_and(|(_, number)| number < identity.number);
+        wrong.then(|| {
+            format!(
+                "{identity:?} of class {class} is out of order: receive {posted} took it, the one before took {before:?} \
+                 and the one after took {after:?}"
+            )
+        })
+    }
+}

@@ -1,0 +1,40 @@
+//! The random tester with several real processes, over shared memory and TCP.
+//!
+//! A supervisor starts worker processes with a few endpoints each. The workers post random operations to each other and, now and then,
+//! do to themselves what happens in the life of a program: they close endpoints, drop futures, cancel, fork, exec, exit, forbid kernel
+//! copies, run out of descriptors, take signals. The supervisor kills and stops workers, starts others at their addresses, and plays
+//! strangers that connect over TCP. A run is a sequence of rounds; a round's seed decides which of these events may happen in it.
+//!
+//! * [`plan`]: what a round does, and how a worker is told
+//! * [`supervisor`]: starts workers, lets things happen to them, and collects what they found
+//! * `worker`: a worker's loop and what it does to itself
+//! * `station`: an endpoint of a worker: its operations, and the checks of their ends
+//! * `message`: contents that name their sender, receiver and number, and the check of their order
+//! * `graveyard`: memory that was given back, which must not change any more
+//! * `inherited`: calls on inherited objects in a forked child
+//! * `stranger`: a process that is no peer and connects nevertheless
+//!
+//! What is checked:
+//! 1. A message is what its sender posted, for the endpoint that received it, exactly once, and in the order of its sender.
+//! 2. Every operation ends exactly once. A send, an access, a receive that has been matched and a cancelled receive end within
+//!    [`plan::PATIENCE`]; so does a receive directed at a peer that is gone.
+//! 3. Memory does not change after it was given back: after the completion, the close of the region or the end of the endpoint.
+//! 4. What is written to a region names that region; what is read comes from it.
+//! 5. In a round without events that end connections, no operation fails.
+//! 6. No process dies of a signal, panics, or keeps descriptors, mappings or threads after its endpoints are closed.
+//! 7. A task whose operation has ended is woken.
+
+mod graveyard;
+mod inherited;
+mod message;
+pub mod plan;
+mod station;
+mod stranger;
+pub mod supervisor;
+mod worker;
+
+pub use plan::Plan;
+pub use worker::play;
+
+/// A result that makes no difference here.
+fn ignored<T>(_: T) {}

@@ -1,0 +1,142 @@
+//! What a round does, and how a worker is told.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// The environment variable that tells a worker its part.
+pub const PART: &str = "PERCALE_SEARCH_PART";
+
+/// How long an operation may take after the last event that it needs. A peer may be stopped for 8 seconds of it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Events that may end connections or operations of others.
+const ENDING: [&str; 7] = ["close", "exec", "exit", "kill", "files", "pose", "same-address"];
+
+/// Events after which no operation of a worker may fail.
+const HARMLESS: [&str; 10] =
+    ["cancel", "drop", "regions", "fork", "stop", "eintr", "no-copies", "stranger", "flood", "own-address"];
+
+/// One round.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Decides everything but the scheduling of the processes.
+    pub seed: u64,
+    /// `shm` or `tcp`.
+    pub transport: String,
+    /// The events that may happen.
+    pub kinds: BTreeSet<String>,
+    /// How long operations are started.
+    pub active: Duration,
+    /// Workers at a time.
+    pub workers: usize,
+    /// Endpoints of a worker.
+    pub endpoints: usize,
+    /// The longest message.
+    pub longest: usize,
+    /// Bytes of unexpected messages that an endpoint keeps; 0: the default.
+    pub cap: usize,
+    /// Endpoints are shared by threads.
+    pub threads: bool,
+    /// Endpoints take receives from a shared context.
+    pub shared: bool,
+    /// Workers sleep while they have nothing to do, waiting only for their tasks to be woken.
+    pub sleepy: bool,
+    /// Where logs are written.
+    pub logs: PathBuf,
+}
+
+impl Plan {
+    /// The round of this seed: with exactly the kinds of `only`, unless it is empty, and with none of `without`.
+    #[must_use]
+    pub fn of(seed: u64, transport: &str, logs: PathBuf, only: &[String], without: &[String]) -> Self {
+        let mut random = Random::new(seed);
+        let mut kinds = BTreeSet::new();
+        // Half of the rounds contain nothing that excuses a failure.
+        let ending = random.below(2) == 0;
+        for kind in HARMLESS {
+            if random.below(3) == 0 {
+                kinds.insert(kind.to_owned());
+            }
+        }
+        for kind in ENDING {
+            if ending && random.below(3) == 0 {
+                kinds.insert(kind.to_owned());
+            }
+        }
+        if !only.is_empty() {
+            kinds = only.iter().cloned().collect();
+        }
+        kinds.retain(|kind| !without.contains(kind));
+        let one_in = |random: &mut Random, n| random.below(n) == 0;
+        Self {
+            seed,
+            transport: transport.to_owned(),
+            kinds,
+            active: Duration::from_secs(8 + random.below(12) as u64),
+            workers: 3 + random.below(4),
+            endpoints: 1 + random.below(3),
+            longest: [4 << 10, 128 << 10, 1 << 20, 1 << 20][random.below(4)],
+            cap: if one_in(&mut random, 3) { 1000 << random.below(8) } else { 0 },
+            threads: one_in(&mut random, 4),
+            shared: one_in(&mut random, 3),
+            sleepy: one_in(&mut random, 3),
+            logs,
+        }
+    }
+
+    /// Whether such events may happen.
+    #[must_use]
+    pub fn has(&self, kind: &str) -> bool {
+        self.kinds.contains(kind)
+    }
+
+    /// Whether nothing happens that excuses the failure of an operation.
+    #[must_use]
+    pub fn is_strict(&self) -> bool {
+        !ENDING.iter().any(|kind| self.has(kind))
+    }
+
+    /// As [`read`](Self::read) reads it.
+    #[must_use]
+    pub fn write(&self) -> String {
+        let kinds = self.kinds.iter().map(String::as_str).collect::<Vec<_>>().join(",");
+        format!(
+            "{} {} {} {} {} {} {} {} {} {} {kinds}, {}",
+            self.seed,
+            self.transport,
+            self.active.as_millis(),
+            self.workers,
+            self.endpoints,
+            self.longest,
+            self.cap,
+            u8::from(self.threads),
+            u8::from(self.shared),
+            u8::from(self.sleepy),
+            self.logs.display()
+        )
+    }
+
+    /// What [`write`](Self::write) wrote.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let mut words = text.splitn(12, ' ');
+        let mut next = || words.next();
+        Some(Self {
+            seed: next()?.parse().ok()?,
+            transport: next()?.to_owned(),
+            active: Duration::from_millis(next()?.parse().ok()?),
+            workers: next()?.parse().ok()?,
+            endpoints: next()?.parse().ok()?,
+            longest: next()?.parse().ok()?,
+            cap: next()?.parse().ok()?,
+            threads: next()? == "1",
+            shared: next()? == "1",
+            sleepy: next()? == "1",
+            kinds: next()?.split(',').filter(|kind| !kind.is_empty()).map(str::to_owned).collect(),
+            logs: next()?.into(),
+        })
+    }
+}

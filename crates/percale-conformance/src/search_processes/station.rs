@@ -1,0 +1,778 @@
+//! An endpoint of a worker: its operations, and the checks of their ends.
+
+#![expect(unsafe_code, reason = "posts raw operations; their memory stays in the ledger until they have ended")]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use percale::endpoint::Ownership;
+use percale::endpoint::safe::{Cause, OperationError};
+use percale::{
+    AddressVector, AtomicOp, AtomicWork, CompletionFlags, Datatype, Endpoint, Entry, ErrorCode, ErrorEntry, Event,
+    EventQueue, OpFlags, PeerAddress, PostError, ReceiveWork, RemoteMemory, RemotePieces, RmaWork, Segment, Segments,
+    SendWork,
+};
+
+use super::message::{self, Identity};
+use super::plan::PATIENCE;
+use super::worker::ledger::{Ledger, Raw, What};
+use super::worker::task::{End, Task};
+
+/// Any message.
+pub(super) const UNTAGGED: u8 = 0;
+/// Tagged messages; receives for them are always posted.
+pub(super) const TAGGED: u8 = 1;
+/// Answers to requests, received from their sender only.
+pub(super) const ANSWER: u8 = 2;
+/// Messages whose receives are posted late.
+pub(super) const LATE: u8 = 3;
+/// Messages whose receives may be too short.
+pub(super) const SHORT: u8 = 4;
+/// Messages that share a buffer.
+pub(super) const MULTI: u8 = 5;
+/// Messages for receives of a shared context.
+pub(super) const POOLED: u8 = 6;
+
+/// A tag with this bit asks for an answer.
+const REQUEST: u64 = 1 << 48;
+/// A cell of a region: its first word is the region's tag.
+pub(super) const CELL: usize = 64;
+
+/// The tag of the first message of a class, and the bits that its receives ignore.
+pub(super) const fn tag(class: u8) -> Option<(u64, u64)> {
+    if class == UNTAGGED { None } else { Some(((class as u64) << 56, (1 << 56) - 1)) }
+}
+
+/// How long the last answers are waited for where they may have been lost.
+const HURRY: Duration = Duration::from_secs(6);
+
+/// A request whose answer is awaited.
+#[derive(Debug)]
+struct Call {
+    since: Instant,
+    port: u16,
+    peer: u16,
+    /// The request was delivered.
+    delivered: bool,
+    context: Option<u64>,
+    cancelled: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Station<A: Ownership + 'static> {
+    /// Leaked, so that futures need no lifetime; [`close`](Self::close) takes it back after they are gone.
+    pub(super) endpoint: &'static Endpoint<A>,
+    pub(super) vector: AddressVector,
+    pub(super) events: EventQueue,
+    /// The port that it is bound to.
+    pub(super) port: u16,
+    /// Names this life of the endpoint.
+    pub(super) id: u16,
+    number: u32,
+    peers: HashMap<u16, PeerAddress>,
+    pub(super) tasks: Vec<Task>,
+    calls: HashMap<u64, Call>,
+    next_call: u64,
+    /// Requests to answer: peer, tag, length.
+    owed: Vec<(PeerAddress, u64, usize)>,
+    /// Since when posts to this port were refused for want of room.
+    again: HashMap<u16, Instant>,
+}
+
+impl<A: Ownership + 'static> Station<A> {
+    pub(super) fn new(endpoint: Endpoint<A>, vector: AddressVector, events: EventQueue, id: u16) -> Self {
+        let endpoint: &'static Endpoint<A> = Box::leak(Box::new(endpoint));
+        let port = endpoint.address().port();
+        Self {
+            endpoint,
+            vector,
+            events,
+            port,
+            id,
+            number: 0,
+            peers: HashMap::new(),
+            tasks: Vec::new(),
+            calls: HashMap::new(),
+            next_call: 1,
+            owed: Vec::new(),
+            again: HashMap::new(),
+        }
+    }
+
+    pub(super) fn peer(&mut self, port: u16) -> PeerAddress {
+        let vector = &self.vector;
+        *self.peers.entry(port).or_insert_with(|| vector.insert(format!("127.0.0.1:{port}")).expect("an address"))
+    }
+
+    /// Takes it back from the futures, which are gone, and closes it. Its memory is buried.
+    pub(super) fn close(mut self, ledger: &mut Ledger) {
+        let tasks = std::mem::take(&mut self.tasks);
+        drop(tasks);
+        let endpoint = std::ptr::from_ref(self.endpoint).cast_mut();
+        // SAFETY: `new` leaked this box, and the futures that borrowed from it were dropped above.
+        drop(unsafe { Box::from_raw(endpoint) });
+        ledger.endpoint_closed(self.id);
+    }
+
+    /// Keeps receives of each class posted.
+    pub(super) fn receive(&mut self, ledger: &mut Ledger, late: bool) {
+        for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI] {
+            let wanted = match class {
+                // Answers that nobody waits for any more, so that their senders end.
+                ANSWER if ledger.finishing.is_some() && self.calls.is_empty() => 2,
+                ANSWER => 0,
+                UNTAGGED | TAGGED => 5,
+                LATE if late => 4,
+                LATE => 0,
+                _ => 2,
+            };
+            let mut posted =
+                ledger.waiting(self.id, class) + self.tasks.iter().filter(|task| task.class == Some(class)).count();
+            while posted < wanted {
+                posted += 1;
+                if !self.receive_one(ledger, class) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn receive_one(&mut self, ledger: &mut Ledger, class: u8) -> bool {
+        let longest = ledger.plan.longest;
+        let len = match class {
+            SHORT => ledger.random.below(longest.min(70_000)),
+            MULTI => longest * 3,
+            _ => longest,
+        };
+        let number = ledger.number_of_receive(self.id, class);
+        if class != MULTI && ledger.random.below(3) == 0 {
+            let buffer = ledger.buffer(self.endpoint.domain(), len);
+            let request = match tag(class) {
+                Some((tag, ignore)) => self.endpoint.tagged_recv(tag, ignore, buffer),
+                None => self.endpoint.recv(buffer),
+            };
+            return match request.start() {
+                Ok(receiving) => {
+                    let future = Box::pin(async move { End::Received(receiving.await) });
+                    self.tasks.push(Task::new(future, Some(class), number, 0, "a receive"));
+                    true
+                }
+                Err(error) => self.refused(ledger, error, 0),
+            };
+        }
+        let mut block = vec![0x11; len];
+        // SAFETY: the block stays in the ledger until the receive has ended.
+        let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+        let context = ledger.context();
+        let mut flags = OpFlags::COMPLETION;
+        flags.set(OpFlags::MULTI_RECEIVE, class == MULTI);
+        let (from, tag) = (PeerAddress::UNSPECIFIED, tag(class));
+        let work = ReceiveWork { from, segments: Segments::one(segment), tag, context, flags };
+        // SAFETY: as above.
+        match unsafe { self.endpoint.post_recv(&work) } {
+            Ok(()) => {
+                ledger.insert(context, Raw::new(What::Receive, Some(block), self.id, class, number, 0));
+                true
+            }
+            Err(error) => self.post_error(ledger, &error, 0),
+        }
+    }
+
+    fn refused(&mut self, ledger: &mut Ledger, error: OperationError, port: u16) -> bool {
+        match error.cause {
+            Cause::Post(error) => self.post_error(ledger, &error, port),
+            other => {
+                ledger.fault(&format!("an operation to port {port} was refused by {other}"));
+                false
+            }
+        }
+    }
+
+    fn post_error(&mut self, ledger: &mut Ledger, error: &PostError, port: u16) -> bool {
+        if *error == PostError::Again {
+            let since = *self.again.entry(port).or_insert_with(Instant::now);
+            if since.elapsed() > PATIENCE {
+                self.again.insert(port, Instant::now() + Duration::from_secs(3600));
+                ledger.fault(&format!(
+                    "posts at port {} to port {port} are refused with Again for {PATIENCE:?}",
+                    self.port
+                ));
+            }
+        } else {
+            ledger.fault(&format!("a post at port {} to port {port} is refused: {error}", self.port));
+        }
+        false
+    }
+
+    /// Sends something to a peer.
+    pub(super) fn send(&mut self, ledger: &mut Ledger) {
+        let Some((port, peer_id)) = ledger.some_peer() else { return };
+        let peer = self.peer(port);
+        let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED][ledger.random.below(7)];
+        let class = if class == POOLED && !ledger.plan.shared { TAGGED } else { class };
+        let low = ledger.random.next() & 0xffff_ffff;
+        let mut tag = tag(class).map(|(tag, _)| tag | low);
+        let mut call = None;
+        if class == TAGGED && ledger.random.below(2) == 0 && self.calls.len() < 8 {
+            call = self.expect_answer(ledger, port, peer_id, peer);
+            let code = ledger.random.below(ledger.lengths()) as u64;
+            tag = call.map_or(tag, |number| Some(u64::from(TAGGED) << 56 | REQUEST | code << 24 | number));
+        }
+        let len = ledger.length();
+        self.send_as(ledger, peer, port, class, tag, len, call);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one place where messages are posted")]
+    fn send_as(
+        &mut self,
+        ledger: &mut Ledger,
+        peer: PeerAddress,
+        port: u16,
+        class: u8,
+        tag: Option<u64>,
+        len: usize,
+        call: Option<u64>,
+    ) -> bool {
+        let data = Identity { sender: self.id, number: self.number, len }.pack();
+        let bytes = message::contents(data, port);
+        let way = ledger.random.below(8);
+        let posted = if len <= 2048 && way < 2 {
+            self.endpoint
+                .inject_with(peer, &bytes, tag, Some(data))
+                .map_err(|error| self.post_error(ledger, &error, port))
+        } else if way < 5 {
+            let buffer = ledger.buffer_of(self.endpoint.domain(), bytes);
+            let request = match tag {
+                Some(tag) => self.endpoint.tagged_send(peer, tag, buffer),
+                None => self.endpoint.send(peer, buffer),
+            };
+            let request = request.data(data);
+            let request = if way == 3 { request.delivered() } else { request };
+            match request.start() {
+                Ok(sending) => {
+                    let future = Box::pin(async move { End::Sent(sending.await) });
+                    let mut task = Task::new(future, None, 0, port, "a send");
+                    (task.call, task.send) = (call, Some(class));
+                    task.detail = data;
+                    self.tasks.push(task);
+                    Ok(())
+                }
+                Err(error) => Err(self.refused(ledger, error, port)),
+            }
+        } else {
+            let mut block = bytes;
+            // SAFETY: the block stays in the ledger until the send has ended.
+            let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+            let level = [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE, OpFlags::MATCH_COMPLETE, OpFlags::FENCE]
+                [ledger.random.below(4)];
+            let inject = if len <= 2048 && way == 5 { OpFlags::INJECT } else { OpFlags::empty() };
+            let (context, flags) = (ledger.context(), OpFlags::COMPLETION | level | inject);
+            let segments = Segments::one(segment);
+            let work = SendWork { peer, segments, tag, data: Some(data), context, flags };
+            // SAFETY: as above.
+            match unsafe { self.endpoint.post_send(&work) } {
+                Ok(()) => {
+                    if inject.contains(OpFlags::INJECT) {
+                        block.fill(0xdd);
+                    }
+                    let mut raw = Raw::new(What::Send, Some(block), self.id, class, u64::from(self.number), port);
+                    raw.call = call;
+                    ledger.insert(context, raw);
+                    Ok(())
+                }
+                Err(error) => Err(self.post_error(ledger, &error, port)),
+            }
+        };
+        if posted.is_ok() {
+            self.again.remove(&port);
+            self.number += 1;
+            ledger.started += 1;
+        } else if let Some(call) = call {
+            self.give_up(ledger, call);
+        }
+        posted.is_ok()
+    }
+
+    fn expect_answer(&mut self, ledger: &mut Ledger, port: u16, id: u16, from: PeerAddress) -> Option<u64> {
+        let number = self.next_call;
+        let (tag, len) = (u64::from(ANSWER) << 56 | number, ledger.plan.longest);
+        let mut call =
+            Call { since: Instant::now(), port, peer: id, delivered: false, context: None, cancelled: false };
+        if ledger.random.below(2) == 0 {
+            let buffer = ledger.buffer(self.endpoint.domain(), len);
+            let receiving = self.endpoint.tagged_recv(tag, 0, buffer).from(from).start().ok()?;
+            let future = Box::pin(async move { End::Received(receiving.await) });
+            let mut task = Task::new(future, Some(ANSWER), number, port, "an answer");
+            task.call = Some(number);
+            self.tasks.push(task);
+        } else {
+            let mut block = vec![0x22; len];
+            // SAFETY: the block stays in the ledger until the receive has ended.
+            let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+            let (context, flags) = (ledger.context(), OpFlags::COMPLETION);
+            let work = ReceiveWork { from, segments: Segments::one(segment), tag: Some((tag, 0)), context, flags };
+            // SAFETY: as above.
+            unsafe { self.endpoint.post_recv(&work) }.ok()?;
+            let mut raw = Raw::new(What::Receive, Some(block), self.id, ANSWER, number, port);
+            raw.call = Some(number);
+            ledger.insert(context, raw);
+            call.context = Some(context);
+        }
+        self.next_call = (self.next_call + 1) & 0xff_ffff;
+        self.calls.insert(number, call);
+        Some(number)
+    }
+
+    /// Cancels the receive of an answer that will not come.
+    fn give_up(&mut self, ledger: &mut Ledger, number: u64) {
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        if std::mem::replace(&mut call.cancelled, true) {
+            return;
+        }
+        match call.context {
+            Some(context) => {
+                let was_posted = self.endpoint.cancel(context);
+                ledger.cancelled(context, was_posted);
+            }
+            None => {
+                self.tasks.retain(|task| task.class != Some(ANSWER) || task.call != Some(number));
+                self.calls.remove(&number);
+            }
+        }
+    }
+
+    /// Reads, writes or changes a peer's region.
+    pub(super) fn access(&mut self, ledger: &mut Ledger) {
+        let Some((port, remote, region)) = ledger.some_region() else { return };
+        let peer = self.peer(port);
+        let cells = remote.len as usize / CELL;
+        let len = (1 + ledger.random.below(cells)).min(if ledger.random.below(3) > 0 { 64 } else { cells }) * CELL;
+        let at = ledger.random.below(cells - len / CELL + 1) * CELL;
+        let piece = RemoteMemory { address: remote.address + at as u64, len: len as u64, ..remote };
+        let (write, safe) = (ledger.random.below(2) == 0, ledger.random.below(2) == 0);
+        let bytes = if write { cells_of(region, len, self.id) } else { vec![0; len] };
+        if ledger.random.below(8) == 0 {
+            return self.add(ledger, peer, port, remote);
+        }
+        if safe {
+            let buffer = ledger.buffer_of(self.endpoint.domain(), bytes);
+            let request =
+                if write { self.endpoint.write(peer, buffer, piece) } else { self.endpoint.read(peer, piece, buffer) };
+            match request.start() {
+                Ok(access) => {
+                    let future = Box::pin(async move { End::Accessed(access.await) });
+                    let mut task = Task::new(future, None, 0, port, if write { "a write" } else { "a read" });
+                    task.region = (!write).then_some(region);
+                    self.tasks.push(task);
+                    ledger.started += 1;
+                }
+                Err(error) => _ = self.refused(ledger, error, port),
+            }
+            return;
+        }
+        let mut block = bytes;
+        // SAFETY: the block stays in the ledger until the access has ended.
+        let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+        let (context, flags) = (ledger.context(), OpFlags::COMPLETION);
+        let (local, remote) = (Segments::one(segment), RemotePieces::one(piece));
+        let work = RmaWork { peer, local, remote, data: None, context, flags };
+        let posted = if write {
+            // SAFETY: as above.
+            unsafe { self.endpoint.post_write(&work) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.endpoint.post_read(&work) }
+        };
+        match posted {
+            Ok(()) => {
+                let what = if write { What::Write } else { What::Read(region) };
+                ledger.insert(context, Raw::new(what, Some(block), self.id, 0, 0, port));
+                ledger.started += 1;
+            }
+            Err(error) => _ = self.post_error(ledger, &error, port),
+        }
+    }
+
+    /// Adds to the second word of a region.
+    fn add(&mut self, ledger: &mut Ledger, peer: PeerAddress, port: u16, remote: RemoteMemory) {
+        let mut block = vec![1; 8];
+        // SAFETY: the block stays in the ledger until the operation has ended.
+        let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+        let inject = ledger.random.below(2) == 0;
+        let (context, mut flags) = (ledger.context(), OpFlags::COMPLETION);
+        flags.set(OpFlags::INJECT, inject);
+        let work = AtomicWork {
+            peer,
+            op: AtomicOp::Sum,
+            datatype: Datatype::U64,
+            operand: Segments::one(segment),
+            compare: None,
+            result: None,
+            remote: RemoteMemory { address: remote.address + 8, len: 8, ..remote },
+            data: None,
+            context,
+            flags,
+        };
+        // SAFETY: as above.
+        match unsafe { self.endpoint.post_atomic(&work) } {
+            Ok(()) => {
+                ledger.insert(context, Raw::new(What::Write, Some(block), self.id, 0, 0, port));
+                ledger.started += 1;
+            }
+            Err(error) => _ = self.post_error(ledger, &error, port),
+        }
+    }
+
+    /// Takes results from the endpoint's own queue.
+    pub(super) fn poll(&mut self, ledger: &mut Ledger) -> bool {
+        let mut entries = [Entry::default(); 16];
+        let mut any = false;
+        loop {
+            match self.endpoint.poll(&mut entries) {
+                Ok(0) => break,
+                Ok(count) => entries[..count].iter().for_each(|entry| self.ended(ledger, Ok(*entry))),
+                Err(_) => match self.endpoint.read_error() {
+                    Some(error) => self.ended(ledger, Err(error)),
+                    None => break,
+                },
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// A raw operation has ended, or one message of a multi-receive has arrived.
+    pub(super) fn ended(&mut self, ledger: &mut Ledger, result: Result<Entry, ErrorEntry>) {
+        let entry = match &result {
+            Ok(entry) => *entry,
+            Err(error) => error.entry,
+        };
+        let released = entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
+        let Some(mut raw) = ledger.take(entry.context) else {
+            let what = format!("port {} reports {:?} of an operation that has ended or never was", self.port, result);
+            return ledger.fault(&what);
+        };
+        let error = result.as_ref().err().map(|error| (error.error, error.to_string()));
+        if raw.what == What::Receive {
+            if let Some((code, text)) = &error {
+                self.judge(ledger, *code, text, raw.cancelled, raw.class, raw.port, "a receive");
+            } else if let Some(block) = &raw.block {
+                let base = block.as_ptr().addr() as u64;
+                let from =
+                    if raw.class == MULTI && entry.len > 0 { entry.buffer.wrapping_sub(base) as usize } else { 0 };
+                let posted = (raw.class != MULTI && raw.class != ANSWER).then_some(raw.number);
+                match block.get(from..from.wrapping_add(entry.len as usize)) {
+                    Some(bytes) => self.arrived(ledger, raw.class, posted, &entry, bytes),
+                    None => ledger.fault(&format!("{entry:?} lies outside of its buffer of {} bytes", block.len())),
+                }
+            }
+            ledger.matched(&raw);
+            if raw.class == MULTI && !released && error.is_none() {
+                return ledger.put_back(entry.context, raw);
+            }
+            if let Some(call) = raw.call {
+                self.calls.remove(&call);
+            }
+        } else {
+            self.over(ledger, raw.call, raw.class, raw.port, raw.cancelled, raw.what != What::Send, error);
+            if let (What::Read(region), Some(block), Ok(_)) = (&raw.what, &raw.block, &result) {
+                check_cells(ledger, block, *region, raw.port);
+            }
+        }
+        if let Some(block) = raw.block.take() {
+            ledger.graves.bury(block, format!("{:?} of class {} at port {}", raw.what, raw.class, self.port));
+        }
+    }
+
+    /// A send or an access is over.
+    #[expect(clippy::too_many_arguments, reason = "what is known of the operation")]
+    fn over(
+        &mut self,
+        ledger: &mut Ledger,
+        call: Option<u64>,
+        class: u8,
+        port: u16,
+        cancelled: bool,
+        is_access: bool,
+        error: Option<(ErrorCode, String)>,
+    ) {
+        ledger.done += 1;
+        match (error, call) {
+            (None, Some(call)) => {
+                if let Some(call) = self.calls.get_mut(&call) {
+                    call.delivered = true;
+                }
+            }
+            (None, None) => {}
+            (Some((code, text)), call) => {
+                let excused = is_access && matches!(code, ErrorCode::KeyRejected);
+                if !excused {
+                    self.judge(
+                        ledger,
+                        code,
+                        &text,
+                        cancelled,
+                        class,
+                        port,
+                        if is_access { "an access" } else { "a send" },
+                    );
+                }
+                if let Some(call) = call {
+                    self.give_up(ledger, call);
+                }
+            }
+        }
+    }
+
+    /// An operation has failed: may it?
+    #[expect(clippy::too_many_arguments, reason = "what is known of the operation")]
+    fn judge(
+        &self,
+        ledger: &mut Ledger,
+        code: ErrorCode,
+        text: &str,
+        cancelled: bool,
+        class: u8,
+        port: u16,
+        what: &str,
+    ) {
+        ledger.failed += 1;
+        let excused = class == SHORT || cancelled && code == ErrorCode::Canceled;
+        let never = matches!(
+            code,
+            ErrorCode::Protocol
+                | ErrorCode::Fault
+                | ErrorCode::Io
+                | ErrorCode::Invalid
+                | ErrorCode::Denied
+                | ErrorCode::Misaligned
+                | ErrorCode::Truncated
+                | ErrorCode::Busy
+        ) && !ledger.plan.has("pose");
+        if !excused && (never || ledger.plan.is_strict() && !ledger.parting) {
+            let own = self.port;
+            ledger.fault(&format!("{what} of class {class} at port {own} to port {port} failed with {code:?}: {text}"));
+        }
+    }
+
+    /// A message has arrived.
+    fn arrived(&mut self, ledger: &mut Ledger, class: u8, posted: Option<u64>, entry: &Entry, bytes: &[u8]) {
+        ledger.received += 1;
+        if !entry.flags.contains(CompletionFlags::REMOTE_DATA) {
+            return ledger.stranger(&format!(
+                "a message without data of {} bytes arrived at port {}",
+                bytes.len(),
+                self.port
+            ));
+        }
+        let identity = Identity::unpack(entry.data);
+        if let Some(wrong) = message::examine(entry.data, bytes, false, self.port) {
+            return ledger.fault(&format!("a message of class {class} at port {}: {wrong}", self.port));
+        }
+        if let Some(wrong) = ledger.order(self.id).note(class, posted, identity) {
+            ledger.fault(&format!("at port {}: {wrong}", self.port));
+        }
+        if entry.source != PeerAddress::UNSPECIFIED
+            && let (Some(from), Some(port)) = (self.vector.lookup(entry.source), ledger.book.port_of(identity.sender))
+            && from.port() != port
+        {
+            let own = self.port;
+            ledger.fault(&format!("at port {own}: {identity:?} of port {port} is reported as one of {from}"));
+        }
+        if class == TAGGED && entry.tag & REQUEST != 0 && entry.source != PeerAddress::UNSPECIFIED {
+            let len = ledger.length_at((entry.tag >> 24 & 0xff) as usize);
+            self.owed.push((entry.source, u64::from(ANSWER) << 56 | entry.tag & 0xff_ffff, len));
+        }
+    }
+
+    /// Answers requests.
+    pub(super) fn answer(&mut self, ledger: &mut Ledger) {
+        for (peer, tag, len) in std::mem::take(&mut self.owed) {
+            let Some(port) = self.vector.lookup(peer).map(|address| address.port()) else { continue };
+            if !self.send_as(ledger, peer, port, ANSWER, Some(tag), len, None) && self.owed.len() < 200 {
+                self.owed.push((peer, tag, len));
+            }
+        }
+    }
+
+    /// Polls tasks that were woken, or all; returns whether one has ended.
+    pub(super) fn poll_tasks(&mut self, ledger: &mut Ledger, all: bool) -> bool {
+        let mut any = false;
+        let mut index = 0;
+        while index < self.tasks.len() {
+            match self.tasks[index].poll(all) {
+                Some(end) => {
+                    let task = self.tasks.swap_remove(index);
+                    self.task_ended(ledger, &task, end);
+                    any = true;
+                }
+                None => index += 1,
+            }
+        }
+        any
+    }
+
+    pub(super) fn task_ended(&mut self, ledger: &mut Ledger, task: &Task, end: End) {
+        let what = format!("the buffer of {} at port {}", task.what, self.port);
+        match end {
+            End::Received(result) => {
+                let class = task.class.unwrap_or_default();
+                if class == ANSWER
+                    && let Some(call) = task.call
+                {
+                    self.calls.remove(&call);
+                }
+                match result {
+                    Ok(received) => {
+                        let mut flags = CompletionFlags::RECEIVE;
+                        flags.set(CompletionFlags::REMOTE_DATA, received.data.is_some());
+                        let entry = Entry {
+                            flags,
+                            data: received.data.unwrap_or_default(),
+                            tag: received.tag,
+                            source: received.source.unwrap_or(PeerAddress::UNSPECIFIED),
+                            ..Entry::default()
+                        };
+                        let posted = (class != ANSWER).then_some(task.number);
+                        self.arrived(ledger, class, posted, &entry, &received.to_vec());
+                        ledger.matched_task(self.id, class, task.number);
+                        ledger.graves.bury(received.buffer, what);
+                    }
+                    Err(error) => {
+                        let (code, text) = cause(&error);
+                        self.judge(ledger, code, &text, false, class, task.port, task.what);
+                        error.buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, what.clone()));
+                    }
+                }
+            }
+            End::Sent(result) => {
+                let error = result.as_ref().err().map(cause);
+                self.over(ledger, task.call, task.send.unwrap_or_default(), task.port, false, false, error);
+                if let Some(buffer) = result.map_or_else(|error| error.buffer, |sent| Some(sent.buffer)) {
+                    ledger.graves.bury(buffer, what);
+                }
+            }
+            End::Accessed(result) => {
+                let error = result.as_ref().err().map(cause);
+                self.over(ledger, None, 0, task.port, false, true, error);
+                match result {
+                    Ok(buffer) => {
+                        if let Some(region) = task.region {
+                            let mut bytes = vec![0; buffer.len()];
+                            buffer.copy_to(0, &mut bytes);
+                            check_cells(ledger, &bytes, region, task.port);
+                        }
+                        ledger.graves.bury(buffer, what);
+                    }
+                    Err(error) => error.buffer.into_iter().for_each(|buffer| ledger.graves.bury(buffer, what.clone())),
+                }
+            }
+        }
+    }
+
+    /// Cancels an operation, or drops one unfinished.
+    pub(super) fn cancel(&mut self, ledger: &mut Ledger, drop_task: bool) {
+        if drop_task && !self.tasks.is_empty() {
+            let at = ledger.random.below(self.tasks.len());
+            let task = self.tasks.swap_remove(at);
+            if let (Some(call), Some(ANSWER)) = (task.call, task.class) {
+                self.calls.remove(&call);
+            }
+            return drop(task);
+        }
+        if let Some(context) = ledger.some_raw(self.id) {
+            let was_posted = self.endpoint.cancel(context);
+            ledger.cancelled(context, was_posted);
+        }
+    }
+
+    /// Reports what should have ended by now. Returns how many operations other than receives are under way.
+    pub(super) fn overdue(&mut self, ledger: &mut Ledger) -> usize {
+        let own = self.port;
+        for task in &mut self.tasks {
+            let waits =
+                task.class.is_some() && task.due.is_none() || task.send == Some(ANSWER) && !ledger.takes_answers();
+            let since = task.due.unwrap_or_else(|| ledger.since(task.send, task.since));
+            if !waits && since.elapsed() > PATIENCE && !std::mem::replace(&mut task.told, true) {
+                let (what, port, detail) = (task.what, task.port, task.detail);
+                let identity = Identity::unpack(detail);
+                let late = task.since.elapsed();
+                let send = task.send;
+                ledger.fault(&format!(
+                    "{what} at port {own} to port {port} has not ended for {late:?} (a task; {identity:?}, class {send:?})"
+                ));
+            }
+        }
+        let mut give_up = Vec::new();
+        for (&number, call) in &self.calls {
+            // An answer may have been lost with its connection.
+            let hurried = ledger.finishing.is_some_and(|since| since.elapsed() > HURRY) && !ledger.plan.is_strict();
+            if (call.since.elapsed() > PATIENCE || hurried) && !call.cancelled {
+                let gone = ledger.book.gone_for(call.peer);
+                let dead =
+                    call.delivered && gone.is_some_and(|gone| gone > PATIENCE) && !ledger.book.is_there(call.port);
+                let lost = ledger.plan.is_strict() && !ledger.plan.has("drop") && gone.is_none() && call.delivered;
+                if dead || lost {
+                    ledger.fault(&format!(
+                        "an answer at port {own} from port {} has not come for {:?}; its sender {}",
+                        call.port,
+                        call.since.elapsed(),
+                        gone.map_or_else(|| "is there".into(), |gone| format!("has been gone for {gone:?}"))
+                    ));
+                }
+                give_up.push(number);
+            }
+        }
+        for number in give_up {
+            self.give_up(ledger, number);
+        }
+        self.tasks.iter().filter(|task| task.class.is_none()).count() + self.calls.len() + self.owed.len()
+    }
+
+    /// Reads what happened to peers.
+    pub(super) fn read_events(&self, ledger: &mut Ledger) {
+        while let Some(event) = self.events.read() {
+            if let Event::PeerDown { address, reason, .. } | Event::Failed { address, reason, .. } = &event {
+                let honest = !ledger.parting
+                    && !ledger.plan.has("stranger")
+                    && !ledger.plan.has("flood")
+                    && !ledger.plan.has("pose");
+                if honest && !ledger.plan.has("own-address") && (ledger.plan.is_strict() || reason.contains("protocol"))
+                {
+                    ledger.fault(&format!("port {} lost {address}: {reason}", self.port));
+                }
+            }
+            ledger.note(|| format!("{event:?}"));
+        }
+    }
+}
+
+fn cause(error: &OperationError) -> (ErrorCode, String) {
+    match &error.cause {
+        Cause::Completion(entry) => (entry.error, entry.to_string()),
+        other => (ErrorCode::Invalid, other.to_string()),
+    }
+}
+
+/// Cells of a region with this tag.
+pub(super) fn cells_of(region: u64, len: usize, writer: u16) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    for cell in bytes.chunks_mut(CELL) {
+        cell.fill(writer as u8);
+        cell[..8].copy_from_slice(&region.to_le_bytes());
+    }
+    bytes
+}
+
+/// Reports cells that do not have this tag.
+pub(super) fn check_cells(ledger: &mut Ledger, bytes: &[u8], region: u64, port: u16) {
+    let wrong = bytes.chunks(CELL).position(|cell| cell[..8] != region.to_le_bytes());
+    if let Some(at) = wrong {
+        let seen = &bytes[at * CELL..at * CELL + 16];
+        ledger.fault(&format!(
+            "a region of port {port}: cell {at} has {seen:02x?}, not the tag {:02x?}",
+            region.to_le_bytes()
+        ));
+    }
+}

@@ -1,0 +1,240 @@
+//! A process that is no peer and connects nevertheless: it speaks a plausible hello over TCP and then does what it likes.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use percale::wire::head::{Flags, HEAD_BYTES, Head, Kind};
+use percale::wire::hello::{HELLO_BYTES, Hello, HelloBytes, HelloFlags, Incarnation, Place};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::random::Random;
+
+/// What a stranger does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Manner {
+    /// Hangs up somewhere, or sends frames with random fields.
+    Junk,
+    /// Sends messages that nobody receives, and leaves.
+    Flood,
+    /// Advertises the address of the endpoint that it connects to.
+    OwnAddress,
+    /// Claims to be another endpoint, and resets its connection.
+    Pose,
+}
+
+/// Bytes of a verdict and of a commit.
+const VERDICT: usize = 56;
+
+struct Visit {
+    stream: TcpStream,
+    theirs: Hello,
+}
+
+fn connect(port: u16) -> Option<TcpStream> {
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let stream = TcpStream::connect_timeout(&to, Duration::from_secs(2)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(3))).ok()?;
+    stream.set_write_timeout(Some(Duration::from_secs(3))).ok()?;
+    stream.set_nodelay(true).ok()?;
+    Some(stream)
+}
+
+fn own(random: &mut Random, address: SocketAddr) -> Hello {
+    let (mut incarnation, mut nonce) = ([0; 16], [0; 32]);
+    random.fill(&mut incarnation);
+    random.fill(&mut nonce);
+    Hello {
+        flags: HelloFlags::TCP,
+        place: Place { boot: [0x5a; 16], namespace: (7, 7), user: 12345 },
+        address,
+        context: 0,
+        wanted: 0,
+        incarnation: Incarnation(incarnation),
+        reset: [0; 16],
+        nonce,
+    }
+}
+
+/// Exchanges hellos; returns the verdict's ruling and token as well.
+fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
+    let mut stream = connect(port)?;
+    stream.write_all(hello.to_bytes().as_bytes()).ok()?;
+    let mut bytes = [0; HELLO_BYTES];
+    stream.read_exact(&mut bytes).ok()?;
+    let theirs = Hello::from_bytes(&HelloBytes::read_from_bytes(&bytes).ok()?).ok()?;
+    let mut verdict = [0; VERDICT];
+    stream.read_exact(&mut verdict).ok()?;
+    let token = verdict[8..24].try_into().ok()?;
+    if verdict[0] == 1 {
+        stream.write_all(&[1, verdict[1], 0, 0, 0, 0, 0, 0]).ok()?;
+    }
+    Some((Visit { stream, theirs }, verdict[0], token))
+}
+
+/// Connects to `target` and misbehaves; `other` is the port of another endpoint, or the same.
+pub(super) fn visit(target: u16, other: u16, manner: Manner, seed: u64) {
+    let mut random = Random::new(seed);
+    // What fails here, the endpoint has refused.
+    let _: Option<()> = match manner {
+        Manner::Junk => junk(target, &mut random),
+        Manner::Flood => flood(target, &mut random),
+        Manner::OwnAddress => own_address(target, &mut random),
+        Manner::Pose => pose(target, other, &mut random),
+    };
+}
+
+fn somewhere(random: &mut Random) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + random.below(1000) as u16))
+}
+
+/// Closes with a reset.
+fn reset(stream: &TcpStream) {
+    super::ignored(rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)));
+}
+
+fn junk(target: u16, random: &mut Random) -> Option<()> {
+    let at = somewhere(random);
+    let hello = own(random, at);
+    match random.below(6) {
+        0 => {
+            // A part of a hello, and then nothing for a while, or a hang-up.
+            let mut stream = connect(target)?;
+            let most = random.below(HELLO_BYTES);
+            stream.write_all(&hello.to_bytes().as_bytes()[..most]).ok()?;
+            std::thread::sleep(Duration::from_millis(random.below(3000) as u64));
+            if random.below(2) == 0 {
+                reset(&stream);
+            }
+        }
+        1 => {
+            let mut stream = connect(target)?;
+            let mut bytes = hello.to_bytes().as_bytes().to_vec();
+            let (at, bit) = (random.below(bytes.len()), random.below(8));
+            bytes[at] ^= 1 << bit;
+            stream.write_all(&bytes).ok()?;
+            std::thread::sleep(Duration::from_millis(random.below(500) as u64));
+        }
+        _ => {
+            let (mut visit, _, _) = meet(target, &hello)?;
+            let count = 1 << random.below(14);
+            for _ in 0..count {
+                let kind = Kind::from_u8(1 + random.below(27) as u8)?;
+                let len = [0, 0, 8, 16, 32, 64, 700][random.below(7)];
+                let mut payload = vec![0; len];
+                random.fill(&mut payload);
+                if matches!(kind, Kind::MessageOffer | Kind::TaggedOffer) {
+                    payload = offer(random);
+                }
+                send(&mut visit.stream, random, kind, &payload)?;
+                if random.below(200) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(random.below(1000) as u64));
+            if random.below(2) == 0 {
+                reset(&visit.stream);
+            }
+        }
+    }
+    Some(())
+}
+
+/// An offer of a long message, its length any.
+fn offer(random: &mut Random) -> Vec<u8> {
+    let len = random.next() >> random.below(64);
+    let mut bytes = len.to_le_bytes().to_vec();
+    bytes.extend([0; 12]);
+    bytes.extend(1_u32.to_le_bytes());
+    bytes.extend([0; 8]);
+    bytes
+}
+
+/// Sends a frame whose tag no receive of the workers takes.
+fn send(stream: &mut TcpStream, random: &mut Random, kind: Kind, payload: &[u8]) -> Option<()> {
+    let kind = if kind == Kind::Message { Kind::Tagged } else { kind };
+    let kind = if kind == Kind::MessageOffer { Kind::TaggedOffer } else { kind };
+    let flags =
+        Flags::from_bits_truncate(random.next() as u8) & (Flags::ID | Flags::ACK | Flags::DATA | Flags::INVALIDATE);
+    let head = Head {
+        kind,
+        flags,
+        len: payload.len() as u32,
+        tag: 0xff << 56 | random.next() >> 8,
+        data: if flags.contains(Flags::DATA) { random.next() } else { 0 },
+        id: if flags.is_empty() { 0 } else { random.below(64) as u32 },
+    };
+    let mut frame = head.to_bytes().as_bytes().to_vec();
+    assert_eq!(frame.len(), HEAD_BYTES, "a head");
+    frame.extend_from_slice(payload);
+    stream.write_all(&frame).ok()
+}
+
+fn flood(target: u16, random: &mut Random) -> Option<()> {
+    let at = somewhere(random);
+    let hello = own(random, at);
+    let (mut visit, _, _) = meet(target, &hello)?;
+    match random.below(3) {
+        0 => {
+            // Unexpected messages: more than an endpoint keeps.
+            let payload = vec![0x55; 512 << 10];
+            for _ in 0..133 {
+                send(&mut visit.stream, random, Kind::Tagged, &payload)?;
+            }
+        }
+        1 => {
+            for _ in 0..20_000 {
+                send(&mut visit.stream, random, Kind::Control, &[])?;
+            }
+        }
+        _ => {
+            let len = 1_u64 << (50 + random.below(14));
+            for _ in 0..64 {
+                let mut payload = len.to_le_bytes().to_vec();
+                payload.extend([0; 12]);
+                payload.extend(1_u32.to_le_bytes());
+                payload.extend([0; 8]);
+                send(&mut visit.stream, random, Kind::TaggedOffer, &payload)?;
+            }
+        }
+    }
+    std::thread::sleep(Duration::from_millis(random.below(3000) as u64));
+    Some(())
+}
+
+fn own_address(target: u16, random: &mut Random) -> Option<()> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, target));
+    let (mut visit, _, _) = meet(target, &own(random, address))?;
+    // What comes here was meant for the endpoint itself.
+    let mut bytes = [0; 4096];
+    for _ in 0..20 {
+        if visit.stream.read(&mut bytes).is_ok_and(|count| count == 0) {
+            break;
+        }
+    }
+    Some(())
+}
+
+fn pose(target: u16, other: u16, random: &mut Random) -> Option<()> {
+    // The other's hello says who it is.
+    let at = somewhere(random);
+    let (victim, _, _) = meet(other, &own(random, at))?;
+    let mut hello = own(random, victim.theirs.address);
+    hello.incarnation = victim.theirs.incarnation;
+    if random.below(3) == 0 {
+        hello.place = victim.theirs.place;
+    }
+    let (visit, ruling, token) = meet(target, &hello)?;
+    if ruling == 3 || random.below(2) == 0 {
+        drop(visit);
+        hello.flags |= HelloFlags::RESET;
+        hello.reset = token;
+        random.fill(&mut hello.nonce);
+        let (visit, _, _) = meet(target, &hello)?;
+        std::thread::sleep(Duration::from_millis(random.below(1500) as u64));
+        if random.below(2) == 0 {
+            reset(&visit.stream);
+        }
+    }
+    Some(())
+}

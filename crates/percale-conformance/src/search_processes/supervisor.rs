@@ -1,0 +1,333 @@
+//! Starts workers, lets things happen to them, and collects what they found.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use super::plan::{PART, PATIENCE, Plan};
+use super::stranger;
+use crate::random::Random;
+
+/// What a round found and did.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// What must not be.
+    pub faults: Vec<String>,
+    /// Operations that were started and are no receives, those that ended, failures among these, messages received.
+    pub counts: [u64; 4],
+    /// Workers that were started.
+    pub workers: usize,
+    /// Events that the supervisor made happen.
+    pub events: usize,
+    /// Where the logs are.
+    pub logs: PathBuf,
+}
+
+struct Worker {
+    number: usize,
+    child: Child,
+    input: Option<ChildStdin>,
+    /// Its endpoints: port and life.
+    there: Vec<(u16, u16)>,
+    /// It was killed, or said that it ends.
+    excused: bool,
+    idle: bool,
+    done: bool,
+    stopped: Option<Instant>,
+}
+
+enum Heard {
+    Line(usize, String),
+    End(usize),
+}
+
+struct Round<'p> {
+    plan: &'p Plan,
+    random: Random,
+    workers: Vec<Worker>,
+    next: usize,
+    lines: Receiver<Heard>,
+    hear: Sender<Heard>,
+    /// What a new worker has to know.
+    regions: Vec<String>,
+    report: Report,
+}
+
+/// Runs a round in this process.
+///
+/// # Panics
+/// If no worker can be started, or no log written.
+#[must_use]
+pub fn run(plan: &Plan) -> Report {
+    let (hear, lines) = channel();
+    let logs = plan.logs.join(format!("{}-{}", plan.transport, plan.seed));
+    fs::create_dir_all(&logs).unwrap_or_else(|error| panic!("{}: {error}", logs.display()));
+    let report = Report { logs: logs.clone(), ..Report::default() };
+    let random = Random::new(plan.seed.rotate_left(17));
+    let mut round = Round { plan, random, workers: Vec::new(), next: 0, lines, hear, regions: Vec::new(), report };
+    for _ in 0..plan.workers {
+        round.start(&[]);
+    }
+    round.happen();
+    round.finish();
+    let Round { report, mut workers, .. } = round;
+    for worker in &mut workers {
+        drop(worker.child.kill());
+        drop(worker.child.wait());
+    }
+    if report.faults.is_empty() {
+        drop(fs::remove_dir_all(&logs));
+    }
+    report
+}
+
+impl Round<'_> {
+    fn start(&mut self, ports: &[u16]) {
+        let number = self.next;
+        self.next += 1;
+        self.report.workers += 1;
+        let mut head = format!("{number} {}", 1 + number * 64);
+        ports.iter().for_each(|port| head += &format!(" {port}"));
+        let log = File::create(self.report.logs.join(format!("worker-{number}.log"))).expect("a log");
+        let mut command = Command::new("/proc/self/exe");
+        command.env(PART, format!("{head}|{}", self.plan.write()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().expect("a worker");
+        let (out, hear) = (child.stdout.take().expect("its output is piped"), self.hear.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix('@')
+                    && hear.send(Heard::Line(number, line.to_owned())).is_err()
+                {
+                    return;
+                }
+            }
+            drop(hear.send(Heard::End(number)));
+        });
+        let input = child.stdin.take();
+        let (there, excused, idle, done, stopped) = (Vec::new(), false, false, false, None);
+        self.workers.push(Worker { number, child, input, there, excused, idle, done, stopped });
+        let known = self.workers.iter().flat_map(|worker| &worker.there);
+        let known = known.map(|(port, id)| format!("there {port} {id}")).chain(self.regions.iter().cloned());
+        let known = known.collect::<Vec<_>>();
+        if let Some(worker) = self.workers.last_mut() {
+            if number >= self.plan.workers {
+                worker.tell("go");
+            }
+            known.iter().for_each(|line| worker.tell(line));
+        }
+    }
+
+    fn tell_all(&mut self, line: &str) {
+        self.workers.iter_mut().for_each(|worker| worker.tell(line));
+    }
+
+    fn fault(&mut self, text: String) {
+        println!("  FAULT {text}");
+        self.report.faults.push(text);
+    }
+
+    /// Hears what workers say for so long.
+    fn hear(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Heard::Line(number, line)) => self.line(number, &line),
+                Ok(Heard::End(number)) => self.ended(number),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the round keeps a sender"),
+            }
+        }
+        let now = Instant::now();
+        for worker in &mut self.workers {
+            if worker.stopped.is_some_and(|until| until <= now) {
+                worker.stopped = None;
+                worker.signal(Signal::CONT);
+            }
+        }
+    }
+
+    fn line(&mut self, number: usize, line: &str) {
+        let words = line.split(' ').collect::<Vec<_>>();
+        let at = self.workers.iter().position(|worker| worker.number == number);
+        let Some(at) = at else { return };
+        let value = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
+        match words[0] {
+            "fault" => self.fault(format!("worker {number}: {}", &line[6..])),
+            "there" => {
+                self.workers[at].there.push((value(1) as u16, value(2) as u16));
+                self.tell_all(line);
+            }
+            "gone" => {
+                self.workers[at].there.retain(|&(_, id)| u64::from(id) != value(2));
+                self.tell_all(line);
+            }
+            "region" => {
+                self.regions.push(line.to_owned());
+                if self.regions.len() > 30 {
+                    self.regions.remove(0);
+                }
+                self.tell_all(line);
+            }
+            "exits" => self.workers[at].excused = true,
+            "execs" => {
+                self.workers[at].excused = true;
+                self.over(at);
+            }
+            "idle" => self.workers[at].idle = true,
+            "done" => {
+                self.workers[at].done = true;
+                (0..4).for_each(|index| self.report.counts[index] += value(index + 1));
+            }
+            _ => {}
+        }
+    }
+
+    /// A worker's endpoints are gone.
+    fn over(&mut self, at: usize) {
+        for (port, id) in std::mem::take(&mut self.workers[at].there) {
+            self.tell_all(&format!("gone {port} {id}"));
+        }
+    }
+
+    fn ended(&mut self, number: usize) {
+        let Some(at) = self.workers.iter().position(|worker| worker.number == number) else { return };
+        let status = self.workers[at].child.wait();
+        self.over(at);
+        let worker = self.workers.swap_remove(at);
+        let reported = worker.done && status.as_ref().is_ok_and(|status| status.code().is_some_and(|code| code != 101));
+        if !worker.excused && !reported {
+            let how = status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string());
+            let log = fs::read_to_string(self.report.logs.join(format!("worker-{number}.log"))).unwrap_or_default();
+            let panic = log.lines().skip_while(|line| !line.contains("panicked at")).take(2).collect::<Vec<_>>();
+            let last = log.lines().last().unwrap_or_default();
+            let why = if panic.is_empty() { last.to_owned() } else { panic.join(" ") };
+            self.fault(format!("worker {number} ended with {how}: {why}"));
+        }
+    }
+
+    fn some_port(&mut self) -> Option<u16> {
+        let ports = self.workers.iter().flat_map(|worker| &worker.there).map(|&(port, _)| port).collect::<Vec<_>>();
+        (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
+    }
+
+    /// Lets things happen for the active time of the round.
+    fn happen(&mut self) {
+        let until = Instant::now() + self.plan.active + Duration::from_secs(1);
+        let known = |round: &Self| round.workers.iter().map(|worker| worker.there.len()).sum::<usize>();
+        while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
+            self.hear(Duration::from_millis(10));
+        }
+        // Who takes a message now, knows its sender.
+        self.tell_all("go");
+        while Instant::now() < until && self.report.faults.is_empty() {
+            let pause = Duration::from_millis(5 + self.random.below(200) as u64);
+            self.hear(pause);
+            let at = self.random.below(self.workers.len().max(1));
+            match self.random.below(24) {
+                0..=2 if self.plan.has("kill") && self.workers.len() > 1 => self.kill(at),
+                3 | 4 if self.plan.has("stop") && self.workers.len() > 1 => self.stop(at),
+                5..=7 if self.plan.has("stranger") => self.stranger(stranger::Manner::Junk),
+                8 if self.plan.has("flood") => self.stranger(stranger::Manner::Flood),
+                9..=11 if self.plan.has("own-address") => self.stranger(stranger::Manner::OwnAddress),
+                12..=16 if self.plan.has("pose") => self.stranger(stranger::Manner::Pose),
+                _ => {}
+            }
+            while self.workers.len() < self.plan.workers.min(3) && self.next < 100 {
+                self.start(&[]);
+            }
+        }
+    }
+
+    fn kill(&mut self, at: usize) {
+        let Some(worker) = self.workers.get_mut(at) else { return };
+        self.report.events += 1;
+        worker.excused = true;
+        let ports = worker.there.iter().map(|&(port, _)| port).collect::<Vec<_>>();
+        drop(worker.child.kill());
+        if self.next < 100 && self.random.below(2) == 0 {
+            // At once, or a little later.
+            let pause = self.random.below(2) as u64 * 100;
+            self.hear(Duration::from_millis(pause));
+            let same = self.plan.has("same-address");
+            self.start(if same { &ports } else { &[] });
+        }
+    }
+
+    fn stop(&mut self, at: usize) {
+        let Some(worker) = self.workers.get_mut(at) else { return };
+        if worker.stopped.is_none() {
+            self.report.events += 1;
+            let long = if self.random.below(4) == 0 { 8000 } else { 600 };
+            worker.stopped = Some(Instant::now() + Duration::from_millis(10 + self.random.below(long) as u64));
+            worker.signal(Signal::STOP);
+        }
+    }
+
+    fn stranger(&mut self, manner: stranger::Manner) {
+        let (Some(target), Some(other)) = (self.some_port(), self.some_port()) else { return };
+        self.report.events += 1;
+        let seed = self.random.next();
+        std::thread::spawn(move || stranger::visit(target, other, manner, seed));
+    }
+
+    /// Has workers end what is under way, and then close.
+    fn finish(&mut self) {
+        for worker in &mut self.workers {
+            worker.stopped = None;
+            worker.signal(Signal::CONT);
+        }
+        self.tell_all("finish");
+        let until = Instant::now() + PATIENCE * 2 + Duration::from_secs(15);
+        while self.report.faults.is_empty() && Instant::now() < until {
+            if self.workers.iter().all(|worker| worker.idle) {
+                break;
+            }
+            self.hear(Duration::from_millis(50));
+        }
+        if self.report.faults.is_empty() {
+            let busy = self.workers.iter().filter(|worker| !worker.idle).map(|worker| worker.number);
+            let busy = busy.collect::<Vec<_>>();
+            if !busy.is_empty() {
+                self.fault(format!("workers {busy:?} have operations that do not end"));
+            }
+        }
+        if !self.report.faults.is_empty() {
+            // What the others find meanwhile may explain it.
+            return self.hear(Duration::from_secs(1));
+        }
+        self.tell_all("close");
+        let until = Instant::now() + PATIENCE * 2 + Duration::from_secs(20);
+        while !self.workers.is_empty() && Instant::now() < until {
+            self.hear(Duration::from_millis(20));
+            if !self.report.faults.is_empty() {
+                return self.hear(Duration::from_secs(1));
+            }
+        }
+        if !self.workers.is_empty() {
+            let left = self.workers.iter().map(|worker| worker.number).collect::<Vec<_>>();
+            self.fault(format!("workers {left:?} do not close"));
+        }
+    }
+}
+
+impl Worker {
+    fn tell(&mut self, line: &str) {
+        if let Some(input) = &mut self.input
+            && writeln!(input, "{line}").and_then(|()| input.flush()).is_err()
+        {
+            self.input = None;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            super::ignored(rustix::process::kill_process(pid, signal));
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! What a worker knows: raw operations under way, other workers, memory that was given back, and what it found.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use percale::{Buffer, Domain, RemoteMemory};
+
+use crate::random::Random;
+use crate::search_processes::graveyard::Graveyard;
+use crate::search_processes::message::Order;
+use crate::search_processes::plan::{PATIENCE, Plan};
+use crate::search_processes::station::{ANSWER, MULTI};
+
+/// What a raw operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Send,
+    Receive,
+    Write,
+    /// Of a region with this tag.
+    Read(u64),
+}
+
+/// A raw operation under way.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    pub(crate) what: What,
+    pub(crate) block: Option<Vec<u8>>,
+    /// The endpoint's life; 0: posted to the shared context.
+    pub(crate) station: u16,
+    pub(crate) class: u8,
+    /// A receive's number in its class, or a send's at its endpoint.
+    pub(crate) number: u64,
+    pub(crate) port: u16,
+    pub(crate) since: Instant,
+    /// Since when a receive should have ended: it was cancelled, or a younger one has a message.
+    pub(crate) due: Option<Instant>,
+    pub(crate) cancelled: bool,
+    pub(crate) call: Option<u64>,
+    told: bool,
+}
+
+impl Raw {
+    pub(crate) fn new(what: What, block: Option<Vec<u8>>, station: u16, class: u8, number: u64, port: u16) -> Self {
+        let (since, due, cancelled, call, told) = (Instant::now(), None, false, None, false);
+        Self { what, block, station, class, number, port, since, due, cancelled, call, told }
+    }
+}
+
+/// A peer's region.
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    port: u16,
+    memory: RemoteMemory,
+    tag: u64,
+}
+
+/// Other workers' endpoints, as the supervisor names them.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    there: HashMap<u16, u16>,
+    ports: HashMap<u16, u16>,
+    gone: HashMap<u16, Instant>,
+    regions: Vec<Remote>,
+}
+
+impl Book {
+    /// Reads a line of the supervisor's.
+    pub(crate) fn read(&mut self, line: &str) {
+        let words = line.split(' ').collect::<Vec<_>>();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
+        match words.first() {
+            Some(&"there") => {
+                self.there.insert(number(1) as u16, number(2) as u16);
+                self.ports.insert(number(2) as u16, number(1) as u16);
+            }
+            Some(&"gone") => {
+                let (port, id) = (number(1) as u16, number(2) as u16);
+                if self.there.get(&port) == Some(&id) {
+                    self.there.remove(&port);
+                }
+                self.gone.insert(id, Instant::now());
+            }
+            Some(&"region") => {
+                let memory = RemoteMemory { key: number(2), address: number(3), len: number(4) };
+                self.regions.push(Remote { port: number(1) as u16, memory, tag: number(5) });
+                if self.regions.len() > 40 {
+                    self.regions.remove(0);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn port_of(&self, id: u16) -> Option<u16> {
+        self.ports.get(&id).copied()
+    }
+
+    pub(crate) fn gone_for(&self, id: u16) -> Option<Duration> {
+        self.gone.get(&id).map(Instant::elapsed)
+    }
+
+    pub(crate) fn is_there(&self, port: u16) -> bool {
+        self.there.contains_key(&port)
+    }
+
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.there.keys().copied().collect()
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    pub(crate) graves: Graveyard,
+    pub(crate) book: Book,
+    raw: HashMap<u64, Raw>,
+    next: u64,
+    numbers: HashMap<(u16, u8), u64>,
+    orders: HashMap<u16, Order>,
+    notes: Vec<String>,
+    begun: Instant,
+    faults: usize,
+    /// Since when nothing new is started.
+    pub(crate) finishing: Option<Instant>,
+    /// Workers have done their work, and may close.
+    pub(crate) parting: bool,
+    pub(crate) started: u64,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) received: u64,
+}
+
+/// Lengths around limits.
+const LENGTHS: [usize; 38] = [
+    0, 1, 7, 8, 16, 40, 47, 48, 49, 64, 96, 103, 104, 105, 128, 192, 200, 256, 500, 1000, 1500, 2047, 2048, 2049, 4096,
+    8192, 16383, 16384, 16385, 32768, 65536, 65537, 131_072, 200_000, 262_144, 524_288, 524_289, 1_048_576,
+];
+
+impl Ledger {
+    pub(crate) fn new(plan: Plan, seed: u64) -> Self {
+        Self {
+            plan,
+            random: Random::new(seed),
+            graves: Graveyard::default(),
+            book: Book::default(),
+            raw: HashMap::new(),
+            next: 1,
+            numbers: HashMap::new(),
+            orders: HashMap::new(),
+            notes: Vec::new(),
+            begun: Instant::now(),
+            faults: 0,
+            finishing: None,
+            parting: false,
+            started: 0,
+            done: 0,
+            failed: 0,
+            received: 0,
+        }
+    }
+
+    /// Tells the supervisor a line.
+    pub(crate) fn say(&self, line: &str) {
+        let mut out = std::io::stdout().lock();
+        if writeln!(out, "@{line}").and_then(|()| out.flush()).is_err() {
+            std::process::exit(3);
+        }
+    }
+
+    /// Reports what must not be.
+    pub(crate) fn fault(&mut self, text: &str) {
+        self.faults += 1;
+        if self.faults <= 12 {
+            self.say(&format!("fault {text}"));
+            self.note(|| format!("FAULT {text}"));
+        }
+        if self.faults == 1 {
+            for note in self.notes.drain(..) {
+                eprintln!("{note}");
+            }
+        }
+    }
+
+    /// Something that only a stranger could have sent.
+    pub(crate) fn stranger(&mut self, text: &str) {
+        if ["stranger", "flood", "pose", "own-address"].iter().any(|kind| self.plan.has(kind)) {
+            self.note(|| text.to_owned());
+        } else {
+            self.fault(text);
+        }
+    }
+
+    /// Writes what happens to the log; before the first fault only the last notes are kept.
+    pub(crate) fn note(&mut self, text: impl FnOnce() -> String) {
+        let line = format!("{:9.3} {}", self.begun.elapsed().as_secs_f64(), text());
+        if self.faults > 0 {
+            eprintln!("{line}");
+        } else {
+            self.notes.push(line);
+            if self.notes.len() > 4000 {
+                self.notes.drain(..2000);
+            }
+        }
+    }
+
+    pub(crate) fn lengths(&self) -> usize {
+        LENGTHS.iter().filter(|&&len| len <= self.plan.longest).count()
+    }
+
+    /// A length that a message may have.
+    pub(crate) fn length(&mut self) -> usize {
+        let most = self.lengths();
+        let short = self.random.below(3) > 0;
+        let index = self.random.below(if short { most.min(24) } else { most });
+        LENGTHS[index]
+    }
+
+    pub(crate) fn length_at(&self, index: usize) -> usize {
+        LENGTHS[index.min(self.lengths() - 1)]
+    }
+
+    /// Memory for a safe operation: some of it is memory that peers map.
+    pub(crate) fn buffer(&mut self, domain: &Domain, len: usize) -> Buffer {
+        if len >= 4096
+            && self.random.below(3) == 0
+            && let Ok(allocation) = domain.allocate(len)
+        {
+            return allocation.into();
+        }
+        vec![0x33; len].into()
+    }
+
+    /// As [`buffer`](Self::buffer), with these contents.
+    pub(crate) fn buffer_of(&mut self, domain: &Domain, bytes: Vec<u8>) -> Buffer {
+        if bytes.len() >= 4096
+            && self.random.below(3) == 0
+            && let Ok(mut allocation) = domain.allocate(bytes.len())
+        {
+            allocation.write(0, &bytes);
+            return allocation.into();
+        }
+        bytes.into()
+    }
+
+    pub(crate) fn context(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(crate) fn number_of_receive(&mut self, station: u16, class: u8) -> u64 {
+        let number = self.numbers.entry((station, class)).or_default();
+        *number += 1;
+        *number
+    }
+
+    pub(crate) fn order(&mut self, station: u16) -> &mut Order {
+        self.orders.entry(station).or_default()
+    }
+
+    pub(crate) fn insert(&mut self, context: u64, raw: Raw) {
+        self.raw.insert(context, raw);
+    }
+
+    pub(crate) fn take(&mut self, context: u64) -> Option<Raw> {
+        self.raw.remove(&context)
+    }
+
+    pub(crate) fn put_back(&mut self, context: u64, raw: Raw) {
+        self.raw.insert(context, raw);
+    }
+
+    /// Raw receives of a class that are posted.
+    pub(crate) fn waiting(&self, station: u16, class: u8) -> usize {
+        let is = |raw: &&Raw| raw.station == station && raw.class == class && raw.what == What::Receive;
+        self.raw.values().filter(is).count()
+    }
+
+    /// A receive has ended with a message: so older ones of its class, which take the same messages, have theirs.
+    pub(crate) fn matched(&mut self, ended: &Raw) {
+        self.older_have_theirs(ended.station, ended.class, ended.number);
+    }
+
+    /// As [`matched`](Self::matched).
+    pub(crate) fn matched_task(&mut self, station: u16, class: u8, number: u64) {
+        self.older_have_theirs(station, class, number);
+    }
+
+    fn older_have_theirs(&mut self, station: u16, class: u8, number: u64) {
+        // Answers have tags of their own, and a multi-receive is reported many times.
+        if class == ANSWER || class == MULTI {
+            return;
+        }
+        for raw in self.raw.values_mut() {
+            if raw.what == What::Receive && raw.station == station && raw.class == class && raw.number < number {
+                raw.due.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    /// The library was asked to cancel this; it was or was not still posted.
+    pub(crate) fn cancelled(&mut self, context: u64, was_posted: bool) {
+        if let Some(raw) = self.raw.get_mut(&context) {
+            raw.cancelled |= was_posted;
+            // A multi-receive that has begun ends when its last message has; one that says "not posted" has a message.
+            raw.due.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// An operation of this endpoint.
+    pub(crate) fn some_raw(&mut self, station: u16) -> Option<u64> {
+        let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled);
+        let mut contexts = of.map(|(&context, _)| context).collect::<Vec<_>>();
+        contexts.sort_unstable();
+        (!contexts.is_empty()).then(|| contexts[self.random.below(contexts.len())])
+    }
+
+    /// Receives of this endpoint.
+    pub(crate) fn receives(&self, station: u16) -> Vec<u64> {
+        let of = self.raw.iter().filter(|(_, raw)| raw.station == station && raw.what == What::Receive);
+        of.map(|(&context, _)| context).collect()
+    }
+
+    /// Reports raw operations that should have ended; returns how many are under way that are no idle receives.
+    pub(crate) fn overdue(&mut self) -> usize {
+        let mut late = Vec::new();
+        let mut busy = 0;
+        let (finishing, takes_answers) = (self.finishing, self.takes_answers());
+        for raw in self.raw.values_mut() {
+            let Some(mut since) = (if raw.what == What::Receive { raw.due } else { Some(raw.since) }) else { continue };
+            busy += 1;
+            if raw.what == What::Send && raw.class == ANSWER {
+                if !takes_answers {
+                    continue;
+                }
+                since = since.max(finishing.unwrap_or(since) + PATIENCE);
+            }
+            if since.elapsed() > PATIENCE && !std::mem::replace(&mut raw.told, true) {
+                late.push(format!(
+                    "{:?} of class {} number {} of life {} to port {} has not ended for {:?} since {}{}",
+                    raw.what,
+                    raw.class,
+                    raw.number,
+                    raw.station,
+                    raw.port,
+                    since.elapsed(),
+                    if raw.due.is_some() { "it was cancelled or matched" } else { "it was posted" },
+                    if raw.cancelled { " (cancel said yes)" } else { "" }
+                ));
+            }
+        }
+        late.iter().for_each(|late| self.fault(late));
+        busy
+    }
+
+    /// Whether each endpoint receives answers that were given up, so that sends of answers end.
+    pub(crate) const fn takes_answers(&self) -> bool {
+        self.finishing.is_some()
+    }
+
+    /// Since when what a send needs has been there.
+    pub(crate) fn since(&self, class: Option<u8>, posted: Instant) -> Instant {
+        if class == Some(ANSWER) { self.finishing.map_or(posted, |at| posted.max(at + PATIENCE)) } else { posted }
+    }
+
+    /// An endpoint was closed: what was posted there is over, and its memory nobody's.
+    pub(crate) fn endpoint_closed(&mut self, station: u16) {
+        let contexts = self.raw.iter().filter(|(_, raw)| raw.station == station).map(|(&context, _)| context);
+        for context in contexts.collect::<Vec<_>>() {
+            let Some(mut raw) = self.raw.remove(&context) else { continue };
+            let what = format!("{:?} of class {} posted at life {station}, which was closed", raw.what, raw.class);
+            raw.block.take().into_iter().for_each(|block| self.graves.bury(block, what.clone()));
+        }
+    }
+
+    /// An endpoint to talk to: its port and life.
+    pub(crate) fn some_peer(&mut self) -> Option<(u16, u16)> {
+        let mut ports = self.book.there.iter().map(|(&port, &id)| (port, id)).collect::<Vec<_>>();
+        ports.sort_unstable();
+        (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
+    }
+
+    /// A region of a peer's: where, what, and its tag.
+    pub(crate) fn some_region(&mut self) -> Option<(u16, RemoteMemory, u64)> {
+        if self.book.regions.is_empty() {
+            return None;
+        }
+        let at = self.random.below(self.book.regions.len());
+        let Remote { port, memory, tag } = self.book.regions[at];
+        Some((port, memory, tag))
+    }
+
+    /// Whether all went well so far.
+    pub(crate) const fn is_good(&self) -> bool {
+        self.faults == 0
+    }
+}
+
+impl Ledger {
+    /// The life of the endpoint at which the operation with this context was posted.
+    pub(crate) fn life_of(&self, context: u64) -> Option<u16> {
+        self.raw.get(&context).map(|raw| raw.station)
+    }
+}

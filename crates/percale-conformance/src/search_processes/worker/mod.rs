@@ -1,0 +1,487 @@
+//! A worker's loop and what it does to itself.
+
+#![expect(unsafe_code, reason = "forbids kernel copies, asks for signals, executes another program")]
+
+pub(crate) mod ledger;
+mod life;
+pub(crate) mod task;
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use percale::endpoint::{EndpointBuilder, Owned, Ownership, Shared};
+use percale::{
+    Access, CompletionQueue, Domain, Endpoint, Entry, EventQueue, OpFlags, PeerAddress, Progress, ReceiveWork, Region,
+    Segment, Segments, SharedReceive,
+};
+use rustix::fs::OFlags;
+
+use self::ledger::{Ledger, Raw, What};
+use super::graveyard::Graveyard;
+use super::inherited::Child;
+use super::plan::{PART, PATIENCE, Plan};
+use super::station::{CELL, POOLED, Station, cells_of, check_cells, tag};
+use crate::measure::Held;
+
+/// How the endpoints of a worker are owned.
+trait Open: Ownership + Sized + 'static {
+    const THREADS: bool;
+    fn bind(builder: EndpointBuilder<'_>, address: &str) -> Result<Endpoint<Self>, String>;
+}
+
+impl Open for Owned {
+    const THREADS: bool = false;
+    fn bind(builder: EndpointBuilder<'_>, address: &str) -> Result<Endpoint<Self>, String> {
+        builder.bind(address).map_err(|error| error.to_string())
+    }
+}
+
+impl Open for Shared {
+    const THREADS: bool = true;
+    fn bind(builder: EndpointBuilder<'_>, address: &str) -> Result<Endpoint<Self>, String> {
+        builder.bind_shared(address).map_err(|error| error.to_string())
+    }
+}
+
+/// Plays the part that this process was started for, if any, and ends the process.
+pub fn play() {
+    let Ok(part) = std::env::var(PART) else { return };
+    super::ignored(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)));
+    if part == "linger" {
+        std::thread::sleep(Duration::from_secs(60));
+        std::process::exit(0);
+    }
+    let (head, plan) = part.split_once('|').expect("a worker is given its number and its round");
+    let words = head.split(' ').map(|word| word.parse().expect("a number")).collect::<Vec<u64>>();
+    let plan = Plan::read(plan).expect("a round");
+    let good = if plan.threads { worker::<Shared>(plan, &words) } else { worker::<Owned>(plan, &words) };
+    std::process::exit(if good { 0 } else { 5 });
+}
+
+fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
+    let before = Held::now();
+    let mut ledger = {
+        let mut worker = Worker::<A>::new(plan, words);
+        worker.work();
+        worker.end()
+    };
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(100));
+        for changed in ledger.graves.look_at_all() {
+            ledger.fault(&changed);
+        }
+    }
+    ledger.graves = Graveyard::default();
+    let after = Held::settled(&before);
+    // The wake-up thread of futures, with its epoll and its eventfd, stays; so does one arena for the next allocation.
+    let (descriptors, threads) = (before.descriptors + 4, before.threads + 2);
+    let allowed = Held { descriptors, threads, mappings: before.mappings + 1 };
+    if !after.is_within(&allowed) {
+        let (maps, files) = (crate::measure::mappings(), crate::measure::descriptors());
+        ledger.fault(&format!("left over: {after:?}, at the beginning {before:?}; {maps:?}; {files:?}"));
+    }
+    let Ledger { started, done, failed, received, .. } = ledger;
+    ledger.say(&format!("done {started} {done} {failed} {received}"));
+    ledger.is_good()
+}
+
+/// A region of this worker.
+#[derive(Debug)]
+struct Own {
+    region: Region,
+    tag: u64,
+    busy: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Worker<A: Open> {
+    stations: Vec<Station<A>>,
+    regions: Vec<Own>,
+    pool: Option<SharedReceive>,
+    /// Where endpoints report, if not to queues of their own.
+    queue: Option<CompletionQueue>,
+    domain: Domain,
+    ledger: Ledger,
+    next_id: u16,
+    next_region: u64,
+    /// Ports to bind to, while there are some.
+    ports: Vec<u16>,
+    children: Vec<Child>,
+    input: Vec<u8>,
+    going: bool,
+    finishing: bool,
+    closing: bool,
+    idle: bool,
+}
+
+impl<A: Open> Worker<A> {
+    fn new(plan: Plan, words: &[u64]) -> Self {
+        let seed = plan.seed ^ words[0].wrapping_mul(0x5851_f42d_4c95_7f2d);
+        let ledger = Ledger::new(plan, seed);
+        let plan = &ledger.plan;
+        let builder = percale::Info::discover().expect("discovery").domain();
+        let builder = builder.transport(plan.transport.parse().expect("a transport"));
+        let builder = if plan.cap > 0 { builder.unexpected_cap(plan.cap) } else { builder };
+        let builder = if A::THREADS && seed & 1 == 0 { builder.progress(Progress::Automatic) } else { builder };
+        let domain = builder.open().unwrap_or_else(|error| panic!("no domain: {error}"));
+        let pool = plan.shared.then(|| domain.shared_receive());
+        let queue = (plan.seed & 6 == 0 && !plan.shared).then(|| CompletionQueue::new(1024, 1024));
+        let ports = words[2..].iter().map(|&port| port as u16).collect();
+        let (regions, children, input) = (Vec::new(), Vec::new(), Vec::new());
+        let (next_id, next_region) = (words[1] as u16, words[1] << 20);
+        let (finishing, closing, idle) = (false, false, false);
+        let stations = Vec::new();
+        let flags = rustix::fs::fcntl_getfl(std::io::stdin().as_fd()).unwrap_or(OFlags::empty());
+        super::ignored(rustix::fs::fcntl_setfl(std::io::stdin().as_fd(), flags | OFlags::NONBLOCK));
+        Self {
+            stations,
+            regions,
+            pool,
+            queue,
+            domain,
+            ledger,
+            next_id,
+            next_region,
+            ports,
+            children,
+            input,
+            going: false,
+            finishing,
+            closing,
+            idle,
+        }
+    }
+
+    /// Opens an endpoint.
+    fn open(&mut self) {
+        let vector = self.domain.address_vector().build().expect("a vector");
+        let events = EventQueue::default();
+        let address = format!("127.0.0.1:{}", self.ports.pop().unwrap_or(0));
+        let until = Instant::now() + Duration::from_secs(10);
+        let endpoint = loop {
+            let mut builder = self.domain.endpoint().vector(&vector).event_queue(&events);
+            builder = builder.multi_receive_minimum(self.ledger.plan.longest);
+            if let Some(pool) = &self.pool {
+                builder = builder.shared_receive(pool);
+            }
+            if let Some(queue) = &self.queue {
+                builder = builder.transmit_queue(queue).receive_queue(queue);
+            }
+            match A::bind(builder, &address) {
+                Ok(endpoint) => break endpoint,
+                Err(error) if Instant::now() < until => self.ledger.note(|| error),
+                Err(error) if self.ledger.plan.has("files") => return self.ledger.note(|| error),
+                Err(error) => return self.ledger.fault(&format!("no endpoint at {address}: {error}")),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        self.next_id += 1;
+        let station = Station::new(endpoint, vector, events, self.next_id);
+        self.ledger.say(&format!("there {} {}", station.port, station.id));
+        self.stations.push(station);
+    }
+
+    /// Registers a region, and makes it known.
+    fn register(&mut self) {
+        let cells = 16 << self.ledger.random.below(9);
+        self.next_region += 1;
+        let tag = self.next_region.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let buffer = self.ledger.buffer_of(&self.domain, cells_of(tag, cells * CELL, 0));
+        match self.domain.register(buffer, Access::REMOTE_READ | Access::REMOTE_WRITE) {
+            Ok(region) => {
+                let (name, at) = (region.remote(), self.ledger.random.below(self.stations.len().max(1)));
+                if let Some(station) = self.stations.get(at) {
+                    let port = station.port;
+                    self.ledger.say(&format!("region {port} {} {} {} {tag}", name.key, name.address, name.len));
+                }
+                self.regions.push(Own { region, tag, busy: None });
+            }
+            Err(error) => self.ledger.fault(&format!("no region: {error}")),
+        }
+    }
+
+    /// Closes a region; nobody writes its memory from then on.
+    fn close_region(&mut self) {
+        if self.regions.is_empty() {
+            return;
+        }
+        let at = self.ledger.random.below(self.regions.len());
+        let Own { region, tag, busy } = self.regions.swap_remove(at);
+        match region.close() {
+            Ok(buffer) => {
+                let mut bytes = vec![0; buffer.len()];
+                buffer.copy_to(0, &mut bytes);
+                check_cells(&mut self.ledger, &bytes, tag, 0);
+                self.ledger.graves.bury(buffer, "a closed region".into());
+            }
+            Err(error) => {
+                let busy = busy.unwrap_or_else(Instant::now);
+                if busy.elapsed() > PATIENCE {
+                    self.ledger.fault(&format!("a region has been busy for {:?}", busy.elapsed()));
+                    return std::mem::forget(error);
+                }
+                self.regions.push(Own { region: error.into_region(), tag, busy: Some(busy) });
+            }
+        }
+    }
+
+    fn check_regions(&mut self) {
+        for own in &self.regions {
+            let at = self.ledger.random.below(own.region.len() / CELL) * CELL;
+            let mut cell = [0; CELL];
+            own.region.read(at, &mut cell);
+            check_cells(&mut self.ledger, &cell, own.tag, 0);
+        }
+    }
+
+    /// Posts receives to the shared context.
+    fn receive_pooled(&mut self) {
+        let Some(pool) = &self.pool else { return };
+        while self.ledger.waiting(0, POOLED) < 6 {
+            let mut block = vec![0x44; self.ledger.plan.longest];
+            // SAFETY: the block stays in the ledger until the receive has ended.
+            let segment = unsafe { Segment::new(block.as_mut_ptr(), block.len()) };
+            let context = self.ledger.context();
+            let number = self.ledger.number_of_receive(0, POOLED);
+            let work = ReceiveWork {
+                from: PeerAddress::UNSPECIFIED,
+                segments: Segments::one(segment),
+                tag: tag(POOLED),
+                context,
+                flags: OpFlags::COMPLETION,
+            };
+            if crate::memory::post_shared(pool, &work).is_err() {
+                break;
+            }
+            self.ledger.insert(context, Raw::new(What::Receive, Some(block), 0, POOLED, number, 0));
+        }
+    }
+
+    /// Reads what the supervisor says.
+    fn listen(&mut self) {
+        let mut bytes = [0; 4096];
+        loop {
+            match std::io::stdin().read(&mut bytes) {
+                Ok(0) => std::process::exit(3),
+                Ok(count) => self.input.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        while let Some(end) = self.input.iter().position(|&byte| byte == b'\n') {
+            let line = String::from_utf8_lossy(&self.input[..end]).into_owned();
+            self.input.drain(..=end);
+            self.ledger.note(|| format!("heard {line}"));
+            match &*line {
+                "go" => self.going = true,
+                "finish" => {
+                    self.finishing = true;
+                    self.ledger.finishing = Some(Instant::now());
+                }
+                "close" => self.closing = true,
+                other => self.ledger.book.read(other),
+            }
+            let ports = self.ledger.book.ports();
+            for station in &mut self.stations {
+                for &port in &ports {
+                    station.peer(port);
+                }
+            }
+        }
+    }
+
+    /// Takes results, from the common queue or each endpoint's own.
+    fn collect(&mut self) -> bool {
+        let mut any = false;
+        for station in &mut self.stations {
+            any |= station.poll(&mut self.ledger);
+        }
+        let Some(queue) = self.queue.clone() else { return any };
+        let mut entries = [Entry::default(); 16];
+        loop {
+            let results = match queue.read(&mut entries) {
+                Ok(0) => return any,
+                Ok(count) => entries[..count].iter().map(|entry| Ok(*entry)).collect::<Vec<_>>(),
+                Err(_) => queue.read_error().into_iter().map(Err).collect(),
+            };
+            any = true;
+            for result in results {
+                let context = result.as_ref().map_or_else(|error| error.entry.context, |entry| entry.context);
+                let Some(life) = self.ledger.life_of(context) else { continue };
+                let at = self.stations.iter().position(|station| life == 0 || station.id == life);
+                if let Some(at) = at {
+                    self.stations[at].ended(&mut self.ledger, result);
+                }
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        for _ in 0..self.ledger.plan.endpoints {
+            self.open();
+        }
+        let active = Instant::now() + self.ledger.plan.active;
+        let mut slow = Instant::now();
+        loop {
+            self.listen();
+            let busy = self.going && !self.finishing && Instant::now() < active + Duration::from_secs(20);
+            self.receive_pooled();
+            let any = self.collect();
+            let mut ended = false;
+            for index in 0..self.stations.len() {
+                let (station, ledger) = (&mut self.stations[index], &mut self.ledger);
+                let late = self.finishing || ledger.random.below(50) == 0;
+                station.receive(ledger, late);
+                station.answer(ledger);
+                let under_way = station.tasks.len();
+                if busy && under_way < 40 && ledger.random.below(4) == 0 {
+                    match ledger.random.below(6) {
+                        0 | 1 => station.access(ledger),
+                        _ => station.send(ledger),
+                    }
+                }
+                ended |= station.poll_tasks(ledger, false);
+                station.read_events(ledger);
+            }
+            if busy {
+                self.live();
+            }
+            if slow.elapsed() > Duration::from_millis(200) {
+                slow = Instant::now();
+                if self.look() {
+                    return;
+                }
+            }
+            if !any && !ended {
+                self.rest();
+            }
+        }
+    }
+
+    /// Looks at what takes time; says whether the work is over.
+    fn look(&mut self) -> bool {
+        for changed in self.ledger.graves.look(4 << 20) {
+            self.ledger.fault(&changed);
+        }
+        self.check_regions();
+        let mut under_way = self.ledger.overdue();
+        for station in &mut self.stations {
+            under_way += station.overdue(&mut self.ledger);
+        }
+        let mut found = Vec::new();
+        self.children.retain_mut(|child| child.ended().map(|end| found.extend(end)).is_none());
+        found.iter().for_each(|found| self.ledger.fault(found));
+        let idle = self.finishing && under_way == 0 && self.children.is_empty();
+        if idle && !self.idle {
+            self.ledger.say("idle");
+            // From now on others may close.
+            self.ledger.parting = true;
+        }
+        self.idle = idle;
+        self.closing
+    }
+
+    /// There is nothing to do: waits in one of the ways of programs.
+    fn rest(&mut self) {
+        let has_tasks = self.stations.iter().any(|station| !station.tasks.is_empty());
+        if self.ledger.plan.sleepy && !self.finishing && has_tasks && self.ledger.random.below(200) == 0 {
+            return self.sleep();
+        }
+        if self.ledger.random.below(3) == 0 {
+            return std::thread::yield_now();
+        }
+        let at = self.ledger.random.below(self.stations.len().max(1));
+        let alone = self.stations.len() == 1;
+        if let Some(station) = self.stations.get(at) {
+            station.endpoint.wait(Some(Duration::from_millis(if alone { 5 } else { 1 })));
+        }
+    }
+
+    /// Does nothing until a task is woken. One that has ended without being woken is a fault.
+    fn sleep(&mut self) {
+        for station in &mut self.stations {
+            // Polled often enough to wait for the descriptor.
+            for _ in 0..40 {
+                station.poll_tasks(&mut self.ledger, true);
+            }
+        }
+        let woken = |worker: &Self| {
+            let mut tasks = worker.stations.iter().flat_map(|station| &station.tasks);
+            tasks.any(|task| task.is_woken())
+        };
+        let until = Instant::now() + Duration::from_secs(12);
+        while !woken(self) {
+            let now = Instant::now();
+            if now >= until {
+                break;
+            }
+            std::thread::park_timeout(until - now);
+        }
+        if woken(self) {
+            return;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        if woken(self) {
+            return;
+        }
+        for station in &mut self.stations {
+            let mut index = 0;
+            while index < station.tasks.len() {
+                let was_woken = station.tasks[index].is_woken();
+                let Some(end) = station.tasks[index].poll(true) else {
+                    index += 1;
+                    continue;
+                };
+                let task = station.tasks.swap_remove(index);
+                if !was_woken {
+                    self.ledger.fault(&format!(
+                        "{task:?} at port {} had ended ({}) and was not woken for 13 s",
+                        station.port,
+                        match &end {
+                            super::worker::task::End::Sent(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::worker::task::End::Received(end) => format!("{:?}", end.as_ref().map(drop)),
+                            super::worker::task::End::Accessed(end) => format!("{:?}", end.as_ref().map(drop)),
+                        }
+                    ));
+                }
+                station.task_ended(&mut self.ledger, &task, end);
+                return;
+            }
+        }
+    }
+
+    /// Cancels what is posted, closes everything in some order, and looks whether anything is written afterwards.
+    fn end(mut self) -> Ledger {
+        let mut contexts = self.ledger.receives(0);
+        if let Some(pool) = self.pool.clone() {
+            for context in contexts.drain(..) {
+                let was_posted = pool.cancel(context);
+                self.ledger.cancelled(context, was_posted);
+            }
+        }
+        for index in 0..self.stations.len() {
+            for context in self.ledger.receives(self.stations[index].id) {
+                let was_posted = self.stations[index].endpoint.cancel(context);
+                self.ledger.cancelled(context, was_posted);
+            }
+        }
+        let until = Instant::now() + PATIENCE + Duration::from_secs(1);
+        while self.ledger.overdue() > 0 && Instant::now() < until {
+            if !self.collect() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        while let Some(station) = self.stations.pop() {
+            station.close(&mut self.ledger);
+        }
+        let until = Instant::now() + PATIENCE + Duration::from_secs(1);
+        while !self.regions.is_empty() && Instant::now() < until {
+            self.close_region();
+        }
+        drop((self.pool.take(), self.queue.take(), std::mem::take(&mut self.regions)));
+        let Self { domain, ledger, .. } = self;
+        drop(domain);
+        ledger
+    }
+}

@@ -1,0 +1,95 @@
+//! A safe operation under way, as a task that is polled when it was woken.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Instant;
+
+use percale::Buffer;
+use percale::endpoint::safe::{OperationError, Received, Sent};
+
+/// How an operation ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Sent(Result<Sent, OperationError>),
+    Received(Result<Received, OperationError>),
+    Accessed(Result<Buffer, OperationError>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Flag {
+    woken: AtomicBool,
+    thread: Thread,
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// See the module.
+pub(crate) struct Task {
+    future: Pin<Box<dyn Future<Output = End>>>,
+    flag: Arc<Flag>,
+    /// The class of a receive.
+    pub(crate) class: Option<u8>,
+    /// The class of a send.
+    pub(crate) send: Option<u8>,
+    /// The receive's number in its class.
+    pub(crate) number: u64,
+    /// The peer's port.
+    pub(crate) port: u16,
+    pub(crate) what: &'static str,
+    pub(crate) since: Instant,
+    /// Since when a receive should have ended.
+    pub(crate) due: Option<Instant>,
+    /// It was reported.
+    pub(crate) told: bool,
+    /// The request that it belongs to.
+    pub(crate) call: Option<u64>,
+    /// The tag of the region that it reads.
+    pub(crate) region: Option<u64>,
+    pub(crate) detail: u64,
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task({}, class {:?}, port {})", self.what, self.class, self.port)
+    }
+}
+
+impl Task {
+    pub(crate) fn new(
+        future: Pin<Box<dyn Future<Output = End>>>,
+        class: Option<u8>,
+        number: u64,
+        port: u16,
+        what: &'static str,
+    ) -> Self {
+        let flag = Arc::new(Flag { woken: AtomicBool::new(true), thread: std::thread::current() });
+        let (since, due, told, call, region, send) = (Instant::now(), None, false, None, None, None);
+        Self { future, flag, class, send, number, port, what, since, due, told, call, region, detail: 0 }
+    }
+
+    /// Whether it was woken since it was polled last.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.flag.woken.load(Ordering::SeqCst)
+    }
+
+    /// Polls it if it was woken, or anyway.
+    pub(crate) fn poll(&mut self, anyway: bool) -> Option<End> {
+        if !self.flag.woken.swap(false, Ordering::SeqCst) && !anyway {
+            return None;
+        }
+        let waker = Waker::from(Arc::clone(&self.flag));
+        match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(end) => Some(end),
+            Poll::Pending => None,
+        }
+    }
+}
