@@ -10,15 +10,20 @@
 //!    the low 10 bits. So a late wire number is taken for a new one only if it is late by a multiple of 1,024 values of the whole table
 //!    *and* names the same slot. The owner of a table whose numbers travel therefore also keeps a value until its answer came or
 //!    its connection ended; the generation guards against peers that break this rule.
+//! 4. The two highest bits of a wire number are 0. Where numbers of several tables travel in one field, they say which table is meant.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
+use std::num::NonZeroU32;
 
 use slab::Slab;
 
-/// Bits of a wire number that name the slot; the rest are of the generation.
-const SLOT_BITS: u32 = 22;
+/// Bits of a wire number that name the slot.
+const SLOT_BITS: u32 = 20;
+
+/// Bits of a wire number that are of the generation.
+const GENERATION_BITS: u32 = 10;
 
 /// As many values may be in a table whose numbers travel as 32 bits.
 pub(crate) const WIRE_SLOTS: usize = 1 << SLOT_BITS;
@@ -26,27 +31,38 @@ pub(crate) const WIRE_SLOTS: usize = 1 << SLOT_BITS;
 /// The number of a value in a [`Table`]: its slot and its generation.
 pub(crate) struct Id<T> {
     slot: u32,
-    generation: u32,
+    /// Not 0, so that an `Option` of a number is as small as the number.
+    generation: NonZeroU32,
     of: PhantomData<fn() -> T>,
 }
+
+/// The first generation.
+const FIRST: NonZeroU32 = NonZeroU32::MIN;
+
+/// A generation that no value has.
+const NONE: NonZeroU32 = NonZeroU32::MAX;
 
 impl<T> Id<T> {
     /// The number in 64 bits, for places that keep a number of any meaning (an application context of the library's own operations).
     #[inline]
     pub(crate) const fn to_u64(self) -> u64 {
-        (self.generation as u64) << 32 | self.slot as u64
+        (self.generation.get() as u64) << 32 | self.slot as u64
     }
 
     /// The reverse of [`to_u64`](Self::to_u64). Any word gives a number; one that no table gave finds nothing.
     #[inline]
     pub(crate) const fn from_u64(word: u64) -> Self {
-        Self { slot: word as u32, generation: (word >> 32) as u32, of: PhantomData }
+        let generation = match NonZeroU32::new((word >> 32) as u32) {
+            Some(generation) => generation,
+            None => NONE,
+        };
+        Self { slot: word as u32, generation, of: PhantomData }
     }
 
     /// The number in the 32 bits that frames have for it; [`Table::find_wire`] is the reverse.
     #[inline]
     pub(crate) const fn to_wire(self) -> u32 {
-        self.generation << SLOT_BITS | self.slot
+        (self.generation.get() & ((1 << GENERATION_BITS) - 1)) << SLOT_BITS | self.slot
     }
 }
 
@@ -78,9 +94,9 @@ impl<T> fmt::Debug for Id<T> {
 
 /// Values by number. Insertion and removal take constant time; slots are used again, numbers are not.
 pub(crate) struct Table<T> {
-    slots: Slab<(u32, T)>,
+    slots: Slab<(NonZeroU32, T)>,
     /// The generation of the next value.
-    next: u32,
+    next: NonZeroU32,
 }
 
 impl<T> Default for Table<T> {
@@ -97,15 +113,24 @@ impl<T: fmt::Debug> fmt::Debug for Table<T> {
 
 impl<T> Table<T> {
     pub(crate) const fn new() -> Self {
-        Self { slots: Slab::new(), next: 0 }
+        Self { slots: Slab::new(), next: FIRST }
     }
 
     /// Keeps a value.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Id<T> {
         let generation = self.next;
-        self.next = generation.wrapping_add(1);
+        self.next = match NonZeroU32::new(generation.get().wrapping_add(1)) {
+            Some(next) if next != NONE => next,
+            _ => FIRST,
+        };
         Id { slot: self.slots.insert((generation, value)) as u32, generation, of: PhantomData }
+    }
+
+    /// The number that the next [`insert`](Self::insert) returns.
+    #[inline]
+    pub(crate) fn next_id(&self) -> Id<T> {
+        Id { slot: self.slots.vacant_key() as u32, generation: self.next, of: PhantomData }
     }
 
     /// The value, unless it was removed.
@@ -136,6 +161,7 @@ impl<T> Table<T> {
     /// The number of the value that a frame names, if it is here.
     #[inline]
     pub(crate) fn find_wire(&self, wire: u32) -> Option<Id<T>> {
+        // The highest bits are compared with the rest.
         let slot = wire & (WIRE_SLOTS as u32 - 1);
         let (generation, _) = self.slots.get(slot as usize)?;
         let id = Id { slot, generation: *generation, of: PhantomData };
@@ -146,6 +172,13 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.slots.len() >= WIRE_SLOTS
+    }
+
+    /// Removes the values that `keep` does not accept.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(Id<T>, &mut T) -> bool) {
+        self.slots.retain(|slot, (generation, value)| {
+            keep(Id { slot: slot as u32, generation: *generation, of: PhantomData }, value)
+        });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -225,8 +258,11 @@ mod tests {
             let (mut table, mut model, mut gone) = (Table::new(), HashMap::<Id<usize>, usize>::new(), Vec::new());
             for (value, (insert, which)) in steps.into_iter().enumerate() {
                 if insert || model.is_empty() {
+                    let next = table.next_id();
                     let id = table.insert(value);
+                    prop_assert_eq!(id, next);
                     prop_assert!((id.slot as usize) < WIRE_SLOTS);
+                    prop_assert!(id.to_wire() < 1 << 30);
                     prop_assert!(model.insert(id, value).is_none());
                 } else {
                     let nth = which % model.len();

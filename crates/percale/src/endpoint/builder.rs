@@ -6,8 +6,6 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
-
 use super::engine::core::Core;
 use super::engine::counting::{Counters, Reports};
 use super::engine::gate::Gate;
@@ -30,6 +28,7 @@ use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
 use crate::domain::{Domain, Progress, Trust};
+use crate::table::Table;
 use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
 use crate::transport::tcp::TcpOptions;
 use crate::trigger::{Lines, Submissions, Watched};
@@ -322,13 +321,13 @@ impl<'d> EndpointBuilder<'d> {
             messages: Matching::new(),
             tagged: Matching::new(),
             claims: HashMap::new(),
-            sends: Slab::new(),
+            sends: Table::new(),
             unsent: Default::default(),
-            arrivals: Slab::new(),
-            pulls: Slab::new(),
-            accesses: Slab::new(),
-            parts: Slab::new(),
-            serves: Slab::new(),
+            arrivals: Table::new(),
+            pulls: Table::new(),
+            accesses: Table::new(),
+            parts: Table::new(),
+            serves: Table::new(),
             long: Vec::new(),
             left: Vec::new(),
             endpoint: 0, // The engine knows it.
@@ -338,8 +337,8 @@ impl<'d> EndpointBuilder<'d> {
             mapped: Arc::clone(&self.domain.inner.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             pins: self.domain.inner.pins.clone(),
-            vectors: Slab::new(),
-            multis: Slab::new(),
+            vectors: Table::new(),
+            multis: Table::new(),
             multi_minimum: self.multi_minimum,
             outbox: VecDeque::new(),
             queue: Ring::default(),
@@ -356,7 +355,7 @@ impl<'d> EndpointBuilder<'d> {
             reported: 0,
             submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
             due: VecDeque::new(),
-            triggered: Slab::new(),
+            triggered: Table::new(),
             lines: Lines::default(),
             collectives: Default::default(),
             has_waited: false,

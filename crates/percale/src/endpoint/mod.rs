@@ -28,6 +28,7 @@ pub(crate) mod matching;
 pub(crate) mod operations;
 mod ownership;
 mod pool;
+pub(crate) mod posted;
 mod raw;
 mod raw_collective;
 mod raw_remote;

@@ -15,10 +15,11 @@ use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
 use crate::endpoint::engine::staged::Located;
 use crate::endpoint::engine::types::Notify;
+use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{ReceiveWork, SendWork};
 use crate::endpoint::{Shared, WeakShared};
-use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
 use crate::transport::shm::Bell;
 
 /// An operation of an endpoint.
@@ -38,11 +39,22 @@ pub enum Operation {
     Collective(CollectiveWork),
 }
 
+impl Constant for Operation {
+    fn constant(&mut self) -> [Option<&mut Segments>; 2] {
+        match self {
+            Self::Send(work) => work.constant(),
+            Self::Write(work) => work.constant(true),
+            Self::Atomic(work) => work.constant(),
+            Self::Receive(_) | Self::Read(_) | Self::Collective(_) => [None, None],
+        }
+    }
+}
+
 /// An operation that waits, or is due.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// What is done.
-    pub(crate) operation: Operation,
+    pub(crate) operation: Posted<Operation>,
     /// Who learns of its end, besides `counting`.
     pub(crate) notify: Notify,
     /// Counts its end; endpoints' counters do not.
@@ -51,8 +63,6 @@ pub(crate) struct Transfer {
     pub(crate) quiet: bool,
     /// It was taken back: its end is told, and that is all.
     pub(crate) canceled: bool,
-    /// The payload of an injected operation, which `operation` then names.
-    pub(crate) copy: Option<Buffer>,
     /// Where its memory is, if some of it is a device's.
     pub(crate) located: Option<Box<Located>>,
 }
@@ -73,7 +83,7 @@ impl Operation {
 impl Transfer {
     /// The context that it was posted with.
     pub(crate) const fn context(&self) -> u64 {
-        self.operation.context()
+        self.operation.work().context()
     }
 }
 

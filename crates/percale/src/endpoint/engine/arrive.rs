@@ -4,12 +4,15 @@ use super::access::{PART, SERVE};
 use super::core::Core;
 use super::gate::STRANGER;
 use super::kinds::{envelope, is_collective, is_eager, is_tagged};
-use super::types::{Action, Arrival, Body, Notify, Place, Pull, Receive, Request, Short, Unexpected};
+use super::types::{
+    Action, Arrival, Body, Multi, Notify, Payload, Place, Pull, Receive, Request, SendState, Short, Unexpected,
+};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segment, Segments, View};
+use crate::table::Id;
 use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Counts, Flags, Head, Kind, Offer};
 
@@ -25,7 +28,7 @@ impl Core {
         };
         let met = table.arrive_with(envelope(from, head), |_, receive| {
             let Some(multi) = receive.multi else { return (Keep::Remove, None) };
-            let state = &mut multis[multi as usize];
+            let state = &mut multis[multi];
             let part = take_part(state, multi, len);
             if state.segments.len() - state.used < (*multi_minimum).max(1) {
                 state.closed = true;
@@ -55,7 +58,7 @@ impl Core {
                 self.received(from, &head, len, &receive);
             }
             Body::Offered(offer) => self.start_pull(from, head, &offer, receive),
-            Body::Arriving(arrival) => self.arrivals[arrival as usize].receive = Some(receive),
+            Body::Arriving(arrival) => self.arrivals[arrival].receive = Some(receive),
         }
     }
 
@@ -69,7 +72,7 @@ impl Core {
             return;
         }
         let pull = Pull::Message { from, head, len: offer.len.get(), receive };
-        let token = self.pulls.insert(pull) as u32;
+        let token = self.pulls.insert(pull).to_wire();
         let into = Lease::own(&into);
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
     }
@@ -143,8 +146,7 @@ impl Core {
             Kind::Collective | Kind::CollectiveOffer => {}
             Kind::Pull => self.asked(from, &head, payload),
             Kind::Pulled => self.not_pulled(from, head.id),
-            Kind::Ack if head.tag == 0 => self.send_step(from, head.id, |send| send.ack = false),
-            Kind::Ack => self.not_taken(from, head.id, head.tag),
+            Kind::Ack => self.acknowledged(from, head.id, head.tag),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
             Kind::Control => self.control(from, &head, payload),
             Kind::Counts => self.peers.get_mut(from).counts = Counts::from_bits_truncate(head.id),
@@ -200,18 +202,37 @@ impl Core {
     }
 
     /// The receiver wants nothing of an offer of ours.
-    fn not_pulled(&mut self, from: Connection, id: u32) {
-        if self.sends.get(id as usize).is_some_and(|send| send.to == from && send.pushing) {
+    fn not_pulled(&mut self, from: Connection, wire: u32) {
+        let Some(id) = self.send_of(from, wire) else { return };
+        if let SendState::Open(send) = &self.sends[id].state
+            && matches!(send.payload, Payload::Leaving | Payload::LeavingRefused)
+        {
             return self.peers.accuse(from, "it wants nothing of what it is pulling");
         }
-        self.send_step(from, id, |send| send.payload = false);
+        self.send_step(id, |send| send.payload = Payload::Over);
     }
 
-    /// The receiver could not take a message of ours.
-    fn not_taken(&mut self, from: Connection, id: u32, why: u64) {
-        if let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from && send.pushing) {
-            send.refused = true; // It ends when nobody reads its source any more.
+    /// The receiver has delivered a message of ours, or (with an error code) could not.
+    fn acknowledged(&mut self, from: Connection, wire: u32, why: u64) {
+        let Some(id) = self.send_of(from, wire) else { return };
+        let SendState::Open(send) = &mut self.sends[id].state else {
+            self.sends.remove(id); // It was reported before. This was the last that the peer owed.
             return;
+        };
+        if why == 0 {
+            return self.send_step(id, |send| send.ack = false);
+        }
+        match send.payload {
+            // It ends when nothing reads its source any more.
+            Payload::Leaving | Payload::LeavingRefused => send.payload = Payload::LeavingRefused,
+            Payload::Offered | Payload::Over => self.not_taken(id, why),
+        }
+    }
+
+    /// The receiver could not take a message of ours, and has said its last word about it.
+    fn not_taken(&mut self, id: Id<super::types::Send>, why: u64) {
+        if let SendState::Open(send) = &mut self.sends[id].state {
+            send.ack = false;
         }
         let refused = why == ErrorCode::KeyRejected.errno() as u64;
         let (code, why) = match refused {
@@ -221,7 +242,7 @@ impl Core {
             ),
             false => (ErrorCode::Io, "the peer could not take the message"),
         };
-        self.send_failed(from, id, code, why);
+        self.send_failed(id, code, why);
     }
 
     /// The peer asks for the payload of an offer of ours.
@@ -229,35 +250,51 @@ impl Core {
         if payload.len() > Request::MAX {
             return self.peers.accuse(from, "a pull request longer than pull requests are");
         }
-        let source = match head.id {
+        let asked = match head.id {
             id if id & PART != 0 => self.write_asked(from, id),
             id if id & SERVE != 0 => self.serve_asked(from, id),
             id => self.send_asked(from, id),
         };
-        let Some(source) = source else {
-            return self.peers.accuse(from, "a pull request for an operation that offers nothing");
+        let source = match asked {
+            Asked::Source(source) => source,
+            Asked::Gone => Lease::own(&Segments::EMPTY), // Less than is wanted: the transport answers so.
+            Asked::Nothing => {
+                return self.peers.accuse(from, "a pull request for an operation that offers nothing");
+            }
         };
         let request = Request::of(payload);
         self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request, source }));
     }
 
     /// The payload of a send of ours, from now on under way.
-    fn send_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
-        let send = self.sends.get_mut(id as usize)?;
-        if send.to != from || !send.payload || send.pushing {
-            return None;
+    fn send_asked(&mut self, from: Connection, wire: u32) -> Asked {
+        let Some(id) = self.send_of(from, wire) else { return Asked::Gone };
+        let SendState::Open(send) = &mut self.sends[id].state else { return Asked::Gone };
+        if send.payload != Payload::Offered {
+            return Asked::Nothing;
         }
-        send.pushing = true;
-        let (notify, context, segments) = (send.notify, send.context, send.segments);
-        Some(match self.arriving(notify, context) {
+        send.payload = Payload::Leaving;
+        let (notify, work) = (send.notify, send.posted.work());
+        let (context, segments) = (work.context, work.segments);
+        Asked::Source(match self.arriving(notify, context) {
             None => Lease::own(&segments),
             Some(arriving) => Lease::arriving(arriving),
         })
     }
 }
 
+/// What a pull request finds.
+pub(super) enum Asked {
+    /// The bytes of an operation of ours.
+    Source(Lease),
+    /// An operation that is gone: the request is late.
+    Gone,
+    /// An operation that offers nothing, or that was asked before.
+    Nothing,
+}
+
 /// The next part of a multi-receive buffer, for a message of `len` bytes.
-pub(super) fn take_part(state: &mut super::types::Multi, multi: u32, len: u64) -> Receive {
+pub(super) fn take_part(state: &mut Multi, multi: Id<Multi>, len: u64) -> Receive {
     // One segment, as was checked; a message of no bytes has a place in it too.
     let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
     let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
@@ -287,7 +324,7 @@ impl Core {
                 Lease::own(&Segments::EMPTY)
             }
         };
-        Landing { token: self.arrivals.insert(arrival) as u32, into }
+        Landing { token: self.arrivals.insert(arrival).to_wire(), into }
     }
 }
 
@@ -336,16 +373,17 @@ impl Sink for Core {
             }
         };
         let expected = arrival.receive.is_some();
-        let token = self.arrivals.insert(arrival) as u32;
+        let id = self.arrivals.insert(arrival);
         if !expected {
-            let held = self.hold(Unexpected { from, head, len, body: Body::Arriving(token) });
-            self.arrivals[token as usize].held = Some(held);
+            let held = self.hold(Unexpected { from, head, len, body: Body::Arriving(id) });
+            self.arrivals[id].held = Some(held);
         }
-        Landing { token, into: Lease::own(&into) }
+        Landing { token: id.to_wire(), into: Lease::own(&into) }
     }
 
     fn landed(&mut self, from: Connection, token: u32) {
-        let Some(arrival) = self.arrivals.try_remove(token as usize) else { return };
+        let arrival = self.arrivals.find_wire(token).and_then(|id| self.arrivals.remove(id));
+        let Some(arrival) = arrival else { return };
         let Arrival { head, receive, heap, held, region, .. } = arrival;
         if let Some(region) = region {
             return self.write_landed(from, &head, region);
@@ -380,10 +418,9 @@ impl Sink for Core {
     }
 
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
-        if self.pulls.get(token as usize).is_none_or(|pull| pull.from() != from) {
-            return;
-        }
-        let (head, len, receive) = match self.pulls.remove(token as usize) {
+        let Some(id) = self.pulls.find_wire(token).filter(|id| self.pulls[*id].from() == from) else { return };
+        let Some(pull) = self.pulls.remove(id) else { return };
+        let (head, len, receive) = match pull {
             Pull::Message { head, len, receive, .. } => (head, len, receive),
             Pull::Store(store) => return self.stored(store, result),
             Pull::Fetch { part, .. } => return self.fetched(part, result),
@@ -415,14 +452,19 @@ impl Sink for Core {
         if id & SERVE != 0 {
             return self.served(from, id, result.is_ok());
         }
-        let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from) else { return };
-        send.pushing = false;
+        let Some(id) = self.send_of(from, id) else { return };
+        let SendState::Open(send) = &mut self.sends[id].state else { return };
+        let refused = send.payload == Payload::LeavingRefused;
         match result {
-            Ok(()) if send.refused => self.not_taken(from, id, 0),
-            Ok(()) => self.send_step(from, id, |send| send.payload = false),
+            // The peer had asked for nothing of an operation that is gone, or of another kind.
+            _ if !matches!(send.payload, Payload::Leaving | Payload::LeavingRefused) => {}
+            Ok(()) if refused => self.not_taken(id, 0),
+            Ok(()) => self.send_step(id, |send| send.payload = Payload::Over),
             Err(error) => {
+                send.payload = Payload::Over;
+                send.ack &= !refused;
                 let (code, why) = pull_error(error);
-                self.send_failed(from, id, code, why);
+                self.send_failed(id, code, why);
             }
         }
     }

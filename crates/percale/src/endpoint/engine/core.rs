@@ -3,14 +3,13 @@
 //! Links hand frames to the core while they are borrowed, so the core never touches a link: what it wants done on one goes to
 //! `outbox`, which the engine empties afterwards. Invariants:
 //! * An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or
-//!   `pulls`, and completing it removes it there.
-//! * Identifiers that a peer sends back name entries of these slabs; each is checked to belong to that peer.
+//!   `pulls`, and completing it removes it there. A send that failed while its peer owes an answer keeps its number, and nothing else.
+//! * Numbers that leave are [`Id`]s of these tables; each that comes back is checked to be of that peer. One whose value is gone is
+//!   late: it is ignored, or answered as gone.
 //! * Messages of one peer are matched in the order in which they were sent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-
-use slab::Slab;
 
 use super::access::{Execution, Long, Part};
 use super::bound::BoundWindows;
@@ -21,7 +20,10 @@ use super::kinds::{is_eager, is_tagged};
 use super::peers::Peers;
 use super::residue::Left;
 use super::triggered::Triggered;
-use super::types::{Action, Arrival, Multi, Notify, Place, Pull, Receive, Send, Serve, Side, Unexpected};
+use super::types::{
+    Action, Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Serve, Side,
+    Unexpected,
+};
 use super::unsent::Unsent;
 use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
@@ -33,6 +35,7 @@ use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::Membership;
 use crate::memory::region::{Keyring, Keys};
 use crate::memory::volatile::{Segment, Segments, View};
+use crate::table::{Id, Table};
 use crate::transport::verbs::Pins;
 use crate::transport::{Broken, Connection};
 use crate::trigger::{Lines, Submissions, Transfer, Watched};
@@ -47,24 +50,24 @@ pub(crate) struct Core {
     pub(crate) messages: Matching<Receive, Unexpected>,
     /// The same, tagged.
     pub(crate) tagged: Matching<Receive, Unexpected>,
-    /// Messages claimed by a peek, by context: the table (tagged?) and the place.
-    pub(crate) claims: HashMap<u64, (bool, Held)>,
+    /// Messages claimed by a peek, by the operation that claimed them: the table (tagged?) and the place.
+    pub(crate) claims: HashMap<Identity, (bool, Held)>,
     /// Sends that wait for their peer.
-    pub(crate) sends: Slab<Send>,
+    pub(crate) sends: Table<Send>,
     /// Sends that have yet to leave.
     pub(crate) unsent: Unsent,
     /// Payloads arriving over streams.
-    pub(crate) arrivals: Slab<Arrival>,
+    pub(crate) arrivals: Table<Arrival>,
     /// Payloads being fetched.
-    pub(crate) pulls: Slab<Pull>,
+    pub(crate) pulls: Table<Pull>,
     /// Accesses to peers' memory that they execute.
-    pub(crate) accesses: Slab<Execution>,
+    pub(crate) accesses: Table<Execution>,
     /// Their parts.
-    pub(crate) parts: Slab<Part>,
+    pub(crate) parts: Table<Part>,
     /// Those parts that are long.
     pub(crate) long: Vec<Long>,
     /// Bytes of our regions that peers are to fetch.
-    pub(crate) serves: Slab<Serve>,
+    pub(crate) serves: Table<Serve>,
     /// What broken connections left.
     pub(crate) left: Vec<Left>,
     /// This endpoint's number in the process.
@@ -82,9 +85,9 @@ pub(crate) struct Core {
     /// What registers memory of operations with a device.
     pub(crate) pins: Pins,
     /// The segments of receives that have several.
-    pub(crate) vectors: Slab<Segments>,
+    pub(crate) vectors: Table<Segments>,
     /// Multi-receive buffers.
-    pub(crate) multis: Slab<Multi>,
+    pub(crate) multis: Table<Multi>,
     /// A multi-receive buffer with less than this left takes no more messages.
     pub(crate) multi_minimum: usize,
     /// What links are to do next.
@@ -118,7 +121,7 @@ pub(crate) struct Core {
     /// The same, taken from there.
     pub(crate) due: VecDeque<Box<Transfer>>,
     /// Those that have begun.
-    pub(crate) triggered: Slab<Triggered>,
+    pub(crate) triggered: Table<Triggered>,
     /// Counters that others wait for.
     pub(crate) lines: Lines,
     /// Operations wait, or have waited, for counters or variables.
@@ -291,14 +294,14 @@ impl Core {
 
     #[inline(never)]
     fn place_of_several(&mut self, segments: &Segments) -> Place {
-        Place::Several(self.vectors.insert(*segments) as u32, segments.len())
+        Place::Several(self.vectors.insert(*segments), segments.len())
     }
 
     /// A receive is over: its place is no longer needed.
     #[inline]
     pub(crate) fn leave(&mut self, place: Place) {
         if let Place::Several(vector, _) = place {
-            self.vectors.remove(vector as usize);
+            self.vectors.remove(vector);
         }
     }
 
@@ -306,7 +309,7 @@ impl Core {
     pub(crate) fn segments(&self, place: Place) -> Segments {
         match place {
             Place::One(segment) => Segments::one(segment),
-            Place::Several(vector, _) => self.vectors[vector as usize],
+            Place::Several(vector, _) => self.vectors[vector],
         }
     }
 
@@ -315,7 +318,7 @@ impl Core {
     pub(crate) fn put(&self, payload: View<'_>, place: Place) {
         match place {
             Place::One(segment) => payload.copy_to_one(segment),
-            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector as usize], 0),
+            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector], 0),
         };
     }
 
@@ -356,28 +359,36 @@ impl Core {
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
-    /// A send is over as far as one of its two conditions goes; completes it once both hold.
-    pub(crate) fn send_step(&mut self, from: Connection, id: u32, step: impl FnOnce(&mut Send)) {
-        let Some(send) = self.sends.get_mut(id as usize).filter(|send| send.to == from) else {
-            return; // The peer answers an operation that is gone (it was given up); nothing is owed to it.
-        };
+    /// The send of ours that a peer names; `None` if it is gone, or another peer's.
+    #[inline]
+    pub(super) fn send_of(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
+        let id = self.sends.find_wire(wire)?;
+        (self.sends[id].to == from).then_some(id)
+    }
+
+    /// The payload of a send is over, or its peer has answered; completes it once both hold.
+    pub(super) fn send_step(&mut self, id: Id<Send>, step: impl FnOnce(&mut OpenSend)) {
+        let Some(Send { to, state: SendState::Open(send) }) = self.sends.get_mut(id) else { return };
+        let to = *to;
         step(send);
-        if !send.payload && !send.ack {
-            let send = self.sends.remove(id as usize);
-            self.peers.finished(from);
-            self.complete(Side::Transmit, send.notify, sent_entry(send.context, send.flags, send.len));
+        if send.payload == Payload::Over && !send.ack {
+            let (notify, entry) = (send.notify, send.entry());
+            self.sends.remove(id);
+            self.peers.finished(to);
+            self.complete(Side::Transmit, notify, entry);
         }
     }
 
-    /// A send failed.
-    pub(crate) fn send_failed(&mut self, from: Connection, id: u32, error: ErrorCode, why: &str) {
-        if self.sends.get(id as usize).is_none_or(|send| send.to != from) {
-            return;
+    /// A send failed, and no transport reads its memory any more. It is reported, and keeps its number if the peer has yet to answer.
+    pub(super) fn send_failed(&mut self, id: Id<Send>, error: ErrorCode, why: &str) {
+        let Some(Send { to, state }) = self.sends.get_mut(id) else { return };
+        let to = *to;
+        let SendState::Open(send) = std::mem::replace(state, SendState::Failed) else { return };
+        if !send.ack {
+            self.sends.remove(id);
         }
-        let send = self.sends.remove(id as usize);
-        self.peers.finished(from);
-        let entry = sent_entry(send.context, send.flags, send.len);
-        self.fail(Side::Transmit, send.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+        self.peers.finished(to);
+        self.fail(Side::Transmit, send.notify, ErrorEntry::new(send.entry(), error).with_text(why.to_owned()));
     }
 
     /// The connection is gone: everything that waited for it ends in error, once.
@@ -385,28 +396,26 @@ impl Core {
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.outbox.retain(|(to, _)| *to != from);
         for pending in self.peers.take_pending(from) {
-            if pending.has_begun() {
-                continue; // It ends below.
-            }
-            let entry = pending.entry();
+            let Some(entry) = pending.entry() else { continue }; // It ends below.
             self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
         self.fail_unsent(from, error, why);
-        let gone: Vec<u32> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id as u32).collect();
+        let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id).collect();
         for id in gone {
-            self.send_failed(from, id, error, why);
+            self.send_failed(id, error, why);
+            self.sends.remove(id); // Nobody answers any more.
         }
-        let gone: Vec<usize> = self.pulls.iter().filter(|(_, pull)| pull.from() == from).map(|(id, _)| id).collect();
+        let gone: Vec<_> = self.pulls.iter().filter(|(_, pull)| pull.from() == from).map(|(id, _)| id).collect();
         for id in gone {
-            if let Pull::Message { head, receive, .. } = self.pulls.remove(id) {
+            if let Some(Pull::Message { head, receive, .. }) = self.pulls.remove(id) {
                 self.receive_failed(from, &head, &receive, error, why);
             }
         }
         self.accesses_down(from, error, why);
         self.target_down(from);
-        let gone: Vec<usize> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
+        let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         for id in gone {
-            let arrival = self.arrivals.remove(id);
+            let Some(arrival) = self.arrivals.remove(id) else { continue };
             if arrival.heap.is_some() && is_eager(arrival.head.kind) {
                 self.account(0, arrival.head.len as usize);
             }

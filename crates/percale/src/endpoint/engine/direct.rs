@@ -11,6 +11,7 @@ use super::receive::unresolved;
 use super::send::PENDING_LIMIT;
 use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorEntry};
+use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{ATOMIC_LIMIT, AtomicWork, RmaWork};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, Operands, Word, is_valid};
@@ -160,12 +161,11 @@ impl Engine {
         if what.flags().contains(OpFlags::DEVICE) {
             return self.post_located(what.into(), notify);
         }
-        let mut waiting = Waiting::new(what);
-        let flags = waiting.flags();
-        let mut copy = None;
-        if flags.contains(OpFlags::INJECT) {
-            copy = waiting.inject().map_err(PostError::InjectTooLong)?;
-        }
+        let flags = what.flags();
+        let posted = match flags.contains(OpFlags::INJECT) {
+            true => Posted::injected(what).map_err(PostError::InjectTooLong)?,
+            false => Posted::lent(what),
+        };
         let peer = self.core.peers.get(slot);
         let draining = peer.state == State::Up && !peer.pending.is_empty() && !flags.contains(OpFlags::FENCE);
         if !notify.may_wait()
@@ -174,7 +174,7 @@ impl Engine {
             return Err(PostError::Again);
         }
         let idle = peer.state == State::Idle;
-        let pending = Pending { work: Work::Access(Box::new(waiting)), notify, _copy: copy };
+        let pending = Pending { work: Work::Access(Waiting::new(Box::new(posted))), notify };
         self.core.peers.get_mut(slot).pending.push_back(pending);
         if idle {
             self.start_connecting(slot);
@@ -192,14 +192,15 @@ impl Engine {
             peer.pending.push_front(pending);
             return false;
         };
-        if peer.notices > 0 && waiting.is_untouched() {
+        let untouched = waiting.what().is_some();
+        if peer.notices > 0 && untouched {
             peer.pending.push_front(pending);
             return false; // The peer takes no news: what tells it more has to wait.
         }
-        let executed = !waiting.is_untouched() || peer.executed > 0;
+        let executed = !untouched || peer.executed > 0;
         let attempt = match link {
             AnyLink::Shm(link) if link.is_dead() => Attempt::Asked,
-            AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting.what(), pending.notify),
+            AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting, pending.notify),
             AnyLink::Verbs(link) => match by_rdma(link, &mut self.core, slot, waiting, pending.notify) {
                 Course::Posted => Attempt::Posted,
                 Course::Waits => Attempt::Asked,
@@ -212,16 +213,7 @@ impl Engine {
             Attempt::Asked => false,
             Attempt::Executed => execute(link, &mut self.core, slot, waiting, pending.notify).is_ok(),
         };
-        if over {
-            if let Some(copy) = pending._copy.take() {
-                self.core.keep_copy(waiting, copy);
-            }
-            if attempt == Attempt::Posted
-                && let Work::Access(waiting) = pending.work
-            {
-                self.core.keep_waiting(waiting);
-            }
-        } else {
+        if !over {
             self.core.peers.get_mut(slot).pending.push_front(pending);
         }
         over
@@ -284,7 +276,8 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
 }
 
 /// Makes an access within reach; if it is not, finds out how to make it.
-fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, notify: Notify) -> Attempt {
+fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Attempt {
+    let Some(what) = waiting.what() else { return Attempt::Executed };
     let mut grants = [None; IOV_LIMIT];
     for (grant, piece) in grants.iter_mut().zip(what.pieces()) {
         match link.look_up(piece.key) {
@@ -302,7 +295,8 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, what: &What, 
         && work.local.len() > ASSISTED
         && !link.is_assisted()
     {
-        return assisted(link, core, slot, grant, piece, what, &work.local, notify);
+        let (piece, local) = (*piece, work.local);
+        return assisted(link, core, slot, grant, piece, &local, waiting, notify);
     }
     let mut offset = 0;
     for (grant, piece) in grants.into_iter().flatten().zip(what.pieces()) {
@@ -336,21 +330,24 @@ fn assisted(
     core: &mut Core,
     slot: Connection,
     grant: GrantIndex,
-    piece: &RemoteMemory,
-    what: &What,
+    piece: RemoteMemory,
     local: &Segments,
+    waiting: &mut Waiting,
     notify: Notify,
 ) -> Attempt {
+    let Some(what) = waiting.what() else { return Attempt::Executed };
     let writes = what.changes();
     let mut counts = core.peers.get(slot).counts & what.counts();
     counts.set(Counts::REGION, writes && link.grant_notifies(grant));
-    let token = core.start_assisted(slot, what, notify, counts);
+    let Some(id) = core.start_assisted(slot, waiting, notify, counts) else { return Attempt::Executed };
+    let token = id.to_wire();
     let long = LongAccess { grant, key: piece.key, address: piece.address, local, writes, token };
     let result = link.direct_long(&long);
     if matches!(result, Ok(false)) {
         return Attempt::Over; // It is reported when it ends.
     }
-    core.withdraw_assisted(slot, token);
+    core.withdraw_assisted(slot, waiting, id);
+    let Some(what) = waiting.what() else { return Attempt::Over };
     if let Err(error) = result {
         return failed(link, core, what, notify, piece.key, error);
     }

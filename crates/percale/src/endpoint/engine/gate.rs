@@ -89,11 +89,11 @@ impl Core {
         let mut entry = self.received_entry(from, &head, 0, &receive);
         self.leave(receive.place);
         if let Some(multi) = receive.multi {
-            self.multis[multi as usize].closed = true;
-            if self.multis[multi as usize].in_flight > 0 {
+            self.multis[multi].closed = true;
+            if self.multis[multi].in_flight > 0 {
                 return; // Released by the last message that is on its way into it.
             }
-            self.multis.remove(multi as usize);
+            self.multis.remove(multi);
             entry.flags |= CompletionFlags::MULTI_RECEIVE;
         }
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));

@@ -60,7 +60,7 @@ impl Core {
             Kind::Many(many) => {
                 let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
                 let state = Multi { segments, used, in_flight, closed, context, notify, pooled };
-                multi = Some(self.multis.insert(state) as u32);
+                multi = Some(self.multis.insert(state));
             }
         }
         Receive { place, context, notify, multi }

@@ -2,12 +2,14 @@
 
 use super::core::Core;
 use super::peers::Unresolved;
-use super::types::{Body, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
+use super::triggered::Triggered;
+use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::address::PeerAddress;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::memory::volatile::Segment;
+use crate::table::{Id, Table};
 use crate::transport::Connection;
 use crate::wire::head::{Flags, Kind};
 
@@ -118,9 +120,10 @@ impl Core {
         if !work.flags.contains(OpFlags::CLAIM) {
             return Err(PostError::Flags("DISCARD goes with PEEK or CLAIM"));
         }
-        let (table, held) = self.claims.remove(&work.context).ok_or(PostError::NotClaimed)?;
+        let identity = Identity::of(notify, work.context);
+        let (table, held) = self.claims.remove(&identity).ok_or(PostError::NotClaimed)?;
         if table != tagged {
-            self.claims.insert(work.context, (table, held));
+            self.claims.insert(identity, (table, held));
             return Err(PostError::NotClaimed);
         }
         // A claimed message whose payload had not arrived is gone with its sender.
@@ -152,11 +155,12 @@ impl Core {
             return Ok(());
         }
         if work.flags.contains(OpFlags::CLAIM) {
-            if self.claims.contains_key(&work.context) {
+            let identity = Identity::of(notify, work.context);
+            if self.claims.contains_key(&identity) {
                 return Err(PostError::Flags("a message is already claimed with this context"));
             }
             self.table(tagged).claim(held);
-            self.claims.insert(work.context, (tagged, held));
+            self.claims.insert(identity, (tagged, held));
         }
         self.report_peeked(work, notify, tagged, held);
         Ok(())
@@ -197,7 +201,7 @@ impl Core {
                     self.reply(from, Kind::Ack, head.id, 0);
                 }
             }
-            Body::Arriving(arrival) => self.arrivals[arrival as usize].held = None,
+            Body::Arriving(arrival) => self.arrivals[arrival].held = None,
         }
     }
 
@@ -218,11 +222,11 @@ impl Core {
             context: work.context,
             notify,
         };
-        let multi = self.multis.insert(state) as u32;
+        let multi = self.multis.insert(state);
         while let Some(held) = self.table(tagged).find(pattern) {
             let Some(message) = self.table(tagged).take(held) else { break };
             let minimum = self.multi_minimum.max(1);
-            let state = &mut self.multis[multi as usize];
+            let state = &mut self.multis[multi];
             let part = super::arrive::take_part(state, multi, message.len);
             state.closed = state.segments.len() - state.used < minimum;
             let closed = state.closed;
@@ -239,12 +243,12 @@ impl Core {
     }
 
     /// One message of a multi-receive buffer is complete; says whether that released the buffer.
-    pub(crate) fn multi_done(&mut self, multi: u32) -> CompletionFlags {
-        let Some(state) = self.multis.get_mut(multi as usize) else { return CompletionFlags::empty() };
+    pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
+        let Some(state) = self.multis.get_mut(multi) else { return CompletionFlags::empty() };
         state.in_flight -= 1;
         if state.closed && state.in_flight == 0 {
-            let state = self.multis.remove(multi as usize);
-            if state.pooled.is_some_and(|many| !many.done()) {
+            let state = self.multis.remove(multi);
+            if state.is_some_and(|state| state.pooled.is_some_and(|many| !many.done())) {
                 return CompletionFlags::empty(); // Others have parts of it.
             }
             return CompletionFlags::MULTI_RECEIVE;
@@ -258,8 +262,8 @@ impl Core {
             let ours = |envelope: Envelope, _, message: &Unexpected| {
                 envelope.source == u64::from(from) && !matches!(message.body, Body::Whole(_) | Body::Short(_))
             };
-            let dropped = self.table_of(kind).extract_held(ours).map(|(_, message)| message.len).sum::<u64>();
-            tracing::debug!(dropped, "bytes of unexpected messages will never arrive");
+            let dropped = self.table_of(kind).extract_held(ours).count();
+            tracing::debug!(dropped, "unexpected messages will never arrive");
         }
     }
 
@@ -280,29 +284,32 @@ impl Core {
     /// Cancels the first posted receive or unsent send with this context and notification; says whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
-        let (mut wanted, mut class) = (context, notify.class());
-        if self.has_waited {
-            if self.cancel_waiting(context, notify_operation) {
-                return true;
-            }
-            // An operation that a counter began goes by its number.
-            if let Some(id) = self.triggered_id(context, notify_operation) {
-                (wanted, class) = (id, Notify::Triggered.class());
-            }
+        if self.has_waited && self.cancel_waiting(context, notify_operation) {
+            return true;
         }
-        let ours = |posted: u64, notify: Notify| posted == wanted && notify.class() == class;
+        let wanted = Identity::of(notify, context);
+        // One that a counter began, or that runs on memory in the place of a device's, goes by its number. The application
+        // may have others with the same context: the first that waits is meant, whichever it is.
+        let begun = |triggered: &Table<Triggered>, posted: u64| {
+            triggered.get(Id::from_u64(posted)).is_some_and(|begun| begun.is_meant(context, notify_operation))
+        };
         for tagged in [false, true] {
-            let wanted = |receive: &Receive| ours(receive.context, receive.notify);
-            if let Some(receive) = self.table(tagged).cancel_where(wanted) {
+            let Self { messages, tagged: tagged_table, triggered, .. } = self;
+            let ours = |receive: &Receive| match receive.notify {
+                Notify::Triggered => begun(triggered, receive.context),
+                notify => Identity::of(notify, receive.context) == wanted,
+            };
+            let table = if tagged { tagged_table } else { messages };
+            if let Some(receive) = table.cancel_where(ours) {
                 self.leave(receive.place);
                 let mut flags =
                     CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
                 if let Some(multi) = receive.multi {
-                    self.multis[multi as usize].closed = true;
-                    if self.multis[multi as usize].in_flight > 0 {
+                    self.multis[multi].closed = true;
+                    if self.multis[multi].in_flight > 0 {
                         return true; // Released by the last message that is on its way into it.
                     }
-                    self.multis.remove(multi as usize);
+                    self.multis.remove(multi);
                     flags |= CompletionFlags::MULTI_RECEIVE;
                 }
                 let entry = Entry { context: receive.context, flags, ..Entry::default() };
@@ -313,10 +320,17 @@ impl Core {
         }
         for slot in 0..self.peers.len() as u32 {
             let pending = &mut self.peers.get_mut(slot).pending;
-            let wanted = |send: &Pending| ours(send.entry().context, send.notify) && !send.has_begun();
-            let wanted = pending.iter().position(wanted);
-            let Some(send) = wanted.and_then(|at| pending.remove(at)) else { continue };
-            let error = ErrorEntry::new(send.entry(), ErrorCode::Canceled).with_text("cancelled before it was sent");
+            let triggered = &self.triggered;
+            let ours = |send: &Pending| {
+                send.entry().is_some_and(|entry| match send.notify {
+                    Notify::Triggered => begun(triggered, entry.context),
+                    notify => Identity::of(notify, entry.context) == wanted,
+                })
+            };
+            let first = pending.iter().position(ours);
+            let Some(send) = first.and_then(|at| pending.remove(at)) else { continue };
+            let Some(entry) = send.entry() else { continue };
+            let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);
             return true;
         }

@@ -9,6 +9,7 @@ use super::core::Core;
 use super::types::{Pull, Side};
 use super::windows::Dying;
 use crate::completion::entry::{ErrorCode, ErrorEntry};
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::transport::shm::Residue;
 
@@ -46,18 +47,20 @@ impl Core {
     #[cold]
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
-        let mut accesses: Vec<u32> = residue.held_access().into_iter().collect();
-        let ours = |(id, pull): (usize, &Pull)| (pull.from() == from && residue.holds_pull(id as u32)).then_some(id);
-        let held: Vec<usize> = self.pulls.iter().filter_map(ours).collect();
+        let mut accesses: Vec<_> =
+            residue.held_access().and_then(|id| self.accesses.find_wire(id)).into_iter().collect();
+        let ours =
+            |(id, pull): (Id<Pull>, &Pull)| (pull.from() == from && residue.holds_pull(id.to_wire())).then_some(id);
+        let held: Vec<_> = self.pulls.iter().filter_map(ours).collect();
         for id in held {
             match self.pulls.remove(id) {
-                Pull::Fetch { part, .. } => accesses.extend(self.access_of_part(part)),
-                pull => pulls.push(pull),
+                Some(Pull::Fetch { part, .. }) => accesses.extend(self.parts.get(part).map(|part| part.access)),
+                Some(pull) => pulls.push(pull),
+                None => {}
             }
         }
-        accesses.sort_unstable();
-        accesses.dedup();
-        let accesses = accesses.into_iter().filter_map(|id| self.accesses.try_remove(id as usize)).collect();
+        // An access of which several parts are held is found once.
+        let accesses = accesses.into_iter().filter_map(|id| self.accesses.remove(id)).collect();
         let why = why.to_owned();
         self.left.push(Left::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
     }

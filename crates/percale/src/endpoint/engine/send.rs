@@ -7,10 +7,10 @@ use super::core::{Core, send_flags, sent_entry};
 use super::peers::State;
 use super::read::PATIENCE;
 use super::receive::unresolved;
-use super::types::{GroupMessage, Notify, Pending, Send, Side, Work};
+use super::types::{GroupMessage, Notify, OpenSend, Payload, Pending, Send, SendState, Side, Work};
 use crate::address::PeerAddress;
+use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
-use crate::memory::buffer::Buffer;
 use crate::memory::sealed;
 use crate::memory::volatile::{Segment, Segments};
 use crate::transport::any::AnyLink;
@@ -102,7 +102,7 @@ impl Engine {
             && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE | OpFlags::DEVICE)
             && (!work.flags.contains(OpFlags::INJECT) || work.segments.len() <= INJECT_LIMIT);
         if direct && let Some(link) = &mut self.links[slot as usize] {
-            match transmit(link, &mut self.core, slot, work, notify) {
+            match transmit(link, &mut self.core, slot, work, notify, || Posted::lent(*work)) {
                 Ok(()) => {
                     self.poller.sent(slot, link);
                     return Ok(());
@@ -174,14 +174,9 @@ impl Engine {
         if !notify.may_wait() && (draining || peer.pending.len() >= PENDING_LIMIT) {
             return Err(PostError::Again);
         }
-        let mut work = *work;
-        let mut copy = None;
-        if inject {
-            let buffer = Buffer::from(work.segments.to_vec());
-            work.segments = Segments::one(buffer.segment_for_send());
-            copy = Some(buffer);
-        }
-        self.core.peers.get_mut(slot).pending.push_back(Pending { work: Work::Send(work), notify, _copy: copy });
+        let posted =
+            if inject { Posted::injected(*work).map_err(PostError::InjectTooLong)? } else { Posted::lent(*work) };
+        self.core.peers.get_mut(slot).pending.push_back(Pending { work: Work::Send(posted), notify });
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);
         }
@@ -189,43 +184,50 @@ impl Engine {
         Ok(())
     }
 
+    /// Hands the message that is first in line to its link; false if it has to wait.
+    fn start_message(&mut self, slot: Connection) -> bool {
+        let Some(link) = &mut self.links[slot as usize] else { return false };
+        let Some(Pending { work, notify }) = self.core.peers.get_mut(slot).pending.pop_front() else { return false };
+        let (work, left) = match work {
+            Work::Send(posted) => {
+                let (work, mut posted) = (*posted.work(), Some(posted));
+                let taken = || posted.take().unwrap_or_else(|| Posted::lent(work));
+                let left = transmit(link, &mut self.core, slot, &work, notify, taken).is_ok();
+                (posted.map(Work::Send), left)
+            }
+            Work::Collective(message) => {
+                let result = transmit_collective(link, &mut self.core, slot, &message);
+                if result == Ok(true) {
+                    self.core.complete(Side::Transmit, notify, message.entry());
+                }
+                (Some(Work::Collective(message)), result.is_ok())
+            }
+            work => (Some(work), false),
+        };
+        if !left && let Some(work) = work {
+            self.core.peers.get_mut(slot).pending.push_front(Pending { work, notify });
+        }
+        left
+    }
+
     /// Hands waiting sends to their link, in order, as far as it takes them.
     pub(crate) fn drain(&mut self, slot: Connection) {
-        if self.core.peers.get(slot).state != State::Up {
+        if self.core.peers.get(slot).state != State::Up || self.links[slot as usize].is_none() {
             return;
         }
         while let Some(front) = self.core.peers.get(slot).pending.front() {
-            if front.flags().contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) && !front.has_begun() {
+            if front.flags().contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) {
                 break;
             }
-            let notify = front.notify;
-            if let Work::Collective(message) = front.work {
-                if self.core.peers.get(slot).must_wait() {
-                    break;
-                }
-                let Some(link) = &mut self.links[slot as usize] else { return };
-                let Ok(over) = transmit_collective(link, &mut self.core, slot, &message) else { break };
-                self.core.peers.get_mut(slot).pending.pop_front();
-                if over {
-                    self.core.complete(Side::Transmit, notify, message.entry());
-                }
-                continue;
-            }
-            let Work::Send(work) = front.work else {
-                let access = matches!(front.work, Work::Access(_));
-                if if access { self.start_access(slot) } else { self.start_window(slot) } {
-                    continue;
-                }
-                break;
+            let left = match &front.work {
+                Work::Send(_) | Work::Collective(_) if self.core.peers.get(slot).must_wait() => false,
+                Work::Send(_) | Work::Collective(_) => self.start_message(slot),
+                Work::Access(_) => self.start_access(slot),
+                Work::Window(_) => self.start_window(slot),
             };
-            if self.core.peers.get(slot).must_wait() {
+            if !left {
                 break;
             }
-            let Some(link) = &mut self.links[slot as usize] else { return };
-            if transmit(link, &mut self.core, slot, &work, notify).is_err() {
-                break;
-            }
-            self.core.peers.get_mut(slot).pending.pop_front();
         }
         if !self.core.outbox.is_empty() {
             self.act();
@@ -239,7 +241,8 @@ impl Engine {
     }
 }
 
-/// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it.
+/// Gives one send to its link: the message itself, or (long, or the peer wants it so) an offer of it. `posted` is taken if the send
+/// needs its memory after that.
 #[inline(always)]
 fn transmit(
     link: &mut AnyLink,
@@ -247,6 +250,7 @@ fn transmit(
     slot: Connection,
     work: &SendWork,
     notify: Notify,
+    posted: impl FnOnce() -> Posted<SendWork>,
 ) -> Result<(), Refused> {
     let len = work.segments.len();
     let mut head = head_of(work);
@@ -264,7 +268,8 @@ fn transmit(
     }
     let eager = len <= link.frame_limit() && !offers_only;
     let kinds = if tagged { (Kind::Tagged, Kind::TaggedOffer) } else { (Kind::Message, Kind::MessageOffer) };
-    transmit_tracked(link, core, slot, work, notify, head, if eager { Ok(kinds.0) } else { Err(kinds.1) })
+    let kind = if eager { Ok(kinds.0) } else { Err(kinds.1) };
+    transmit_tracked(link, core, slot, work, notify, head, kind, posted)
 }
 
 /// A message's head, but for what it is and how long.
@@ -290,7 +295,10 @@ pub(super) fn transmit_collective(
     let mut head = Head { kind: Kind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
     if len > link.frame_limit() || core.peers.get(slot).offers_only && len > 0 {
         let kind = Err(Kind::CollectiveOffer);
-        return transmit_tracked(link, core, slot, &message.to_send(), notify, head, kind).map(|()| false);
+        let work = message.to_send();
+        // The group keeps its memory until the transfers of its operation have ended.
+        let posted = || Posted::lent(work);
+        return transmit_tracked(link, core, slot, &work, notify, head, kind, posted).map(|()| false);
     }
     head.len = len as u32;
     link.send(&head, &message.segments, false)?;
@@ -298,6 +306,7 @@ pub(super) fn transmit_collective(
 }
 
 /// As [`transmit`], for sends that wait for an answer of their peer: messages, or offers of them, of these kinds.
+#[expect(clippy::too_many_arguments, reason = "one call, of which the caller has all the parts")]
 fn transmit_tracked(
     link: &mut AnyLink,
     core: &mut Core,
@@ -306,23 +315,15 @@ fn transmit_tracked(
     notify: Notify,
     mut head: Head,
     kind: Result<Kind, Kind>,
+    posted: impl FnOnce() -> Posted<SendWork>,
 ) -> Result<(), Refused> {
     let len = work.segments.len();
-    let tagged = work.tag.is_some();
     let acknowledged = work.flags.intersects(ACKNOWLEDGED);
-    let id = core.sends.insert(Send {
-        to: slot,
-        segments: work.segments,
-        context: work.context,
-        notify,
-        flags: send_flags(tagged),
-        len,
-        payload: kind.is_err(),
-        pushing: false,
-        refused: false,
-        ack: acknowledged,
-    });
-    head.id = id as u32;
+    if core.sends.is_full() {
+        return Err(Refused::Full);
+    }
+    let id = core.sends.next_id();
+    head.id = id.to_wire();
     head.flags |= Flags::ID;
     if acknowledged {
         head.flags |= Flags::ACK;
@@ -346,19 +347,15 @@ fn transmit_tracked(
             Segments::lend(offer.as_bytes(), |payload| link.send(&head, payload, more))
         }
     };
-    match result {
-        Ok(()) => {
-            if notify == Notify::Silent && !more {
-                link.hurry();
-            }
-            core.peers.started(slot);
-            Ok(())
-        }
-        Err(refused) => {
-            core.sends.remove(id);
-            Err(refused)
-        }
+    result?;
+    if notify == Notify::Silent && !more {
+        link.hurry();
     }
+    let payload = if kind.is_err() { Payload::Offered } else { Payload::Over };
+    let open = OpenSend { posted: posted(), notify, payload, ack: acknowledged };
+    core.sends.insert(Send { to: slot, state: SendState::Open(open) });
+    core.peers.started(slot);
+    Ok(())
 }
 
 /// What a receiver is told of a payload that waits here.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use super::Engine;
 use super::core::Core;
 use super::triggered::Triggered;
-use super::types::{Notify, Side};
+use super::types::{Identity, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::device::{Arriving, CopyWay, Device, DeviceError, LONG, Pieces, Pinned};
+use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
 use crate::memory::volatile::Segments;
@@ -196,36 +197,41 @@ impl Engine {
             return Err(PostError::Forked);
         }
         self.watch_begun();
-        // What is injected is copied here, once.
-        if flags(&mut operation).contains(OpFlags::INJECT) {
-            let len = memory(&mut operation)[0].as_ref().map_or(0, |source| source.len());
-            if len > INJECT_LIMIT {
-                return Err(PostError::InjectTooLong(len));
-            }
-            flags(&mut operation).remove(OpFlags::INJECT);
+        let injected = flags(&mut operation).contains(OpFlags::INJECT);
+        if injected
+            && let Some(long) = operation.constant().into_iter().flatten().find(|list| list.len() > INJECT_LIMIT)
+        {
+            return Err(PostError::InjectTooLong(long.len()));
         }
         let claimed = flags(&mut operation).contains(OpFlags::CLAIM);
-        let context = operation.context();
         let staged = located.stage(&mut operation).map_err(refused)?;
-        let id = self.core.triggered.insert(Triggered::staged(notify, context, staged)) as u64;
-        operation.set_context(id);
+        // What it reads of the host's memory is copied too.
+        let posted = match injected {
+            true => Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected),
+            false => Posted::lent(operation),
+        };
+        let mut operation = *posted.work();
+        let own = Identity::of(notify, operation.context());
+        let id = self.core.triggered.insert(Triggered::staged(notify, posted, staged));
+        operation.set_context(id.to_u64());
+        let inner = Identity::of(Notify::Triggered, id.to_u64());
         if claimed {
-            self.core.rename_claim(context, id);
+            self.core.rename_claim(own, inner);
         }
-        let posted = self.post_operation(&operation, Notify::Triggered);
-        if posted.is_err() {
+        let result = self.post_operation(&operation, Notify::Triggered);
+        if result.is_err() {
             if claimed {
-                self.core.rename_claim(id, context);
+                self.core.rename_claim(inner, own);
             }
-            self.core.triggered.remove(id as usize);
+            self.core.triggered.remove(id);
         }
-        posted
+        result
     }
 }
 
 impl Core {
-    /// A message that was claimed with one context goes by another.
-    fn rename_claim(&mut self, from: u64, to: u64) {
+    /// A message that one operation claimed is another's.
+    fn rename_claim(&mut self, from: Identity, to: Identity) {
         if let Some(claim) = self.claims.remove(&from) {
             self.claims.insert(to, claim);
         }

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::access::{LONG_BYTES, PART_LIMIT, PARTS_LIMIT, SERVE, Told};
+use super::arrive::Asked;
 use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
 use super::types::{Action, Notify, Pull, Request, Serve, Side};
@@ -19,6 +20,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Refusal, Registered};
 use crate::memory::volatile::{Segments, View};
+use crate::table::Id;
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
@@ -213,7 +215,7 @@ impl Core {
             (Lease::own(&Segments::one(segment)), Some(buffer))
         };
         self.peers.get_mut(from).serving += 1;
-        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, region, staged })) as u32;
+        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, region, staged })).to_wire();
         self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
         Ok(())
     }
@@ -297,7 +299,7 @@ impl Core {
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
         self.peers.get_mut(to).serving += 1;
         let serve = Serve { to, source, staged, asked: false, expected: false, counted };
-        let serve = self.serves.insert(serve) as u32;
+        let serve = self.serves.insert(serve).to_wire();
         let head = Head {
             kind: Kind::ReadOffer,
             flags: Flags::ID,
@@ -322,7 +324,7 @@ impl Core {
         let request = Request::of(View::of(wanted.as_bytes()));
         self.peers.get_mut(to).serving += 1;
         let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true, counted };
-        let id = self.serves.insert(serve) as u32 | SERVE;
+        let id = self.serves.insert(serve).to_wire() | SERVE;
         Action::Push { id, token, request, source }
     }
 
@@ -343,19 +345,24 @@ impl Core {
     }
 
     /// The peer fetches what it asked to read.
-    pub(super) fn serve_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
-        let serve = self.serves.get_mut((id & !SERVE) as usize).filter(|s| s.to == from && !s.asked)?;
-        serve.asked = true;
-        Some(serve.source.clone())
+    pub(super) fn serve_asked(&mut self, from: Connection, wire: u32) -> Asked {
+        let Some(id) = self.serve_of(from, wire) else { return Asked::Gone };
+        let serve = &mut self.serves[id];
+        if std::mem::replace(&mut serve.asked, true) {
+            return Asked::Nothing;
+        }
+        Asked::Source(serve.source.clone())
+    }
+
+    fn serve_of(&self, from: Connection, wire: u32) -> Option<Id<Serve>> {
+        let id = self.serves.find_wire(wire & !SERVE)?;
+        (self.serves[id].to == from).then_some(id)
     }
 
     /// It has all of it, or the transfer failed: the peer's pull says so.
     pub(super) fn served(&mut self, from: Connection, id: u32, whole: bool) {
-        let id = (id & !SERVE) as usize;
-        if self.serves.get(id).is_none_or(|serve| serve.to != from) {
-            return;
-        }
-        let Serve { staged, expected, counted, .. } = self.serves.remove(id);
+        let Some(id) = self.serve_of(from, id) else { return };
+        let Some(Serve { staged, expected, counted, .. }) = self.serves.remove(id) else { return };
         self.served_one(from, staged.as_ref());
         if whole && counted {
             self.count_access(None, Counts::READS);

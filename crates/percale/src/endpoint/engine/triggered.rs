@@ -16,33 +16,32 @@ use crate::collective::CollectiveWork;
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::device::Arriving;
+use crate::endpoint::posted::Posted;
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError, ReceiveWork, SendWork};
-use crate::memory::buffer::Buffer;
-use crate::memory::volatile::Segments;
+use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
+use crate::table::Id;
 use crate::trigger::{Condition, Due, Operation, Transfer, Variable};
 
 /// An operation that has begun.
 #[derive(Debug)]
 pub(crate) struct Triggered {
-    /// Counts its end.
-    counting: Option<Counter>,
-    /// The endpoint's counters do not.
-    quiet: bool,
-    /// Who else is told.
-    notify: Notify,
-    /// The context that it was posted with.
-    context: u64,
-    /// The payload of an injected operation.
-    copy: Option<Buffer>,
+    /// What was posted, with the memory that it uses. The operation under way is one on memory that is lent, by this.
+    transfer: Box<Transfer>,
     /// What it runs on, if its own memory is a device's.
     staged: Option<Box<Staged>>,
 }
 
 impl Triggered {
     /// One that nothing began but its posting, on memory in the place of a device's.
-    pub(super) fn staged(notify: Notify, context: u64, staged: Staged) -> Self {
-        Self { counting: None, quiet: false, notify, context, copy: None, staged: Some(Box::new(staged)) }
+    pub(super) fn staged(notify: Notify, posted: Posted<Operation>, staged: Staged) -> Self {
+        let transfer =
+            Transfer { operation: posted, notify, counting: None, quiet: false, canceled: false, located: None };
+        Self { transfer: Box::new(transfer), staged: Some(Box::new(staged)) }
+    }
+
+    /// Whether this is the operation with this context, of a safe handle or not.
+    pub(super) fn is_meant(&self, context: u64, operation: bool) -> bool {
+        is_meant(self.transfer.notify, self.transfer.context(), context, operation)
     }
 }
 
@@ -61,14 +60,15 @@ impl Operation {
         if matches!(self, Self::Receive(_)) { Side::Receive } else { Side::Transmit }
     }
 
-    /// The bytes that are sent.
-    const fn source(&mut self) -> Option<(&mut Segments, &mut OpFlags)> {
-        match self {
-            Self::Send(work) => Some((&mut work.segments, &mut work.flags)),
-            Self::Write(work) => Some((&mut work.local, &mut work.flags)),
-            Self::Atomic(work) => Some((&mut work.operand, &mut work.flags)),
-            Self::Receive(_) | Self::Read(_) | Self::Collective(_) => None,
+    /// What it is once its memory is its own: nothing is copied again.
+    pub(super) const fn not_injected(mut self) -> Self {
+        match &mut self {
+            Self::Send(SendWork { flags, .. })
+            | Self::Write(RmaWork { flags, .. })
+            | Self::Atomic(AtomicWork { flags, .. }) => *flags = flags.difference(OpFlags::INJECT),
+            Self::Receive(_) | Self::Read(_) | Self::Collective(_) => {}
         }
+        self
     }
 
     pub(super) const fn set_context(&mut self, to: u64) {
@@ -117,26 +117,18 @@ impl Engine {
         }
         let located = Located::find(&mut operation)?;
         self.watch_begun();
-        let mut copy = None;
-        if let Some((source, flags)) = operation.source()
-            && flags.contains(OpFlags::INJECT)
-        {
-            if source.len() > INJECT_LIMIT {
-                return Err(PostError::InjectTooLong(source.len()));
-            }
-            flags.remove(OpFlags::INJECT);
-            if located.is_some() {
-                // It would have to be copied now, and again when it begins.
-                return Err(PostError::Device("what waits is not injected from a device's memory", libc::EOPNOTSUPP));
-            }
-            let buffer = Buffer::from(source.to_vec());
-            *source = Segments::one(buffer.segment_for_send());
-            copy = Some(buffer);
-        }
+        let posted = if !flags.contains(OpFlags::INJECT) {
+            Posted::lent(operation)
+        } else if located.is_some() {
+            // It would have to be copied now, and again when it begins.
+            return Err(PostError::Device("what waits is not injected from a device's memory", libc::EOPNOTSUPP));
+        } else {
+            Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected)
+        };
         // No room is reserved: it may wait for ever.
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
-        Ok(Transfer { operation, notify, counting, quiet, canceled: false, copy, located })
+        Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located })
     }
 
     /// Operations that have begun are waited for: from now on there is more to look after. Other endpoints pay nothing for it.
@@ -198,28 +190,30 @@ impl Engine {
     /// Begins an operation.
     pub(crate) fn begin(&mut self, mut transfer: Box<Transfer>) {
         // The commonest of all, a short message, mostly ends as it begins.
-        if let Transfer { operation: Operation::Send(work), located: None, canceled: false, .. } = &*transfer
+        if let Transfer { operation: posted, located: None, canceled: false, .. } = &*transfer
+            && let Operation::Send(work) = posted.work()
             && self.send_at_once(work)
         {
             return self.core.over_at_once(&mut transfer);
         }
-        let context = transfer.context();
-        let Transfer { operation, notify, counting, quiet, canceled, copy, located } = &mut *transfer;
-        // What was taken back counts nowhere: work that waits for it would begin.
-        let (counting, quiet) = (counting.take().filter(|_| !*canceled), *quiet || *canceled);
-        let staged = located.as_ref().filter(|_| !*canceled).map(|located| located.stage(operation));
+        let canceled = transfer.canceled;
+        if canceled {
+            // What was taken back counts nowhere: work that waits for it would begin.
+            (transfer.counting, transfer.quiet) = (None, true);
+        }
+        let mut operation = *transfer.operation.work();
+        let staged = transfer.located.as_ref().filter(|_| !canceled).map(|located| located.stage(&mut operation));
         let (staged, refused) = match staged.transpose() {
             Ok(staged) => (staged.map(Box::new), None),
             Err(error) => (None, Some(refused(error))),
         };
-        let triggered = Triggered { counting, quiet, notify: *notify, context, copy: copy.take(), staged };
-        let id = self.core.triggered.insert(triggered) as u64;
-        operation.set_context(id);
+        let id = self.core.triggered.insert(Triggered { transfer, staged });
+        operation.set_context(id.to_u64());
         let notify = Notify::Triggered;
         let result = match refused {
-            _ if *canceled => Err(None),
+            _ if canceled => Err(None),
             Some(refused) => Err(Some(refused)),
-            None => self.post_operation(operation, notify).map_err(Some),
+            None => self.post_operation(&operation, notify).map_err(Some),
         };
         let Err(why) = result else { return };
         let entry = operation.entry();
@@ -231,6 +225,11 @@ impl Engine {
         };
         self.core.fail(operation.side(), notify, error);
     }
+}
+
+/// Whether an operation with the context `of` is meant by `context`, of a safe handle or not.
+fn is_meant(notify: Notify, of: u64, context: u64, operation: bool) -> bool {
+    of == context && (notify == Notify::Operation) == operation
 }
 
 /// What is reported for an operation that could not be posted when it was due.
@@ -254,8 +253,10 @@ impl Core {
             Ok(entry) => entry.context,
             Err(error) => error.entry.context,
         };
-        let Some(begun) = self.triggered.try_remove(id as usize) else { return };
-        let Triggered { counting, quiet, notify, context, copy, staged } = begun;
+        let Some(begun) = self.triggered.remove(Id::from_u64(id)) else { return };
+        // What it used is freed when this returns: nothing touches it any more.
+        let Triggered { transfer, staged } = begun;
+        let (context, notify, quiet) = (transfer.context(), transfer.notify, transfer.quiet);
         let result = match &staged {
             Some(staged) => staged.land(side, result),
             None => result,
@@ -271,15 +272,14 @@ impl Core {
                 if quiet { self.report_error(side, notify, error) } else { self.fail(side, notify, error) }
             }
         }
-        if let Some(counter) = counting {
+        if let Some(counter) = transfer.counting {
             self.submissions.counting(|| if success { counter.add(1) } else { counter.add_error(1) });
         }
-        drop(copy);
     }
 
     /// The same, of one that has ended in the moment in which it began, with success.
     fn over_at_once(&mut self, transfer: &mut Transfer) {
-        let (side, entry) = (transfer.operation.side(), transfer.operation.entry());
+        let (side, entry) = (transfer.operation.work().side(), transfer.operation.work().entry());
         if transfer.quiet {
             self.report(side, transfer.notify, entry);
         } else {
@@ -296,19 +296,7 @@ impl Core {
         if notify != Notify::Triggered {
             return None;
         }
-        self.triggered.get(context as usize)?.staged.as_ref()?.arriving()
-    }
-
-    /// Whether a triggered operation with this context, of a safe handle or not, is meant.
-    fn is_meant(notify: Notify, of: u64, context: u64, operation: bool) -> bool {
-        of == context && (notify == Notify::Operation) == operation
-    }
-
-    /// The number of a triggered operation that has begun.
-    #[cold]
-    pub(super) fn triggered_id(&self, context: u64, operation: bool) -> Option<u64> {
-        let meant = |(_, begun): &(usize, &Triggered)| Self::is_meant(begun.notify, begun.context, context, operation);
-        self.triggered.iter().find(meant).map(|(id, _)| id as u64)
+        self.triggered.get(Id::from_u64(context))?.staged.as_ref()?.arriving()
     }
 
     /// Cancels an operation that waits for a counter; says whether there was one.
@@ -318,7 +306,7 @@ impl Core {
     }
 
     fn cancel_watched(&mut self, context: u64, operation: bool) -> bool {
-        let meant = |transfer: &Transfer| Self::is_meant(transfer.notify, transfer.context(), context, operation);
+        let meant = |transfer: &Transfer| is_meant(transfer.notify, transfer.context(), context, operation);
         let Some(transfer) = self.watched.cancel(meant) else { return false };
         self.cancelled(*transfer);
         true
@@ -327,11 +315,12 @@ impl Core {
     /// Tells of an operation that was taken back before it was due.
     fn cancelled(&mut self, transfer: Transfer) {
         let Transfer { operation, notify, quiet, .. } = transfer;
-        let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("cancelled before it was due");
+        let (side, entry) = (operation.work().side(), operation.work().entry());
+        let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was due");
         if quiet {
-            self.report_error(operation.side(), notify, error);
+            self.report_error(side, notify, error);
         } else {
-            self.fail(operation.side(), notify, error);
+            self.fail(side, notify, error);
         }
     }
 
@@ -339,7 +328,7 @@ impl Core {
         let ours = Arc::clone(&self.submissions);
         let meant = |due: &Due| match due {
             Due::Transfer(of, transfer) => {
-                Arc::ptr_eq(of, &ours) && Self::is_meant(transfer.notify, transfer.context(), context, operation)
+                Arc::ptr_eq(of, &ours) && is_meant(transfer.notify, transfer.context(), context, operation)
             }
             Due::Add(..) | Due::Set(..) => false,
         };
@@ -372,10 +361,12 @@ impl Core {
         if notify != Notify::Triggered {
             return self.operations.leak(notify, context);
         }
-        if let Some(triggered) = self.triggered.get_mut(context as usize) {
-            std::mem::forget(triggered.copy.take());
+        if let Some(triggered) = self.triggered.get_mut(Id::from_u64(context)) {
+            let transfer = &mut triggered.transfer;
+            let work = *transfer.operation.work();
+            std::mem::forget(std::mem::replace(&mut transfer.operation, Posted::lent(work)));
             std::mem::forget(triggered.staged.take());
-            let (notify, context) = (triggered.notify, triggered.context);
+            let (notify, context) = (transfer.notify, work.context());
             self.operations.leak(notify, context);
         }
     }

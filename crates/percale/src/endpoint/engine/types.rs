@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use super::access::Waiting;
 use super::core::{send_flags, sent_entry};
 use crate::address::PeerAddress;
-use crate::completion::entry::{CompletionFlags, Entry};
+use crate::completion::entry::Entry;
 use crate::endpoint::pool::Many;
+use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::memory::buffer::Buffer;
 use crate::memory::lease::Lease;
 use crate::memory::region::{Refusal, Registered};
 use crate::memory::volatile::{Segment, Segments, View};
+use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::{Head, Offer};
 
@@ -58,6 +61,22 @@ impl Notify {
     }
 }
 
+/// An operation as its owner names it. Contexts of different owners never meet: what the application chose is not a number of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    /// [`Notify::class`].
+    class: u8,
+    context: u64,
+}
+
+impl Identity {
+    /// The operation with this context that is reported so.
+    #[inline]
+    pub(crate) const fn of(notify: Notify, context: u64) -> Self {
+        Self { class: notify.class(), context }
+    }
+}
+
 /// Which of an endpoint's two directions an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -67,29 +86,56 @@ pub(crate) enum Side {
     Receive,
 }
 
-/// A send that waits for something from its peer.
+/// A send whose number the peer knows, until its last word about it.
 #[derive(Debug)]
 pub(crate) struct Send {
-    /// To whom.
+    /// The peer.
     pub(crate) to: Connection,
-    /// The source, until the payload has left.
-    pub(crate) segments: Segments,
-    /// Comes back in the completion.
-    pub(crate) context: u64,
-    /// Who is told.
+    /// How far it is.
+    pub(crate) state: SendState,
+}
+
+/// How far a send is.
+#[derive(Debug)]
+pub(crate) enum SendState {
+    /// It has not ended.
+    Open(OpenSend),
+    /// It was reported as failed, and its memory given back; the peer has yet to answer with an [`Kind::Ack`](crate::wire::head::Kind::Ack).
+    Failed,
+}
+
+/// A send that has not ended.
+#[derive(Debug)]
+pub(crate) struct OpenSend {
+    /// What is sent, with its memory: a transport may read it until the payload is [`Over`](Payload::Over).
+    pub(crate) posted: Posted<SendWork>,
+    /// How its end is reported.
     pub(crate) notify: Notify,
-    /// SEND and MESSAGE or TAGGED.
-    pub(crate) flags: CompletionFlags,
-    /// Bytes in all.
-    pub(crate) len: usize,
-    /// The payload has yet to leave.
-    pub(crate) payload: bool,
-    /// A transport reads the source to serve a pull: until that is over the send cannot end.
-    pub(crate) pushing: bool,
-    /// The peer could not take the message; told while it was being pushed.
-    pub(crate) refused: bool,
-    /// The peer has yet to say that it delivered the message.
+    /// Where the payload is.
+    pub(crate) payload: Payload,
+    /// The peer has yet to answer that it delivered the message.
     pub(crate) ack: bool,
+}
+
+/// Where the payload of a send is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// Here, offered to the peer.
+    Offered,
+    /// A transport reads it to serve the peer's pull: the send cannot end before that.
+    Leaving,
+    /// The same, and the peer has answered that it cannot take the message.
+    LeavingRefused,
+    /// It left with the message, or nothing needs it any more.
+    Over,
+}
+
+impl OpenSend {
+    /// What its completion says.
+    pub(crate) fn entry(&self) -> Entry {
+        let work = self.posted.work();
+        sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
+    }
 }
 
 /// An operation that its link has not taken: the connection is being made, a fence holds it, or there was no room.
@@ -99,19 +145,17 @@ pub(crate) struct Pending {
     pub(crate) work: Work,
     /// Who is told.
     pub(crate) notify: Notify,
-    /// The payload of an injected operation, which `work` then names.
-    pub(crate) _copy: Option<Buffer>,
 }
 
 /// What can wait for its turn.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A message.
-    Send(SendWork),
+    Send(Posted<SendWork>),
     /// A message of a group.
     Collective(GroupMessage),
     /// An access to the peer's memory.
-    Access(Box<super::access::Waiting>),
+    Access(Waiting),
     /// Something with a window of ours.
     Window(Box<crate::endpoint::window_work::WindowWork>),
 }
@@ -149,26 +193,24 @@ impl Pending {
     /// How.
     pub(crate) fn flags(&self) -> OpFlags {
         match &self.work {
-            Work::Send(work) => work.flags,
+            Work::Send(posted) => posted.work().flags,
             Work::Collective(_) => OpFlags::empty(),
             Work::Access(access) => access.flags(),
             Work::Window(window) => window.flags,
         }
     }
 
-    /// Whether some part of it has left.
-    pub(crate) fn has_begun(&self) -> bool {
-        matches!(&self.work, Work::Access(access) if !access.is_untouched())
-    }
-
-    /// What a completion would say.
-    pub(crate) fn entry(&self) -> Entry {
-        match &self.work {
-            Work::Send(work) => sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len()),
+    /// What a completion would say. `None` once some part of it has left: then it ends as an access that is executed.
+    pub(crate) fn entry(&self) -> Option<Entry> {
+        Some(match &self.work {
+            Work::Send(posted) => {
+                let work = posted.work();
+                sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
+            }
             Work::Collective(message) => message.entry(),
-            Work::Access(access) => access.entry(),
+            Work::Access(access) => access.entry()?,
             Work::Window(window) => window.post().entry(),
-        }
+        })
     }
 }
 
@@ -178,7 +220,7 @@ pub(crate) enum Place {
     /// In one segment.
     One(Segment),
     /// In the several of this entry of the core's `vectors`, so many bytes in all.
-    Several(u32, usize),
+    Several(Id<Segments>, usize),
 }
 
 impl Place {
@@ -202,7 +244,7 @@ pub(crate) struct Receive {
     /// Who is told.
     pub(crate) notify: Notify,
     /// The multi-receive buffer that this is, or that `place` is a part of.
-    pub(crate) multi: Option<u32>,
+    pub(crate) multi: Option<Id<Multi>>,
 }
 
 /// A buffer that takes many messages.
@@ -245,7 +287,7 @@ pub(crate) enum Body {
     /// Here.
     Whole(Vec<u8>),
     /// Still arriving, into the buffer of this landing.
-    Arriving(u32),
+    Arriving(Id<Arrival>),
     /// At its sender.
     Offered(Offer),
 }
@@ -312,7 +354,7 @@ pub(crate) enum Pull {
         /// Whose memory it is.
         from: Connection,
         /// Our part.
-        part: u32,
+        part: Id<super::access::Part>,
     },
 }
 

@@ -244,7 +244,7 @@ impl Engine {
         if first && stands && !fenced && self.core.do_window(slot, work, notify).is_some() {
             return Ok(());
         }
-        let pending = Pending { work: Work::Window(Box::new(work.keep())), notify, _copy: None };
+        let pending = Pending { work: Work::Window(Box::new(work.keep())), notify };
         self.core.peers.get_mut(slot).pending.push_back(pending);
         if idle {
             self.start_connecting(slot);
@@ -256,7 +256,7 @@ impl Engine {
     /// Does what waits first, if it is about a window and its turn has come. False if it has not.
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
         let front = self.core.peers.get_mut(slot).pending.pop_front();
-        let Some(Pending { work: Work::Window(mut work), notify, _copy }) = front else { return false };
+        let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };
         if self.core.do_window(slot, &work.post(), notify).is_some() {
             return true;
         }
@@ -264,7 +264,7 @@ impl Engine {
             self.core.fail(Side::Transmit, notify, failure(work.post().entry(), WindowError::Busy));
             return true;
         }
-        let pending = Pending { work: Work::Window(work), notify, _copy };
+        let pending = Pending { work: Work::Window(work), notify };
         self.core.peers.get_mut(slot).pending.push_front(pending);
         false
     }

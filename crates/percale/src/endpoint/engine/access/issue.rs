@@ -11,6 +11,7 @@ use crate::endpoint::remote_work::AtomicWork;
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::memory::region::RemoteMemory;
 use crate::memory::volatile::Segments;
+use crate::table::Id;
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Offer, RMA_EAGER};
@@ -23,28 +24,29 @@ pub(in super::super) fn execute(
     waiting: &mut Waiting,
     notify: Notify,
 ) -> Result<(), Refused> {
-    let what = waiting.what;
-    let several = what.part(1).is_some();
-    let access = match waiting.started {
-        Some(access) => access,
-        None => {
-            if core.meets_long(slot, &what) {
-                return Err(Refused::Full);
-            }
-            let tell = several.then(|| what.tell(what.counts()));
-            let access = Execution { tell, ..Execution::new(slot, notify, &what) };
+    if let Some(what) = waiting.what() {
+        if core.meets_long(slot, what) || core.parts.is_full() {
+            return Err(Refused::Full);
+        }
+        let tell = what.part(1).is_some().then(|| what.tell(what.counts()));
+        if let Some(posted) = waiting.start(core.accesses.next_id()) {
+            core.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) });
             core.peers.started(slot);
             core.peers.get_mut(slot).executed += 1;
-            *waiting.started.insert(core.accesses.insert(access) as u32)
         }
+    }
+    let Some((access, execution)) = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?))) else {
+        return Ok(()); // It has ended.
     };
+    let what = *execution.posted.work();
+    let several = what.part(1).is_some();
     while let Some((remote, offset)) = what.part(waiting.sent) {
         if core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES {
             return Err(Refused::Full);
         }
         send_part(link, core, slot, access, &what, remote, offset as usize, several)?;
         core.peers.get_mut(slot).parts += 1;
-        core.accesses[access as usize].left += 1;
+        core.accesses[access].left += 1;
         waiting.sent += 1;
     }
     core.access_step(access, Ok(()));
@@ -59,7 +61,7 @@ fn send_part(
     link: &mut AnyLink,
     core: &mut Core,
     slot: Connection,
-    access: u32,
+    access: Id<Execution>,
     what: &What,
     remote: RemoteMemory,
     offset: usize,
@@ -79,7 +81,7 @@ fn send_part(
         len: len as u32,
         tag: remote.address,
         data: remote.key,
-        id: id as u32 | PART,
+        id: id.to_wire() | PART,
     };
     head.flags.set(Flags::PART, several);
     // A stream brings a longer write straight to its place too.
@@ -107,9 +109,9 @@ fn send_part(
         return Err(refused);
     }
     if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
-        core.long.push(Long { peer: slot, part: id as u32, remote, writes: what.changes() });
+        core.long.push(Long { peer: slot, part: id, remote, writes: what.changes() });
     }
-    let access = &mut core.accesses[access as usize];
+    let access = &mut core.accesses[access];
     if long && !access.long {
         access.long = true;
         core.peers.get_mut(slot).long_writes += 1;
@@ -126,7 +128,7 @@ fn send_part(
 fn send_write(
     link: &mut AnyLink,
     core: &mut Core,
-    access: u32,
+    access: Id<Execution>,
     mut head: Head,
     local: &Segments,
     what: &What,
@@ -147,7 +149,7 @@ fn send_write(
         None => {
             head.flags |= Flags::PART;
             link.send(&head, local, false)?;
-            core.accesses[access as usize].tell.get_or_insert_with(|| what.tell(what.counts()));
+            core.accesses[access].tell.get_or_insert_with(|| what.tell(what.counts()));
             Ok(())
         }
     }

@@ -31,13 +31,15 @@ use self::what::Tell;
 pub(super) use self::what::Told;
 pub(crate) use self::what::{Waiting, What};
 pub(super) use self::what::{atomic_entry, rma_entry, word_entry};
+use super::arrive::Asked;
 use super::core::Core;
 use super::types::{Action, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
-use crate::memory::buffer::Buffer;
+use crate::endpoint::posted::Posted;
 use crate::memory::lease::Lease;
 use crate::memory::region::{Refusal, RemoteMemory};
 use crate::memory::volatile::{Segments, View};
+use crate::table::Id;
 use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
 use crate::wire::head::{Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
@@ -60,7 +62,8 @@ pub(crate) const SERVE: u32 = 1 << 30;
 pub(crate) struct Execution {
     to: Connection,
     notify: Notify,
-    entry: Entry,
+    /// What it is, with the memory that it uses: transports use that until the last part has ended.
+    posted: Box<Posted<What>>,
     /// Parts that have not ended, and one more while not all have left.
     left: u32,
     error: Option<(ErrorCode, Cow<'static, str>)>,
@@ -70,21 +73,16 @@ pub(crate) struct Execution {
     long: bool,
     /// We make it by RDMA.
     direct: bool,
-    /// Such a one, all of which was posted: what it is, if the target has to execute it after all.
-    again: Option<Box<Waiting>>,
-    /// What an injected access sends.
-    _copy: Option<Buffer>,
 }
 
 impl Execution {
     /// One of which no part has left.
-    fn new(to: Connection, notify: Notify, what: &What) -> Self {
-        let (entry, error, tell) = (what.entry(), None, None);
-        Self { to, notify, entry, left: 1, error, tell, long: false, direct: false, again: None, _copy: None }
+    const fn new(to: Connection, notify: Notify, posted: Box<Posted<What>>) -> Self {
+        Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
     }
 
-    pub(super) const fn entry(&self) -> Entry {
-        self.entry
+    pub(super) fn entry(&self) -> Entry {
+        self.posted.work().entry()
     }
 
     pub(super) const fn notify(&self) -> Notify {
@@ -97,7 +95,7 @@ impl Execution {
 pub(crate) struct Long {
     peer: Connection,
     /// Its entry in `parts`.
-    part: u32,
+    part: Id<Part>,
     remote: RemoteMemory,
     writes: bool,
 }
@@ -116,7 +114,7 @@ impl Long {
 /// One request to the target.
 #[derive(Debug)]
 pub(crate) struct Part {
-    access: u32,
+    pub(super) access: Id<Execution>,
     pub(super) to: Connection,
     /// Our memory: what is written, or where results go.
     pub(super) local: Segments,
@@ -127,6 +125,16 @@ pub(crate) struct Part {
     /// How the target answered, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
     takes_data: bool,
+}
+
+/// What a peer names as a part of ours.
+enum NamedPart {
+    /// One of its parts.
+    Here(Id<Part>),
+    /// A part that has ended, or that is another peer's.
+    Gone,
+    /// No part at all.
+    None,
 }
 
 /// What the failure of a transfer from or to a region means.
@@ -163,30 +171,39 @@ impl Core {
 
     /// Asks for bytes. Where a stream brings them, the pull that takes many of them is begun at once.
     fn send_read(&mut self, link: &mut AnyLink, mut head: Head, local: &Segments) -> Result<(), Refused> {
-        let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.pulls.vacant_key());
+        let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.pulls.next_id().to_wire());
         let payload = ReadHead {
             len: U64::new(local.len() as u64),
-            expected: U64::new(expected.map_or(0, |token| token as u64 + 1)),
+            expected: U64::new(expected.map_or(0, |token| u64::from(token) + 1)),
         };
         head.len = size_of::<ReadHead>() as u32;
         Segments::lend(payload.as_bytes(), |payload| link.send(&head, payload, false))?;
-        if expected.is_some() {
-            let part = &mut self.parts[(head.id & !PART) as usize];
+        if expected.is_some()
+            && let Some(id) = self.parts.find_wire(head.id & !PART)
+        {
+            let part = &mut self.parts[id];
             part.pushing = true; // A transport uses its memory.
-            let token = self.pulls.insert(super::types::Pull::Fetch { from: part.to, part: head.id }) as u32;
+            let token = self.pulls.insert(super::types::Pull::Fetch { from: part.to, part: id }).to_wire();
             link.expect(&Lease::own(local), token);
         }
         Ok(())
     }
 
-    /// The access that a part belongs to.
-    pub(super) fn access_of_part(&self, part: u32) -> Option<u32> {
-        self.parts.get((part & !PART) as usize).map(|part| part.access)
+    /// The access that a link names.
+    fn access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
+        let id = self.accesses.find_wire(wire)?;
+        (self.accesses[id].to == from).then_some(id)
     }
 
-    /// The part that a peer names, if it is its own.
-    fn part(&mut self, from: Connection, id: u32) -> Option<&mut Part> {
-        self.parts.get_mut((id & !PART) as usize).filter(|part| id & PART != 0 && part.to == from)
+    /// The part that a peer names.
+    fn part_of(&self, from: Connection, wire: u32) -> NamedPart {
+        if wire & PART == 0 {
+            return NamedPart::None;
+        }
+        match self.parts.find_wire(wire & !PART) {
+            Some(id) if self.parts[id].to == from => NamedPart::Here(id),
+            _ => NamedPart::Gone,
+        }
     }
 
     /// [`Kind::Done`].
@@ -196,9 +213,12 @@ impl Core {
             (_, Some(refusal)) => Err(refusal),
             (_, None) => return self.peers.accuse(from, "a refusal that does not exist"),
         };
-        let Some(part) = self.part(from, head.id) else {
-            return self.peers.accuse(from, "an answer to an access that nobody asked for");
+        let id = match self.part_of(from, head.id) {
+            NamedPart::Here(id) => id,
+            NamedPart::Gone => return,
+            NamedPart::None => return self.peers.accuse(from, "an answer to an access that nobody asked for"),
         };
+        let part = &mut self.parts[id];
         if result.is_ok() && part.takes_data {
             return self.peers.accuse(from, "the end of a read without its bytes");
         }
@@ -208,51 +228,63 @@ impl Core {
         if part.pushing {
             part.answered = Some(result);
         } else {
-            self.part_over(head.id, result);
+            self.part_over(id, result);
         }
     }
 
     /// [`Kind::ReadData`].
     pub(super) fn read_data(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Some(part) = self.part(from, head.id).filter(|part| part.takes_data && !part.pushing) else {
-            return self.peers.accuse(from, "bytes that nobody reads");
+        let id = match self.part_of(from, head.id) {
+            NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
+            NamedPart::Gone => return,
+            _ => return self.peers.accuse(from, "bytes that nobody reads"),
         };
+        let part = &self.parts[id];
         if payload.len() != part.local.len() {
             return self.peers.accuse(from, "more or fewer bytes than were to be read");
         }
         payload.copy_into(&part.local, 0);
-        self.part_over(head.id, Ok(()));
+        self.part_over(id, Ok(()));
     }
 
     /// [`Kind::ReadOffer`]: the bytes are to be fetched.
     pub(super) fn read_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let Some(part) = self.part(from, head.id).filter(|part| part.takes_data && !part.pushing) else {
-            return self.peers.accuse(from, "an offer of bytes that nobody reads");
+        let id = match self.part_of(from, head.id) {
+            NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
+            // What it offers is told by its pull.
+            NamedPart::Gone => return,
+            _ => return self.peers.accuse(from, "an offer of bytes that nobody reads"),
         };
+        let part = &mut self.parts[id];
         let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
             return self.peers.accuse(from, "an offer of other bytes than were to be read");
         };
         part.pushing = true; // A transport uses its memory.
         let into = Lease::own(&part.local);
-        let token = self.pulls.insert(super::types::Pull::Fetch { from, part: head.id }) as u32;
+        let token = self.pulls.insert(super::types::Pull::Fetch { from, part: id }).to_wire();
         self.outbox.push_back((from, Action::Pull { id: head.tag as u32, offer, into, token }));
     }
 
     /// A long read has been fetched, or not.
-    pub(super) fn fetched(&mut self, part: u32, result: Result<u64, PullError>) {
+    pub(super) fn fetched(&mut self, part: Id<Part>, result: Result<u64, PullError>) {
         self.part_over(part, result.map(drop).map_err(pull_refusal));
     }
 
     /// The target asks for the bytes of a long write.
-    pub(super) fn write_asked(&mut self, from: Connection, id: u32) -> Option<Lease> {
-        let part = self.part(from, id).filter(|part| !part.takes_data && !part.asked)?;
+    pub(super) fn write_asked(&mut self, from: Connection, wire: u32) -> Asked {
+        let NamedPart::Here(id) = self.part_of(from, wire) else { return Asked::Gone };
+        let part = &mut self.parts[id];
+        if part.takes_data || part.asked {
+            return Asked::Nothing;
+        }
         (part.asked, part.pushing) = (true, true);
-        Some(Lease::own(&part.local))
+        Asked::Source(Lease::own(&part.local))
     }
 
     /// No transport reads the bytes of a long write any more.
-    pub(super) fn write_pushed(&mut self, from: Connection, id: u32) {
-        let Some(part) = self.part(from, id) else { return };
+    pub(super) fn write_pushed(&mut self, from: Connection, wire: u32) {
+        let NamedPart::Here(id) = self.part_of(from, wire) else { return };
+        let part = &mut self.parts[id];
         part.pushing = false;
         if let Some(result) = part.answered {
             self.part_over(id, result);
@@ -260,9 +292,8 @@ impl Core {
     }
 
     /// A part has ended.
-    fn part_over(&mut self, id: u32, result: Result<(), Refusal>) {
-        let id = id & !PART;
-        let Some(part) = self.parts.try_remove(id as usize) else { return };
+    fn part_over(&mut self, id: Id<Part>, result: Result<(), Refusal>) {
+        let Some(part) = self.parts.remove(id) else { return };
         self.long.retain(|long| long.part != id); // Not with its access: that may have parts that wait for this one.
         let peer = self.peers.get_mut(part.to);
         peer.parts = peer.parts.saturating_sub(1);
@@ -270,8 +301,8 @@ impl Core {
     }
 
     /// One of the things that an access waits for has come; the last completes it.
-    fn access_step(&mut self, id: u32, result: Result<(), (ErrorCode, Cow<'static, str>)>) {
-        let access = &mut self.accesses[id as usize];
+    fn access_step(&mut self, id: Id<Execution>, result: Result<(), (ErrorCode, Cow<'static, str>)>) {
+        let Some(access) = self.accesses.get_mut(id) else { return };
         access.left -= 1;
         if let Err(error) = result {
             access.error.get_or_insert(error);
@@ -279,7 +310,8 @@ impl Core {
         if access.left > 0 {
             return;
         }
-        let Execution { to, notify, entry, error, tell, .. } = self.access_ended(id);
+        let Some(Execution { to, notify, posted, error, tell, .. }) = self.access_ended(id) else { return };
+        let entry = posted.work().entry();
         match error {
             None => {
                 if let Some(tell) = tell {
@@ -292,21 +324,14 @@ impl Core {
     }
 
     /// An access has ended, or is to begin anew.
-    fn access_ended(&mut self, id: u32) -> Execution {
-        let access = self.accesses.remove(id as usize);
+    fn access_ended(&mut self, id: Id<Execution>) -> Option<Execution> {
+        let access = self.accesses.remove(id)?;
         let peer = self.peers.get_mut(access.to);
         let count = if access.direct { &mut peer.direct } else { &mut peer.executed };
         *count = count.saturating_sub(1);
         peer.long_writes -= u32::from(access.long).min(peer.long_writes);
         self.peers.finished(access.to);
-        access
-    }
-
-    /// All parts of an injected access have left: the copy is kept until they have ended.
-    pub(super) fn keep_copy(&mut self, waiting: &Waiting, copy: Buffer) {
-        if let Some(access) = waiting.started.and_then(|id| self.accesses.get_mut(id as usize)) {
-            access._copy = Some(copy);
-        }
+        Some(access)
     }
 
     /// Tells the target what it cannot know by itself: of each region once, and with the last what the endpoint counts, and the
@@ -339,26 +364,35 @@ impl Core {
         self.outbox.push_back((to, action));
     }
 
-    /// Begins a long access that we make ourselves with the target's help; its number.
-    pub(super) fn start_assisted(&mut self, slot: Connection, what: &What, notify: Notify, counts: Counts) -> u32 {
+    /// Begins a long access that we make ourselves with the target's help; its number. `None` if it had begun.
+    pub(super) fn start_assisted(
+        &mut self,
+        slot: Connection,
+        waiting: &mut Waiting,
+        notify: Notify,
+        counts: Counts,
+    ) -> Option<Id<Execution>> {
+        let posted = waiting.start(self.accesses.next_id())?;
+        let what = posted.work();
         let tell = (!counts.is_empty() || what.data().is_some()).then(|| what.tell(counts));
-        let access = Execution { tell, ..Execution::new(slot, notify, what) };
         self.peers.started(slot);
         self.peers.get_mut(slot).executed += 1;
-        self.accesses.insert(access) as u32
+        Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
     /// It ended in the call that began it, and is reported there.
-    pub(super) fn withdraw_assisted(&mut self, slot: Connection, id: u32) {
-        self.accesses.remove(id as usize);
+    pub(super) fn withdraw_assisted(&mut self, slot: Connection, waiting: &mut Waiting, id: Id<Execution>) {
+        if let Some(access) = self.accesses.remove(id) {
+            waiting.begin_anew(access.posted);
+        }
         let peer = self.peers.get_mut(slot);
         peer.executed = peer.executed.saturating_sub(1);
         self.peers.finished(slot);
     }
 
     /// It is over.
-    pub(super) fn assisted_end(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
-        if self.accesses.get(id as usize).is_some_and(|access| access.to == from) {
+    pub(super) fn assisted_end(&mut self, from: Connection, wire: u32, result: Result<(), PullError>) {
+        if let Some(id) = self.access_of(from, wire) {
             let result = result.map_err(|error| match error {
                 PullError::Unknown => {
                     (ErrorCode::TimedOut, "the peer's queue pair failed: whether it was written is not known".into())
@@ -376,10 +410,10 @@ impl Core {
     pub(super) fn accesses_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.parts.retain(|_, part| part.to != from);
         self.long.retain(|long| long.peer != from);
-        let gone: Vec<usize> = self.accesses.iter().filter(|(_, a)| a.to == from).map(|(id, _)| id).collect();
+        let gone: Vec<_> = self.accesses.iter().filter(|(_, a)| a.to == from).map(|(id, _)| id).collect();
         for id in gone {
-            let access = self.accesses.remove(id);
-            let failure = ErrorEntry::new(access.entry, error).with_text(why.to_owned());
+            let Some(access) = self.accesses.remove(id) else { continue };
+            let failure = ErrorEntry::new(access.entry(), error).with_text(why.to_owned());
             self.fail(Side::Transmit, access.notify, failure);
         }
     }

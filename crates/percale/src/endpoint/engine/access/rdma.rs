@@ -38,16 +38,18 @@ pub(in super::super) fn by_rdma(
     waiting: &mut Waiting,
     notify: Notify,
 ) -> Course {
-    if waiting.started.is_none() {
+    if waiting.started().is_none() {
         let course = begin(link, core, slot, waiting, notify);
         if course != Course::Posted {
             return course;
         }
     }
-    let (what, Some(access)) = (waiting.what, waiting.started.filter(|_| waiting.direct)) else {
+    let begun = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?)));
+    let Some((access, execution)) = begun.filter(|(_, execution)| execution.direct) else {
         return Course::Executed; // As it began.
     };
-    if core.accesses[access as usize].error.is_some() {
+    let what = *execution.posted.work();
+    if execution.error.is_some() {
         // Nobody knows whether a part of it was made: no other is.
         core.access_step(access, Ok(()));
         return Course::Posted;
@@ -57,9 +59,9 @@ pub(in super::super) fn by_rdma(
     {
         let (What::Write(work) | What::Read(work)) = what else { return Course::Executed };
         let local = work.local.slice(offset as usize, remote.len as usize);
-        match link.post_access(what.changes(), &remote, &local, access) {
+        match link.post_access(what.changes(), &remote, &local, access.to_wire()) {
             Ok(()) => {
-                core.accesses[access as usize].left += 1;
+                core.accesses[access].left += 1;
                 waiting.sent += 1;
             }
             Err(Unposted::Full | Unposted::Broken) => return Course::Waits,
@@ -71,17 +73,19 @@ pub(in super::super) fn by_rdma(
         return Course::Posted;
     }
     // What was posted ends first, one way or another.
-    if core.accesses[access as usize].left > 1 {
+    if core.accesses[access].left > 1 {
         return Course::Waits;
     }
-    core.access_ended(access);
-    waiting.begin_anew();
+    if let Some(execution) = core.access_ended(access) {
+        waiting.begin_anew(execution.posted);
+    }
     if core.peers.get(slot).direct > 0 { Course::Waits } else { Course::Executed }
 }
 
 /// Begins an access, if it is one for RDMA and its turn has come.
 fn begin(link: &mut VerbsLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Course {
-    let (what, peer) = (waiting.what, core.peers.get_mut(slot));
+    let Some(&what) = waiting.what() else { return Course::Executed };
+    let peer = core.peers.get_mut(slot);
     let reached = !waiting.executed_only
         && is_plain(&what, peer.counts)
         && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
@@ -96,8 +100,10 @@ fn begin(link: &mut VerbsLink, core: &mut Core, slot: Connection, waiting: &mut 
     (peer.impatience, peer.direct) = (0, peer.direct + 1);
     peer.long_writes += u32::from(what.changes());
     core.peers.started(slot);
-    let access = Execution { direct: true, long: what.changes(), ..Execution::new(slot, notify, &what) };
-    (waiting.started, waiting.direct) = (Some(core.accesses.insert(access) as u32), true);
+    if let Some(posted) = waiting.start(core.accesses.next_id()) {
+        let access = Execution { direct: true, long: what.changes(), ..Execution::new(slot, notify, posted) };
+        core.accesses.insert(access);
+    }
     Course::Posted
 }
 
@@ -114,29 +120,17 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 }
 
 impl Core {
-    /// All of an access was posted: what it is, if it comes back.
-    pub(in super::super) fn keep_waiting(&mut self, waiting: Box<Waiting>) {
-        if let Some(access) = waiting.started.and_then(|id| self.accesses.get_mut(id as usize)) {
-            access.again = Some(waiting);
-        }
-    }
-
     /// An access by RDMA could not be ended; of several the one that began last comes back first.
-    pub(in super::super) fn give_back(&mut self, from: Connection, id: u32) {
-        if self.accesses.get(id as usize).is_none_or(|access| access.to != from || !access.direct) {
-            return;
-        }
-        let Execution { notify, again, _copy, .. } = self.access_ended(id);
+    pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
+        let Some(id) = self.access_of(from, wire).filter(|id| self.accesses[*id].direct) else { return };
+        let Some(Execution { notify, posted, .. }) = self.access_ended(id) else { return };
         let pending = &mut self.peers.get_mut(from).pending;
-        if let Some(mut waiting) = again {
-            waiting.begin_anew();
-            return pending.push_front(Pending { work: Work::Access(waiting), notify, _copy });
-        }
-        // Not all of it was posted: it is still there.
-        if let Some(Pending { work: Work::Access(waiting), .. }) = pending.front_mut()
-            && waiting.started == Some(id)
-        {
-            waiting.begin_anew();
+        match pending.front_mut() {
+            // Not all of it was posted: it is still there.
+            Some(Pending { work: Work::Access(waiting), .. }) if waiting.started() == Some(id) => {
+                waiting.begin_anew(posted);
+            }
+            _ => pending.push_front(Pending { work: Work::Access(Waiting::new(posted)), notify }),
         }
     }
 }

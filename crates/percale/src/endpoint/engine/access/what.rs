@@ -1,14 +1,15 @@
 //! What is to be accessed, and how far it has got.
 
 use super::super::counting::counts_of_atomic;
-use super::PART_LIMIT;
+use super::{Execution, PART_LIMIT};
 use crate::completion::entry::{CompletionFlags, Entry};
+use crate::endpoint::posted::{Constant, Posted};
 use crate::endpoint::remote_work::{AtomicWork, RmaWork};
-use crate::endpoint::work::{INJECT_LIMIT, OpFlags, PostError};
+use crate::endpoint::work::{OpFlags, PostError};
 use crate::memory::atomic::AtomicOp;
-use crate::memory::buffer::Buffer;
 use crate::memory::region::{Keyring, RemoteMemory, is_mapped};
 use crate::memory::volatile::Segments;
+use crate::table::Id;
 use crate::trigger::Operation;
 use crate::wire::head::Counts;
 
@@ -171,46 +172,66 @@ pub(in super::super) fn atomic_entry(work: &AtomicWork) -> Entry {
 /// An access that waits for its turn, or some parts of which do.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(super) what: What,
-    /// Its entry in `accesses`, once a part has left.
-    pub(super) started: Option<u32>,
+    pub(super) state: WaitingState,
     /// Parts that have left.
     pub(super) sent: u64,
-    /// We make it by ourselves, as far as it has left.
-    pub(super) direct: bool,
-    /// That cannot be: the target executes it.
+    /// The device cannot make it: the target executes it.
     pub(super) executed_only: bool,
 }
 
-impl Waiting {
-    pub(in super::super) fn new(what: What) -> Self {
-        Self { what, started: None, sent: 0, direct: false, executed_only: false }
-    }
-
-    /// Nothing of it counts that has left: it begins anew.
-    pub(super) const fn begin_anew(&mut self) {
-        (self.started, self.sent, self.direct) = (None, 0, false);
-    }
-
-    pub(crate) fn flags(&self) -> OpFlags {
-        self.what.flags()
-    }
-
+/// How far a waiting access is.
+#[derive(Debug)]
+pub(super) enum WaitingState {
     /// Nothing of it has left.
-    pub(crate) const fn is_untouched(&self) -> bool {
-        self.started.is_none()
+    Untouched(Box<Posted<What>>),
+    /// It has begun, and its execution owns what it uses.
+    Started(Id<Execution>),
+}
+
+impl Waiting {
+    pub(in super::super) const fn new(posted: Box<Posted<What>>) -> Self {
+        Self { state: WaitingState::Untouched(posted), sent: 0, executed_only: false }
     }
 
-    pub(crate) fn entry(&self) -> Entry {
-        self.what.entry()
+    pub(super) const fn started(&self) -> Option<Id<Execution>> {
+        match self.state {
+            WaitingState::Started(id) => Some(id),
+            WaitingState::Untouched(_) => None,
+        }
     }
 
-    pub(in super::super) const fn what(&self) -> &What {
-        &self.what
+    /// It begins as the execution with this number, which is to own what it uses. `None` if it had begun.
+    pub(in super::super) fn start(&mut self, id: Id<Execution>) -> Option<Box<Posted<What>>> {
+        match std::mem::replace(&mut self.state, WaitingState::Started(id)) {
+            WaitingState::Untouched(posted) => Some(posted),
+            begun @ WaitingState::Started(_) => {
+                self.state = begun;
+                None
+            }
+        }
     }
 
-    pub(in super::super) const fn what_mut(&mut self) -> &mut What {
-        &mut self.what
+    /// Nothing of it counts that has left: it begins anew, with the memory of its execution, which is over.
+    pub(in super::super) fn begin_anew(&mut self, posted: Box<Posted<What>>) {
+        (self.state, self.sent) = (WaitingState::Untouched(posted), 0);
+    }
+
+    /// Its flags while nothing of it has left; then none holds it back.
+    pub(crate) fn flags(&self) -> OpFlags {
+        self.what().map_or(OpFlags::empty(), What::flags)
+    }
+
+    /// What its completion says while nothing of it has left; then its execution ends it.
+    pub(crate) fn entry(&self) -> Option<Entry> {
+        self.what().map(What::entry)
+    }
+
+    /// What to do, while nothing of it has left.
+    pub(in super::super) fn what(&self) -> Option<&What> {
+        match &self.state {
+            WaitingState::Untouched(posted) => Some(posted.work()),
+            WaitingState::Started(_) => None,
+        }
     }
 }
 
@@ -231,21 +252,12 @@ pub(super) struct Tell {
     pub(super) told: Option<Told>,
 }
 
-impl Waiting {
-    /// Copies what an injected access sends; its length if that is too long.
-    pub(in super::super) fn inject(&mut self) -> Result<Option<Buffer>, usize> {
-        let copy = |segments: &mut Segments| {
-            if segments.len() > INJECT_LIMIT {
-                return Err(segments.len());
-            }
-            let buffer = Buffer::from(segments.to_vec());
-            *segments = Segments::one(buffer.segment_for_send());
-            Ok(Some(buffer))
-        };
-        match self.what_mut() {
-            What::Write(work) => copy(&mut work.local),
-            What::Atomic(work) => copy(&mut work.operand),
-            What::Read(_) => Ok(None),
+impl Constant for What {
+    fn constant(&mut self) -> [Option<&mut Segments>; 2] {
+        match self {
+            Self::Write(work) => work.constant(true),
+            Self::Read(work) => work.constant(false),
+            Self::Atomic(work) => work.constant(),
         }
     }
 }

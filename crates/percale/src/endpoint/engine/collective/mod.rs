@@ -271,7 +271,7 @@ impl Engine {
 
     #[cold]
     fn send_to_member_later(&mut self, slot: Connection, message: &GroupMessage) {
-        let pending = Pending { work: Work::Collective(*message), notify: Notify::Collective, _copy: None };
+        let pending = Pending { work: Work::Collective(*message), notify: Notify::Collective };
         self.core.peers.get_mut(slot).pending.push_back(pending);
         if self.core.peers.get(slot).state == State::Idle {
             self.start_connecting(slot);

@@ -7,6 +7,7 @@ mod fair;
 mod full;
 mod hostile;
 mod lingering;
+mod owned;
 mod pairs;
 mod parted;
 mod rdma;

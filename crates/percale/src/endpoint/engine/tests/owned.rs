@@ -1,0 +1,406 @@
+//! Operations own what they use, in whatever form they wait, and what a late answer names is never another operation.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::super::types::{Notify, OpenSend, Payload, Send, SendState};
+use super::*;
+use crate::completion::counter::Counter;
+use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
+use crate::completion::ring::Ring;
+use crate::endpoint::posted::Posted;
+use crate::endpoint::remote_work::AtomicWork;
+use crate::endpoint::work::{OpFlags, ReceiveWork, SendWork};
+use crate::memory::atomic::{AtomicOp, Datatype};
+use crate::memory::buffer::Buffer;
+use crate::memory::region::Access;
+use crate::transport::{PullError, Sink};
+use crate::trigger::{Condition, Operation};
+use crate::wire::head::{Flags, Kind};
+
+/// What a program does with its heap after it has posted: memory that was freed is used again.
+fn use_the_heap(len: usize) -> Vec<Vec<u8>> {
+    (0..2000).map(|_| vec![0xEE; len]).collect()
+}
+
+#[test]
+fn injected_messages_that_become_offers_keep_their_bytes() {
+    const COUNT: u64 = 1000;
+    for transport in ["shm", "tcp"] {
+        let a = Station::new(transport);
+        let builder = Info::discover().unwrap().domain().transport(transport.parse().unwrap());
+        let b = Station::of(builder.unexpected_cap(1000).open().unwrap(), &CompletionQueue::default());
+        let (to_b, _) = (a.peer(&b), b.peer(&a));
+        for number in 0..COUNT {
+            a.endpoint.tagged_inject(to_b, number, &[number as u8; 2000]).unwrap();
+        }
+        let slot = a.slot(&b);
+        let waits = || a.engine(|engine| !engine.core.peers.get(slot).pending.is_empty());
+        until(&[&a, &b], || (!waits()).then_some(()));
+        let offered = a.engine(|engine| engine.core.sends.len());
+        assert!(offered > 0, "{transport}: no message became an offer, so this shows nothing");
+        let _heap = use_the_heap(2000);
+        for number in 0..COUNT {
+            let before = b.finished();
+            let receive = b.endpoint.tagged_recv(number, 0, vec![0; 2000]).start().unwrap();
+            until(&[&a, &b], || (b.finished() > before).then_some(()));
+            let bytes = receive.wait().unwrap().to_vec();
+            assert!(bytes == vec![number as u8; 2000], "{transport}: message {number} is not what was injected");
+        }
+        until(&[&a, &b], || a.engine(|engine| engine.core.sends.is_empty()).then_some(()));
+    }
+}
+
+/// The next result.
+fn next(queue: &mut Ring) -> Option<Result<Entry, ErrorEntry>> {
+    let mut entry = [Entry::default()];
+    match queue.read(&mut entry) {
+        Ok(0) => None,
+        Ok(_) => Some(Ok(entry[0])),
+        Err(_) => queue.read_error().map(Err),
+    }
+}
+
+/// The same of a queue that an endpoint's receives report to.
+fn received(queue: &CompletionQueue) -> Option<Result<Entry, ErrorEntry>> {
+    let mut entry = [Entry::default()];
+    match queue.read(&mut entry) {
+        Ok(0) => None,
+        Ok(_) => Some(Ok(entry[0])),
+        Err(_) => queue.read_error().map(Err),
+    }
+}
+
+/// How an injected operation waits.
+#[derive(Clone, Copy, Debug)]
+enum Waits {
+    Unconnected,
+    Fenced,
+    Deferred,
+}
+
+#[test]
+fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
+    for transport in ["shm", "tcp"] {
+        for waits in [Waits::Unconnected, Waits::Fenced, Waits::Deferred] {
+            let (a, b) = (Station::new(transport), Station::new(transport));
+            let memory = b.domain.register(5_u64.to_le_bytes().to_vec(), Access::REMOTE_READ | Access::REMOTE_WRITE);
+            let memory = memory.unwrap();
+            let to_b = if matches!(waits, Waits::Unconnected) { a.peer(&b) } else { connect(&a, &b) };
+            b.peer(&a);
+            let (operand, compare) =
+                (Buffer::from(vec![9, 0, 0, 0, 0, 0, 0, 0]), Buffer::from(vec![5, 0, 0, 0, 0, 0, 0, 0]));
+            let mut result = Buffer::zeroed(8);
+            let mut work = AtomicWork {
+                peer: to_b,
+                op: AtomicOp::Cswap,
+                datatype: Datatype::U64,
+                operand: Segments::one(operand.segment_for_send()),
+                compare: Some(Segments::one(compare.segment_for_send())),
+                result: result.segment_for_receive().map(Segments::one),
+                remote: memory.remote(),
+                data: None,
+                context: 7,
+                flags: OpFlags::INJECT | OpFlags::COMPLETION,
+            };
+            let counter = Counter::new();
+            let mut before_the_fence = None;
+            let reported = a.engine(|engine| engine.core.reported);
+            match waits {
+                Waits::Unconnected => {}
+                Waits::Fenced => {
+                    work.flags |= OpFlags::FENCE;
+                    before_the_fence = Some(a.endpoint.tagged_send(to_b, 2, vec![1; 2 << 20]).start().unwrap());
+                }
+                Waits::Deferred => {}
+            }
+            a.engine(|engine| match waits {
+                Waits::Deferred => {
+                    let transfer = engine.transfer(&Operation::Atomic(work), None).unwrap();
+                    engine.queue(transfer, &counter, Condition::Successes(1));
+                }
+                _ => engine.post_atomic(&work, Notify::Event).unwrap(),
+            });
+            drop((operand, compare));
+            let _heap = use_the_heap(8);
+            counter.add(1);
+            if let Some(send) = before_the_fence {
+                let receive = b.endpoint.tagged_recv(2, 0, vec![0; 2 << 20]).start().unwrap();
+                let ended = || a.finished() > 0 && receive.is_ready() && send.is_ready();
+                until(&[&a, &b], || ended().then_some(()));
+            }
+            until(&[&a, &b], || a.engine(|engine| engine.core.reported > reported).then_some(()));
+            let mut now = [0; 8];
+            memory.read(0, &mut now);
+            assert_eq!(result.into_vec(), 5_u64.to_le_bytes(), "{transport} {waits:?}: what was there");
+            assert_eq!(
+                now,
+                9_u64.to_le_bytes(),
+                "{transport} {waits:?}: it compared with other bytes than it was given"
+            );
+        }
+    }
+}
+
+/// A send of which the peer is owed nothing more than its answer fails; what the peer answers then is not about the next one.
+#[test]
+fn the_late_answer_to_a_failed_send_ends_no_other() {
+    for transport in ["shm", "tcp"] {
+        let (a, b) = (Station::new(transport), Station::new(transport));
+        let to_b = connect(&a, &b);
+        let slot = a.slot(&b);
+        let bytes: Vec<Buffer> = (0..3_u8).map(|number| Buffer::from(vec![number; 2 << 20])).collect();
+        let work = |number: usize| SendWork {
+            peer: to_b,
+            segments: Segments::one(bytes[number].segment_for_send()),
+            tag: Some(number as u64),
+            data: None,
+            context: number as u64,
+            flags: OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE,
+        };
+        let post = |number| {
+            a.engine(|engine| {
+                let id = engine.core.sends.next_id().to_wire();
+                engine.post_send(&work(number), Notify::Event).unwrap();
+                id
+            })
+        };
+        let read = || a.engine(|engine| next(&mut engine.core.queue));
+        // The peer pulled the first, and that failed here.
+        let first = post(0);
+        a.engine(|engine| {
+            if let SendState::Open(send) = &mut engine.core.sends.iter_mut().next().unwrap().1.state {
+                send.payload = Payload::Leaving;
+            }
+            engine.core.pushed(slot, first, Err(PullError::Fault));
+        });
+        assert_eq!(read().expect("the failure is reported at once").unwrap_err().error, ErrorCode::Fault);
+        let second = post(1);
+        assert_ne!(first, second);
+        // Its answer comes late, twice.
+        for _ in 0..2 {
+            let head = Head { kind: Kind::Ack, flags: Flags::ID, tag: 5, id: first, ..Head::default() };
+            a.engine(|engine| engine.core.frame(slot, &head, crate::memory::volatile::View::of(&[])));
+        }
+        assert!(read().is_none(), "{transport}: the second ended by the first's answer");
+        // So does its pull: the offer is still there.
+        post(2);
+        for (number, expected) in [(1, None), (2, None), (0, Some(libc::ECANCELED))] {
+            let before = b.finished();
+            let receive = b.endpoint.tagged_recv(number, 0, vec![0xAA; 2 << 20]).start().unwrap();
+            until(&[&a, &b], || (b.finished() > before).then_some(()));
+            match receive.wait() {
+                Ok(message) => {
+                    assert_eq!(expected, None, "{transport}: message {number} was given up");
+                    assert!(message.to_vec() == vec![number as u8; 2 << 20], "{transport}: another message's bytes");
+                }
+                Err(error) => assert_eq!(Some(error.errno()), expected, "{transport}: message {number}"),
+            }
+        }
+        for context in [1, 2] {
+            let entry = until(&[&a, &b], read).unwrap();
+            assert_eq!(entry.context, context, "{transport}");
+        }
+        until(&[&a, &b], || a.engine(|engine| engine.core.sends.is_empty()).then_some(()));
+    }
+}
+
+/// What happens to a send, in the model and in the engine.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Post { offered: bool, ack: bool },
+    Asked,
+    Pushed(bool),
+    Pulled,
+    Acked(bool),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Model {
+    offered: bool,
+    leaving: bool,
+    refused: bool,
+    ack: bool,
+    reported: Option<bool>,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        3 => (any::<bool>(), any::<bool>()).prop_map(|(offered, ack)| Happens::Post { offered, ack: ack || !offered }),
+        2 => Just(Happens::Asked),
+        2 => any::<bool>().prop_map(Happens::Pushed),
+        1 => Just(Happens::Pulled),
+        2 => any::<bool>().prop_map(Happens::Acked),
+    ]
+}
+
+impl Model {
+    /// What a frame or a transport says of this send, if it is not gone.
+    fn step(&mut self, what: Happens) {
+        if self.reported.is_some() {
+            if matches!(what, Happens::Acked(_)) {
+                self.ack = false;
+            }
+            return;
+        }
+        match what {
+            Happens::Post { .. } => {}
+            Happens::Asked if self.offered && !self.leaving => self.leaving = true,
+            Happens::Asked => {}
+            Happens::Pushed(_) if !self.leaving => {}
+            Happens::Pushed(well) => {
+                (self.offered, self.leaving) = (false, false);
+                if self.refused {
+                    self.ack = false;
+                }
+                if self.refused || !well {
+                    self.reported = Some(false);
+                }
+            }
+            Happens::Pulled if self.leaving => {} // It is accused.
+            Happens::Pulled => self.offered = false,
+            Happens::Acked(true) => self.ack = false,
+            Happens::Acked(false) if self.leaving => self.refused = true,
+            Happens::Acked(false) => (self.ack, self.reported) = (false, Some(false)),
+        }
+        if !self.offered && !self.leaving && !self.ack && self.reported.is_none() {
+            self.reported = Some(true);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Whatever is said of sends, in whatever order and however late: each is reported once, as the model says, and its number is
+    /// kept exactly until the peer has nothing more to say.
+    #[test]
+    fn numbers_of_sends_are_never_another_sends(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
+        let station = Station::new("tcp");
+        let other = Station::new("tcp");
+        let slot = station.slot(&other);
+        let mut all: Vec<(u32, Model)> = Vec::new();
+        let mut reports: HashMap<u64, Vec<bool>> = HashMap::new();
+        for (what, which) in steps {
+            station.engine(|engine| -> Result<(), TestCaseError> {
+                let core = &mut engine.core;
+                if let Happens::Post { offered, ack } = what {
+                    let work = SendWork {
+                        peer: PeerAddress(0),
+                        segments: Segments::EMPTY,
+                        tag: None,
+                        data: None,
+                        context: all.len() as u64,
+                        flags: OpFlags::empty(),
+                    };
+                    let payload = if offered { Payload::Offered } else { Payload::Over };
+                    let open = OpenSend { posted: Posted::lent(work), notify: Notify::Event, payload, ack };
+                    let id = core.sends.insert(Send { to: slot, state: SendState::Open(open) });
+                    all.push((id.to_wire(), Model { offered, ack, ..Model::default() }));
+                    return Ok(());
+                }
+                if all.is_empty() {
+                    return Ok(());
+                }
+                let (id, model) = which.get_mut(&mut all);
+                let head = |kind, tag| Head { kind, flags: Flags::ID, tag, id: *id, ..Head::default() };
+                match what {
+                    Happens::Post { .. } => {}
+                    Happens::Asked => core.frame(slot, &head(Kind::Pull, 0), crate::memory::volatile::View::of(&[0; 8])),
+                    Happens::Pushed(true) => core.pushed(slot, *id, Ok(())),
+                    Happens::Pushed(false) => core.pushed(slot, *id, Err(PullError::Fault)),
+                    Happens::Pulled => core.frame(slot, &head(Kind::Pulled, 0), crate::memory::volatile::View::of(&[])),
+                    Happens::Acked(well) => {
+                        let error = if well { 0 } else { ErrorCode::Io.errno() as u64 };
+                        core.frame(slot, &head(Kind::Ack, error), crate::memory::volatile::View::of(&[]));
+                    }
+                }
+                model.step(what);
+                core.outbox.clear();
+                while let Some(result) = next(&mut core.queue) {
+                    let (context, well) = match result {
+                        Ok(Entry { context, .. }) => (context, true),
+                        Err(error) => (error.entry.context, false),
+                    };
+                    reports.entry(context).or_default().push(well);
+                }
+                for (context, (id, model)) in all.iter().enumerate() {
+                    let seen = reports.get(&(context as u64)).map_or(&[][..], Vec::as_slice);
+                    prop_assert_eq!(seen, model.reported.as_slice(), "send {}", context);
+                    let kept = model.reported.is_none() || model.reported == Some(false) && model.ack;
+                    prop_assert_eq!(core.sends.find_wire(*id).is_some(), kept, "number of send {}", context);
+                }
+                Ok(())
+            })?;
+        }
+    }
+}
+
+/// A receive with this context and flags, of tag 3.
+fn receive(context: u64, into: &mut Buffer, flags: OpFlags) -> ReceiveWork {
+    ReceiveWork {
+        from: PeerAddress::UNSPECIFIED,
+        segments: into.segment_for_receive().map_or(Segments::EMPTY, Segments::one),
+        tag: Some((3, 0)),
+        context,
+        flags: flags | OpFlags::COMPLETION,
+    }
+}
+
+#[test]
+fn a_claim_belongs_to_the_operation_that_made_it_not_to_a_number_that_looks_the_same() {
+    let queue = CompletionQueue::default();
+    let (a, b) = (Station::new("tcp"), Station::reporting("tcp", Trust::SameUser, &queue));
+    let to_b = connect(&a, &b);
+    a.endpoint.tagged_inject(to_b, 3, b"claimed").unwrap();
+    let mut into = Buffer::zeroed(16);
+    let mut peek = || {
+        let work = receive(0, &mut into, OpFlags::PEEK | OpFlags::CLAIM);
+        b.engine(|engine| engine.post_receive(&work, Notify::Event).unwrap());
+        received(&queue).unwrap().ok()
+    };
+    until(&[&a, &b], || peek().map(drop));
+    let claim = receive(0, &mut into, OpFlags::CLAIM);
+    // A number of the library's own that is 0, too.
+    for notify in [Notify::Triggered, Notify::Operation] {
+        let refused = b.engine(|engine| engine.post_receive(&claim, notify));
+        assert_eq!(refused, Err(crate::PostError::NotClaimed), "{notify:?}");
+    }
+    b.engine(|engine| engine.post_receive(&claim, Notify::Event).unwrap());
+    assert_eq!(received(&queue).unwrap().unwrap().len, 7);
+    assert_eq!(&into.into_vec()[..7], b"claimed");
+}
+
+#[test]
+fn cancel_finds_what_waits_beside_a_begun_operation_of_the_same_context() {
+    let queue = CompletionQueue::default();
+    let (a, b) = (Station::reporting("tcp", Trust::SameUser, &queue), Station::new("tcp"));
+    let to_b = connect(&a, &b);
+    let long = Buffer::from(vec![1; 2 << 20]);
+    let work = SendWork {
+        peer: to_b,
+        segments: Segments::one(long.segment_for_send()),
+        tag: Some(9),
+        data: None,
+        context: 7,
+        flags: OpFlags::COMPLETION,
+    };
+    let counter = Counter::new();
+    a.engine(|engine| {
+        let transfer = engine.transfer(&Operation::Send(work), None).unwrap();
+        engine.queue(transfer, &counter, Condition::Successes(1));
+    });
+    counter.add(1);
+    // It has begun and cannot be cancelled: its peer was offered it.
+    until(&[&a], || a.engine(|engine| !engine.core.sends.is_empty()).then_some(()));
+    let mut into = Buffer::zeroed(16);
+    let waits = receive(7, &mut into, OpFlags::empty());
+    a.engine(|engine| engine.post_receive(&waits, Notify::Event).unwrap());
+    assert!(a.engine(|engine| engine.core.cancel(7, false)), "a receive waits");
+    assert_eq!(received(&queue).unwrap().unwrap_err().error, ErrorCode::Canceled);
+    assert!(!a.engine(|engine| engine.core.cancel(7, false)), "nothing waits any more");
+    let before = b.finished();
+    let receive = b.endpoint.tagged_recv(9, 0, vec![0; 2 << 20]).start().unwrap();
+    until(&[&a, &b], || (b.finished() > before).then_some(()));
+    assert!(receive.wait().unwrap().to_vec() == vec![1; 2 << 20]);
+}

@@ -1,0 +1,146 @@
+//! A posted operation together with the memory that it uses.
+//!
+//! An operation takes many forms on its way: it waits for a connection or a counter, stands behind a fence, is offered, is executed in
+//! parts. [`Posted`] moves from one form to the next as a whole, so that no form can leave the memory behind that the work names.
+//! Memory that the application lent stays where it is until the operation's end is reported. Memory of an injected operation is a
+//! copy of all that the operation reads, in one buffer, and is freed with the value: by the form in which the operation ends.
+
+use super::remote_work::{AtomicWork, RmaWork};
+use super::work::{INJECT_LIMIT, SendWork};
+use crate::memory::atomic::AtomicOp;
+use crate::memory::buffer::Buffer;
+use crate::memory::volatile::Segments;
+
+/// Where the memory is that an operation names.
+#[derive(Debug)]
+enum Bytes {
+    /// The application keeps it in place until the operation's end is reported.
+    Lent,
+    /// The operation reads this copy.
+    Owned(#[expect(dead_code, reason = "it is named by the work, and freed with it")] Buffer),
+}
+
+/// An operation, and the memory that it names. The only way to the copy of an injected operation is through its work.
+#[derive(Debug)]
+pub(crate) struct Posted<W> {
+    work: W,
+    bytes: Bytes,
+}
+
+/// Work that can be injected.
+pub(crate) trait Constant {
+    /// The lists of memory that the operation reads.
+    fn constant(&mut self) -> [Option<&mut Segments>; 2];
+}
+
+impl<W> Posted<W> {
+    /// Work on memory that the application lends.
+    #[inline]
+    pub(crate) const fn lent(work: W) -> Self {
+        Self { work, bytes: Bytes::Lent }
+    }
+
+    /// What to do.
+    #[inline]
+    pub(crate) const fn work(&self) -> &W {
+        &self.work
+    }
+
+    /// The same memory, used by a description of another type.
+    pub(crate) fn map<V>(self, f: impl FnOnce(W) -> V) -> Posted<V> {
+        Posted { work: f(self.work), bytes: self.bytes }
+    }
+}
+
+impl<W: Constant> Posted<W> {
+    /// Work on a copy of all that it reads, after which the application's memory is its own again.
+    ///
+    /// # Errors
+    /// The length of a list of memory that is too long to be injected.
+    pub(crate) fn injected(mut work: W) -> Result<Self, usize> {
+        let mut copy = Vec::new();
+        for list in work.constant().into_iter().flatten() {
+            if list.len() > INJECT_LIMIT {
+                return Err(list.len());
+            }
+            copy.extend(list.to_vec());
+        }
+        let copy = Buffer::from(copy);
+        let whole = Segments::one(copy.segment_for_send());
+        let mut start = 0;
+        for list in work.constant().into_iter().flatten() {
+            let len = list.len();
+            *list = whole.slice(start, len);
+            start += len;
+        }
+        Ok(Self { work, bytes: Bytes::Owned(copy) })
+    }
+}
+
+impl Constant for SendWork {
+    fn constant(&mut self) -> [Option<&mut Segments>; 2] {
+        [Some(&mut self.segments), None]
+    }
+}
+
+impl Constant for AtomicWork {
+    fn constant(&mut self) -> [Option<&mut Segments>; 2] {
+        // A read has no operand: the list may name anything.
+        [(self.op != AtomicOp::Read).then_some(&mut self.operand), self.compare.as_mut()]
+    }
+}
+
+impl RmaWork {
+    /// As [`Constant::constant`], for a write or a read.
+    pub(crate) const fn constant(&mut self, write: bool) -> [Option<&mut Segments>; 2] {
+        [if write { Some(&mut self.local) } else { None }, None]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::PeerAddress;
+    use crate::endpoint::work::OpFlags;
+    use crate::memory::atomic::Datatype;
+    use crate::memory::region::RemoteMemory;
+
+    fn atomic(op: AtomicOp, operand: &Buffer, compare: Option<&Buffer>) -> AtomicWork {
+        AtomicWork {
+            peer: PeerAddress(0),
+            op,
+            datatype: Datatype::U64,
+            operand: Segments::one(operand.segment_for_send()),
+            compare: compare.map(|compare| Segments::one(compare.segment_for_send())),
+            result: None,
+            remote: RemoteMemory::default(),
+            data: None,
+            context: 0,
+            flags: OpFlags::INJECT,
+        }
+    }
+
+    #[test]
+    fn an_injected_operation_owns_every_buffer_that_it_reads_in_every_form() {
+        let (operand, compare) = (Buffer::from(vec![9; 16]), Buffer::from(vec![5; 16]));
+        let posted = Posted::injected(atomic(AtomicOp::Cswap, &operand, Some(&compare))).unwrap();
+        drop((operand, compare));
+        // What frees memory and uses it again does not change what the operation reads.
+        let _others: Vec<Vec<u8>> = (0..64).map(|_| vec![0xEE; 16]).collect();
+        let moved = Box::new(posted.map(Some));
+        let work = moved.work().as_ref().unwrap();
+        assert_eq!(work.operand.to_vec(), [9; 16]);
+        assert_eq!(work.compare.unwrap().to_vec(), [5; 16]);
+        assert_eq!(work.operand.as_slice()[0].as_ptr().addr() % 8, 0, "elements are aligned");
+        assert_eq!(work.compare.unwrap().as_slice()[0].as_ptr().addr() % 8, 0);
+    }
+
+    #[test]
+    fn what_an_operation_does_not_read_is_not_copied() {
+        let long = Buffer::from(vec![1; INJECT_LIMIT + 1]);
+        let read = atomic(AtomicOp::Read, &long, None);
+        assert!(Posted::injected(read).is_ok(), "a read has no operand");
+        let sum = atomic(AtomicOp::Sum, &long, None);
+        assert_eq!(Posted::injected(sum).err(), Some(INJECT_LIMIT + 1));
+    }
+}
