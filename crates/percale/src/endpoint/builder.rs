@@ -29,7 +29,7 @@ use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::Ring;
 use crate::domain::{Domain, Progress, Trust};
 use crate::table::Table;
-use crate::transport::connect::{EndpointOptions, Mailbox, Transports};
+use crate::transport::connect::{EndpointOptions, Mailbox, Naming, Transports};
 use crate::transport::tcp::TcpOptions;
 use crate::trigger::{Lines, Submissions, Watched};
 use crate::wire::hello::Incarnation;
@@ -397,6 +397,14 @@ impl<'d> EndpointBuilder<'d> {
             context: match &self.seat {
                 Some(Seat { place: SharedPlace::Service(site), index, .. }) => Some((Arc::clone(site), *index)),
                 _ => None,
+            },
+            naming: if role.is_some() {
+                Naming::None
+            } else {
+                let vector = core.peers.vector().cloned();
+                Naming::Of(Arc::new(move |address| {
+                    vector.as_ref().is_some_and(|vector| vector.find(address).is_some())
+                }))
             },
         };
         let registration = service.open(options, &mailbox).map_err(failed)?;

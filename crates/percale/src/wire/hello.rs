@@ -11,6 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use bitflags::bitflags;
+use sha2::{Digest, Sha256};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -18,7 +19,7 @@ use super::address::AddressBytes;
 use super::why::Why;
 
 /// The version of everything that peers say to each other.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// Stands first in every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
@@ -79,6 +80,8 @@ bitflags! {
         const RESET = 8;
         /// It may speak over verbs: it has a port that carries traffic.
         const VERBS = 16;
+        /// It asks for no connection, but about one: see [`Ruling::Known`].
+        const PROBE = 32;
     }
 }
 
@@ -107,6 +110,7 @@ pub struct HelloBytes {
     wanted: U16,
     context: U16,
     address: AddressBytes,
+    called: AddressBytes,
     incarnation: [u8; 16],
     reset: Token,
     nonce: [u8; 32],
@@ -194,13 +198,17 @@ pub struct Hello {
     pub place: Place,
     /// The address that it advertises.
     pub address: SocketAddr,
+    /// The address that was called: as the initiator named it, or as the acceptor's socket has it. Where nothing translates addresses
+    /// on the way, both are the same.
+    pub called: SocketAddr,
     /// Which context of that address it is; 0 where there is only one.
     pub context: u16,
     /// The initiator's: which context it wants of the address that it called.
     pub wanted: u16,
     /// Which life of which endpoint it is.
     pub incarnation: Incarnation,
-    /// With [`HelloFlags::RESET`]: the connection that it has no more.
+    /// With [`HelloFlags::RESET`]: the connection that it has no more. With [`HelloFlags::PROBE`]: the call that is asked about
+    /// ([`name_of_call`]), or zero if it is about the connection that stands.
     pub reset: Token,
     /// Makes the proofs of this connection good for no other.
     pub nonce: [u8; 32],
@@ -212,6 +220,45 @@ impl HelloBytes {
     pub const fn wanted(&self) -> u16 {
         self.wanted.get()
     }
+
+    /// Whether both sides of a call have the same address for it.
+    #[must_use]
+    pub fn same_call(&self, other: &Self) -> bool {
+        self.called.as_bytes() == other.called.as_bytes()
+    }
+
+    /// What makes the call different from all others.
+    #[must_use]
+    pub const fn nonce(&self) -> &[u8; 32] {
+        &self.nonce
+    }
+
+    /// Whether it only asks about a connection.
+    #[must_use]
+    pub const fn probes(&self) -> bool {
+        self.prefix.flags.get() & HelloFlags::PROBE.bits() != 0
+    }
+}
+
+/// The name of a call: of the nonce in its hello, and the address that it went to. Only a call that reached this address has it.
+#[must_use]
+pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
+    digest(&[b"percale call", nonce, AddressBytes::of(called).as_bytes()])
+}
+
+/// What proves, to whoever holds the other end of a connection, that this end is held too: made of the connection's token, which no third
+/// endpoint knows, and of both nonces of the call that asks.
+#[must_use]
+pub fn proof_of_holding(token: &Token, asking: &[u8; 32], asked: &[u8; 32]) -> Token {
+    digest(&[b"percale held", token, asking, asked])
+}
+
+fn digest(parts: &[&[u8]]) -> Token {
+    let mut hash = Sha256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    let mut token = Token::default();
+    token.copy_from_slice(&hash.finalize()[..16]);
+    token
 }
 
 impl Hello {
@@ -232,6 +279,7 @@ impl Hello {
             wanted: U16::new(self.wanted),
             context: U16::new(self.context),
             address: AddressBytes::of(self.address),
+            called: AddressBytes::of(self.called),
             incarnation: self.incarnation.0,
             reset: self.reset,
             nonce: self.nonce,
@@ -244,7 +292,7 @@ impl Hello {
     /// If a field has a value that nobody may send.
     pub fn from_bytes(bytes: &HelloBytes) -> Result<Self, Malformed> {
         let flags = bytes.prefix.check()?;
-        let address = bytes.address.parse()?;
+        let (address, called) = (bytes.address.parse()?, bytes.called.parse()?);
         Ok(Self {
             flags,
             place: Place {
@@ -253,6 +301,7 @@ impl Hello {
                 user: bytes.user.get(),
             },
             address,
+            called,
             context: bytes.context.get(),
             wanted: bytes.wanted.get(),
             incarnation: Incarnation(bytes.incarnation),
@@ -285,6 +334,8 @@ pub enum Ruling {
     Busy,
     /// No.
     Refuse,
+    /// To a probe: the call is one of this endpoint's, or (the token is [`proof_of_holding`]) it holds the connection.
+    Known,
 }
 
 /// The acceptor's verdict, as plain values.
@@ -329,6 +380,7 @@ impl Verdict {
             Ruling::Busy => 4,
             Ruling::Refuse => 5,
             Ruling::Verbs => 6,
+            Ruling::Known => 7,
         };
         VerdictBytes { ruling, why: self.why as u8, reserved: [0; 6], token: self.token, mac: [0; 32] }
     }
@@ -345,6 +397,7 @@ impl Verdict {
             4 => Ruling::Busy,
             5 => Ruling::Refuse,
             6 => Ruling::Verbs,
+            7 => Ruling::Known,
             _ => return Err(Malformed::Field("the verdict is unknown")),
         };
         let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the verdict's reason is unknown"))?;

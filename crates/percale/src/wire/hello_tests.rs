@@ -17,13 +17,14 @@ fn address() -> impl Strategy<Value = SocketAddr> {
 proptest! {
     #[test]
     fn a_hello_survives_the_journey(
-        flags in 0u32..32, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(),
+        flags in 0u32..64, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(), called in address(),
         contexts: [u16; 2], incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
     ) {
         let hello = Hello {
             flags: HelloFlags::from_bits_retain(flags),
             place: Place { boot, namespace, user },
             address,
+            called,
             context: contexts[0],
             wanted: contexts[1],
             incarnation: Incarnation(incarnation),
@@ -39,6 +40,7 @@ proptest! {
             flags: HelloFlags::TCP,
             place: Place { boot: [1; 16], namespace: (2, 3), user: 4 },
             address: "127.0.0.1:7471".parse().unwrap(),
+            called: "127.0.0.1:7472".parse().unwrap(),
             context: 1,
             wanted: 2,
             incarnation: Incarnation([5; 16]),

@@ -38,6 +38,14 @@ pub enum Why {
     ContextClosed = 15,
     /// The queue pairs could not be connected.
     PairFailed = 16,
+    /// The call came in at another address than the one that was called.
+    NotItsAddress = 17,
+    /// The caller advertises the called endpoint's own address.
+    OwnAddress = 18,
+    /// The caller has the called endpoint's own incarnation.
+    OwnIncarnation = 19,
+    /// To a probe: no.
+    NotKnown = 20,
 }
 
 impl Why {
@@ -59,6 +67,10 @@ impl Why {
             14 => Self::NoContext,
             15 => Self::ContextClosed,
             16 => Self::PairFailed,
+            17 => Self::NotItsAddress,
+            18 => Self::OwnAddress,
+            19 => Self::OwnIncarnation,
+            20 => Self::NotKnown,
             _ => return None,
         })
     }
@@ -83,6 +95,10 @@ impl fmt::Display for Why {
             Self::NoContext => "the peer has no such receive context",
             Self::ContextClosed => "the peer's receive context is not open",
             Self::PairFailed => "the queue pairs could not be connected",
+            Self::NotItsAddress => "the call arrived at another address than the one that was called",
+            Self::OwnAddress => "the caller advertises the peer's own address",
+            Self::OwnIncarnation => "the caller has the peer's own identity",
+            Self::NotKnown => "the peer knows no such connection",
         })
     }
 }

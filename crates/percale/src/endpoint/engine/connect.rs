@@ -183,6 +183,9 @@ impl Engine {
             Notice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
             Notice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
+                if self.core.peers.get(slot).state != State::Connecting(attempt) {
+                    return; // The peer connected to us meanwhile.
+                }
                 if self.role.is_some() {
                     return self.give_up(slot, ErrorCode::Refused, "it is connected there already".into());
                 }
@@ -240,7 +243,8 @@ impl Engine {
         let bit = if let Made::Shm(parts) = &made { Some(parts.my_bit) } else { None };
         let incarnation = u128::from_be_bytes(identity.incarnation.0);
         let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
-        let Some(slot) = self.slot_for(attempt, (identity.address, identity.context), incarnation) else {
+        let Some(slot) = self.slot_for(attempt, (identity.address, identity.context), incarnation, identity.proven)
+        else {
             tracing::debug!(peer = %identity.address, "somebody else connected to an endpoint of one connection");
             bit.inspect(|bit| self.doorbell.release(*bit));
             return self.close_serial(serial);
@@ -262,22 +266,22 @@ impl Engine {
     }
 
     /// The slot for an established connection, in which there is none now; `None` if it is not wanted.
-    fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128) -> Option<Connection> {
+    fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
         let slot = match attempt {
             Some(slot) => {
-                if self.core.peers.also_known_as(slot, at) {
+                if self.core.peers.advertise(slot, at) {
                     self.core.misnamed(slot, at.0);
                 }
                 slot
             }
-            None => self.welcome(at, incarnation)?,
+            None => self.welcome(at, incarnation, proven)?,
         };
         if self.core.peers.get(slot).state != State::Up {
             return Some(slot);
         }
         self.down(slot, &Broken::Died("it connected afresh".into()));
         // A listener has given that slot up.
-        if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation) }
+        if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation, proven) }
     }
 
     /// A link is in use: tells so, and hands it what waited.
@@ -388,7 +392,7 @@ impl Engine {
         match notice {
             SimNotice::Established { attempt, peer, context, incarnation, link } => {
                 let attempt = attempt.and_then(|attempt| self.attempts.remove(&attempt));
-                let Some(slot) = self.slot_for(attempt, (peer, context), incarnation) else {
+                let Some(slot) = self.slot_for(attempt, (peer, context), incarnation, true) else {
                     drop(link);
                     if let Connector::Sim(port) = &self.connector {
                         port.closed(peer, context);

@@ -15,8 +15,8 @@ use crate::wire::head::{Head, Kind};
 /// What those are accused of who send messages to endpoints that are not for them.
 pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that is not for it";
 
-/// Control frames that wait for the engine: more come only from who floods.
-const HEARD_LIMIT: usize = 4096;
+/// Control frames of one peer that wait for the engine: no percale sends as many.
+const HEARD_LIMIT: u32 = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -44,14 +44,16 @@ impl Gate {
     pub(super) fn forget(&mut self, from: Connection) {
         self.heard.iter_mut().for_each(|heard| heard.retain(|(other, _)| *other != from));
     }
-
-    /// What was said about connections.
-    pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
-        self.heard.as_mut().map(std::mem::take).unwrap_or_default()
-    }
 }
 
 impl Core {
+    /// What was said about connections.
+    pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
+        let heard = self.gate.heard.as_mut().map(std::mem::take).unwrap_or_default();
+        heard.iter().for_each(|(from, _)| self.peers.get_mut(*from).heard = 0);
+        heard
+    }
+
     /// From now on messages pass, and nothing about connections.
     pub(super) fn open_gate(&mut self) {
         self.gate = Gate::default();
@@ -104,11 +106,18 @@ impl Core {
         let Some(heard) = &mut self.gate.heard else {
             return self.peers.accuse(from, "a control frame to an endpoint that takes none");
         };
-        if heard.len() >= HEARD_LIMIT {
-            return self.peers.accuse(from, "more control frames than anybody sends");
+        let peer = self.peers.get_mut(from);
+        if peer.accused.is_some() {
+            return;
+        }
+        if peer.heard == HEARD_LIMIT {
+            return self.peers.accuse(from, "more control frames than a peer may send before they are looked at");
         }
         match Control::parse(head, payload) {
-            Ok(control) => heard.push((from, control)),
+            Ok(control) => {
+                peer.heard += 1;
+                heard.push((from, control));
+            }
             Err(why) => self.peers.accuse(from, why),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Who asks stays connected until it has its answer, or gives up; its request is good as long as that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,9 @@ use crate::transport::Connection;
 use crate::transport::shm::Bell;
 use crate::wire::control::{Control, Rejection};
 
+/// Connections to a listener whose requests do not wait for an answer.
+const IDLE: usize = 2048;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Listening {
@@ -27,6 +30,8 @@ pub(crate) struct Listening {
     pending: HashMap<u64, Connection>,
     /// Who has asked: with its request's number until that was answered.
     asked: HashMap<Connection, Option<u64>>,
+    /// Whoever is connected, the longest ago first.
+    connected: VecDeque<Connection>,
     /// What requests are answered through; known once the listener is.
     owner: Option<WeakShared>,
     thrown: Option<Arc<Thrown>>,
@@ -58,8 +63,8 @@ impl Thrown {
 
 impl Listening {
     pub(crate) fn new(backlog: usize, anywhere: bool) -> Self {
-        let (pending, asked) = (HashMap::new(), HashMap::new());
-        Self { backlog, anywhere, next: 1, pending, asked, owner: None, thrown: None }
+        let (pending, asked, connected) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Self { backlog, anywhere, next: 1, pending, asked, connected, owner: None, thrown: None }
     }
 }
 
@@ -93,7 +98,7 @@ impl Engine {
 
     /// Looks at what was asked, and at what nobody will answer.
     pub(super) fn attend_listener(&mut self) {
-        for (from, control) in self.core.gate.take_heard() {
+        for (from, control) in self.core.take_heard() {
             match control {
                 Control::Request { data } => self.requested(from, data),
                 _ => self.core.peers.accuse(from, "an answer to a listener"),
@@ -153,10 +158,24 @@ impl Engine {
         Ok(())
     }
 
+    /// Somebody is connected, to ask. Those whose requests do not wait for an answer are bounded: the oldest of them goes.
+    pub(super) fn listener_link(&mut self, slot: Connection) {
+        let Some(listening) = self.listening() else { return };
+        listening.connected.push_back(slot);
+        if listening.connected.len() <= listening.pending.len() + IDLE {
+            return;
+        }
+        let waits = |slot: &Connection| matches!(listening.asked.get(slot), Some(Some(_)));
+        if let Some(oldest) = listening.connected.iter().copied().find(|slot| !waits(slot)) {
+            self.core.peers.accuse(oldest, "it keeps a connection to a listener and asks nothing");
+        }
+    }
+
     /// Who asked is gone.
     pub(super) fn listener_over(&mut self, slot: Connection) {
         self.core.gate.forget(slot);
         let Some(listening) = self.listening() else { return };
+        listening.connected.retain(|other| *other != slot);
         if let Some(Some(number)) = listening.asked.remove(&slot) {
             listening.pending.remove(&number);
         }

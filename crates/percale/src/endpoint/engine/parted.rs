@@ -1,8 +1,8 @@
 //! Slots of peers that have left for good: given up, to be those of others. Who serves many, one after the other, would otherwise
 //! remember all of them.
 //!
-//! A slot is given up when nothing means it any more: it has no connection and asks for none, its address is not in the vector and
-//! nothing leads to it under another, no receive is directed at it, no message of it waits to be received, and nothing is left of what it
+//! A slot is given up when nothing means it any more: it has no connection and asks for none, its address is not in the vector
+//! or does not lead to it, no receive is directed at it, no message of it waits to be received, and nothing is left of what it
 //! was doing to our memory. Looked for when a connection ends: then some of those that ended before are looked at, so a slot that
 //! was still meant is looked at again later. Endpoints with a role, members of groups and users of shared receives keep theirs.
 
@@ -13,9 +13,6 @@ use crate::wire::head::Kind;
 
 /// Slots that are looked at whenever a connection has ended.
 const LOOKS: usize = 4;
-
-/// Receives, and messages, that are looked at for each; where there are more the slot is kept.
-const MOST: usize = 256;
 
 impl Engine {
     /// The connection in this slot has ended.
@@ -34,6 +31,17 @@ impl Engine {
         }
     }
 
+    /// Whether messages of a peer without a connection wait to be received. No more come, so this is asked until the answer is no.
+    fn has_left_messages(&mut self, slot: Connection) -> bool {
+        if self.core.peers.get(slot).left {
+            let left = [Kind::Message, Kind::Tagged, Kind::Collective]
+                .into_iter()
+                .any(|kind| self.core.table_of(kind).holds_of(slot.into()));
+            self.core.peers.get_mut(slot).left = left;
+        }
+        self.core.peers.get(slot).left
+    }
+
     /// Whether anything may still mean this slot.
     fn is_meant(&mut self, slot: Connection) -> bool {
         let kept = self.role.is_some() || self.core.pool.is_some() || slot == 0;
@@ -43,9 +51,9 @@ impl Engine {
             || self.core.outbox.iter().any(|(to, _)| *to == slot)
             || !self.core.left.is_empty()
             || !self.core.collectives.is_idle()
-            || [Kind::Message, Kind::Tagged, Kind::Collective]
-                .into_iter()
-                .any(|kind| !self.core.table_of(kind).is_free_of(slot.into(), MOST))
+            // Those that were posted before its connection ended have ended too.
+            || self.core.peers.get(slot).directed
+            || self.has_left_messages(slot)
             || self.core.peers.is_named(slot)
     }
 }

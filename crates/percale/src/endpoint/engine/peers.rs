@@ -1,8 +1,15 @@
-//! Whom this endpoint talks to: one slot for each context of each advertised address, kept across connections.
+//! The peers of an endpoint: one slot for each context of each address, kept across connections, and one for each peer whose address is
+//! not known.
 //!
 //! A slot's number is the [`Connection`] that links and matching know. It is made at the first use of a peer (or when the peer
 //! connects first) and stays as long as anything may mean it: the vector, a directed receive posted before the peer ever
 //! connected, a message that nobody has received yet. Slots of those that have left for good are given up (see `parted`).
+//!
+//! A peer is its incarnation; an address only says how to call it. So:
+//! 1. A slot with an address ([`Peer::named`]) has a connection only with a peer that a call to this address has met.
+//! 2. The address that a peer merely advertises leads nowhere. A peer that called us, and that was not met at its address, has a slot without one.
+//! 3. A slot is an alias of another only while that one's connection lasts, and only after the peer proved at both addresses that it is the
+//!    same.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +32,7 @@ pub(crate) enum State {
     Connecting(u64),
     /// Established.
     Up,
-    /// Another slot is the same peer under the address that it advertises.
+    /// Another slot has the connection with this peer, which was met at both addresses.
     Alias(Connection),
 }
 
@@ -38,10 +45,14 @@ pub(crate) type At = (SocketAddr, u16);
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// The address under which we know it.
+    /// The address at which it is called; without [`named`](Self::named), the one that it advertises.
     pub(crate) address: SocketAddr,
     /// Which context of that address it is.
     pub(crate) context: u16,
+    /// Whether the address leads to this slot.
+    named: bool,
+    /// The address that it advertises, if that is another one.
+    advertised: Option<At>,
     /// Its incarnation, while it is up.
     pub(crate) incarnation: u128,
     /// The service thread's number of the connection, while it is up.
@@ -84,8 +95,14 @@ pub(crate) struct Peer {
     source_changes: u64,
     /// It broke the protocol; the engine closes the link when it next looks.
     pub(crate) accused: Option<&'static str>,
-    /// Another slot is this peer under another address.
+    /// Control frames from it that the engine has not looked at.
+    pub(crate) heard: u32,
+    /// Other slots are aliases of this one.
     aliased: bool,
+    /// A receive was directed at it since its connection ended.
+    pub(crate) directed: bool,
+    /// A message of it was here when its connection ended.
+    pub(crate) left: bool,
     /// It waits among those that may be given up.
     parted: bool,
 }
@@ -95,6 +112,8 @@ impl Peer {
         Self {
             address,
             context,
+            named: true,
+            advertised: None,
             incarnation: 0,
             serial: 0,
             bit: 0,
@@ -117,7 +136,10 @@ impl Peer {
             source: PeerAddress::UNSPECIFIED,
             source_changes: NEVER,
             accused: None,
+            heard: 0,
             aliased: false,
+            directed: false,
+            left: false,
             parted: false,
         }
     }
@@ -144,7 +166,7 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     list: Vec<Peer>,
-    /// Slots of the addresses, and their contexts, that peers have, and say that they have.
+    /// Slots of addresses and their contexts.
     by_socket: Sockets,
     /// Slots of the vector's addresses that were named.
     known: Known,
@@ -180,6 +202,11 @@ impl Peers {
             free: Vec::new(),
             parted: VecDeque::new(),
         }
+    }
+
+    /// The vector that names them.
+    pub(crate) const fn vector(&self) -> Option<&AddressVector> {
+        self.vector.as_ref()
     }
 
     /// The slot of a vector's address, following aliases.
@@ -240,8 +267,29 @@ impl Peers {
         if let Some(slot) = self.by_socket.get(at, &self.list) {
             return slot;
         }
-        let peer = Peer::new(at);
-        let slot = match self.free.pop() {
+        let slot = self.fresh(Peer::new(at));
+        self.by_socket.insert(slot, &self.list);
+        slot
+    }
+
+    /// A slot for a peer that called, and advertises this address, but was not met there. Nothing leads to it.
+    pub(crate) fn nameless_slot(&mut self, advertised: At) -> Connection {
+        self.fresh(Peer { named: false, ..Peer::new(advertised) })
+    }
+
+    /// The slot of a peer that was just met at this address, for its connection.
+    pub(crate) fn met_slot(&mut self, at: At) -> Connection {
+        let slot = self.slot(at);
+        if let State::Alias(_) = self.list[slot as usize].state {
+            // It is another peer's by now.
+            self.list[slot as usize].state = State::Idle;
+            self.removals = NEVER;
+        }
+        slot
+    }
+
+    fn fresh(&mut self, peer: Peer) -> Connection {
+        match self.free.pop() {
             Some(slot) => {
                 self.list[slot as usize] = peer;
                 slot
@@ -250,14 +298,15 @@ impl Peers {
                 self.list.push(peer);
                 self.list.len() as Connection - 1
             }
-        };
-        self.by_socket.insert(slot, &self.list);
-        slot
+        }
     }
 
     /// Gives up a slot without a connection, to be another peer's: nobody knows it by number.
     pub(crate) fn give_up(&mut self, slot: Connection) {
-        self.by_socket.forget(slot, &self.list);
+        if self.list[slot as usize].named {
+            self.by_socket.forget(slot, &self.list);
+        }
+        self.list[slot as usize].named = false;
         self.free.push(slot);
     }
 
@@ -298,13 +347,22 @@ impl Peers {
         self.list.iter().position(found).map(|slot| slot as Connection)
     }
 
-    /// Declares that `slot` is the same peer as `real`; what waited in it moves there.
+    /// Declares that `slot` is the same peer as `real` while that one's connection lasts; what waited in it moves there. If `real` has no
+    /// address it takes that of `slot`, for good.
     pub(crate) fn alias(&mut self, slot: Connection, real: Connection) {
         if slot == real {
             return;
         }
+        let (address, context) = self.list[slot as usize].at();
         let moved = std::mem::take(&mut self.list[slot as usize].pending);
         self.list[slot as usize].state = State::Alias(real);
+        if self.list[slot as usize].named && !self.list[real as usize].named {
+            self.by_socket.forget(slot, &self.list);
+            self.list[slot as usize].named = false;
+            let peer = &mut self.list[real as usize];
+            (peer.address, peer.context, peer.named, peer.source_changes) = (address, context, true, NEVER);
+            self.by_socket.insert(real, &self.list);
+        }
         self.list[real as usize].aliased = true;
         self.list[real as usize].pending.extend(moved);
         self.known.rename(slot, real);
@@ -312,18 +370,34 @@ impl Peers {
         self.last.set((peer, if last == slot { real } else { last }));
     }
 
-    /// Lets another address name a slot: the one that the peer advertises. Whether that is news.
-    pub(crate) fn also_known_as(&mut self, slot: Connection, at: At) -> bool {
-        let known = self.by_socket.get(at, &self.list);
-        if known.is_none() {
-            self.by_socket.insert_other(at, slot, &self.list);
+    /// The connection of `real` is over: whatever was an alias of it is a peer of its own again.
+    fn end_aliases(&mut self, real: Connection) {
+        if !std::mem::take(&mut self.list[real as usize].aliased) {
+            return;
         }
-        known != Some(slot)
+        for slot in 0..self.list.len() {
+            let peer = &mut self.list[slot];
+            if peer.state == State::Alias(real) {
+                // Receives directed at it ask whether anybody is there.
+                (peer.state, peer.lost) = (State::Idle, true);
+                self.part(slot as Connection);
+            }
+        }
+        self.removals = NEVER; // Their numbers lead to `real` still.
     }
 
-    /// The addresses that peers advertise who were found at others.
+    /// Notes which address a peer advertises; says whether it is another one than that at which it was called, and news.
+    pub(crate) fn advertise(&mut self, slot: Connection, at: At) -> bool {
+        let peer = &mut self.list[slot as usize];
+        let other = (peer.at() != at).then_some(at);
+        let before = std::mem::replace(&mut peer.advertised, other);
+        other.is_some() && before != other
+    }
+
+    /// The addresses that peers advertise that were found at others.
     pub(crate) fn advertised(&self) -> HashMap<Connection, At> {
-        self.by_socket.all_others().collect()
+        let others = self.list.iter().zip(0..).filter_map(|(peer, slot)| Some((slot, peer.advertised?)));
+        others.collect()
     }
 
     /// The peer of a slot.
@@ -372,7 +446,9 @@ impl Peers {
     #[cold]
     fn find_source(&mut self, slot: Connection, changes: u64) -> PeerAddress {
         let peer = &mut self.list[slot as usize];
-        if let Some(vector) = &self.vector
+        if !peer.named {
+            peer.source = PeerAddress::UNSPECIFIED;
+        } else if let Some(vector) = &self.vector
             && (!peer.source.is_specified() || vector.lookup(peer.source) != Some(peer.address))
         {
             peer.source = vector.find(peer.address).unwrap_or(PeerAddress::UNSPECIFIED);
@@ -381,11 +457,9 @@ impl Peers {
         peer.source
     }
 
-    /// Whether the vector names this slot, by its own address or by another that it is known by.
+    /// Whether the vector names this slot.
     pub(super) fn is_named(&mut self, slot: Connection) -> bool {
-        let Some(vector) = &self.vector else { return false };
-        let named = self.by_socket.others(slot).any(|(address, _)| vector.find(address).is_some());
-        named || self.source(slot).is_specified()
+        self.source(slot).is_specified()
     }
 
     /// How events name the peer of a slot: its place in the vector, and its address.
@@ -441,6 +515,8 @@ impl Peers {
         peer.counts = Counts::empty();
         (peer.impatience, peer.offers_only) = (0, false);
         peer.accused = None;
+        (peer.heard, peer.directed) = (0, false);
+        self.end_aliases(slot);
     }
 }
 

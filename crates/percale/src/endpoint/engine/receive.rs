@@ -93,6 +93,7 @@ impl Core {
             Source::Any // An endpoint for one peer receives from nobody else, and may have to name it before it knows it.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
+            self.peers.get_mut(slot).directed = true;
             Source::From(u64::from(slot))
         };
         Ok(Pattern { tag, ignore, source })
@@ -265,6 +266,7 @@ impl Core {
             let dropped = self.table_of(kind).extract_held(ours).count();
             tracing::debug!(dropped, "unexpected messages will never arrive");
         }
+        self.peers.get_mut(from).left = true; // For all that is known; whoever needs to know looks.
     }
 
     /// Receives that only this peer could have satisfied end in error: a wait for a dead peer must end.

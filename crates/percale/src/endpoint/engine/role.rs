@@ -2,10 +2,14 @@
 
 use super::Engine;
 use super::listening::Listening;
+use super::peers::At;
 use super::single::Single;
 use crate::completion::entry::ErrorCode;
 use crate::fabric::TransportKind;
 use crate::transport::Connection;
+
+/// The slot of the endpoint itself.
+const OWN: Connection = 0;
 
 /// See the module.
 #[derive(Debug)]
@@ -17,13 +21,16 @@ pub(crate) enum Role {
 }
 
 impl Engine {
-    /// The slot for a peer that has connected to us; `None` if it is not welcome.
-    pub(super) fn welcome(&mut self, at: super::peers::At, incarnation: u128) -> Option<Connection> {
+    /// The slot for a peer that has connected to us; `None` if it is not welcome. An address belongs to the peer that was met there; what
+    /// others say of theirs leads nowhere.
+    pub(super) fn welcome(&mut self, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
         match self.role.as_deref() {
-            None | Some(Role::Listener(_)) => Some(self.core.peers.real_slot(at)),
+            None if proven => Some(self.core.peers.met_slot(at)).filter(|slot| *slot != OWN),
+            // A listener answers whoever asks, over the connection that asked.
+            None | Some(Role::Listener(_)) => Some(self.core.peers.nameless_slot(at)),
             Some(Role::Single(single)) => {
                 let slot = single.awaited(incarnation)?;
-                self.core.peers.also_known_as(slot, at);
+                self.core.peers.advertise(slot, at);
                 Some(slot)
             }
         }
@@ -31,8 +38,10 @@ impl Engine {
 
     /// A link of an endpoint with a role stands.
     pub(super) fn link_stands(&mut self, slot: Connection, transport: TransportKind) {
-        if matches!(self.role.as_deref(), Some(Role::Single(_))) {
-            self.single_link(slot, transport);
+        match self.role.as_deref() {
+            Some(Role::Single(_)) => self.single_link(slot, transport),
+            Some(Role::Listener(_)) => self.listener_link(slot),
+            None => {}
         }
     }
 

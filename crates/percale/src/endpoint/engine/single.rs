@@ -314,7 +314,7 @@ impl Engine {
     }
 
     fn hear_single(&mut self) {
-        for (from, control) in self.core.gate.take_heard() {
+        for (from, control) in self.core.take_heard() {
             let Ok(single) = self.single() else { return };
             match (control, &single.stage) {
                 (Control::Granted { address, anywhere, incarnation, data }, Stage::Asking(listener))

@@ -106,13 +106,9 @@ impl<R, U> Matching<R, U> {
         self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
     }
 
-    /// Whether nothing here means this source: no receive is directed at it, and no message of it is held, claimed or not. Looks at
-    /// `most` of each; where there are more, the answer is no.
-    pub(crate) fn is_free_of(&self, source: u64, most: usize) -> bool {
-        let (mut posted, mut held) = (self.posted.sources(), self.unexpected.sources());
-        let free = posted.by_ref().take(most).all(|from| from != Source::From(source))
-            && held.by_ref().take(most).all(|from| from != source);
-        free && posted.next().is_none() && held.next().is_none()
+    /// Whether a message of this source is held, claimed or not. Looks at all of them.
+    pub(crate) fn holds_of(&self, source: u64) -> bool {
+        self.unexpected.sources().any(|from| from == source)
     }
 
     /// The posted receives in posting order.

@@ -20,11 +20,35 @@ pub(super) struct Knows {
     /// Itself.
     pub(super) own: Incarnation,
     /// The connection that stands.
-    pub(super) held: Option<Token>,
+    pub(super) held: Option<Stands>,
     /// Whether it has claimed a connection that is still being made (another one than the one in question).
     pub(super) claimed: bool,
     /// Whether it has accepted a call from this peer that is still being made (another one than the one in question).
-    pub(super) accepted: bool,
+    pub(super) accepted: Option<Whereabouts>,
+    /// Whether a call of its own has met this incarnation, and waits. Of two that call each other, and cannot call each other at the
+    /// addresses that they advertise, the smaller one's call goes on.
+    pub(super) met: bool,
+    /// To an initiator: whether its call arrived at this very endpoint.
+    pub(super) at_home: bool,
+}
+
+/// A connection that stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stands {
+    pub(super) token: Token,
+    pub(super) whereabouts: Whereabouts,
+    /// Its peer was met at the address that is being called.
+    pub(super) there: bool,
+}
+
+/// What is known of where a peer is. Any incarnation can be claimed by a third party that has heard of it; so an incarnation alone is no
+/// reason to give a caller what belongs to another connection of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// It is at an address at which a call met it.
+    Met,
+    /// It only says where it is.
+    Claimed,
 }
 
 /// What an acceptor does about a call.
@@ -53,46 +77,98 @@ pub(super) enum Reply {
     Later(ConnectError),
     /// Tries again at once and has the peer give up this connection.
     Reset(Token),
+    /// Asks whether whoever answered holds the connection that stands.
+    Ask,
     /// Gives up.
     Fail(ConnectError),
 }
 
-/// What to do about a call from `hello`.
-pub(super) fn call(knows: &Knows, hello: &Hello) -> Call {
-    if hello.incarnation == knows.own {
-        return Call::Duplicate([0; 16]);
-    }
-    match knows.held {
-        Some(token) if hello.flags.contains(HelloFlags::RESET) && hello.reset == token => Call::AcceptInstead,
-        Some(token) => Call::Duplicate(token),
-        None if knows.claimed || knows.accepted => Call::Busy,
-        None => Call::Accept,
+/// What to do about a call from `hello`, which is not this endpoint's own.
+pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
+    match (knows.held, caller) {
+        (Some(Stands { token, .. }), Whereabouts::Met)
+            if hello.flags.contains(HelloFlags::RESET) && hello.reset == token =>
+        {
+            Call::AcceptInstead
+        }
+        (Some(Stands { token, .. }), Whereabouts::Met) => Call::Duplicate(token),
+        // The token is the connection's: only its other end is told.
+        (Some(_), Whereabouts::Claimed) => Call::Busy,
+        (None, Whereabouts::Met) if knows.claimed || knows.accepted == Some(Whereabouts::Met) => Call::Busy,
+        (None, Whereabouts::Claimed)
+            if knows.claimed || knows.accepted.is_some() || (knows.met && knows.own < hello.incarnation) =>
+        {
+            Call::Busy
+        }
+        (None, _) => Call::Accept,
     }
 }
 
 /// What to do about `verdict` from `peer`, reached at this context of this address.
 pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, called: (SocketAddr, u16)) -> Reply {
-    if peer == knows.own || knows.held.is_some() {
+    if peer == knows.own {
+        let error = || ConnectError::Identity(called.0, "it claims to be the calling endpoint".into());
+        return if knows.at_home { Reply::Aliased } else { Reply::Fail(error()) };
+    }
+    if let Some(held) = knows.held
+        && (held.there || (verdict.ruling == Ruling::Duplicate && verdict.token == held.token))
+    {
         return Reply::Aliased;
     }
     match verdict.ruling {
-        Ruling::Tcp | Ruling::Shm | Ruling::Verbs if knows.claimed || (knows.accepted && peer < knows.own) => {
+        Ruling::Refuse => refused(verdict.why, called),
+        Ruling::Known => Reply::Fail(ConnectError::Protocol("it answered what was not asked".into())),
+        _ if knows.held.is_some() => Reply::Ask,
+        Ruling::Tcp | Ruling::Shm | Ruling::Verbs
+            if knows.claimed || (knows.accepted.is_some() && peer < knows.own) =>
+        {
             Reply::Wait
         }
         Ruling::Tcp | Ruling::Shm | Ruling::Verbs => Reply::Claim,
         Ruling::Busy => Reply::Wait,
-        Ruling::Duplicate if knows.claimed || knows.accepted => Reply::Wait,
+        Ruling::Duplicate if knows.claimed || knows.accepted.is_some() => Reply::Wait,
         Ruling::Duplicate => Reply::Reset(verdict.token),
-        Ruling::Refuse => match verdict.why {
-            Why::Authorization => Reply::Fail(ConnectError::Authorization),
-            Why::Descriptors => Reply::Later(ConnectError::Descriptors { peer: true }),
-            why @ (Why::NoContext | Why::ContextClosed) => {
-                let closed = why == Why::ContextClosed;
-                let error = ConnectError::Context { peer: called.0, context: called.1, closed };
-                if closed { Reply::Later(error) } else { Reply::Fail(error) }
-            }
-            why => Reply::Fail(ConnectError::NoTransport(why.to_string())),
-        },
+    }
+}
+
+fn refused(why: Why, called: (SocketAddr, u16)) -> Reply {
+    match why {
+        Why::Authorization => Reply::Fail(ConnectError::Authorization),
+        Why::NotItsAddress => Reply::Fail(ConnectError::Relayed(called.0)),
+        Why::OwnAddress | Why::OwnIncarnation | Why::NotKnown => {
+            Reply::Fail(ConnectError::Identity(called.0, why.to_string()))
+        }
+        Why::Descriptors => Reply::Later(ConnectError::Descriptors { peer: true }),
+        Why::NoContext | Why::ContextClosed => {
+            let closed = why == Why::ContextClosed;
+            let error = ConnectError::Context { peer: called.0, context: called.1, closed };
+            if closed { Reply::Later(error) } else { Reply::Fail(error) }
+        }
+        why => Reply::Fail(ConnectError::NoTransport(why.to_string())),
+    }
+}
+
+/// What comes of [`Reply::Ask`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It is the peer of the connection that stands.
+    Aliased,
+    /// The connection that stands is a third party's, which took this peer's name: gives it up, and calls again.
+    Displace,
+    /// Calls again later, and reports this if it stays so.
+    Later(ConnectError),
+}
+
+/// Whoever was called says, and proves, that it holds the connection that stands, or it does not.
+pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked {
+    match (holds, held) {
+        (true, _) => Asked::Aliased,
+        (false, Whereabouts::Claimed) => Asked::Displace,
+        // That one was met at an address of its own, and this one at another: they cannot both be it.
+        (false, Whereabouts::Met) => {
+            let why = "it claims to be an endpoint that was met at another address".to_owned();
+            Asked::Later(ConnectError::Identity(called, why))
+        }
     }
 }
 
@@ -198,9 +274,11 @@ mod tests {
             let me = &self.sides[side];
             Knows {
                 own: Incarnation([side as u8; 16]),
-                held: me.held,
+                held: me.held.map(|token| Stands { token, whereabouts: Whereabouts::Met, there: true }),
                 claimed: me.out.iter().any(|&(call, state)| call != but && state == Out::Claimed),
-                accepted: me.accepted.iter().any(|&call| call != but),
+                accepted: me.accepted.iter().any(|&call| call != but).then_some(Whereabouts::Met),
+                met: false,
+                at_home: false,
             }
         }
 
@@ -227,7 +305,7 @@ mod tests {
                     let mut hello = hello((1 - side) as u8, false);
                     hello.flags.set(HelloFlags::RESET, reset.is_some());
                     hello.reset = reset.unwrap_or_default();
-                    let (ruling, token) = match super::call(&knows, &hello) {
+                    let (ruling, token) = match super::call(&knows, &hello, Whereabouts::Met) {
                         Call::Accept => (Ruling::Tcp, token(call)),
                         Call::AcceptInstead => {
                             self.sides[side].held = None;

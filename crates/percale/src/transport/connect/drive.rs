@@ -1,23 +1,25 @@
 //! How a connection being made goes on: from an attempt to an event, from an event to what becomes of it.
 //!
 //! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, then from the start again. Of an
-//! acceptor: talking (and met, meanwhile) → established; or draining, when something was said that must arrive. A
-//! set-up is taken out of the table while it is driven, so that decisions see only the *other* ones.
+//! acceptor: talking (and met, meanwhile) → established; or draining, when something was said that must arrive; before it decides it
+//! may have a prober find out where its caller is. A set-up is taken out of the table while it is driven, so that decisions see only the *other* ones.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::arbiter::{self, Call, Knows, Reply};
+use super::arbiter::{self, Asked, Call, Knows, Reply, Stands, Whereabouts};
 use super::handshake::{Event, Handshake};
 use super::mailbox::Notice;
 use super::meeting::{Degraded, Meeting};
-use super::reactor::Reactor;
+use super::reactor::{Held, Reactor, plain};
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, listen};
-use crate::wire::hello::{Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, random};
+use crate::wire::hello::{
+    Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,
+};
 use crate::wire::why::Why;
 
 /// The longest that a meeting may keep a connection from going on over TCP.
@@ -39,6 +41,7 @@ impl Reactor {
             reset: None,
             has_reset: false,
             claimed: false,
+            asks: false,
         };
         let hello = match owner.hello() {
             Ok(hello) => Hello { wanted: context, ..hello },
@@ -68,16 +71,29 @@ impl Reactor {
     }
 
     fn dial(&mut self, id: u64, setup: &mut Setup) -> Result<(), ConnectError> {
-        let Side::Initiator(attempt) = &mut setup.side else { return Ok(()) };
         let owner = self.endpoints.get(&setup.endpoint).ok_or(ConnectError::Closed(setup.remote))?;
         let mut hello = owner.hello().map_err(|error| ConnectError::System(error.to_string(), libc::EIO))?;
-        hello.wanted = setup.ours.wanted;
-        if let Some(token) = attempt.reset.take() {
-            hello.flags |= HelloFlags::RESET;
-            hello.reset = token;
+        (hello.wanted, hello.called) = (setup.ours.wanted, plain(setup.remote));
+        match &mut setup.side {
+            Side::Initiator(attempt) => {
+                if attempt.asks {
+                    hello.flags |= HelloFlags::PROBE;
+                } else if let Some(token) = attempt.reset.take() {
+                    hello.flags |= HelloFlags::RESET;
+                    hello.reset = token;
+                }
+                attempt.claimed = false;
+                setup.due = attempt.deadline;
+            }
+            Side::Prober { .. } => {
+                hello.flags |= HelloFlags::PROBE;
+                hello.reset = setup.name;
+            }
+            Side::Acceptor { .. } => return Ok(()),
         }
-        attempt.claimed = false;
-        setup.due = attempt.deadline;
+        if setup.is_initiator() {
+            (setup.name, setup.at_home) = (name_of_call(&hello.nonce, hello.called), false);
+        }
         setup.handshake = Handshake::new(true, &hello, owner.opened.key.clone());
         setup.ours = hello;
         (setup.stage, setup.peer, setup.meeting) = (Stage::Connecting, None, None);
@@ -110,6 +126,8 @@ impl Reactor {
             Stage::Talking => self.talk(id, &mut setup),
             Stage::Meeting => self.meet(&mut setup),
             Stage::Waiting => Next::Stay,
+            Stage::Proving if setup.is_abandoned() => Next::Drop,
+            Stage::Proving => Next::Stay,
             Stage::Draining => drain(&mut setup),
         };
         self.settle(id, setup, next);
@@ -151,7 +169,7 @@ impl Reactor {
                 Err(next) => return next,
             };
             let event = match event {
-                Event::Wanted(context) => match self.answer_as(setup, context) {
+                Event::Wanted { context, probes } => match self.answer_as(setup, context, probes) {
                     Ok(Some(event)) => event,
                     Ok(None) => continue,
                     Err(next) => return next,
@@ -159,9 +177,9 @@ impl Reactor {
                 event => event,
             };
             match event {
-                Event::Wanted(_) => {}
+                Event::Wanted { .. } => {}
                 Event::Hello(hello) => {
-                    if let Err(next) = self.decide(setup, hello) {
+                    if let Err(next) = self.greet(setup, hello) {
                         return next;
                     }
                 }
@@ -189,41 +207,149 @@ impl Reactor {
         }
     }
 
-    fn knows(&self, endpoint: u64, peer: Incarnation) -> Option<Knows> {
-        let owner = self.endpoints.get(&endpoint)?;
+    fn knows(&self, setup: &Setup, peer: Incarnation) -> Option<Knows> {
+        let owner = self.endpoints.get(&setup.endpoint)?;
         let others = || {
-            let same = move |setup: &&Setup| setup.endpoint == endpoint && setup.incarnation() == Some(peer);
+            let same = move |other: &&Setup| other.endpoint == setup.endpoint && other.incarnation() == Some(peer);
             self.setups.values().filter(same)
         };
+        let accepted = || others().filter(|other| other.is_accepted()).map(|other| other.whereabouts);
+        let there = |held: &Held| setup.is_initiator() && held.at == Some(setup.called_at());
         Some(Knows {
             own: owner.opened.incarnation,
-            held: owner.held.get(&peer).map(|held| held.token),
+            held: owner.held.get(&peer).map(|held| Stands {
+                token: held.token,
+                whereabouts: held.whereabouts(),
+                there: there(held),
+            }),
             claimed: others().any(Setup::is_claimed),
-            accepted: others().any(Setup::is_accepted),
+            accepted: accepted().find(|whereabouts| *whereabouts == Whereabouts::Met).or_else(|| accepted().next()),
+            met: others().any(Setup::is_initiator),
+            at_home: setup.at_home,
         })
     }
 
-    /// The context of a site that is wanted answers a call. Where there is none the site does, and refuses.
-    fn answer_as(&self, setup: &mut Setup, context: u16) -> Result<Option<Event>, Next> {
+    /// The context of a site that is wanted answers a call. Where there is none the site does, and refuses. Those that cannot be connected
+    /// to can be asked about what they connect to.
+    fn answer_as(&self, setup: &mut Setup, context: u16, probes: bool) -> Result<Option<Event>, Next> {
         let listener = self.endpoints.get(&setup.listener).ok_or(Next::Drop)?;
         match (listener.opened.contexts, listener.members.get(&context)) {
             (None, _) if context == 0 => {}
             (Some(contexts), None) if context < contexts => setup.refusal = Some(Why::ContextClosed),
             (_, None) => setup.refusal = Some(Why::NoContext),
-            (Some(contexts), _) if context >= contexts => setup.refusal = Some(Why::NoContext),
+            (Some(contexts), _) if context >= contexts && !probes => setup.refusal = Some(Why::NoContext),
             (_, Some(member)) => {
                 let owner = self.endpoints.get(member).ok_or(Next::Drop)?;
-                setup.ours = owner.hello().map_err(|_| Next::Drop)?;
+                let called = setup.ours.called;
+                setup.ours = Hello { called, ..owner.hello().map_err(|_| Next::Drop)? };
                 setup.endpoint = *member;
             }
         }
         setup.handshake.speak_for(&setup.ours).map_err(|error| Next::Drain(Some(error)))
     }
 
+    /// The acceptor has heard who calls. What the caller says of itself is true of the connection that it wants, if it gets one, and of
+    /// nothing else, unless a call to its address finds it there.
+    fn greet(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
+        if setup.refusal.is_none() && !setup.handshake.is_direct() {
+            setup.refusal = Some(Why::NotItsAddress);
+        }
+        if hello.flags.contains(HelloFlags::PROBE) {
+            return Err(self.answer_probe(setup, &hello));
+        }
+        let owner = self.endpoints.get(&setup.endpoint).ok_or(Next::Drop)?;
+        let advertised = setup.peer_address(&hello);
+        if setup.refusal.is_some() {
+        } else if hello.incarnation == owner.opened.incarnation {
+            let ours = |other: &&mut Setup| {
+                let call = other.endpoint == setup.endpoint && other.is_initiator() && other.ours.nonce == hello.nonce;
+                call && other.ours.called == setup.ours.called
+            };
+            match self.setups.values_mut().find(ours) {
+                Some(call) => call.at_home = true,
+                None => setup.refusal = Some(Why::OwnIncarnation),
+            }
+            if setup.refusal.is_none() {
+                setup.handshake.answer(Verdict { ruling: Ruling::Duplicate, why: Why::SameHost, token: [0; 16] });
+                setup.peer = Some(hello);
+                return Err(Next::Drain(None));
+            }
+        } else if (advertised, hello.context) == (setup.ours.address, setup.ours.context) {
+            setup.refusal = Some(Why::OwnAddress);
+        } else {
+            setup.at = owner.opened.naming.candidate(advertised, plain(setup.remote));
+        }
+        setup.peer = Some(hello);
+        if setup.refusal.is_none() && setup.at.is_some() { Err(Next::Prove) } else { self.decide(setup) }
+    }
+
+    /// Somebody asks whether it was this endpoint that made a certain call, or whether it holds a connection with the one that asks.
+    fn answer_probe(&self, setup: &mut Setup, hello: &Hello) -> Next {
+        let others = || self.setups.values().filter(|other| other.endpoint == setup.endpoint && other.is_initiator());
+        let token = if setup.refusal.is_some() {
+            None
+        } else if hello.reset != [0; 16] {
+            others().any(|call| call.name == hello.reset && call.stage == Stage::Talking).then_some(hello.reset)
+        } else {
+            let held = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&hello.incarnation));
+            let claimed = || others().find(|call| call.is_claimed() && call.incarnation() == Some(hello.incarnation));
+            let token = held.map(|held| held.token).or_else(|| claimed().map(|call| call.token));
+            token.map(|token| proof_of_holding(&token, &hello.nonce, &setup.ours.nonce))
+        };
+        let (ruling, why) = match token {
+            Some(_) => (Ruling::Known, Why::SameHost),
+            None => (Ruling::Refuse, setup.refusal.unwrap_or(Why::NotKnown)),
+        };
+        setup.handshake.answer(Verdict { ruling, why, token: token.unwrap_or_default() });
+        Next::Drain(None)
+    }
+
+    /// Calls the address at which the caller of an acceptor says that it is.
+    pub(super) fn probe(&mut self, id: u64) {
+        let Some(setup) = self.setups.get(&id) else { return };
+        let (Some(at), Some(peer)) = (setup.at, &setup.peer) else { return };
+        let Some(timeout) = self.endpoints.get(&setup.endpoint).map(|owner| owner.opened.timeout) else { return };
+        let (side, hello) = (Side::Prober { caller: id }, Hello { wanted: peer.context, ..setup.ours.clone() });
+        // The caller itself waits no longer than that for its answer, all in all.
+        let due = setup.due.min(Instant::now() + timeout / 2);
+        let handshake = Handshake::new(true, &hello, None);
+        let name = name_of_call(&peer.nonce, setup.ours.called);
+        let mut prober = Setup::new(setup.endpoint, side, Stage::Waiting, handshake, hello, at, due);
+        prober.name = name;
+        let number = self.number();
+        if let Some(setup) = self.setups.get_mut(&id) {
+            setup.prober = Some(number);
+        }
+        self.restart(number, prober);
+    }
+
+    /// Whether the caller of an acceptor is where it says is known, or why that cannot be found out just now: decides.
+    pub(super) fn proved(&mut self, caller: u64, found: Result<bool, ConnectError>) {
+        let Some(mut setup) = self.setups.remove(&caller) else { return };
+        setup.prober = None;
+        match found {
+            Ok(true) => setup.whereabouts = Whereabouts::Met,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a caller's address could not be called");
+                if matches!(error, ConnectError::Descriptors { .. }) {
+                    setup.refusal = Some(Why::Descriptors);
+                }
+            }
+        }
+        setup.stage = Stage::Talking;
+        let next = match self.decide(&mut setup) {
+            Ok(()) => self.talk(caller, &mut setup),
+            Err(next) => next,
+        };
+        self.settle(caller, setup, next);
+    }
+
     /// The acceptor decides about a call.
-    fn decide(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
-        let knows = self.knows(setup.endpoint, hello.incarnation).ok_or(Next::Drop)?;
-        let call = arbiter::call(&knows, &hello);
+    fn decide(&mut self, setup: &mut Setup) -> Result<(), Next> {
+        let hello = setup.peer.clone().ok_or(Next::Drop)?;
+        let knows = self.knows(setup, hello.incarnation).ok_or(Next::Drop)?;
+        let call = arbiter::call(&knows, &hello, setup.whereabouts);
         let (ruling, why, token) = match call {
             _ if setup.refusal.is_some() => (Ruling::Refuse, setup.refusal.unwrap_or(Why::NoContext), [0; 16]),
             Call::Duplicate(token) => (Ruling::Duplicate, Why::SameHost, token),
@@ -233,15 +359,28 @@ impl Reactor {
                 Err(why) => (Ruling::Refuse, why, [0; 16]),
             },
         };
-        if call == Call::AcceptInstead
+        let accepts = matches!(ruling, Ruling::Tcp | Ruling::Shm | Ruling::Verbs);
+        if accepts
+            && call == Call::AcceptInstead
             && let Some(old) = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&hello.incarnation))
         {
             let (serial, reason) = (old.serial, "the peer lost the connection and makes a new one".to_owned());
             self.bury(setup.endpoint, hello.incarnation, serial, reason);
         }
+        if accepts && setup.whereabouts == Whereabouts::Met {
+            // A third party that took this caller's name stands in nobody's way.
+            let posing = |other: &Setup| {
+                other.endpoint == setup.endpoint
+                    && other.incarnation() == Some(hello.incarnation)
+                    && other.is_accepted()
+                    && other.whereabouts == Whereabouts::Claimed
+            };
+            let posing: Vec<u64> = self.setups.iter().filter(|(_, other)| posing(other)).map(|(id, _)| *id).collect();
+            posing.into_iter().for_each(|id| self.forget_setup(id));
+        }
         setup.handshake.answer(Verdict { ruling, why, token });
-        (setup.ruling, setup.why, setup.token, setup.peer) = (ruling, why, token, Some(hello));
-        if !matches!(ruling, Ruling::Tcp | Ruling::Shm | Ruling::Verbs) {
+        (setup.ruling, setup.why, setup.token) = (ruling, why, token);
+        if !accepts {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
@@ -250,9 +389,17 @@ impl Reactor {
 
     /// The initiator has heard the verdict; `None` if it goes on talking.
     fn heard(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Option<Next> {
-        let Some(knows) = self.knows(setup.endpoint, hello.incarnation) else { return Some(Next::Drop) };
+        let Some(knows) = self.knows(setup, hello.incarnation) else { return Some(Next::Drop) };
         let peer = hello.incarnation;
+        if let Side::Prober { caller } = setup.side {
+            let caller = self.setups.get(&caller).and_then(Setup::incarnation);
+            let found = verdict.ruling == Ruling::Known && verdict.token == setup.name && caller == Some(peer);
+            return Some(Next::Proved(found));
+        }
         setup.peer = Some(hello);
+        if matches!(&setup.side, Side::Initiator(attempt) if attempt.asks) {
+            return Some(self.asked(setup, peer, &verdict, &knows));
+        }
         let reply = arbiter::verdict(&knows, peer, &verdict, (setup.remote, setup.ours.wanted));
         let Side::Initiator(attempt) = &mut setup.side else { return Some(Next::Drop) };
         match reply {
@@ -265,6 +412,10 @@ impl Reactor {
             Reply::Reset(token) => {
                 attempt.reset = Some(token);
                 return Some(Next::Again { pause: std::mem::replace(&mut attempt.has_reset, true) });
+            }
+            Reply::Ask => {
+                attempt.asks = true;
+                return Some(Next::Again { pause: false });
             }
             Reply::Fail(error) => return Some(Next::Fail(error)),
             Reply::Claim => {}
@@ -281,6 +432,38 @@ impl Reactor {
             }
             Ruling::Tcp => Some(commit(setup, Choice::Tcp, verdict.why, 0)),
             _ => Some(self.call_meeting(id, setup, &peer, verdict.token)),
+        }
+    }
+
+    /// The initiator has asked whether whoever it called holds the connection that stands.
+    fn asked(&mut self, setup: &mut Setup, peer: Incarnation, verdict: &Verdict, knows: &Knows) -> Next {
+        let (at, nonces) = (setup.called_at(), setup.handshake.nonces());
+        let Side::Initiator(attempt) = &mut setup.side else { return Next::Drop };
+        attempt.asks = false;
+        // Another one answers by now, or the connection is gone.
+        let (Some(held), Some((asking, asked))) = (knows.held, nonces) else { return Next::Again { pause: true } };
+        let holds = verdict.ruling == Ruling::Known && verdict.token == proof_of_holding(&held.token, &asking, &asked);
+        match arbiter::asked(held.whereabouts, holds, at.0) {
+            Asked::Aliased => {
+                if let Some(owner) = self.endpoints.get_mut(&setup.endpoint)
+                    && let Some(held) = owner.held.get_mut(&peer)
+                {
+                    held.at.get_or_insert(at);
+                }
+                Next::Aliased(peer)
+            }
+            Asked::Displace => {
+                let old = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.held.get(&peer));
+                if let Some(serial) = old.map(|held| held.serial) {
+                    let reason = "it had taken the name of another endpoint".to_owned();
+                    self.bury(setup.endpoint, peer, serial, reason);
+                }
+                Next::Again { pause: true }
+            }
+            Asked::Later(error) => {
+                attempt.last = Some(error);
+                Next::Again { pause: true }
+            }
         }
     }
 
@@ -334,6 +517,7 @@ impl Reactor {
                 let timeout = ConnectError::Timeout { peer: setup.remote, timeout: attempt.timeout };
                 Next::Fail(attempt.last.clone().unwrap_or(timeout))
             }
+            (Side::Prober { .. }, _) => Next::Proved(false),
             (Side::Acceptor { .. }, Stage::Draining) => Next::Drop,
             (Side::Acceptor { .. }, _) => {
                 let timeout = self.endpoints.get(&setup.endpoint).map_or(Duration::ZERO, |owner| owner.opened.timeout);

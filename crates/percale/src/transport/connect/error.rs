@@ -57,6 +57,15 @@ pub enum ConnectError {
     /// The two sides allow no common transport, or the only one does not work.
     #[error("no transport leads to the peer ({0}): allow another one on both sides")]
     NoTransport(String),
+    /// The call arrived at another address than the one that was called, though an authorization key is used.
+    #[error(
+        "the call arrived at {0}, which is not the address that was called: something passes connections on; with an \
+         authorization key name each peer by an address of its own"
+    )]
+    Relayed(SocketAddr),
+    /// The peer, or whatever answers in its place, contradicts itself about which endpoint it is.
+    #[error("{0} refused the connection: {1}")]
+    Identity(SocketAddr, String),
     /// The peer closed the connection while it was being made.
     #[error("{0} closed the connection while it was being made: see what the peer reports")]
     Closed(SocketAddr),
@@ -73,10 +82,10 @@ impl ConnectError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Refused(_) | Self::Context { .. } => libc::ECONNREFUSED,
+            Self::Refused(_) | Self::Context { .. } | Self::Identity(..) => libc::ECONNREFUSED,
             Self::Unreachable(..) => libc::EHOSTUNREACH,
             Self::Timeout { .. } => libc::ETIMEDOUT,
-            Self::Authorization => libc::EACCES,
+            Self::Authorization | Self::Relayed(_) => libc::EACCES,
             Self::Version { .. } => libc::ENOPROTOOPT,
             Self::Descriptors { .. } => libc::EMFILE,
             Self::NoTransport(_) => libc::EOPNOTSUPP,

@@ -4,7 +4,9 @@
 //! [`Event::Wanted`], says as whom it answers, gets [`Event::Hello`] and answers with a [`Verdict`]; an initiator's owner gets [`Event::Verdict`] and says the last
 //! word itself. With a key, nothing of a peer's hello but its version, its flags and the context that it wants is looked at before the peer has proved
 //! that it knows the key; the initiator proves first, so that a stranger who merely connects gets nothing to try
-//! keys against. Proofs cover the role, both hellos (and so both nonces) and, the acceptor's, the verdict.
+//! keys against. Proofs cover the role, both hellos and, the acceptor's, the verdict. The hellos have both nonces, both incarnations, the
+//! contexts, the address that the initiator advertises, and the address that was called as each side sees it: with a key these have to be
+//! the same, so a third party that passes the words on to another address, or back to the caller, gets no connection.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -46,8 +48,9 @@ const ACCEPTOR: &[u8] = b"percale acceptor";
 /// What a handshake has to tell its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// To the acceptor: which context is wanted. It goes on with [`Handshake::speak_for`].
-    Wanted(u16),
+    /// To the acceptor: which context is wanted, and whether the call only asks about a connection. It goes on with
+    /// [`Handshake::speak_for`].
+    Wanted { context: u16, probes: bool },
     /// To the acceptor: who calls. It answers with [`Handshake::answer`].
     Hello(Hello),
     /// To the initiator: who answered, and what.
@@ -203,7 +206,7 @@ impl Handshake {
             }
             (false, _) => {
                 self.state = State::Choosing;
-                Ok(Some(Event::Wanted(theirs.wanted())))
+                Ok(Some(Event::Wanted { context: theirs.wanted(), probes: theirs.probes() }))
             }
         }
     }
@@ -251,9 +254,24 @@ impl Handshake {
                 return Err(ConnectError::Authorization);
             }
         }
-        let event = Event::Verdict(Hello::from_bytes(&theirs)?, Verdict::from_bytes(&bytes)?);
+        let hello = Hello::from_bytes(&theirs)?;
+        if self.key.is_some() && !theirs.same_call(&self.ours) {
+            return Err(ConnectError::Relayed(hello.called));
+        }
+        let event = Event::Verdict(hello, Verdict::from_bytes(&bytes)?);
         self.state = State::Over;
         Ok(Some(event))
+    }
+
+    /// Whether the acceptor was called by the address that its socket has, as far as that has to be so: with a key.
+    pub(super) fn is_direct(&self) -> bool {
+        self.key.is_none() || self.theirs.is_some_and(|theirs| theirs.same_call(&self.ours))
+    }
+
+    /// The nonces of the initiator's and of the acceptor's hello.
+    pub(super) fn nonces(&self) -> Option<([u8; 32], [u8; 32])> {
+        let (ours, theirs) = (*self.ours.nonce(), *self.theirs.as_ref()?.nonce());
+        Some(if self.initiator { (ours, theirs) } else { (theirs, ours) })
     }
 
     /// The acceptor's verdict on [`Event::Hello`].
@@ -267,7 +285,7 @@ impl Handshake {
         self.state = match verdict.ruling {
             Ruling::Tcp | Ruling::Shm => State::Commit,
             Ruling::Verbs => State::Offered,
-            Ruling::Duplicate | Ruling::Busy | Ruling::Refuse => State::Over,
+            Ruling::Duplicate | Ruling::Busy | Ruling::Refuse | Ruling::Known => State::Over,
         };
     }
 
@@ -305,6 +323,7 @@ pub(super) mod fuzz {
             flags,
             place: Place { boot: [1; 16], namespace: (1, 2), user: 3 },
             address: ([127, 0, 0, 1], 7471).into(),
+            called: ([127, 0, 0, 1], 7471).into(),
             context: 0,
             wanted: 0,
             incarnation: Incarnation([number; 16]),
@@ -327,7 +346,7 @@ pub(super) mod fuzz {
                 rest = later;
                 piece = usize::from(now[0] % 64) + 1;
                 let heard = match side.feed(now) {
-                    Ok(Some(Event::Wanted(_))) => side.speak_for(&ours),
+                    Ok(Some(Event::Wanted { .. })) => side.speak_for(&ours),
                     heard => heard,
                 };
                 match heard {

@@ -19,7 +19,7 @@ fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Opt
             idle = false;
             let bytes: Vec<u8> = from.output().drain(..wants).collect();
             let result = match to.feed(&bytes) {
-                Ok(Some(Event::Wanted(_))) => to.speak_for(&hello(1 - turn as u8, to.key.is_some())),
+                Ok(Some(Event::Wanted { .. })) => to.speak_for(&hello(1 - turn as u8, to.key.is_some())),
                 result => result,
             };
             if let Ok(Some(Event::Hello(_))) = &result {
@@ -105,7 +105,7 @@ proptest! {
         } else {
             let hello_a: Vec<u8> = a.output().drain(..).collect();
             prop_assert_eq!(b.feed(&hello_a[..PREFIX_BYTES]), Ok(None));
-            prop_assert_eq!(b.feed(&hello_a[PREFIX_BYTES..]), Ok(Some(Event::Wanted(0))));
+            prop_assert_eq!(b.feed(&hello_a[PREFIX_BYTES..]), Ok(Some(Event::Wanted { context: 0, probes: false })));
             prop_assert_eq!(b.speak_for(&hello(1, true)), Ok(None));
             b.output()[at] ^= 1 << bit;
             let [first, second] = converse(&mut a, &mut b, Ruling::Tcp);

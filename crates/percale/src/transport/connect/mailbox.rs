@@ -22,6 +22,8 @@ pub struct PeerIdentity {
     pub address: SocketAddr,
     /// Which context of that address.
     pub context: u16,
+    /// Whether a call to that address met this peer: else it only says so.
+    pub proven: bool,
     /// Its process, as this process sees it; 0 if it does not. Known over shared memory only.
     pub pid: i32,
     /// Its user: over shared memory the kernel's word, else its own.
@@ -113,7 +115,8 @@ pub enum Notice {
         /// Why.
         error: ConnectError,
     },
-    /// An attempt led to a peer that there is a connection to already, or to this endpoint itself.
+    /// An attempt led to a peer that there is a connection to already, or to this endpoint itself. Whoever answered has proved that it
+    /// holds that connection.
     Aliased {
         /// Which attempt.
         attempt: u64,
@@ -184,6 +187,30 @@ impl Mailbox {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.flag.store(false, Ordering::Relaxed);
         std::mem::take(&mut *queue)
+    }
+
+    /// Takes the connection `serial` back, if the owner has not seen it yet: says whether that was so.
+    pub(super) fn retract(&self, serial: u64) -> bool {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |notice: &Notice| matches!(notice, Notice::Established { serial: its, attempt: None, .. } if *its == serial);
+        let found = queue.iter().position(is_it);
+        let notice = found.map(|at| queue.remove(at));
+        drop(queue); // A link's descriptors are closed without the lock.
+        notice.is_some()
+    }
+
+    /// Takes back the oldest connection whose peer nobody has met, if the owner has not seen so many of them yet: its serial.
+    pub(super) fn retract_oldest(&self, limit: usize) -> Option<u64> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let unproven = |notice: &Notice| match notice {
+            Notice::Established { serial, attempt: None, identity, .. } if !identity.proven => Some(*serial),
+            _ => None,
+        };
+        let mut all = queue.iter().filter_map(unproven);
+        let oldest = all.next()?;
+        let more = all.count() >= limit;
+        drop(queue);
+        (more && self.retract(oldest)).then_some(oldest)
     }
 
     /// Puts one in and wakes the owner.

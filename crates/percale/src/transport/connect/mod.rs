@@ -42,7 +42,7 @@ mod tests;
 
 pub use error::ConnectError;
 pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
-pub use service::{EndpointOptions, Registration, Service, Site, Transports};
+pub use service::{EndpointOptions, Naming, Registration, Service, Site, Transports};
 
 /// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
 #[cfg(any(test, fuzzing))]

@@ -18,14 +18,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny};
 
+use super::arbiter::Whereabouts;
 use super::handshake::{self, Handshake};
 use super::listen::FLAGS;
-use super::liveness::Watched;
+use super::liveness::{self, Watched};
 use super::mailbox::Notice;
 use super::meeting::Meeting;
 use super::pairing::Pairs;
 use super::passing;
-use super::service::{Command, Opened, Shared};
+use super::service::{Command, Naming, Opened, Shared};
 use super::setup::Setup;
 use crate::memory::barrier;
 use crate::wire::hello::{HELLO_BYTES, Hello, Incarnation, Token, random};
@@ -39,8 +40,14 @@ const PIDFD: u64 = 2;
 /// The number that stands for the command queue.
 const WAKE: u64 = 0;
 
-/// How many strangers of one endpoint may be on their way in.
+/// How many callers of one endpoint may be there that have not said who they are.
 const HALF_OPEN: usize = 1024;
+
+/// How many callers of one endpoint may be there without a connection that stands.
+const UNFINISHED: usize = 8192;
+
+/// How many connections an endpoint holds whose peers nobody has met at their addresses. The oldest goes first.
+const UNPROVEN: usize = 1024;
 
 /// How many calls are taken at one wake-up, so that timers get their turn.
 const BATCH: usize = 64;
@@ -63,8 +70,14 @@ pub(super) struct Endpoint {
 pub(super) struct Held {
     pub(super) serial: u64,
     pub(super) token: Token,
-    pub(super) address: SocketAddr,
-    pub(super) context: u16,
+    /// The address, and its context, at which a call has met the peer.
+    pub(super) at: Option<(SocketAddr, u16)>,
+}
+
+impl Held {
+    pub(super) const fn whereabouts(&self) -> Whereabouts {
+        if self.at.is_some() { Whereabouts::Met } else { Whereabouts::Claimed }
+    }
 }
 
 impl Endpoint {
@@ -74,6 +87,7 @@ impl Endpoint {
             flags: self.opened.flags,
             place: self.opened.place,
             address: self.opened.listeners.address,
+            called: self.opened.listeners.address,
             context: self.opened.site.map_or(0, |(_, index)| index),
             wanted: 0,
             incarnation: self.opened.incarnation,
@@ -329,6 +343,8 @@ impl Reactor {
             match rustix::net::acceptfrom_with(listener, FLAGS) {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
+                // Whoever has said nothing yet gives its descriptor to the next.
+                Err(Errno::MFILE | Errno::NFILE) if self.drop_caller(id, Setup::is_stranger) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     if !self.turn_away(id, unix) {
                         self.rest(id);
@@ -353,6 +369,8 @@ impl Reactor {
             self.make_room(id);
             let Some(endpoint) = self.endpoints.get(&id) else { return };
             let Ok(hello) = endpoint.hello() else { continue };
+            let Some(called) = local_address(&socket) else { continue };
+            let hello = Hello { called, ..hello };
             let handshake = Handshake::new(false, &hello, endpoint.opened.key.clone());
             let due = Instant::now() + endpoint.opened.timeout;
             let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
@@ -375,20 +393,79 @@ impl Reactor {
         self.drive(id);
     }
 
-    /// Drops the oldest stranger if there are too many.
+    /// Drops the oldest caller if there are too many.
     fn make_room(&mut self, endpoint: u64) {
-        let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
-        let strangers: Vec<u64> = strangers.map(|(id, _)| *id).collect();
-        if strangers.len() >= HALF_OPEN
-            && let Some(oldest) = strangers.into_iter().min()
+        let (mut silent, mut all) = (0, 0);
+        for setup in self.setups.values().filter(|setup| setup.listener == endpoint && setup.is_called()) {
+            silent += usize::from(setup.is_stranger());
+            all += 1;
+        }
+        if silent >= HALF_OPEN {
+            self.drop_caller(endpoint, Setup::is_stranger);
+        } else if all >= UNFINISHED {
+            self.drop_caller(endpoint, Setup::is_called);
+        }
+    }
+
+    /// Drops the oldest of such callers; says whether there was one.
+    fn drop_caller(&mut self, endpoint: u64, such: impl Fn(&Setup) -> bool) -> bool {
+        let callers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && such(setup));
+        let Some(oldest) = callers.map(|(id, _)| *id).min() else { return false };
+        self.forget_setup(oldest);
+        true
+    }
+
+    /// Drops a set-up, and its prober.
+    pub(super) fn forget_setup(&mut self, id: u64) {
+        if let Some(prober) = self.setups.remove(&id).and_then(|setup| setup.prober) {
+            self.setups.remove(&prober);
+        }
+    }
+
+    /// An endpoint has one more connection whose peer nobody has met: if these are too many, drops the oldest.
+    pub(super) fn limit_unproven(&mut self, id: u64) {
+        let Some(endpoint) = self.endpoints.get(&id) else { return };
+        while let Some(serial) = endpoint.opened.mailbox.retract_oldest(UNPROVEN) {
+            self.drop_unproven(id, serial, false);
+            return self.limit_unproven(id);
+        }
+        if matches!(endpoint.opened.naming, Naming::None) {
+            return; // Its owner knows whom it needs.
+        }
+        let unproven = || endpoint.held.values().filter(|held| held.at.is_none()).map(|held| held.serial);
+        if unproven().count() > UNPROVEN
+            && let Some(oldest) = unproven().min()
         {
-            self.setups.remove(&oldest);
+            let seen = !endpoint.opened.mailbox.retract(oldest);
+            self.drop_unproven(id, oldest, seen);
+        }
+    }
+
+    fn drop_unproven(&mut self, id: u64, serial: u64, seen: bool) {
+        tracing::warn!("too many peers that cannot be met at their addresses: the oldest connection is closed");
+        let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
+        let incarnation = endpoint.held.iter().find(|(_, held)| held.serial == serial).map(|(peer, _)| *peer);
+        match incarnation {
+            Some(incarnation) if seen => {
+                let reason = "too many peers connected that cannot be met at their addresses".to_owned();
+                self.bury(id, incarnation, serial, reason);
+            }
+            Some(incarnation) => {
+                endpoint.held.remove(&incarnation);
+                self.unwatch(serial);
+            }
+            None => {}
         }
     }
 
     fn accept_unix(&mut self, id: u64) {
         for _ in 0..BATCH {
             let Some((socket, _)) = self.accept(id, true) else { return };
+            // The kernel knows who calls: another user has no business here, and takes no place.
+            let ours = rustix::process::geteuid().as_raw();
+            if liveness::credentials(socket.as_fd()).map_or(true, |caller| caller.uid != ours) {
+                continue;
+            }
             let callers = self.callers.iter().filter(|(_, caller)| caller.endpoint == id);
             let callers: Vec<u64> = callers.map(|(id, _)| *id).collect();
             if callers.len() >= HALF_OPEN
@@ -494,6 +571,17 @@ impl Reactor {
             endpoint.post(Notice::Dead { serial, incarnation, reason });
         }
     }
+}
+
+/// The address of a socket that was accepted, which is the one that was called.
+fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
+    let address = SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+    Some(plain(address))
+}
+
+/// An address as it travels.
+pub(super) const fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// A descriptor to give up when none is left.

@@ -57,6 +57,36 @@ pub struct EndpointOptions {
     pub bell: Option<Arc<dyn LocalBell>>,
     /// It is this context of that site, and found at the site's address.
     pub context: Option<(Arc<Site>, u16)>,
+    /// Whether callers are known by their addresses.
+    pub naming: Naming,
+}
+
+/// Which of the addresses that callers advertise are called, to find out whether they are there.
+#[derive(Clone)]
+pub enum Naming {
+    /// None: its callers are not known by their addresses.
+    None,
+    /// Those from which they call, and those for which this says yes: what the application has named. A stranger cannot have other
+    /// addresses called.
+    Of(Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>),
+}
+
+impl fmt::Debug for Naming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self, Self::None) { "None" } else { "Of(..)" })
+    }
+}
+
+impl Naming {
+    /// The address at which a caller is looked for: the one that it advertises, or that port of the address that it calls from.
+    pub(super) fn candidate(&self, advertised: SocketAddr, from: SocketAddr) -> Option<SocketAddr> {
+        let Self::Of(named) = self else { return None };
+        if advertised.ip() == from.ip() || named(advertised) {
+            return Some(advertised);
+        }
+        let other = SocketAddr::new(from.ip(), advertised.port());
+        named(other).then_some(other)
+    }
 }
 
 impl fmt::Debug for EndpointOptions {
@@ -86,6 +116,7 @@ impl EndpointOptions {
             verbs: None,
             bell: None,
             context: None,
+            naming: Naming::None,
         }
     }
 }
@@ -105,6 +136,7 @@ pub(super) struct Opened {
     pub(super) site: Option<(u64, u16)>,
     /// Of a site: how many of its contexts can be named.
     pub(super) contexts: Option<u16>,
+    pub(super) naming: Naming,
     pub(super) mailbox: Arc<Mailbox>,
 }
 
@@ -273,6 +305,7 @@ impl Service {
                 bell: options.bell,
                 site: site.as_ref().map(|seat| (seat.site.registration.id, seat.index)),
                 contexts,
+                naming: options.naming,
                 mailbox: Arc::clone(mailbox),
             }),
         ));

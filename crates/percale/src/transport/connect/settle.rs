@@ -25,12 +25,31 @@ impl Reactor {
             Next::Tcp(..) | Next::Shm | Next::Verbs(_) if !self.is_new(&setup) => Next::Drop,
             next => next,
         };
+        if let Side::Prober { caller } = setup.side {
+            match next {
+                Next::Stay => drop(self.setups.insert(id, setup)),
+                Next::Proved(found) => self.proved(caller, Ok(found)),
+                Next::Fail(error) => self.proved(caller, Err(error)),
+                _ => self.proved(caller, Ok(false)),
+            }
+            return;
+        }
         match next {
             Next::Stay => {
                 self.setups.insert(id, setup);
                 return;
             }
-            Next::Drop => {}
+            Next::Prove => {
+                setup.stage = Stage::Proving;
+                self.setups.insert(id, setup);
+                self.probe(id);
+                return;
+            }
+            Next::Drop | Next::Proved(_) => {
+                if let Some(prober) = setup.prober {
+                    self.setups.remove(&prober);
+                }
+            }
             Next::Drain(error) => {
                 if let Some(error) = error {
                     self.turned_away(&setup, error);
@@ -137,38 +156,37 @@ impl Reactor {
         let serial = self.number();
         let hello = setup.peer.as_ref()?;
         let peer = hello.incarnation;
+        let at = setup.met_at();
+        let advertised = (setup.peer_address(hello), hello.context);
+        let (address, context) = if setup.is_initiator() { advertised } else { at.unwrap_or(advertised) };
         let identity = PeerIdentity {
             incarnation: peer,
-            address: setup.peer_address(hello),
-            context: hello.context,
+            address,
+            context,
+            proven: at == Some((address, context)),
             pid,
             uid,
             host_local: hello.place.same_host(&setup.ours.place),
         };
-        let (mut replaced, mut gone) = (Vec::new(), Vec::new());
         let owner = self.endpoints.get_mut(&setup.endpoint)?;
         // Who answers at an address is the one that lives there; who only claims it is believed nothing about others.
+        let others = owner.held.iter().filter(|(other, held)| **other != peer && at.is_some() && held.at == at);
+        let replaced: Vec<_> = others.map(|(old, held)| (*old, held.serial)).collect();
         let attempt = match &setup.side {
-            Side::Initiator(attempt) => {
-                let (address, context) = (identity.address, identity.context);
-                let same = |held: &Held| held.address == address && held.context == context;
-                let old = owner.held.iter().filter(|(_, held)| same(held) && setup.remote == address);
-                replaced.extend(old.map(|(old, held)| (*old, held.serial)));
-                Some(attempt.number)
-            }
-            Side::Acceptor { .. } => {
-                let waiting = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
-                let same = |other: &Setup| other.endpoint == setup.endpoint && waiting(other);
-                let found = self.setups.iter().filter(|(_, other)| same(other)).map(|(id, _)| *id).min();
+            Side::Initiator(attempt) => Some(attempt.number),
+            _ => {
+                let waiting = |other: &Setup| other.stage == Stage::Waiting && other.incarnation() == Some(peer);
+                let there = |other: &Setup| other.endpoint == setup.endpoint && Some(other.called_at()) == at;
+                let same = self.setups.iter().filter(|(_, other)| waiting(other) && there(other));
+                let found = same.map(|(id, _)| *id).min();
                 found.and_then(|id| self.setups.remove(&id)).and_then(|other| match other.side {
                     Side::Initiator(attempt) => Some(attempt.number),
-                    Side::Acceptor { .. } => None,
+                    Side::Acceptor { .. } | Side::Prober { .. } => None,
                 })
             }
         };
-        owner
-            .held
-            .insert(peer, Held { serial, token: setup.token, address: identity.address, context: identity.context });
+        owner.held.insert(peer, Held { serial, token: setup.token, at });
+        let mut gone = Vec::new();
         for (old, serial) in replaced {
             owner.held.remove(&old);
             owner.post(Notice::Replaced { serial, old, new: peer });
@@ -176,24 +194,32 @@ impl Reactor {
         }
         owner.post(Notice::Established { attempt, serial, identity, link, reason });
         gone.into_iter().for_each(|serial| self.unwatch(serial));
+        if at.is_none() {
+            self.limit_unproven(setup.endpoint);
+        }
         Some(serial)
     }
 
-    /// A set-up with `peer` is over: if a connection stands now, whoever waited for it is told. Else its timer runs.
+    /// A set-up with `peer` is over: if a connection stands now with a peer that was met at the address that an attempt called, that
+    /// attempt is told; one that called another address calls again, as only whoever answers there can say whether it is the same
+    /// peer. Else the timer runs.
     fn release(&mut self, endpoint: u64, peer: Incarnation) {
         let waits = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
         let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));
         let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
-        let Some(owner) = self.endpoints.get(&endpoint) else { return };
-        let stands = owner.held.contains_key(&peer);
+        let Some(held) = self.endpoints.get(&endpoint).and_then(|owner| owner.held.get(&peer)) else { return };
+        let at = held.at;
         for id in waiting {
-            let Some(setup) = self.setups.remove(&id) else { continue };
-            if let (true, Side::Initiator(attempt)) = (stands, &setup.side) {
-                if let Some(owner) = self.endpoints.get(&endpoint) {
+            let Some(mut setup) = self.setups.remove(&id) else { continue };
+            match (&setup.side, self.endpoints.get(&endpoint)) {
+                (Side::Initiator(attempt), Some(owner)) if at == Some(setup.called_at()) => {
                     owner.post(Notice::Aliased { attempt: attempt.number, incarnation: peer });
                 }
-            } else {
-                self.setups.insert(id, setup);
+                _ => {
+                    setup.due = Instant::now();
+                    self.wake_at(setup.due, id);
+                    self.setups.insert(id, setup);
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use zerocopy::IntoBytes;
 
 use super::ConnectError;
+use super::arbiter::Whereabouts;
 use super::handshake::{Event, Handshake};
 use super::meeting::{Degraded, Meeting};
 use super::pairing::Pairing;
@@ -32,13 +33,21 @@ pub(super) struct Attempt {
     pub(super) has_reset: bool,
     /// Whether its connection was claimed.
     pub(super) claimed: bool,
+    /// Whether the next call only asks about the connection that stands.
+    pub(super) asks: bool,
 }
 
 /// Which side of the connection this is.
 #[derive(Debug)]
 pub(super) enum Side {
     Initiator(Attempt),
-    Acceptor { accepted: bool },
+    Acceptor {
+        accepted: bool,
+    },
+    /// Finds out for that set-up, a call that came in, whether its caller is at the address that it advertises.
+    Prober {
+        caller: u64,
+    },
 }
 
 /// How far it is.
@@ -46,6 +55,8 @@ pub(super) enum Side {
 pub(super) enum Stage {
     Connecting,
     Talking,
+    /// An acceptor waits for its prober.
+    Proving,
     Meeting,
     Waiting,
     Draining,
@@ -63,6 +74,14 @@ pub(super) struct Setup {
     pub(super) remote: SocketAddr,
     pub(super) tcp: Option<OwnedFd>,
     pub(super) peer: Option<Hello>,
+    /// An acceptor's: the address at which its caller is looked for, and whether it is there.
+    pub(super) at: Option<SocketAddr>,
+    pub(super) whereabouts: Whereabouts,
+    /// Its prober.
+    pub(super) prober: Option<u64>,
+    /// An initiator's: the name of its call, for the peer's prober; and whether it arrived at the endpoint that made it.
+    pub(super) name: Token,
+    pub(super) at_home: bool,
     /// Why the call is refused, whoever calls.
     pub(super) refusal: Option<Why>,
     pub(super) token: Token,
@@ -96,6 +115,10 @@ pub(super) enum Next {
     Shm,
     /// It stands, over queue pairs.
     Verbs(Why),
+    /// The acceptor has to know where its caller is before it decides.
+    Prove,
+    /// The prober knows whether the caller is there.
+    Proved(bool),
 }
 
 impl Setup {
@@ -132,6 +155,11 @@ impl Setup {
             remote,
             tcp,
             peer,
+            at: None,
+            whereabouts: Whereabouts::Claimed,
+            prober: None,
+            name: [0; 16],
+            at_home: false,
             refusal,
             token,
             ruling,
@@ -143,9 +171,30 @@ impl Setup {
         }
     }
 
-    /// Whether it is a call from somebody who has not yet said (and proved) who it is.
+    /// Whether it is a call of which no hello has come (and been proved) yet.
     pub(super) const fn is_stranger(&self) -> bool {
         self.is_called() && self.peer.is_none()
+    }
+
+    /// What was called: the address, and which of its contexts.
+    pub(super) const fn called_at(&self) -> (SocketAddr, u16) {
+        (self.remote, self.ours.wanted)
+    }
+
+    /// Where the peer is, if a call has met it there.
+    pub(super) fn met_at(&self) -> Option<(SocketAddr, u16)> {
+        match (&self.side, self.whereabouts, self.at, &self.peer) {
+            (Side::Initiator(_), ..) => Some(self.called_at()),
+            (Side::Acceptor { .. }, Whereabouts::Met, Some(at), Some(peer)) => Some((at, peer.context)),
+            _ => None,
+        }
+    }
+
+    /// Whether whoever called has hung up. It has nothing more to say before it is answered.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let Some(socket) = &self.tcp else { return true };
+        let next = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        !matches!(next, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
     }
 
     /// Whether it waits for somebody with this token at the Unix socket.
@@ -161,6 +210,11 @@ impl Setup {
 
     pub(super) fn incarnation(&self) -> Option<Incarnation> {
         self.peer.as_ref().map(|hello| hello.incarnation)
+    }
+
+    /// Whether it is a call of an endpoint that wants a connection.
+    pub(super) const fn is_initiator(&self) -> bool {
+        matches!(self.side, Side::Initiator(_))
     }
 
     pub(super) const fn is_claimed(&self) -> bool {

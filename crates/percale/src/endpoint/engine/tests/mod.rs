@@ -6,6 +6,7 @@ mod broken;
 mod fair;
 mod full;
 mod hostile;
+mod identity;
 mod lingering;
 mod owned;
 mod pairs;

@@ -85,27 +85,3 @@ fn res_001_slots_that_are_used_again_lead_to_whom_the_vector_names() {
         assert_eq!(receive.wait().unwrap().to_vec(), [number; 8]);
     }
 }
-
-#[test]
-fn res_001_those_whom_the_vector_names_by_another_address_keep_their_slots() {
-    let server = Station::new("tcp");
-    let client = Station::new("tcp");
-    let advertised = client.endpoint.address();
-    let elsewhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    // The server met the client under an address that the vector does not have, and learnt the one that it has.
-    let name = server.vector.insert(advertised).unwrap();
-    let slot = server.engine(|engine| {
-        let slot = engine.core.peers.slot((elsewhere, 0));
-        engine.core.peers.also_known_as(slot, (advertised, 0));
-        slot
-    });
-    assert_eq!(server.engine(|engine| engine.core.peers.resolve(name).unwrap()), slot);
-    server.engine(|engine| engine.parted(slot));
-    for _ in 0..8 {
-        let other = visit("tcp", &server, |_, _| {});
-        server.vector.remove(other).unwrap();
-        assert_eq!(server.engine(|engine| engine.core.peers.resolve(name).unwrap()), slot);
-        let address = server.engine(|engine| engine.core.peers.get(slot).address);
-        assert_eq!(address, elsewhere, "the slot is another's");
-    }
-}

@@ -3,6 +3,9 @@
 use std::io::{Read, Write};
 
 use super::*;
+use crate::transport::connect::handshake::{Event, Handshake, Key};
+use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Ruling, Verdict};
+use crate::wire::why::Why;
 
 #[test]
 fn con_006_a_key_admits_those_who_have_it() {
@@ -26,22 +29,6 @@ fn con_005_a_wrong_or_missing_key_is_an_error_on_both_sides() {
     }
 }
 
-/// Passes everything on between one caller and `to`; returns what the caller said.
-fn overhear(listener: &TcpListener, to: SocketAddr) -> Vec<u8> {
-    let (mut caller, _) = listener.accept().unwrap();
-    let mut called = TcpStream::connect(to).unwrap();
-    let (mut back, mut forth) = (called.try_clone().unwrap(), caller.try_clone().unwrap());
-    let answers = std::thread::spawn(move || drop(std::io::copy(&mut back, &mut forth)));
-    let (mut said, mut bytes) = (Vec::new(), [0; 4096]);
-    while let Ok(count @ 1..) = caller.read(&mut bytes) {
-        said.extend_from_slice(&bytes[..count]);
-        called.write_all(&bytes[..count]).unwrap();
-    }
-    called.shutdown(std::net::Shutdown::Both).unwrap_or_default();
-    answers.join().unwrap();
-    said
-}
-
 #[test]
 fn con_006_a_handshake_that_is_played_back_is_refused() {
     let [one, two] = services();
@@ -52,16 +39,32 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
         })
     };
     let (a, b) = (keyed(&one), keyed(&two));
-    let between = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (called, to) = (between.local_addr().unwrap(), b.address());
-    let spy = std::thread::spawn(move || overhear(&between, to));
-    a.registration.connect(1, called);
-    let (at_a, at_b) = (a.up(), b.up());
-    assert_eq!(at_b.identity.incarnation, a.registration.incarnation());
+    // Somebody hears every word that a member says to b.
+    let to = b.address();
+    let hello =
+        Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, called: to, ..handshake::fuzz::hello(3, true) };
+    let mut handshake = Handshake::new(true, &hello, Some(Key::new(b"open sesame".to_vec())));
+    let (mut member, mut said) = (TcpStream::connect(to).unwrap(), Vec::new());
+    let verdict = loop {
+        let words = std::mem::take(handshake.output());
+        member.write_all(&words).unwrap();
+        said.extend_from_slice(&words);
+        let mut bytes = vec![0; handshake.wants()];
+        member.read_exact(&mut bytes).unwrap();
+        if let Some(event) = handshake.feed(&bytes).unwrap() {
+            break event;
+        }
+    };
+    assert!(matches!(verdict, Event::Verdict(_, Verdict { ruling: Ruling::Tcp, .. })), "{verdict:?}");
+    let commit = Commit { choice: Choice::Tcp, why: Why::ShmNotAllowed, errno: 0 };
+    member.write_all(commit.to_bytes().as_bytes()).unwrap();
+    said.extend_from_slice(commit.to_bytes().as_bytes());
+    let at_b = b.up();
+    assert_eq!(at_b.identity.incarnation, hello.incarnation);
     // While the connection stands, and once it is over: the words were good once.
-    let play_back = |said: &[u8]| {
+    let play_back = || {
         let mut stranger = TcpStream::connect(to).unwrap();
-        stranger.write_all(said).unwrap();
+        stranger.write_all(&said).unwrap();
         let refused = b.error();
         assert_eq!(refused, ConnectError::Authorization);
         stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -72,13 +75,10 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }
     };
-    drop((stream(at_a.link), stream(at_b.link)));
-    let said = spy.join().unwrap();
-    assert!(!said.is_empty());
-    play_back(&said);
-    a.registration.closed(at_a.serial);
+    play_back();
+    drop((member, stream(at_b.link)));
     b.registration.closed(at_b.serial);
-    play_back(&said);
+    play_back();
     // Those who have the key are let in as before.
     a.registration.connect(2, to);
     assert_eq!(a.up().attempt, Some(2));

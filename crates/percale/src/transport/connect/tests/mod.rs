@@ -1,6 +1,7 @@
 //! Two and more endpoints of one process, over loopback: every way in which a connection comes about, or does not.
 
 mod both;
+mod identity;
 mod keys;
 mod made;
 mod pairs;
@@ -93,6 +94,7 @@ impl Peer {
         let bell = TestBell::new(PAIR);
         let mut options = EndpointOptions::new("127.0.0.1:0".parse().unwrap(), Incarnation::random().unwrap());
         options.bell = Some(Arc::clone(&bell) as Arc<dyn LocalBell>);
+        options.naming = Naming::Of(Arc::new(|_| false));
         change(&mut options);
         let wake = eventfd();
         let told = wake.try_clone().unwrap();

@@ -1,0 +1,71 @@
+//! Addresses lead to whoever is met there, and to nobody else afterwards.
+
+use super::*;
+
+/// An endpoint over TCP or shared memory at this address.
+fn at(transport: &str, address: &str) -> Station {
+    let domain = Info::discover().unwrap().domain().transport(transport.parse().unwrap()).open().unwrap();
+    let vector = domain.address_vector().build().unwrap();
+    let events = EventQueue::default();
+    let endpoint = domain.endpoint().vector(&vector).event_queue(&events).bind(address).unwrap();
+    Station { endpoint, vector, events, domain }
+}
+
+/// Sends to a name, to be received by `there` and by none of the others.
+fn reaches(from: &Station, name: PeerAddress, value: u8, there: &Station, others: &[&Station]) {
+    let receive = there.endpoint.tagged_recv(u64::from(value), 0, vec![0; 8]).start().unwrap();
+    let before = there.finished();
+    from.endpoint.tagged_inject(name, u64::from(value), &[value; 8]).unwrap();
+    let mut all = vec![from, there];
+    all.extend(others);
+    until(&all, || (there.finished() > before).then_some(()));
+    assert_eq!(receive.wait().unwrap().to_vec(), [value; 8]);
+}
+
+#[test]
+fn con_004_a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
+    for transport in ["tcp", "shm"] {
+        for used in [&[1, 0][..], &[0, 1], &[0], &[1]] {
+            let sender = at(transport, "127.0.0.1:0");
+            let peer = at(transport, "0.0.0.0:0");
+            let port = peer.endpoint.address().port();
+            let addresses = [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}")];
+            let names = [0, 1].map(|which: usize| sender.vector.insert(addresses[which].as_str()).unwrap());
+            for which in used {
+                reaches(&sender, names[*which], 10, &peer, &[]);
+            }
+            drop(peer);
+            until(&[&sender], || sender.ended());
+            let [first, second] = [0, 1].map(|which: usize| at(transport, &addresses[which]));
+            reaches(&sender, names[0], 20, &first, &[&second]);
+            reaches(&sender, names[1], 30, &second, &[&first]);
+            reaches(&sender, names[0], 40, &first, &[&second]);
+        }
+    }
+}
+
+#[test]
+fn con_004_receives_directed_at_an_address_take_nothing_of_whoever_had_it_before() {
+    let receiver = at("tcp", "127.0.0.1:0");
+    let peer = at("tcp", "0.0.0.0:0");
+    let port = peer.endpoint.address().port();
+    let addresses = [format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}")];
+    let names = [0, 1].map(|which: usize| receiver.vector.insert(addresses[which].as_str()).unwrap());
+    reaches(&receiver, names[0], 1, &peer, &[]);
+    reaches(&receiver, names[1], 2, &peer, &[]);
+    drop(peer);
+    until(&[&receiver], || receiver.ended());
+    let [first, second] = [0, 1].map(|which: usize| at("tcp", &addresses[which]));
+    for station in [&first, &second] {
+        let name = station.peer(&receiver);
+        station.endpoint.tagged_inject(name, 7, station.endpoint.address().to_string().as_bytes()).unwrap();
+    }
+    for (name, station) in names.into_iter().zip([&first, &second]) {
+        let before = receiver.finished();
+        let receive = receiver.endpoint.tagged_recv(7, 0, vec![0; 64]).from(name).start().unwrap();
+        until(&[&receiver, &first, &second], || (receiver.finished() > before).then_some(()));
+        let received = receive.wait().unwrap();
+        assert_eq!(received.source, Some(name));
+        assert_eq!(received.to_vec(), station.endpoint.address().to_string().as_bytes());
+    }
+}
