@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use percale::{Event, EventQueue};
+use percale::{Event, EventQueue, GroupId};
 
 use crate::abi::{
     FI_CLASS_EQ, FI_CONNECTED, FI_CONNREQ, FI_EAVAIL, FI_EBADFLAGS, FI_ETOOSMALL, FI_LOG_EQ, FI_PEEK, FI_SHUTDOWN,
@@ -17,7 +17,7 @@ use crate::fabric::{self, Fabric};
 use crate::info::Copied;
 use crate::object::{self, Object};
 use crate::wait_set::Membership;
-use crate::{errors, log, waiting};
+use crate::{errors, group, log, waiting};
 
 mod record;
 
@@ -187,6 +187,15 @@ impl Shared {
         lock(&self.names).groups.insert(number, (Fid(group), Context(context)));
     }
 
+    /// The client's object is this group, unless it was closed.
+    pub(crate) fn group_is(&self, number: u64, id: GroupId) {
+        let names = lock(&self.names);
+        if let Some((fid, _)) = names.groups.get(&number) {
+            // SAFETY: whoever closes it forgets the name first, under this lock.
+            unsafe { group::name(fid.0, id) };
+        }
+    }
+
     /// The group is left.
     pub(crate) fn forget_group(&self, number: u64) {
         lock(&self.names).groups.remove(&number);
@@ -253,8 +262,11 @@ impl Shared {
                 // SAFETY: as above.
                 Some(Record::Unregistered { fid, context: unsafe { fid.context() }, errno })
             }
-            Event::Joined { context: number, .. } => {
+            Event::Joined { context: number, group: id } => {
                 let (fid, context) = *names.groups.get(&number)?;
+                // The call that joins it, in another thread, may not have returned.
+                // SAFETY: whoever closes it forgets the name first, under the lock of the names.
+                unsafe { group::name(fid.0, id) };
                 Some(Record::Joined { fid, context })
             }
             Event::JoinFailed { context: number, error, reason, .. } => {

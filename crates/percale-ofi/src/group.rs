@@ -8,7 +8,7 @@ use percale::GroupId;
 
 use crate::abi::{
     FI_CLASS_MC, FI_COLLECTIVE, FI_EBADFLAGS, FI_ENOEQ, FI_EOPBADSTATE, FI_LOG_EP_CTRL, fi_collective_addr, fi_ops,
-    fid, fid_ep, fid_mc,
+    fid, fid_ep, fid_mc, fid_t,
 };
 use crate::endpoint::Endpoint;
 use crate::endpoint::port::Port;
@@ -17,10 +17,14 @@ use crate::log;
 use crate::object::{self, Object, code};
 use crate::vector::Set;
 
+/// The number of no group.
+const NONE: u64 = u64::MAX;
+
 #[repr(C)]
 pub(crate) struct Group {
     fid: fid_mc,
-    group: GroupId,
+    /// The group, once it is known: by whichever comes first, the return of the call that joins it, or the reader of its event.
+    group: AtomicU64,
     /// How events name it.
     number: u64,
     port: Weak<Port>,
@@ -80,8 +84,8 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     }
     let members = set.members().clone();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let fid = fid_mc { fid: object::head(FI_CLASS_MC, context, &FI), fi_addr: 0 };
-    let (port, none) = (Arc::clone(port), GroupId::from_u64(u64::MAX));
+    let fid = fid_mc { fid: object::head(FI_CLASS_MC, context, &FI), fi_addr: NONE };
+    let (port, none) = (Arc::clone(port), AtomicU64::new(NONE));
     let group = Group { fid, group: none, number, port: Arc::downgrade(&port), events: Arc::clone(&events) };
     let group = Box::into_raw(Box::new(group));
     // Before anybody can read the event.
@@ -90,12 +94,8 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     events.name_group(number, group.cast(), context);
     match port.join_group(&members, number) {
         Ok(id) => {
-            // The client does not look at it before it has read the event, which needs this call's lock in no way: both writes
-            // are of words that are read after the event alone.
-            // SAFETY: ours until the client closes it, which it does not before this call returns.
-            unsafe { (&raw mut (*group).group).write(id) };
-            // SAFETY: as above.
-            unsafe { (&raw mut (*group).fid.fi_addr).write(id.to_u64()) };
+            // Whoever has read the event may have closed the group since.
+            events.group_is(number, id);
             Ok(())
         }
         Err(error) => {
@@ -108,12 +108,24 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     }
 }
 
+/// Says which group a client's object is.
+///
+/// # Safety
+/// `group` is an object of this module that is not being closed.
+pub(crate) unsafe fn name(group: fid_t, id: GroupId) {
+    let group = group.cast::<Group>();
+    // SAFETY: promised by the caller; the word is an atomic.
+    unsafe { &(*group).group }.store(id.to_u64(), Ordering::Relaxed);
+    // SAFETY: promised by the caller; the word is aligned, and this module only writes it here, as an atomic.
+    unsafe { AtomicU64::from_ptr(&raw mut (*group).fid.fi_addr) }.store(id.to_u64(), Ordering::Release);
+}
+
 unsafe extern "C" fn close(mc: *mut fid) -> c_int {
     // SAFETY: `joined` made it of a box, and the client gives it up.
     let group = unsafe { Box::from_raw(mc.cast::<Group>()) };
     group.events.forget_group(group.number);
     if let Some(port) = group.port.upgrade() {
-        port.leave_group(group.group);
+        port.leave_group(GroupId::from_u64(group.group.load(Ordering::Relaxed)));
     }
     0
 }

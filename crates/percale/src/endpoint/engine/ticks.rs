@@ -38,7 +38,7 @@ impl Engine {
         Ok(fd)
     }
 
-    /// Looks for TCP peers that have not acknowledged anything for too long.
+    /// Looks for TCP peers whose hosts have not answered anything for too long.
     #[cold]
     pub(super) fn tick(&mut self) {
         if let Some(ticks) = &self.ticks {
@@ -49,7 +49,7 @@ impl Engine {
         }
         for slot in 0..self.links.len() {
             if let Some(Some(AnyLink::Tcp(link))) = self.links.get_mut(slot)
-                && link.is_unanswered()
+                && link.is_unanswered(self.core.peers.get(slot as Connection).address)
             {
                 let broken = link.give_up();
                 self.down(slot as Connection, &broken);

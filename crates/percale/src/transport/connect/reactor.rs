@@ -425,9 +425,9 @@ impl Reactor {
     /// An endpoint has one more connection whose peer nobody has met: if these are too many, drops the oldest.
     pub(super) fn limit_unproven(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
-        while let Some(serial) = endpoint.opened.mailbox.retract_oldest(UNPROVEN) {
-            self.drop_unproven(id, serial, false);
-            return self.limit_unproven(id);
+        // One has come, so one goes.
+        if let Some(serial) = endpoint.opened.mailbox.retract_oldest(UNPROVEN) {
+            return self.drop_unproven(id, serial, false);
         }
         if matches!(endpoint.opened.naming, Naming::None) {
             return; // Its owner knows whom it needs.

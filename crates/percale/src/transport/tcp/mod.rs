@@ -9,7 +9,7 @@
 //! The endpoint decides when a link is polled; a poll costs one `recv` if nothing waits.
 //!
 //! **Liveness.** A reset or an end without a goodbye is [`Broken::Died`], after a goodbye [`Broken::Closed`]; a peer or
-//! network that goes silent is [`Broken::Timeout`], found by keepalive probes and TCP_USER_TIMEOUT
+//! network that goes silent is [`Broken::Timeout`], found by keepalive probes and `unanswered`
 //! ([`TcpOptions::timeout`]). Whatever came before is delivered first.
 
 mod buffers;
@@ -25,6 +25,7 @@ mod socket;
 mod tests;
 mod unanswered;
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -52,8 +53,8 @@ pub struct TcpOptions {
     /// The kernel's receive buffer in bytes; `None` as above.
     pub receive_buffer: Option<usize>,
     /// How long a peer's kernel may leave bytes unacknowledged, or probes of an idle connection unanswered (to the second),
-    /// until the peer counts as dead. A peer that is alive but receives nothing is not dead: its kernel answers. (So this
-    /// is not TCP_USER_TIMEOUT, which counts a full window too.) Zero: the kernel's defaults.
+    /// until the peer counts as dead. A peer that is alive but receives nothing is not dead: its host answers calls, though its kernel may
+    /// drop what it has no room for. (So this is not TCP_USER_TIMEOUT, which counts both.) Zero: the kernel's defaults.
     pub timeout: Duration,
 }
 
@@ -127,12 +128,17 @@ impl TcpLink {
         Ok(Self::of(Socket::new(socket, &options)?))
     }
 
-    /// Whether the peer's kernel has left bytes unacknowledged for longer than the timeout, now and when this was last asked.
-    /// To be asked now and then, say a few times within the timeout: one system call.
+    /// Whether the peer's host has answered nothing for longer than the timeout, now and when this was last asked: neither what was sent here,
+    /// nor a call to where this connection leads or to `address`, at which the peer can be called. To be asked now and then, say a few
+    /// times within the timeout: one system call, and some more while bytes are unacknowledged.
     #[must_use]
-    pub(crate) fn is_unanswered(&mut self) -> bool {
-        let silence = (!self.socket.patience.timeout().is_zero()).then(|| unanswered(&self.socket));
-        silence.is_some_and(|silence| self.socket.patience.ends(silence))
+    pub(crate) fn is_unanswered(&mut self, address: SocketAddr) -> bool {
+        if self.socket.patience.timeout().is_zero() {
+            return false;
+        }
+        let silence = unanswered(&self.socket);
+        let remote = self.socket.remote();
+        self.socket.patience.ends(silence, || remote.into_iter().chain([address]).collect())
     }
 
     /// Breaks the link: the peer did not answer in time.

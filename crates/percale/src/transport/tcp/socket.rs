@@ -1,5 +1,6 @@
 //! The socket under a link: its options, and its errors in the words of [`Broken`].
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -97,6 +98,11 @@ impl Socket {
             sockopt::set_tcp_keepcnt(&fd, 2)?;
         }
         Ok(Self { fd, patience: Patience::new(options.timeout) })
+    }
+
+    /// Where the connection leads.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getpeername(&self.fd).ok()??).ok()
     }
 }
 

@@ -1,12 +1,19 @@
-//! How long the peer's kernel has left bytes unacknowledged.
+//! How long the peer's kernel has left bytes unacknowledged, and whether its host answers at all.
 //!
-//! TCP_USER_TIMEOUT would kill a peer that is alive but does not receive for a while (its window is full, its kernel answers the
-//! probes), so the question is asked of TCP_INFO instead: bytes are out, and no acknowledgement of anything came lately.
+//! TCP_USER_TIMEOUT would kill a peer that is alive but does not receive for a while, so the question is asked of TCP_INFO instead: bytes are
+//! out, and no acknowledgement of anything came lately. That alone does not tell a dead host from one whose process does not read: a
+//! kernel whose receive buffer is full drops what comes, retransmissions and probes of the window too, and need not acknowledge any of it.
+//! The sender's numbers are the same in both cases. So the host is asked: a second connection is begun, to where the peer is. A kernel that
+//! lives accepts or refuses it, whatever the process does; and one that lives without the peer's socket resets the connection in question.
 
 #![expect(unsafe_code, reason = "TCP_INFO has no safe wrapper; the block states its own reason")]
 
-use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// When a peer that leaves bytes unacknowledged counts as gone.
 #[derive(Debug)]
@@ -14,12 +21,48 @@ pub(super) struct Patience {
     timeout: Duration,
     /// The last look found it silent for too long.
     suspect: bool,
+    /// Its host is being asked.
+    question: Option<Question>,
+    /// When its host last answered.
+    answered: Option<Instant>,
+}
+
+/// Connections that are begun to find out whether a host answers.
+#[derive(Debug)]
+struct Question {
+    calls: Vec<OwnedFd>,
+    since: Instant,
+}
+
+impl Question {
+    fn ask(addresses: &[SocketAddr]) -> Self {
+        let call = |address: &SocketAddr| -> rustix::io::Result<OwnedFd> {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+            match rustix::net::connect(&socket, address) {
+                // Refused at once: on this host, which answers.
+                Ok(()) | Err(Errno::INPROGRESS | Errno::CONNREFUSED) => Ok(socket),
+                Err(error) => Err(error),
+            }
+        };
+        Self { calls: addresses.iter().filter_map(|address| call(address).ok()).collect(), since: Instant::now() }
+    }
+
+    /// Whether the host has accepted or refused one of the calls.
+    fn is_answered(&self) -> bool {
+        let answered = |call: &OwnedFd| {
+            let refused = matches!(sockopt::socket_error(call), Ok(Err(Errno::CONNREFUSED | Errno::CONNRESET)));
+            refused || matches!(rustix::net::getpeername(call), Ok(Some(_)))
+        };
+        self.calls.iter().any(answered)
+    }
 }
 
 impl Patience {
     /// It is gone after this; zero: never.
     pub(super) const fn new(timeout: Duration) -> Self {
-        Self { timeout, suspect: false }
+        Self { timeout, suspect: false, question: None, answered: None }
     }
 
     /// How long it lasts.
@@ -27,10 +70,23 @@ impl Patience {
         self.timeout
     }
 
-    /// Whether it is at its end, now that a look found this silence ([`unanswered`]). One look is not enough: after a pause
-    /// the first bytes are for a moment unanswered too, and the last answer is old.
-    pub(super) fn ends(&mut self, silence: Option<Duration>) -> bool {
-        let silent = !self.timeout.is_zero() && silence.is_some_and(|silence| silence > self.timeout);
+    /// Whether it is at its end, now that a look found this silence ([`unanswered`]); `addresses` are of the peer's host. One look is not
+    /// enough: after a pause the first bytes are for a moment unanswered too, and the last answer is old. The host is asked at half of the
+    /// time, and has the other half for its answer.
+    pub(super) fn ends(&mut self, silence: Option<Duration>, addresses: impl FnOnce() -> Vec<SocketAddr>) -> bool {
+        let Some(silence) = silence.filter(|silence| !self.timeout.is_zero() && *silence > self.timeout / 2) else {
+            (self.suspect, self.question) = (false, None);
+            return false;
+        };
+        if self.answered.is_some_and(|when| when.elapsed() <= self.timeout / 2) {
+            return false;
+        }
+        let question = self.question.get_or_insert_with(|| Question::ask(&addresses()));
+        if question.is_answered() {
+            (self.suspect, self.question, self.answered) = (false, None, Some(Instant::now()));
+            return false;
+        }
+        let silent = silence > self.timeout && question.since.elapsed() > self.timeout / 2;
         std::mem::replace(&mut self.suspect, silent) && silent
     }
 }
@@ -63,15 +119,72 @@ pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    /// An address of a network that is for documentation: nobody answers there, and where there is no route nobody is asked.
+    fn nowhere() -> Vec<SocketAddr> {
+        vec![SocketAddr::from(([192, 0, 2, 1], 9))]
+    }
+
     #[test]
-    fn a_peer_is_gone_when_two_looks_in_a_row_find_it_silent() {
-        let (short, long) = (Some(Duration::from_secs(3)), Some(Duration::from_secs(4)));
-        let mut patience = Patience::new(Duration::from_secs(3));
+    fn a_peer_is_gone_when_two_looks_in_a_row_find_it_silent_and_its_host_does_not_answer() {
+        let (short, long) = (Some(Duration::from_millis(30)), Some(Duration::from_millis(41)));
+        let mut patience = Patience::new(Duration::from_millis(40));
         let looks = [short, long, None, long, short, long, long, long, None, long];
-        let ends = looks.map(|silence| patience.ends(silence));
+        let ends = looks.map(|silence| {
+            let ends = patience.ends(silence, nowhere);
+            std::thread::sleep(Duration::from_millis(25));
+            ends
+        });
         assert_eq!(ends, [false, false, false, false, false, false, true, true, false, false]);
         let mut endless = Patience::new(Duration::ZERO);
-        assert!(!endless.ends(long) && !endless.ends(long));
+        assert!(!endless.ends(long, nowhere) && !endless.ends(long, nowhere));
+    }
+
+    #[test]
+    fn a_silent_peer_is_not_gone_while_its_host_accepts_or_refuses_connections() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let accepts = listener.local_addr().unwrap();
+        let refuses = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for address in [accepts, refuses] {
+            let mut patience = Patience::new(Duration::from_millis(10));
+            for _ in 0..20 {
+                assert!(!patience.ends(Some(Duration::from_secs(1)), || vec![nowhere()[0], address]), "{address}");
+                std::thread::sleep(Duration::from_millis(6));
+            }
+        }
+    }
+
+    /// As a kernel does whose receive buffer is full: everything that comes is dropped, and nothing is acknowledged.
+    #[test]
+    fn a_peer_whose_kernel_drops_what_comes_is_not_gone() {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        let mut nothing = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }; // BPF_RET: keeps no byte.
+        let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+        // SAFETY: the program has one instruction, which is only read during the call.
+        let result = unsafe {
+            libc::setsockopt(
+                reader.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const program).cast(),
+                size_of::<libc::sock_fprog>() as libc::socklen_t,
+            )
+        };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        socket.write_all(b"dropped").unwrap();
+        let timeout = Duration::from_millis(100);
+        let mut patience = Patience::new(timeout);
+        let until = Instant::now() + 10 * timeout;
+        let mut longest = Duration::ZERO;
+        while Instant::now() < until {
+            let silence = unanswered(&socket);
+            longest = longest.max(silence.unwrap_or_default());
+            assert!(!patience.ends(silence, || vec![socket.peer_addr().unwrap()]), "it was given up after {silence:?}");
+            std::thread::sleep(timeout / 4);
+        }
+        assert!(longest > 2 * timeout, "nothing was dropped: {longest:?}");
     }
 
     #[test]
