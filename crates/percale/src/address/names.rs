@@ -6,11 +6,16 @@
 //! of one user, and opens a description of its own, only for reading if no more is wanted. So no process is needed by the
 //! others, none has to serve, and nothing has a name in a file system.
 //!
-//! Opening is done by one process at a time: it holds a socket of a fixed name meanwhile.
+//! Opening is done by one process at a time. Any user can bind a socket of any name, so a fixed name would be no lock: whoever holds it could
+//! be a stranger. Here every process binds names of its own, and only sockets that a process of this user is seen to have (through /proc, by
+//! inode) count. Whoever wants to open binds a name that says so, with a random number; the smallest number is next. It binds a second
+//! name, that says that it is opening, and looks again: of two that bind their second names at once at least one sees the other, and whoever
+//! sees another gives its second name up. A process that ends gives up everything.
 //!
 //! A vector's key is made of the user, the family of its addresses and its name. Sockets are seen in one network namespace,
 //! processes in one pid namespace: named vectors are shared within both.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +28,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sha2::{Digest, Sha256};
 
 use super::shared::Shared;
+use crate::wire::hello::random;
 
 /// What all of our sockets' names begin with.
 const PREFIX: &str = "percale-vector";
@@ -83,17 +89,82 @@ fn bind(name: &str) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Waits until nobody else opens this vector.
-fn alone(key: &str) -> io::Result<OwnedFd> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match bind(&format!("{PREFIX}/{key}/open")) {
-            Ok(socket) => return Ok(socket),
-            Err(Errno::ADDRINUSE) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
-            Err(Errno::ADDRINUSE) => return Err(io::ErrorKind::TimedOut.into()),
-            Err(error) => return Err(error.into()),
+/// What the name of a socket says that its process is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waits,
+    Opens,
+}
+
+impl Stage {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Waits => "waits",
+            Self::Opens => "opens",
         }
     }
+
+    fn bind(self, key: &str, number: u64) -> Result<OwnedFd, Errno> {
+        bind(&format!("{PREFIX}/{key}/{}/{number:016x}/{}", self.word(), std::process::id()))
+    }
+}
+
+/// Waits until nobody else of this user opens this vector; until what it returns is closed, nobody else does.
+fn alone(key: &str) -> io::Result<OwnedFd> {
+    let number = u64::from_ne_bytes(random()?);
+    let deadline = Instant::now() + PATIENCE;
+    let _waits = Stage::Waits.bind(key, number)?;
+    loop {
+        let before = |stage, other| stage == Stage::Opens || other < number;
+        if !has_rival(key, number, before)? {
+            let opens = Stage::Opens.bind(key, number)?;
+            if !has_rival(key, number, |stage, _| stage == Stage::Opens)? {
+                return Ok(opens);
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // By chance, so that those that saw each other do not meet again and again.
+        let [chance] = random::<1>()?;
+        std::thread::sleep(Duration::from_micros(200 + 2 * u64::from(chance)));
+    }
+}
+
+/// Whether a process of this user, and not this call, is about to open the vector in such a way.
+fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Result<bool> {
+    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let prefix = format!("@{PREFIX}/{key}/");
+    for line in sockets.lines() {
+        let Some(at) = line.find(&prefix) else { continue };
+        let mut parts = line[at + prefix.len()..].split('/');
+        let stage = match parts.next() {
+            Some("waits") => Stage::Waits,
+            Some("opens") => Stage::Opens,
+            _ => continue,
+        };
+        let (Some(number), Some(pid)) = (parts.next(), parts.next()) else { continue };
+        let (Ok(number), Ok(pid)) = (u64::from_str_radix(number, 16), pid.parse::<u32>()) else { continue };
+        // The inode stands before the name.
+        let Some(inode) = line[..at].split_whitespace().next_back() else { continue };
+        if number != own && such(stage, number) && holds(pid, &format!("socket:[{inode}]")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a process is of this user and has such a descriptor.
+fn holds(pid: u32, descriptor: &str) -> bool {
+    let process = format!("/proc/{pid}");
+    let ours = rustix::process::geteuid().as_raw();
+    if rustix::fs::stat(process.as_str()).map_or(true, |found| found.st_uid != ours) {
+        return false;
+    }
+    let Ok(descriptors) = std::fs::read_dir(format!("{process}/fd")) else { return false };
+    descriptors.filter_map(Result::ok).any(|one| {
+        std::fs::read_link(one.path()).is_ok_and(|target| target.as_os_str().as_bytes() == descriptor.as_bytes())
+    })
 }
 
 /// Says that this process has the vector, until the socket is closed.
@@ -115,12 +186,15 @@ fn announce(key: &str) -> io::Result<OwnedFd> {
 fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
-    let mut denied = None;
+    let (mut denied, mut seen) = (None, HashSet::new());
     for line in sockets.lines() {
         let Some(at) = line.find(&prefix) else { continue };
         let Some(pid) = line[at + prefix.len()..].split('/').next().and_then(|pid| pid.parse::<u32>().ok()) else {
             continue;
         };
+        if !seen.insert(pid) {
+            continue; // However many names there are for it.
+        }
         match memory_of(pid, key, read_only) {
             Ok(Some(shared)) => return Ok(Some(shared)),
             Ok(None) => {}
@@ -165,4 +239,83 @@ fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>>
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+
+    fn opening(name: &str) -> Opening<'_> {
+        Opening { name, family: "", read_only: false, expected: 0 }
+    }
+
+    #[test]
+    fn names_that_a_stranger_binds_keep_nobody_from_opening() {
+        let name = format!("unit-stranger-{}", std::process::id());
+        let opening = opening(&name);
+        let key = opening.key();
+        // Every name that can be guessed, and names of all kinds for processes that do not have these sockets.
+        let mut names =
+            vec![format!("{PREFIX}/{key}/open"), format!("{PREFIX}/{key}/waits"), format!("{PREFIX}/{key}")];
+        for (stage, pid) in [("waits", 1), ("opens", 1), ("opens", std::process::id() + 1), ("opens", u32::MAX)] {
+            names.push(format!("{PREFIX}/{key}/{stage}/0000000000000000/{pid}"));
+            names.push(format!("{PREFIX}/{key}/{pid}/0/0"));
+        }
+        let _strangers: Vec<OwnedFd> = names.iter().map(|name| bind(name).unwrap()).collect();
+        let begun = Instant::now();
+        opening.open().unwrap();
+        // Not by waiting for them to go.
+        assert!(begun.elapsed() < PATIENCE);
+    }
+
+    #[test]
+    fn one_at_a_time_opens() {
+        let key = format!("unit-alone-{}", std::process::id());
+        let inside = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        let turn = alone(&key).unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(turn);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn memory_that_has_no_seals_or_is_anothers_is_not_taken() {
+        let name = format!("unit-fake-{}", std::process::id());
+        let opening = opening(&name);
+        let key = opening.key();
+        let fake = |sealed: bool| {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let fd = rustix::fs::memfd_create(memory_name(&key), flags).unwrap();
+            rustix::fs::ftruncate(&fd, 4096).unwrap();
+            if sealed {
+                rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK).unwrap();
+            }
+            fd
+        };
+        let _presence = announce(&key).unwrap();
+        let unsealed = fake(false);
+        assert!(find(&key, false).unwrap().is_none(), "without seals");
+        drop(unsealed);
+        let anothers = fake(true);
+        let nobody = rustix::fs::Uid::from_raw(65_534);
+        if rustix::fs::fchown(&anothers, Some(nobody), None).is_err() {
+            println!("skipped: a memfd can be given to another user by root alone");
+            return;
+        }
+        assert!(find(&key, false).unwrap().is_none(), "another user's");
+        // What is there and sealed is looked at.
+        rustix::fs::fchown(&anothers, Some(rustix::process::geteuid()), None).unwrap();
+        assert!(find(&key, false).is_err(), "it is no vector");
+    }
 }

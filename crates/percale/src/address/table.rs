@@ -328,8 +328,9 @@ impl Store {
         let end = self.end();
         let mut free = 0;
         if let Some(shared) = self.as_shared() {
-            for page in 0..=end / PAGE {
-                let here = (end - page * PAGE).min(PAGE);
+            // It may have written many pages that it told nobody of.
+            for page in 0..self.limit().div_ceil(PAGE) {
+                let here = end.saturating_sub(page * PAGE).min(PAGE);
                 free += shared.mend_page(page, here, |index| self.range_around(index as u64).is_some());
             }
         }

@@ -205,8 +205,11 @@ fn av_011_whatever_a_writer_leaves_that_dies_is_put_in_order() {
     {
         store.cell(cell).store(value, Ordering::Relaxed);
     }
+    // And one many pages further on, of an insertion of many.
+    store.make_entry(9000).unwrap().store(Entry::V4(Ipv4Addr::from_bits(0x0a00_0000), 1).pack(), Ordering::Relaxed);
     store.cell(Cell::Writing).store(1, Ordering::Relaxed);
     assert_eq!(theirs.insert(v4(1000)), Ok(PeerAddress(3)));
+    assert_eq!((ours.lookup(PeerAddress(1600)), ours.lookup(PeerAddress(9000))), (None, None), "never inserted");
     assert_eq!((theirs.len(), theirs.removals()), (1598, 6));
     assert_eq!(theirs.insert_all((0..3).map(v6)), [9, 700, 1600].map(|n| Ok(PeerAddress(n))));
     assert_eq!(ours.lookup(PeerAddress(701)), "10.8.0.1:5001".parse().ok());

@@ -119,14 +119,28 @@ pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// An address of a network that is for documentation: nobody answers there, and where there is no route nobody is asked.
-    fn nowhere() -> Vec<SocketAddr> {
-        vec![SocketAddr::from(([192, 0, 2, 1], 9))]
+    /// An address whose host does not answer calls: the queue of its listener, which goes along, is full.
+    fn silent() -> (Vec<OwnedFd>, Vec<SocketAddr>) {
+        let kind = SocketFlags::NONBLOCK;
+        let socket = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, kind, None).unwrap();
+        let listener = socket();
+        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let mut all = vec![listener];
+        for _ in 0..4 {
+            let caller = socket();
+            assert!(matches!(rustix::net::connect(&caller, &address), Ok(()) | Err(Errno::INPROGRESS)));
+            all.push(caller);
+        }
+        (all, vec![address])
     }
 
     #[test]
     fn a_peer_is_gone_when_two_looks_in_a_row_find_it_silent_and_its_host_does_not_answer() {
         let (short, long) = (Some(Duration::from_millis(30)), Some(Duration::from_millis(41)));
+        let (_silent, there) = silent();
+        let nowhere = || there.clone();
         let mut patience = Patience::new(Duration::from_millis(40));
         let looks = [short, long, None, long, short, long, long, long, None, long];
         let ends = looks.map(|silence| {
@@ -141,13 +155,14 @@ mod tests {
 
     #[test]
     fn a_silent_peer_is_not_gone_while_its_host_accepts_or_refuses_connections() {
+        let (_silent, there) = silent();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let accepts = listener.local_addr().unwrap();
         let refuses = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for address in [accepts, refuses] {
             let mut patience = Patience::new(Duration::from_millis(10));
             for _ in 0..20 {
-                assert!(!patience.ends(Some(Duration::from_secs(1)), || vec![nowhere()[0], address]), "{address}");
+                assert!(!patience.ends(Some(Duration::from_secs(1)), || vec![there[0], address]), "{address}");
                 std::thread::sleep(Duration::from_millis(6));
             }
         }
