@@ -48,6 +48,7 @@ fn own(random: &mut Random, address: SocketAddr) -> Hello {
         flags: HelloFlags::TCP,
         place: Place { boot: [0x5a; 16], namespace: (7, 7), user: 12345 },
         address,
+        called: address,
         context: 0,
         wanted: 0,
         incarnation: Incarnation(incarnation),
