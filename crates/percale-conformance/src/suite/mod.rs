@@ -32,8 +32,10 @@ pub mod sleeping;
 pub mod tagged;
 pub mod triggered;
 pub mod triggered_model;
+pub mod undriven;
 pub mod vectors;
 pub mod waiting;
+pub mod wakers;
 pub mod window_model;
 pub mod window_pairs;
 pub mod windows;
@@ -72,6 +74,11 @@ macro_rules! conformance {
                         dwq_004_every_kind_of_operation_may_wait,
                         dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused,
                         dwq_015_dwq_022_what_never_begins_keeps_nobody;
+                    undriven:
+                        waits_that_no_thread_could_end_are_refused;
+                    wakers:
+                        futures_that_are_dropped_leave_no_waker,
+                        wakers_of_shared_receives_may_use_the_context;
                     waiting:
                         futures_of_tokio,
                         four_threads_share_an_endpoint,
@@ -389,6 +396,13 @@ macro_rules! conformance {
             sets:
                 cmp_019_a_poll_set_spans_endpoints,
                 cmp_020_a_wait_set_spans_endpoints;
+            undriven:
+                waits_that_no_thread_could_end_are_refused;
+            wakers:
+                wakers_may_call_the_endpoint_and_panic,
+                a_waker_that_panics_stops_no_other_task,
+                futures_that_are_dropped_leave_no_waker,
+                wakers_of_shared_receives_may_use_the_context;
             waiting:
                 cmp_013_cmp_016_counters_and_queues_are_waited_for,
                 cmp_016_blocking_calls_make_progress,

@@ -147,7 +147,8 @@ pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Fabric>() {
     });
 }
 
-/// A thread that sleeps on the descriptor of an idle endpoint takes no processor time, not once, until a message comes.
+/// A thread that sleeps on the descriptor of an idle endpoint takes no processor time until a message comes; where local peers share the
+/// doorbell's page, it looks every 100 ms.
 pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Fabric>() {
     let _watchdog = Watchdog::new("an idle sleeper takes no processor time");
     // Without the timer that looks for silent TCP peers.
@@ -175,6 +176,7 @@ pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Fabric>() {
             let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread is there");
             stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
         };
+        let turns = |taken: &str| taken.split_whitespace().nth(2).and_then(|turns| turns.parse::<u64>().ok());
         // It may sleep for a moment before it sleeps on the descriptor: until two looks agree, it is not there yet.
         let idle = || {
             let before = taken();
@@ -182,9 +184,17 @@ pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Fabric>() {
             asleep() && taken() == before
         };
         while !idle() {}
-        let before = taken();
+        let (before, since) = (taken(), std::time::Instant::now());
         std::thread::sleep(Duration::from_millis(500));
-        assert_eq!(taken(), before, "processor time in ns, time in the queue, turns");
+        let after = taken();
+        if F::NAME == "shm" {
+            let turns = turns(&after).expect("a number") - turns(&before).expect("a number");
+            // A look may take two turns if others want the processor.
+            let looks = since.elapsed().as_millis() as u64 / 100 + 1;
+            assert!(turns <= 2 * looks, "{turns} turns, but {looks} looks");
+        } else {
+            assert_eq!(after, before, "processor time in ns, time in the queue, turns");
+        }
         inject(&waker, 2, b"second");
     });
 }

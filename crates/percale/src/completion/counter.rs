@@ -32,6 +32,9 @@ pub enum CounterError {
         /// The error value.
         errors: u64,
     },
+    /// An endpoint of one owner counts here, and only its owner can drive it: the wait could last for ever.
+    #[error(transparent)]
+    NotDriven(WaitError),
     /// The thread could not sleep.
     #[error(transparent)]
     System(io::Error),
@@ -44,6 +47,7 @@ impl CounterError {
         match self {
             Self::TimedOut => libc::ETIMEDOUT,
             Self::Failed { .. } => 259,
+            Self::NotDriven(error) => error.errno(),
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -53,6 +57,7 @@ impl From<WaitError> for CounterError {
     fn from(error: WaitError) -> Self {
         match error {
             WaitError::TimedOut => Self::TimedOut,
+            error @ WaitError::NotDriven => Self::NotDriven(error),
             WaitError::System(error) => Self::System(error),
         }
     }
@@ -238,7 +243,8 @@ impl Counter {
     /// ever).
     ///
     /// # Errors
-    /// If the error value changes meanwhile, the time is up, or the thread cannot sleep.
+    /// If the error value changes meanwhile, the time is up, or the thread cannot sleep. At once if the value is less and an endpoint of one
+    /// owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) counts here.
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
         self.wait_since(threshold, self.line.gate.errors(), timeout)
     }
@@ -280,12 +286,13 @@ impl Counter {
         self.line.wait.descriptor()
     }
 
-    /// Asks that the descriptor tell of the next change. False if there is progress to be made by reading first.
+    /// Asks that the descriptor tell of the next change. False if there is progress to be made by reading first, or by the owner of an
+    /// endpoint that counts here.
     ///
     /// # Errors
     /// If the system has no descriptor to give.
     pub fn try_wait(&self) -> io::Result<bool> {
-        self.line.wait.arm()
+        Ok(self.line.wait.arm()? && !self.line.wait.is_undriven())
     }
 }
 

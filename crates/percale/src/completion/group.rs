@@ -25,6 +25,11 @@ impl Group {
         Arc::clone(&self.lock())
     }
 
+    /// Whether this is a member.
+    pub(super) fn has(&self, member: &Arc<Member>) -> bool {
+        self.members().iter().any(|other| Arc::ptr_eq(other, member))
+    }
+
     /// Adds a member, if it is none. `None` if it was one.
     ///
     /// # Errors
@@ -55,6 +60,11 @@ impl Group {
         self.wait.detach(&(Arc::clone(&gone) as Arc<dyn Progress>));
         gone.source.wait().leave(&(Arc::clone(self) as Arc<dyn Follower>));
         Some(gone)
+    }
+
+    /// Whether an endpoint reports to a member that only its owner can drive.
+    pub(super) fn is_undriven(&self) -> bool {
+        self.members().iter().any(|member| member.source.wait().is_undriven())
     }
 
     /// Whether any member has something. Afterwards the changes of all counters have been told.

@@ -23,17 +23,22 @@ use super::source::{Member, Source};
 ///
 /// A queue or event queue has something while anything waits in it. A counter has something when its value or its error value was
 /// changed, or set, since the set last told so, or since the counter was added.
-#[derive(Debug)]
 pub struct PollSet<T> {
     group: Arc<Group>,
     named: Mutex<Named<T>>,
 }
 
-#[derive(Debug)]
 struct Named<T> {
-    list: Vec<(Arc<Member>, T)>,
+    /// A name is cloned and dropped without the lock: that is the application's code.
+    list: Vec<(Arc<Member>, Arc<T>)>,
     /// Who is looked at first, so that all have their turn where the caller asks for few.
     first: usize,
+}
+
+impl<T> std::fmt::Debug for PollSet<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PollSet({} members)", self.len())
+    }
 }
 
 impl<T> Default for PollSet<T> {
@@ -58,23 +63,24 @@ impl<T> PollSet<T> {
     /// # Errors
     /// If the system refuses to watch the descriptors of the endpoints that feed it.
     pub fn add(&self, source: impl Into<Source>, name: T) -> io::Result<()> {
-        let source = source.into();
+        let (source, name) = (source.into(), Arc::new(name));
+        // Without the lock: whatever feeds the source is asked for its descriptor.
+        let added = self.group.add(source.clone())?;
         let mut named = self.lock();
-        if let Some(member) = self.group.add(source.clone())? {
-            named.list.push((member, name));
-        } else if let Some((_, known)) = named.list.iter_mut().find(|(member, _)| member.source.is_same(&source)) {
-            *known = name;
-        }
+        let replaced = match added {
+            Some(member) if self.group.has(&member) => {
+                named.list.push((member, name));
+                None
+            }
+            Some(_) => None, // Another thread removed it meanwhile.
+            None => {
+                let known = named.list.iter_mut().find(|(member, _)| member.source.is_same(&source));
+                known.map(|(_, known)| std::mem::replace(known, name))
+            }
+        };
+        drop(named);
+        drop(replaced);
         Ok(())
-    }
-
-    /// Removes a source (fi_poll_del(3)); its name, if it was a member.
-    pub fn remove(&self, source: impl Into<Source>) -> Option<T> {
-        let source = source.into();
-        let mut named = self.lock();
-        self.group.remove(&source)?;
-        let at = named.list.iter().position(|(member, _)| member.source.is_same(&source))?;
-        Some(named.list.remove(at).1)
     }
 
     /// How many members there are.
@@ -91,25 +97,90 @@ impl<T> PollSet<T> {
 }
 
 impl<T: Clone> PollSet<T> {
+    /// Removes a source (fi_poll_del(3)); its name, if it was a member.
+    pub fn remove(&self, source: impl Into<Source>) -> Option<T> {
+        let source = source.into();
+        self.group.remove(&source)?;
+        let mut named = self.lock();
+        let at = named.list.iter().position(|(member, _)| member.source.is_same(&source))?;
+        let (_, name) = named.list.remove(at);
+        drop(named);
+        Some(Arc::unwrap_or_clone(name)) // A poll may just be giving it.
+    }
+
     /// Drives the endpoints that feed the members, each once; then puts the names of those that have something into `into`, as many
     /// as there is room for, and returns how many. Where there are more, the next call begins with those.
     pub fn poll(&self, into: &mut [T]) -> usize {
         self.group.wait.drive();
         let mut named = self.lock();
-        let Named { list, first } = &mut *named;
-        let (count, start) = (list.len(), *first);
+        let (count, start) = (named.list.len(), named.first);
         let mut found = 0;
-        for (slot, at) in (start..start + count).map(|at| at % count).enumerate() {
+        let mut looked = 0;
+        // Of those that are members now, each once; between two of them the list may change.
+        while looked < count && !named.list.is_empty() {
+            let at = (start + looked) % named.list.len();
             if found == into.len() {
-                *first = (start + slot) % count;
+                named.first = at;
                 break;
             }
-            let (member, name) = &list[at];
+            looked += 1;
+            let (member, name) = &named.list[at];
             if member.take_news() {
-                into[found].clone_from(name);
+                let name = Arc::clone(name);
+                drop(named);
+                into[found] = T::clone(&name);
+                drop(name);
                 found += 1;
+                named = self.lock();
             }
         }
         found
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::Counter;
+
+    /// A name that uses its set whenever it is cloned or dropped.
+    #[derive(Default)]
+    struct Name(Weak<PollSet<Name>>);
+
+    impl Name {
+        fn uses(&self) {
+            if let Some(set) = self.0.upgrade() {
+                assert!(set.len() <= 2 && format!("{set:?}").contains("members"));
+            }
+        }
+    }
+
+    impl Clone for Name {
+        fn clone(&self) -> Self {
+            self.uses();
+            Self(Weak::clone(&self.0))
+        }
+    }
+
+    impl Drop for Name {
+        fn drop(&mut self) {
+            self.uses();
+        }
+    }
+
+    #[test]
+    fn names_may_use_the_set_that_they_are_in() {
+        let set = Arc::new(PollSet::new());
+        let name = || Name(Arc::downgrade(&set));
+        let counters = [Counter::new(), Counter::new()];
+        counters.iter().for_each(|counter| set.add(counter, name()).unwrap());
+        set.add(&counters[0], name()).unwrap();
+        counters.iter().for_each(|counter| counter.add(1));
+        assert_eq!(set.poll(&mut [name(), name()]), 2);
+        assert!(set.remove(&counters[0]).is_some() && set.remove(&counters[0]).is_none());
+        counters[1].add(1);
+        assert_eq!(set.poll(&mut [name(), name()]), 1);
     }
 }

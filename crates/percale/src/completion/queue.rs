@@ -38,7 +38,7 @@ impl CompletionError {
         match self {
             Self::ErrorAvailable(error) => error.errno(),
             Self::Signalled | Self::Wait(WaitError::TimedOut) => libc::EAGAIN,
-            Self::Wait(WaitError::System(error)) => error.raw_os_error().unwrap_or(libc::EIO),
+            Self::Wait(error) => error.errno(),
         }
     }
 }
@@ -140,7 +140,9 @@ impl CompletionQueue {
     /// at least 1, unless `into` is empty.
     ///
     /// # Errors
-    /// If the next result is an error, nothing came in time, the queue was signalled, or the thread could not sleep.
+    /// If the next result is an error, nothing came in time, the queue was signalled, or the thread could not sleep. At once if there is no
+    /// result, and an endpoint of one owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) reports here
+    /// ([`WaitError::NotDriven`]).
     pub fn wait(&self, into: &mut [Entry], timeout: Option<Duration>) -> Result<usize, CompletionError> {
         let answered = self.shared.answered.load(Ordering::SeqCst);
         self.shared.wait.until(timeout, || match self.update(|ring| ring.read(into)) {

@@ -59,6 +59,26 @@ impl Source {
     }
 }
 
+/// Marks the queues and counters that an endpoint of one owner reports to, for as long as it does: no wait there can drive it.
+#[derive(Debug, Default)]
+pub(crate) struct Undriven {
+    sources: Vec<Source>,
+}
+
+impl Undriven {
+    /// Of an endpoint that reports to these.
+    pub(crate) fn new(sources: Vec<Source>) -> Self {
+        sources.iter().for_each(|source| source.wait().add_undriven());
+        Self { sources }
+    }
+}
+
+impl Drop for Undriven {
+    fn drop(&mut self) {
+        self.sources.iter().for_each(|source| source.wait().remove_undriven());
+    }
+}
+
 /// A member of a set.
 ///
 /// A counter has something when it changed since the set last told so, or since it became a member; of a queue and an event queue

@@ -69,9 +69,13 @@ impl WaitSet {
     /// Waits, driving the endpoints that feed the members, until any of them has something; at most `timeout` (`None`: for ever).
     ///
     /// # Errors
-    /// If none had anything in time, or the thread could not sleep.
+    /// If none had anything in time, or the thread could not sleep; at once if none has anything and an endpoint of one owner reports to a
+    /// member.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.group.wait.until(timeout, || self.group.take_news().then_some(()))
+        self.group.wait.until(timeout, || match self.group.take_news() {
+            true => Some(Ok(())),
+            false => self.group.is_undriven().then_some(Err(WaitError::NotDriven)),
+        })?
     }
 
     /// One descriptor for the caller's own poll or epoll set, readable when any member may have something. Before each sleep on it,
@@ -90,6 +94,6 @@ impl WaitSet {
     /// If the system has no descriptor to give.
     pub fn try_wait(&self) -> io::Result<bool> {
         let calm = self.group.wait.arm()?;
-        Ok(!self.group.take_news() && calm)
+        Ok(!self.group.take_news() && calm && !self.group.is_undriven())
     }
 }

@@ -30,7 +30,7 @@ impl Progress for Driver {
 
     fn arm(&self) -> bool {
         let endpoint = self.endpoint.upgrade();
-        endpoint.is_none_or(|endpoint| endpoint.with(Engine::watch))
+        endpoint.is_none_or(|endpoint| endpoint.with(Engine::watch_in_time))
     }
 
     fn automate(&self) -> io::Result<()> {

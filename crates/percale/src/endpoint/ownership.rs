@@ -8,6 +8,7 @@ use self::reach::{Call, Reach};
 use super::engine::Engine;
 use super::engine::sleep::SLEEP;
 use super::spin::{Budget, Step};
+use crate::completion::source::Undriven;
 use crate::completion::wait::Progress;
 use crate::trigger::{Submissions, Transfer};
 
@@ -93,17 +94,21 @@ pub(super) mod reach {
 #[derive(Debug)]
 pub struct Owned {
     engine: RefCell<Engine>,
+    /// Waits at what the endpoint reports to are refused.
+    undriven: Undriven,
 }
 
 impl Owned {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine: RefCell::new(engine) }
+        let undriven = Undriven::new(engine.core.reports_to());
+        Self { engine: RefCell::new(engine), undriven }
     }
 }
 
 impl Owned {
     /// The engine, for another kind of ownership.
     pub(super) fn into_engine(self) -> Engine {
+        drop(self.undriven);
         self.engine.into_inner()
     }
 

@@ -33,12 +33,12 @@ macro_rules! face {
             }
 
             /// Whether the caller may sleep on the [`descriptor`](Self::descriptor): false if there is something to
-            /// read, or progress to be made by reading.
+            /// read, or progress to be made by reading, or by the owner of an endpoint that reports here.
             ///
             /// # Errors
             /// If the system has no descriptor to give.
             pub fn try_wait(&self) -> io::Result<bool> {
-                Ok(self.shared.wait.arm()? && self.is_empty())
+                Ok(self.shared.wait.arm()? && self.is_empty() && !self.shared.wait.is_undriven())
             }
         }
     };

@@ -17,8 +17,7 @@
 //!
 //! Poll sets and wait sets have a place of their own, which follows those of their members (`followers`).
 //!
-//! Locks: `drivers`, `sleepers` and `followers` are never held together, nor while a driver or a caller's function runs (except a
-//! driver's `descriptor`).
+//! Locks: `drivers`, `sleepers` and `followers` are never held together, nor while a driver or a caller's function runs.
 
 mod face;
 mod followers;
@@ -28,7 +27,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -43,6 +42,8 @@ use self::mark::Mark;
 
 /// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
+/// How long a thread sleeps at most before it looks again: an endpoint's peers can take its wake-ups away.
+const SLEEP: Duration = Duration::from_millis(100);
 /// Rounds of progress before a waiting thread yields its processor between rounds.
 const EAGER_ROUNDS: u32 = 32;
 
@@ -69,7 +70,7 @@ pub trait Progress: Send + Sync {
     }
 
     /// Becomes readable when there is something to do, once armed, and stays so until progress was made or somebody
-    /// arms again.
+    /// arms again. An endpoint's also becomes readable for no reason after 100 ms, so that whoever sleeps on it looks again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -82,6 +83,11 @@ pub enum WaitError {
     /// The time was up.
     #[error("nothing came before the time was up")]
     TimedOut,
+    /// An endpoint of one owner reports here, and only its owner can drive it: the wait could last for ever.
+    #[error(
+        "an endpoint that reports here has one owner, so this wait cannot drive it; open it with bind_shared, or wait with the endpoint"
+    )]
+    NotDriven,
     /// The system refused to let the thread sleep, mostly for want of descriptors.
     #[error("the system refused a descriptor to sleep on: {0}; raise the limit on open files, or poll instead")]
     System(#[from] io::Error),
@@ -93,6 +99,7 @@ impl WaitError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::TimedOut => libc::ETIMEDOUT,
+            Self::NotDriven => libc::EDEADLK,
             Self::System(error) => error.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -123,6 +130,8 @@ pub struct Wait {
     outside: OnceLock<Outside>,
     /// Sets that this is a member of.
     followers: Followers,
+    /// Endpoints that report here and that no wait can drive.
+    undriven: AtomicUsize,
 }
 
 impl std::fmt::Debug for Wait {
@@ -150,6 +159,7 @@ impl Wait {
             set: OnceLock::new(),
             outside: OnceLock::new(),
             followers: Followers::default(),
+            undriven: AtomicUsize::new(0),
         }
     }
 
@@ -158,13 +168,14 @@ impl Wait {
     /// # Errors
     /// If somebody has slept here and the system refuses to watch the driver's descriptor as well.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
+        let descriptor = driver.descriptor();
         let mut drivers = lock(&self.drivers);
         let new = Arc::downgrade(driver);
         if drivers.iter().any(|known| known.ptr_eq(&new)) {
             return Ok(());
         }
         if let Some(set) = self.set.get() {
-            watch(set, driver.as_ref())?;
+            watch(set, descriptor)?;
         }
         let living = drivers.iter().filter(|driver| driver.strong_count() > 0).cloned();
         *drivers = living.chain([new]).collect();
@@ -180,17 +191,31 @@ impl Wait {
 
     /// Forgets `driver`.
     pub fn detach(&self, driver: &Arc<dyn Progress>) {
+        let descriptor = driver.descriptor();
         let mut drivers = lock(&self.drivers);
-        if let (Some(set), Some(descriptor)) = (self.set.get(), driver.descriptor())
-            && let Err(error) = epoll::delete(set, descriptor)
-        {
-            tracing::debug!(%error, "a descriptor was not watched");
+        if let (Some(set), Some(descriptor)) = (self.set.get(), descriptor) {
+            epoll::delete(set, descriptor).ok(); // It may not have been watched.
         }
         let gone = Arc::downgrade(driver);
         *drivers = drivers.iter().filter(|other| other.strong_count() > 0 && !other.ptr_eq(&gone)).cloned().collect();
         self.driven.store(!drivers.is_empty(), Ordering::Release);
         drop(drivers);
         self.followers.all().iter().for_each(|follower| follower.detached(driver));
+    }
+
+    /// An endpoint reports here that only its owner can drive. From then on waits that find nothing are refused.
+    pub(in crate::completion) fn add_undriven(&self) {
+        self.undriven.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One of these endpoints is gone, or can be driven now.
+    pub(in crate::completion) fn remove_undriven(&self) {
+        self.undriven.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a wait could last for ever for want of an endpoint's progress.
+    pub(in crate::completion) fn is_undriven(&self) -> bool {
+        self.undriven.load(Ordering::SeqCst) > 0
     }
 
     fn drivers(&self) -> Arc<[Weak<dyn Progress>]> {
@@ -251,16 +276,23 @@ impl Wait {
         if let Some(set) = self.set.get() {
             return Ok(set);
         }
-        // Under the lock, so that no driver is attached between the look at them and the set's existence.
-        let drivers = lock(&self.drivers);
-        if let Some(set) = self.set.get() {
-            return Ok(set);
+        loop {
+            // The drivers are asked without the lock.
+            let known = self.drivers();
+            let set = epoll::create(CreateFlags::CLOEXEC)?;
+            for driver in known.iter().filter_map(Weak::upgrade) {
+                watch(&set, driver.descriptor())?;
+            }
+            // Under the lock, so that no driver is attached between the look at them and the set's existence.
+            let drivers = lock(&self.drivers);
+            if Arc::ptr_eq(&drivers, &known) {
+                return Ok(self.set.get_or_init(|| set));
+            }
+            // Others by now. If another thread was faster, its set has them.
+            if let Some(set) = self.set.get() {
+                return Ok(set);
+            }
         }
-        let set = epoll::create(CreateFlags::CLOEXEC)?;
-        for driver in drivers.iter().filter_map(Weak::upgrade) {
-            watch(&set, driver.as_ref())?;
-        }
-        Ok(self.set.get_or_init(|| set))
     }
 
     fn outside(&self) -> io::Result<&Outside> {
@@ -307,7 +339,8 @@ impl Wait {
     /// Makes progress, and sleeps when there is none to be made, until `look` finds something.
     ///
     /// # Errors
-    /// If it does not within `timeout` (`None`: for ever), or the thread cannot sleep.
+    /// If it does not within `timeout` (`None`: for ever), or the thread cannot sleep; at once, if it finds nothing and an endpoint
+    /// reports here that only its owner can drive.
     pub fn until<R>(&self, timeout: Option<Duration>, look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
         self.until_value(0, timeout, look)
     }
@@ -330,6 +363,9 @@ impl Wait {
             self.drive();
             if let Some(found) = look() {
                 return Ok(found);
+            }
+            if self.is_undriven() {
+                return Err(WaitError::NotDriven);
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
@@ -374,9 +410,8 @@ impl<'a> Sleeper<'a> {
     }
 
     fn sleep(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // Too long for the kernel's clock is as good as no limit.
-        let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        let rest = deadline.map_or(SLEEP, |deadline| deadline.saturating_duration_since(Instant::now()).min(SLEEP));
+        let rest = Timespec::try_from(rest).ok();
         let set = self.wait.set()?;
         match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
             // Interrupted by a signal: the caller looks again, and at the time.
@@ -421,8 +456,8 @@ fn drain(event: &OwnedFd) -> io::Result<()> {
     }
 }
 
-fn watch(set: &OwnedFd, driver: &dyn Progress) -> io::Result<()> {
-    let Some(descriptor) = driver.descriptor() else { return Ok(()) };
+fn watch(set: &OwnedFd, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let Some(descriptor) = descriptor else { return Ok(()) };
     match epoll::add(set, descriptor, EventData::new_u64(0), EventFlags::IN) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),

@@ -115,6 +115,7 @@ impl Engine {
             doorbell,
             epoll,
             ticks: None,
+            looks: None,
             sleepers: Sleepers::default(),
             attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
             triggers: false,

@@ -11,6 +11,7 @@ use super::core::Core;
 use crate::completion::counter::Counter;
 use crate::completion::entry::CompletionFlags;
 use crate::completion::queue::CompletionQueue;
+use crate::completion::source::Source;
 use crate::memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::memory::region::Registered;
 use crate::trigger::Submissions;
@@ -35,6 +36,14 @@ impl Reports {
     /// Whether nothing may go the fast ways for another reason.
     pub(crate) const fn detour(&mut self, other: bool) {
         self.detour = self.queue.is_some() || self.counted || other;
+    }
+}
+
+impl Core {
+    /// The shared queues and the counters that the endpoint reports to.
+    pub(crate) fn reports_to(&self) -> Vec<Source> {
+        let queues = [&self.transmit, &self.receive].into_iter().filter_map(|reports| reports.queue.as_ref());
+        queues.map(Source::from).chain(self.counters.all().map(Source::from)).collect()
     }
 }
 

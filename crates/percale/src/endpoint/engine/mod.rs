@@ -109,6 +109,8 @@ pub struct Engine {
     epoll: Arc<OwnedFd>,
     /// Ticks while there are sockets whose peers may have gone silent; in the epoll too.
     ticks: Option<OwnedFd>,
+    /// Expires some time after the endpoint was last armed, if the descriptor is to become readable then; in the epoll too.
+    looks: Option<OwnedFd>,
     /// Who may be asleep.
     sleepers: Sleepers,
     /// What it is for, if not for anybody's messages.
@@ -314,8 +316,8 @@ impl Engine {
         };
         for event in ready {
             let slot = event.data.u64();
-            if slot == BELL || slot == ALARM {
-                continue; // Emptied when the endpoint is next armed; over when its deadline is.
+            if slot == BELL || slot == LOOKS || slot == ALARM {
+                continue; // Emptied, or set, when the endpoint is next armed; over when its deadline is.
             }
             if slot == TICKS {
                 self.tick();
@@ -481,3 +483,6 @@ const TICKS: u64 = u64::MAX - 1;
 
 /// The deadline of a connection that does not stand yet.
 const ALARM: u64 = u64::MAX - 2;
+
+/// The timer of [`Engine::watch_in_time`] in the endpoint's epoll.
+const LOOKS: u64 = u64::MAX - 3;

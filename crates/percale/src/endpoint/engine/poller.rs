@@ -224,6 +224,11 @@ impl Poller {
         self.hot.push(slot);
     }
 
+    /// Whether there are links of shared memory, whose peers have the bell's page.
+    pub(super) fn has_rings(&self) -> bool {
+        self.cold > 0 || !self.hot.is_empty()
+    }
+
     /// Whether any link is cold.
     #[inline]
     pub(super) fn has_cold(&self) -> bool {

@@ -11,13 +11,18 @@
 //! while others sleep; and work that only naps bring on wakes them ([`Poller::sent`](super::poller::Poller::sent)). Arming
 //! empties the event, which may keep a sleeper that was just woken asleep: what it waits for is then told by whom it waits
 //! with (its queue, its waker, the lock's condition).
+//!
+//! Every sleep ends after [`SLEEP`] at most, and looks at everything: peers can take each other's wake-ups away. Waiters sleep no longer;
+//! of the tasks of an endpoint the [reactor](crate::endpoint::reactor) wakes one; and who sleeps on the descriptor in an event loop of
+//! its own finds it readable by a timer, which is set whenever the endpoint is armed ([`Engine::watch_in_time`]).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ticks::set_timer;
 use super::types::{Pending, Work};
-use super::{Connector, Engine};
+use super::{Connector, Engine, LOOKS};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{Bell, Rouse};
@@ -25,8 +30,8 @@ use crate::transport::shm::{Bell, Rouse};
 /// How long to sleep while a link waits for its peer's progress.
 const NAP: Duration = Duration::from_micros(500);
 
-/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it could swallow the
-/// wake-up of another: whoever sleeps looks by itself now and then.
+/// How long to sleep at most. All local peers share the doorbell's page, so one that scribbles over it, or dies at the wrong moment, takes
+/// the wake-up of another along: whoever sleeps looks by itself now and then.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 
 /// Who may be asleep.
@@ -105,6 +110,10 @@ impl Armed {
     }
 }
 
+fn no_looks(error: rustix::io::Errno) {
+    tracing::warn!(%error, "no timer: a task in an event loop may sleep on when a peer dies at the wrong moment");
+}
+
 impl Engine {
     /// Prepares to sleep: from here on whatever there is to do wakes. `None` if there is something to do already, or there
     /// are other [`results`](Self::results) than those that the caller looked at.
@@ -159,10 +168,30 @@ impl Engine {
         calm
     }
 
-    /// As [`watch`](Self::watch), for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
+    /// As [`watch`](Self::watch), for a sleeper that only the descriptor wakes: it is also readable after [`SLEEP`].
+    pub(crate) fn watch_in_time(&mut self) -> bool {
+        if self.looks.is_none() && self.poller.has_rings() && self.process.is_here() {
+            // Set below, when the endpoint is armed.
+            self.looks = self.timer(SLEEP, None, LOOKS).map_err(no_looks).ok();
+        }
+        self.watch()
+    }
+
+    /// As [`watch_in_time`](Self::watch_in_time), for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
     pub(crate) fn watch_results(&mut self) -> bool {
         self.sleepers.bare = true;
-        self.watch()
+        self.watch_in_time()
+    }
+
+    /// Lets the descriptor become readable after [`SLEEP`], not before, if it is to be so for any sleeper. Never, once no peer has the bell's
+    /// page.
+    fn look_later(&self) {
+        let after = if self.poller.has_rings() { SLEEP } else { Duration::ZERO };
+        if let Some(looks) = &self.looks
+            && let Err(error) = set_timer(looks, after)
+        {
+            no_looks(error);
+        }
     }
 
     /// Arms the bell, then looks at everything once more. `None` if that found something; else whether naps are needed.
@@ -172,6 +201,7 @@ impl Engine {
         }
         if rouse != Rouse::Word {
             self.bell.drain();
+            self.look_later();
         }
         self.bell.arm(rouse);
         let fenced = self.fence_hot();

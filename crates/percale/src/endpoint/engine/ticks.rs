@@ -12,6 +12,16 @@ use super::{Connector, Engine, TICKS};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 
+fn time(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Sets a timer to expire once, after this time (zero: never); whether it has expired before is forgotten.
+pub(super) fn set_timer(timer: &OwnedFd, after: Duration) -> rustix::io::Result<()> {
+    let spec = Itimerspec { it_interval: time(Duration::ZERO), it_value: time(after) };
+    timerfd_settime(timer, TimerfdTimerFlags::empty(), &spec).map(drop)
+}
+
 impl Engine {
     /// Starts the ticks by which silent peers are noticed, also by who sleeps on the descriptor.
     pub(super) fn start_ticks(&mut self) {
@@ -28,7 +38,6 @@ impl Engine {
 
     /// A timer in the endpoint's epoll.
     pub(super) fn timer(&self, first: Duration, period: Option<Duration>, name: u64) -> rustix::io::Result<OwnedFd> {
-        let time = |time: Duration| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         // No time at all would disarm it.
         let first = time(first.max(Duration::from_nanos(1)));
         let spec = Itimerspec { it_interval: time(period.unwrap_or_default()), it_value: first };

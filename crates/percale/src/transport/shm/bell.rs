@@ -33,8 +33,12 @@
 //! The descriptor ([`Rouse::Event`]) is for who waits for others, too, or lets somebody else wait: to be looked at with poll(2), and
 //! [drained](Bell::drain) before the bell is armed. A sleep on the word spares that read, and an epoll's share of the wake-up.
 //!
-//! A peer that writes nonsense into the page can keep the endpoint from being woken by others: who sleeps does so with a
-//! timeout, and looks at all links now and then.
+//! # Wake-ups do not depend on one peer
+//! All peers can write the page, and one that dies or misbehaves after it cleared `asleep`, and before it wrote the event, takes the
+//! wake-up of all others along. So
+//! 1. the page decides only whether a *peer* saves a system call. Threads of the endpoint's own process look at a mark that
+//!    peers cannot reach ([`Asleep`]), and always ring a sleeper;
+//! 2. every sleep ends after a bounded time and looks at all links, rung or not.
 
 #![expect(unsafe_code, reason = "a view of a shared page; the block states its reason")]
 
@@ -175,6 +179,31 @@ impl Page {
     }
 }
 
+/// Whether the endpoint sleeps, as its own process knows: a word that peers cannot reach. It is armed before the page's word, and taken
+/// by threads of this process alone, so none of their wake-ups depends on what peers did with the page.
+#[derive(Debug)]
+pub(super) struct Asleep(AtomicU32);
+
+impl Asleep {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Comes before [`Page::arm`], whose fence covers both.
+    pub(super) fn arm(&self, rouse: Rouse) {
+        self.0.store(rouse.bits(), Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// For a thread of this process that published something and fenced: whether it has to wake the endpoint, and how.
+    pub(super) fn must_wake(&self) -> Option<Rouse> {
+        if self.0.load(Ordering::SeqCst) == 0 { None } else { Rouse::of(self.0.swap(0, Ordering::SeqCst)) }
+    }
+}
+
 /// A mapped page and the descriptor that goes with it.
 #[derive(Debug)]
 struct Mapped {
@@ -199,7 +228,13 @@ impl Mapped {
 
     #[cold]
     fn wake(&self) {
-        let Some(rouse) = self.page().must_wake() else { return };
+        if let Some(rouse) = self.page().must_wake() {
+            self.rouse(rouse);
+        }
+    }
+
+    /// Wakes sleepers, whatever the page says.
+    fn rouse(&self, rouse: Rouse) {
         if rouse != Rouse::Event
             && let Err(error) = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32)
         {
@@ -230,6 +265,7 @@ impl Mapped {
 #[derive(Debug)]
 pub struct Bell {
     mapped: Mapped,
+    asleep: Asleep,
     memory: OwnedFd,
 }
 
@@ -242,7 +278,7 @@ impl Bell {
         let memory = sealed_memfd("percale-bell", BELL_BYTES, BELL_BYTES)?;
         let mapping = Mapping::of(memory.as_fd(), BELL_BYTES)?;
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { mapped: Mapped { mapping, event }, memory })
+        Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory })
     }
 
     /// The page, to be passed to peers.
@@ -259,6 +295,7 @@ impl Bell {
 
     /// Says that the endpoint is about to sleep. It has to look at everything once more before it does.
     pub fn arm(&self, rouse: Rouse) {
+        self.asleep.arm(rouse);
         self.mapped.page().arm(rouse);
     }
 
@@ -274,6 +311,7 @@ impl Bell {
 
     /// Says that the endpoint is awake.
     pub fn disarm(&self) {
+        self.asleep.disarm();
         self.mapped.page().disarm();
     }
 
@@ -321,13 +359,26 @@ impl Bell {
     /// process.
     pub fn ring(&self, bit: u32) {
         self.mapped.page().ring(bit);
-        self.mapped.wake();
+        self.wake_own();
     }
 
-    /// Wakes the endpoint if it sleeps. For other threads of this process.
+    /// Wakes the endpoint if it sleeps, whatever peers did with the page. For other threads of this process.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
-        self.mapped.wake();
+        self.wake_own();
+    }
+
+    /// Takes a sleeper's mark from the page and rings nothing, as a peer does that dies then.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn steal(&self) -> bool {
+        self.mapped.page().must_wake().is_some()
+    }
+
+    fn wake_own(&self) {
+        if let Some(rouse) = self.asleep.must_wake() {
+            self.mapped.page().disarm(); // Who is about to sleep on the word does not.
+            self.mapped.rouse(rouse);
+        }
     }
 
     /// Fences for senders that do not ([`prepare_sleep`](super::ShmLink::prepare_sleep) says whether any is there).
@@ -421,6 +472,27 @@ mod tests {
         bell.arm(Rouse::Both);
         bell.wake();
         assert_eq!(count(), Ok(1));
+    }
+
+    /// A peer that clears the page, and rings nothing, takes no wake-up of the endpoint's own threads along.
+    #[test]
+    fn own_threads_wake_the_endpoint_whatever_the_page_says() {
+        let bell = Bell::new().unwrap();
+        let count = || {
+            let mut count = [0; 8];
+            rustix::io::read(bell.event_fd(), &mut count).map(|_| u64::from_ne_bytes(count))
+        };
+        for rings in [|bell: &Bell| bell.wake(), |bell: &Bell| bell.ring(3)] {
+            for scribbled in [0, Rouse::Word.bits()] {
+                bell.arm(Rouse::Event);
+                bell.mapped.page().sleeper.asleep.store(scribbled, Ordering::SeqCst);
+                rings(&bell);
+                assert_eq!(count(), Ok(1));
+                assert!(!bell.mapped.page().is_asleep(), "peers need not ring");
+            }
+            rings(&bell);
+            assert_eq!(count(), Err(Errno::AGAIN), "it is awake");
+        }
     }
 
     /// A peer shares the descriptor's flags: who clears the one against blocking makes nobody wait who wakes, or who drains.

@@ -4,11 +4,12 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Page, Rouse};
+use super::{Asleep, Page, Rouse};
 use crate::transport::shm::sync::publish_fenced;
 
 /// A page, an event descriptor, and rings of one line.
 struct Shared {
+    asleep: Asleep,
     page: Page,
     event: AtomicBool,
     marks: [AtomicU64; 2],
@@ -18,6 +19,7 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Self> {
         Arc::new(Self {
+            asleep: Asleep::new(),
             page: Page::for_model(),
             event: AtomicBool::new(false),
             marks: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -36,6 +38,21 @@ impl Shared {
             if self.page.must_wake().is_some() {
                 assert!(!self.event.swap(true, Ordering::Relaxed), "two woke one sleeper");
             }
+        }
+    }
+
+    /// As `Bell::arm`.
+    fn arm(&self) {
+        self.asleep.arm(Rouse::Word);
+        self.page.arm(Rouse::Word);
+    }
+
+    /// As a thread of the endpoint's own process, which published something: `Bell::wake`.
+    fn tell(&self) {
+        publish_fenced(&self.marks[0], 1);
+        if self.asleep.must_wake().is_some() {
+            self.page.disarm();
+            self.event.store(true, Ordering::Relaxed);
         }
     }
 
@@ -59,7 +76,7 @@ fn res_008_loom_a_sleeper_that_watches_is_woken() {
             let shared = Arc::clone(&shared);
             loom::thread::spawn(move || shared.send(0))
         };
-        shared.page.arm(Rouse::Word);
+        shared.arm();
         let sleeps = !shared.arrived(0);
         sender.join().unwrap();
         assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
@@ -75,7 +92,7 @@ fn res_008_loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
             loom::thread::spawn(move || shared.send(1))
         };
         let cold = shared.going_cold(1);
-        shared.page.arm(Rouse::Word);
+        shared.arm();
         let mut rung = Vec::new();
         shared.page.take_rung(|bit| rung.push(bit));
         let sleeps = cold && rung.is_empty();
@@ -102,7 +119,7 @@ fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
         }
         // Ring 0 is hot again; ring 1 stays cold.
         shared.cold[0].store(0, Ordering::Relaxed);
-        shared.page.arm(Rouse::Word);
+        shared.arm();
         seen[0] |= shared.arrived(0);
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
         let sleeps = !seen[0] & !seen[1];
@@ -113,5 +130,25 @@ fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
         // Awake: what was rung, and what is watched.
         shared.page.take_rung(|bit| seen[bit as usize] |= shared.arrived(bit as usize));
         assert!(seen[1], "a frame that nobody looks for");
+    });
+}
+
+#[test]
+fn res_008_loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let own = {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || shared.tell())
+        };
+        let hostile = {
+            let shared = Arc::clone(&shared);
+            loom::thread::spawn(move || drop(shared.page.must_wake())) // And rings nothing, since it is killed here.
+        };
+        shared.arm();
+        let sleeps = !shared.arrived(0);
+        own.join().unwrap();
+        hostile.join().unwrap();
+        assert!(!sleeps || shared.event.load(Ordering::Relaxed), "slept for ever");
     });
 }

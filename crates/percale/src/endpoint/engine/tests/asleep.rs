@@ -1,6 +1,17 @@
 //! Who sleeps is woken by what is no message.
 
+use std::future::Future;
+use std::os::fd::BorrowedFd;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread::Thread;
+
 use super::*;
+use crate::endpoint::Shared;
+use crate::endpoint::safe::Receiving;
+use crate::{Counter, SharedEndpoint};
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -30,4 +41,98 @@ fn cmp_015_who_sleeps_on_the_bell_alone_hears_of_a_connection() {
         let client = calling.join().unwrap();
         until(&[&server, &client], || server.engine(|engine| engine.core.table(true).holds_any().then_some(())));
     });
+}
+
+/// A way to sleep until a message is here.
+type Sleep = fn(&SharedEndpoint, &Counter, Receiving<'_, Shared>);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn sleep_as_a_task(_: &SharedEndpoint, _: &Counter, receiving: Receiving<'_, Shared>) {
+    let mut receiving = pin!(receiving);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    while receiving.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        std::thread::park();
+    }
+}
+
+/// Without a timeout, as an event loop does.
+fn sleep_on(descriptor: BorrowedFd<'_>) {
+    let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, None).unwrap();
+}
+
+fn sleep_on_the_endpoint(endpoint: &SharedEndpoint, _: &Counter, receiving: Receiving<'_, Shared>) {
+    use std::os::fd::AsFd;
+    while !receiving.is_ready() {
+        if endpoint.try_wait() {
+            sleep_on(endpoint.as_fd());
+        }
+    }
+}
+
+fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, receiving: Receiving<'_, Shared>) {
+    while counter.read() < 2 {
+        if counter.try_wait().unwrap() && counter.value() < 2 {
+            sleep_on(counter.descriptor().unwrap());
+        }
+    }
+    drop(receiving);
+}
+
+/// A peer that clears the mark of a sleeper again and again, or dies when it has, takes no message of another along: every sleep ends.
+#[test]
+fn res_008_flt_007_every_sleep_ends_though_a_peer_takes_the_wake_ups() {
+    let ways: [(&str, Sleep); 5] = [
+        ("a task", sleep_as_a_task),
+        ("on the endpoint's descriptor", sleep_on_the_endpoint),
+        ("on a counter's descriptor", sleep_on_the_counters_descriptor),
+        ("at a counter", |_, counter, receiving| {
+            counter.wait(2, None).unwrap();
+            drop(receiving);
+        }),
+        ("in a wait", |_, _, receiving| drop(receiving.wait().unwrap())),
+    ];
+    for (way, sleep) in ways {
+        let (client, counter) = (Station::new("shm"), Arc::new(Counter::new()));
+        let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
+        let vector = domain.address_vector().build().unwrap();
+        let builder = domain.endpoint().vector(&vector).receive_counter(&counter);
+        let endpoint: &SharedEndpoint = Box::leak(Box::new(builder.bind_shared("127.0.0.1:0").unwrap()));
+        let to_server = client.vector.insert(endpoint.address()).unwrap();
+        let connected = endpoint.tagged_recv(1, 0, vec![0; 8]).start().unwrap();
+        client.endpoint.tagged_inject(to_server, 1, &[1; 8]).unwrap();
+        until(&[&client], || connected.is_ready().then_some(()));
+        drop(connected);
+
+        let bell = endpoint.access.with(|engine| Arc::clone(&engine.bell));
+        let (over, (says, done)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+        let sleeper = std::thread::spawn(move || {
+            sleep(endpoint, &counter, endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap());
+            says.send(()).unwrap();
+        });
+        let thief = {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || {
+                let mut stolen = 0;
+                while !over.load(Ordering::Relaxed) {
+                    stolen += u32::from(bell.steal());
+                    std::thread::yield_now();
+                }
+                stolen
+            })
+        };
+        std::thread::sleep(Duration::from_millis(50)); // It sleeps by now.
+        client.endpoint.tagged_inject(to_server, 2, &[1; 8]).unwrap();
+        done.recv_timeout(patience()).unwrap_or_else(|error| panic!("asleep for ever {way}: {error}"));
+        over.store(true, Ordering::Relaxed);
+        sleeper.join().unwrap();
+        assert!(thief.join().unwrap() > 0, "nobody slept {way}");
+    }
 }

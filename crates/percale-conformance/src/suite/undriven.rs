@@ -1,0 +1,66 @@
+//! Waits at queues and counters that an endpoint of one owner reports to: only the owner can drive it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percale::completion::wait::WaitError;
+use percale::{CompletionQueue, Counter, Endpoint, Entry, PostError, WaitSet};
+
+use crate::fabric::Fabric;
+use crate::watchdog::Watchdog;
+
+/// They are refused as long as the endpoint has one owner, with and without a timeout, and say what to do.
+pub fn waits_that_no_thread_could_end_are_refused<F: Fabric>() {
+    let _watchdog = Watchdog::new("waits that no thread could end are refused");
+    let fabric = F::new(1);
+    let domain = fabric.domain(|domain| domain);
+    let vector = domain.address_vector().build().expect("a vector");
+    let (queue, counter, set) = (CompletionQueue::default(), Arc::new(Counter::new()), WaitSet::new());
+    set.add(&counter).expect("room");
+    let builder = domain.endpoint().vector(&vector).receive_queue(&queue).receive_counter(&counter);
+    let endpoint = builder.bind(fabric.address()).expect("an endpoint");
+    let me = vector.insert(endpoint.address()).expect("an address");
+    let mut entries = [Entry::default(); 2];
+    let mut refused = || {
+        for timeout in [None, Some(Duration::from_secs(1000))] {
+            assert_eq!(counter.wait(1, timeout).expect_err("refused").errno(), libc::EDEADLK);
+            let error = queue.wait(&mut entries, timeout).expect_err("refused");
+            assert_eq!(error.errno(), libc::EDEADLK);
+            assert!(error.to_string().contains("bind_shared"), "{error}");
+            assert!(matches!(set.wait(timeout), Err(WaitError::NotDriven)));
+        }
+        for calm in [queue.try_wait(), counter.try_wait(), set.try_wait()] {
+            assert!(!calm.expect("descriptors"), "nothing would make the descriptor readable");
+        }
+    };
+    refused();
+    // Also while something is under way. What is there already is given.
+    let receiving = endpoint.recv(vec![0; 8]).start().expect("a receive");
+    inject(&endpoint, me);
+    refused();
+    let message = loop {
+        if receiving.is_ready() {
+            break receiving.wait();
+        }
+        fabric.tick();
+    };
+    assert_eq!(message.expect("a message").len, 8);
+    counter.wait(1, None).expect("it was counted");
+    set.wait(None).expect("it was counted");
+    // A thread that waits can drive a shared endpoint, and it can end where there is none.
+    let shared = endpoint.share().expect("descriptors");
+    let receiving = shared.recv(vec![0; 8]).start().expect("a receive");
+    inject(&shared, me);
+    counter.wait(2, None).expect("the wait drives the endpoint");
+    drop(receiving);
+    drop(shared);
+    let error = counter.wait(9, Some(Duration::from_millis(1))).expect_err("there is none");
+    assert_eq!(error.errno(), libc::ETIMEDOUT);
+}
+
+fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, to: percale::PeerAddress) {
+    while let Err(error) = endpoint.inject(to, &[1; 8]) {
+        assert_eq!(error, PostError::Again);
+        endpoint.progress();
+    }
+}
