@@ -12,6 +12,8 @@ use crate::wire::queue_pair::Gid;
 
 /// The library's name, with the version of its interface: no other interface has this name.
 const NAME: &str = "libibverbs.so.1";
+/// The variable that names another library with the same functions, such as a double for tests.
+const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 
 /// Declares the table of functions, and the function that fills it: each field is the symbol of its name.
 macro_rules! functions {
@@ -95,10 +97,13 @@ impl Library {
     }
 
     fn load() -> Result<Self, String> {
-        // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well.
+        let name = std::env::var_os(LIBRARY).unwrap_or_else(|| NAME.into());
+        let shown = name.display();
+        // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well. Whoever names another
+        // library answers for it.
         let library =
-            unsafe { libloading::Library::new(NAME) }.map_err(|error| format!("{NAME} is not here: {error}"))?;
-        let found = Self::find(&library).map_err(|error| format!("{NAME} lacks what percale needs: {error}"))?;
+            unsafe { libloading::Library::new(&name) }.map_err(|error| format!("{shown} is not here: {error}"))?;
+        let found = Self::find(&library).map_err(|error| format!("{shown} lacks what percale needs: {error}"))?;
         // It stays: pointers into it are everywhere.
         std::mem::forget(library);
         // Not ibv_fork_init: the kernels that percale runs on copy pinned pages for a child at fork. That call would keep whatever is

@@ -1,0 +1,236 @@
+//! The language of `PERCALE_VERBS_DOUBLE`: devices, and what goes wrong with them.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::time::Duration;
+
+use crate::abi;
+
+/// What a device is, by the keys of the command `device`.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// `ports`: how many.
+    pub(crate) ports: u8,
+    /// `rc`: whether it makes reliable connections.
+    pub(crate) rc: bool,
+    /// `up`: whether its ports carry traffic.
+    pub(crate) up: bool,
+    /// `drop`: whether all that it sends and receives is lost.
+    pub(crate) drop: bool,
+    /// `drop_port`: the same for one of its ports; 0 for none.
+    pub(crate) drop_port: u8,
+    /// `gid`: the third byte of its ports' IPv4 addresses; the last is the port's number.
+    pub(crate) gid: u8,
+    /// `lax`: whether a peer may invalidate any bound window of type 2, as soft-RoCE lets it.
+    pub(crate) lax: bool,
+    /// `reuse`: whether the key of what was ended is given to the next.
+    pub(crate) reuse: bool,
+    /// `windows`: a sum of 1 (type 1), 2 (type 2A) and 4 (type 2B).
+    pub(crate) windows: u32,
+    /// `vendor`: the vendor's number.
+    pub(crate) vendor: u32,
+    /// `timeout`: milliseconds until a request without an answer ends.
+    pub(crate) timeout: u64,
+    /// `max_qp`, `max_mr` and so on: limits, by their names in C.
+    pub(crate) limits: HashMap<String, u32>,
+}
+
+/// Limits, with the values that a device has unless others are given.
+const LIMITS: &[(&str, u32)] = &[
+    ("max_qp", 8000),
+    ("max_qp_wr", 4096),
+    ("max_sge", 16),
+    ("max_cq", 8000),
+    ("max_cqe", 65_536),
+    ("max_mr", 100_000),
+    ("max_pd", 8000),
+    ("max_mw", 100_000),
+    ("max_qp_rd_atom", 16),
+    ("max_inline_data", 256),
+    ("max_msg_sz", 1 << 30),
+    // MiB of registered memory in all; 0 for no limit.
+    ("max_locked", 0),
+];
+
+impl Settings {
+    fn new(number: u8) -> Self {
+        Self {
+            ports: 1,
+            rc: true,
+            up: true,
+            drop: false,
+            drop_port: 0,
+            gid: number,
+            lax: false,
+            reuse: false,
+            windows: 7,
+            vendor: 0x2c9,
+            timeout: 400,
+            limits: LIMITS.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        }
+    }
+
+    pub(crate) fn limit(&self, name: &str) -> u32 {
+        self.limits[name]
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let number: u32 = value.parse().map_err(|_| format!("{key}={value}: not a number"))?;
+        let byte = || u8::try_from(number).map_err(|_| format!("{key}={value}: more than 255"));
+        match key {
+            "ports" => self.ports = byte()?,
+            "rc" => self.rc = number != 0,
+            "up" => self.up = number != 0,
+            "drop" => self.drop = number != 0,
+            "drop_port" => self.drop_port = byte()?,
+            "gid" => self.gid = byte()?,
+            "lax" => self.lax = number != 0,
+            "reuse" => self.reuse = number != 0,
+            "windows" => self.windows = number,
+            "vendor" => self.vendor = number,
+            "timeout" => self.timeout = number.into(),
+            other => match self.limits.get_mut(other) {
+                Some(limit) => *limit = number,
+                None => return Err(format!("a device has no {other}")),
+            },
+        }
+        Ok(())
+    }
+
+    /// The address of a port.
+    pub(crate) fn address(&self, port: u8) -> [u8; 16] {
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 77, self.gid, port]);
+        gid
+    }
+
+    /// Whether an address may be some device's: ports have small numbers.
+    pub(crate) fn is_address(gid: &[u8; 16]) -> bool {
+        gid[..14] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77] && (1..0x40).contains(&gid[15])
+    }
+}
+
+/// A call or a request that is to fail.
+#[derive(Clone)]
+struct Failure {
+    what: String,
+    /// It fails when this is 1; 0: each one does.
+    left: u32,
+    /// An errno, or a completion's status.
+    code: c_int,
+}
+
+/// A device that is here, opened or not.
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) settings: Settings,
+    /// It failed or was removed.
+    pub(crate) gone: bool,
+    failures: Vec<Failure>,
+    delays: HashMap<String, Duration>,
+}
+
+impl Device {
+    pub(crate) fn new(name: &str, number: u8) -> Self {
+        Self {
+            name: name.to_owned(),
+            settings: Settings::new(number),
+            gone: false,
+            failures: Vec::new(),
+            delays: HashMap::new(),
+        }
+    }
+
+    /// The errno or status with which this call or request is to fail, if it is.
+    pub(crate) fn fails(&mut self, what: &str) -> Option<c_int> {
+        let mut code = None;
+        self.failures.retain_mut(|one| {
+            if one.what != what {
+                return true;
+            }
+            let now = one.left <= 1;
+            if now {
+                code = code.or(Some(one.code));
+            }
+            let stays = one.left != 1;
+            one.left = one.left.saturating_sub(1);
+            stays
+        });
+        code
+    }
+
+    pub(crate) fn delay(&self, what: &str) -> Option<Duration> {
+        self.delays.get(what).copied()
+    }
+}
+
+/// An event on request.
+#[derive(Clone, Copy)]
+pub(crate) enum Happening {
+    Fatal,
+    Port(bool),
+    Gid,
+    Queue(usize),
+    Pair,
+}
+
+/// Carries out commands on the list of devices; what is to happen besides, by the device's place in it.
+pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, Happening)>, String> {
+    let mut happenings = Vec::new();
+    for command in text.split([';', '\n']) {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u32>().map_err(|_| format!("{command}: {word} is not a number"));
+        let find = |devices: &Vec<Device>, name: &str| {
+            devices.iter().position(|one| one.name == name).ok_or_else(|| format!("there is no device {name}"))
+        };
+        match words[..] {
+            [] => {}
+            ["device", name, ref settings @ ..] => {
+                let at = find(devices, name).unwrap_or_else(|_| {
+                    devices.push(Device::new(name, u8::try_from(devices.len() + 1).unwrap_or(u8::MAX)));
+                    devices.len() - 1
+                });
+                for setting in settings {
+                    let (key, value) = setting.split_once('=').ok_or_else(|| format!("{setting}: no value"))?;
+                    devices[at].settings.set(key, value)?;
+                }
+            }
+            ["fail", name, what, nth, code] | ["fail", name, what, nth, "status", code] => {
+                let (at, left, code) = (find(devices, name)?, number(nth)?, number(code)?);
+                devices[at].failures.push(Failure { what: what.to_owned(), left, code: code.cast_signed() });
+            }
+            ["delay", name, what, ms] => {
+                let (at, ms) = (find(devices, name)?, number(ms)?);
+                devices[at].delays.insert(what.to_owned(), Duration::from_millis(ms.into()));
+            }
+            ["event", name, what] => {
+                let happening = match what {
+                    "fatal" => Happening::Fatal,
+                    "port_error" => Happening::Port(false),
+                    "port_active" => Happening::Port(true),
+                    "gid_change" => Happening::Gid,
+                    "cq_error" => Happening::Queue(0),
+                    "qp_fatal" => Happening::Pair,
+                    other => return Err(format!("no event is named {other}")),
+                };
+                happenings.push((find(devices, name)?, happening));
+            }
+            ["event", name, "cq_error", before] => {
+                happenings.push((find(devices, name)?, Happening::Queue(number(before)? as usize)));
+            }
+            _ => return Err(format!("{command}: no such command")),
+        }
+    }
+    Ok(happenings)
+}
+
+/// What a request is called in commands.
+pub(crate) const fn operation(opcode: c_int) -> &'static str {
+    match opcode {
+        abi::WR_RDMA_WRITE => "write",
+        abi::WR_RDMA_READ => "read",
+        abi::WR_BIND_MW => "bind",
+        abi::WR_LOCAL_INV => "invalidate",
+        _ => "send",
+    }
+}

@@ -1,0 +1,686 @@
+//! The functions of libibverbs.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use crate::abi;
+use crate::control::operation;
+use crate::keys::Bound;
+use crate::machine::{Machine, machine, take};
+use crate::pair::{Receive, Request, State};
+use crate::wire::queue_pair::Gid;
+
+/// A device as it is given to a program: libibverbs' structure, and its place in the list.
+#[repr(C)]
+struct Device {
+    abi: abi::Device,
+    place: usize,
+}
+
+#[repr(C)]
+struct Context {
+    abi: abi::Context,
+    number: u32,
+}
+
+#[repr(C)]
+struct Channel {
+    abi: abi::CompChannel,
+    number: u32,
+}
+
+/// A structure of libibverbs', all zero.
+fn zeroed<T>() -> Box<T> {
+    // SAFETY: the structures are of integers, pointers, and functions that may be missing: zero is a value of each.
+    Box::new(unsafe { std::mem::zeroed() })
+}
+
+/// What a call gives that gives a pointer: null and errno if it fails.
+fn given<T>(result: Result<Box<T>, c_int>) -> *mut T {
+    match result {
+        Ok(object) => Box::into_raw(object),
+        Err(errno) => {
+            set_errno(errno);
+            null_mut()
+        }
+    }
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the place is this thread's.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The errno of a result.
+fn errno(result: Result<(), c_int>) -> c_int {
+    result.err().unwrap_or(0)
+}
+
+/// Reads what a program names.
+///
+/// # Safety
+/// It is alive, as the library's user promises.
+unsafe fn of<'a, T>(ptr: *const T) -> &'a T {
+    // SAFETY: passed on.
+    unsafe { &*ptr }
+}
+
+/// Frees what this library gave, if it was destroyed.
+///
+/// # Safety
+/// It was given by [`given`], and the user names it no more.
+unsafe fn freed<T>(ptr: *mut T, result: Result<(), c_int>) -> c_int {
+    if result.is_ok() {
+        // SAFETY: passed on.
+        drop(unsafe { Box::from_raw(ptr) });
+    }
+    errno(result)
+}
+
+/// The number of a context.
+///
+/// # Safety
+/// It is alive.
+unsafe fn context_of(context: *mut abi::Context) -> u32 {
+    // SAFETY: contexts are given as the first field of such a structure.
+    unsafe { of(context.cast::<Context>()) }.number
+}
+
+/// Carries out commands. 0, or EINVAL, with a line on standard error.
+///
+/// # Safety
+/// `text` ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn percale_verbs_double(text: *const c_char) -> c_int {
+    // SAFETY: passed on.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let obeyed = machine().obey(&text);
+    if let Err(why) = &obeyed {
+        eprintln!("verbs double: {why}");
+    }
+    errno(obeyed.map_err(|_| libc::EINVAL))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::Device {
+    let mut list: Vec<*mut abi::Device> = Vec::new();
+    for (place, one) in machine().devices.iter().enumerate().filter(|(_, one)| !one.gone) {
+        let mut device: Box<Device> = zeroed();
+        device.place = place;
+        for (to, from) in device.abi.name[..abi::NAME_MAX - 1].iter_mut().zip(one.name.bytes()) {
+            *to = from.cast_signed();
+        }
+        device.abi.dev_name = device.abi.name;
+        (device.abi.node_type, device.abi.transport_type) = if one.settings.rc { (1, 0) } else { (-1, -1) };
+        // Never freed: a context names its device.
+        list.push(Box::into_raw(device).cast());
+    }
+    if !count.is_null() {
+        // SAFETY: the caller's integer.
+        unsafe { *count = list.len() as c_int };
+    }
+    list.push(null_mut());
+    Box::into_raw(list.into_boxed_slice()).cast()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
+    let mut len = 0;
+    // SAFETY: the list ends with a null pointer.
+    while !unsafe { list.wrapping_add(len).read() }.is_null() {
+        len += 1;
+    }
+    // SAFETY: it was made of a boxed slice of this length.
+    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)) });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
+    // SAFETY: devices are given as the first field of such a structure, which is never freed.
+    let place = unsafe { of(device.cast::<Device>()) }.place;
+    let opened = machine().open(place).map(|(number, fd)| {
+        let mut context: Box<Context> = zeroed();
+        context.number = number;
+        (context.abi.device, context.abi.async_fd, context.abi.cmd_fd) = (device, fd, -1);
+        context.abi.num_comp_vectors = 1;
+        let ops = &mut context.abi.ops;
+        ops.alloc_mw = Some(alloc_mw);
+        ops.bind_mw = Some(bind_mw);
+        ops.dealloc_mw = Some(dealloc_mw);
+        ops.poll_cq = Some(poll_cq);
+        ops.req_notify_cq = Some(req_notify_cq);
+        ops.post_send = Some(post_send);
+        ops.post_recv = Some(post_recv);
+        context
+    });
+    given(opened).cast()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
+    // SAFETY: the caller's context.
+    let number = unsafe { context_of(context) };
+    let mut state = machine();
+    let closed = state.close(number);
+    let mut thread = state.end_network();
+    drop(state);
+    while let Some(ending) = thread.take() {
+        if ending.is_finished() {
+            _ = ending.join();
+            break;
+        }
+        thread = match &mut machine().network {
+            // It is needed again.
+            Some(network) if network.revived() => {
+                network.thread = Some(ending);
+                None
+            }
+            _ => Some(ending),
+        };
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    // SAFETY: it was given by `ibv_open_device`.
+    unsafe { freed(context.cast::<Context>(), closed) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(context: *mut abi::Context, attr: *mut abi::DeviceAttr) -> c_int {
+    // SAFETY: the caller's context.
+    let context = unsafe { context_of(context) };
+    let mut state = machine();
+    if let Err(errno) = state.fails(context, "ibv_query_device") {
+        return errno;
+    }
+    let settings = &state.device(context).settings;
+    let mut all: Box<abi::DeviceAttr> = zeroed();
+    let limit = |name| settings.limit(name).cast_signed();
+    (all.max_qp, all.max_qp_wr, all.max_sge) = (limit("max_qp"), limit("max_qp_wr"), limit("max_sge"));
+    (all.max_sge_rd, all.max_cq, all.max_cqe) = (all.max_sge, limit("max_cq"), limit("max_cqe"));
+    (all.max_mr, all.max_pd, all.max_mw) = (limit("max_mr"), limit("max_pd"), limit("max_mw"));
+    (all.max_qp_rd_atom, all.max_qp_init_rd_atom) = (limit("max_qp_rd_atom"), limit("max_qp_rd_atom"));
+    (all.max_mr_size, all.page_size_cap) = (u64::MAX, 4096);
+    (all.vendor_id, all.phys_port_cnt) = (settings.vendor, settings.ports);
+    for (bit, flag) in
+        [(1, abi::DEVICE_MEM_WINDOW), (2, abi::DEVICE_MEM_WINDOW_TYPE_2A), (4, abi::DEVICE_MEM_WINDOW_TYPE_2B)]
+    {
+        all.device_cap_flags |= if settings.windows & bit != 0 { flag } else { 0 };
+    }
+    // SAFETY: the caller's structure.
+    unsafe { attr.write(*all) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(context: *mut abi::Context, port: u8, attr: *mut abi::PortAttr) -> c_int {
+    // SAFETY: the caller's context.
+    let context = unsafe { context_of(context) };
+    let mut state = machine();
+    if let Err(errno) = state.fails(context, "ibv_query_port") {
+        return errno;
+    }
+    let settings = &state.device(context).settings;
+    if port == 0 || port > settings.ports {
+        return libc::EINVAL;
+    }
+    let mut all: Box<abi::PortAttr> = zeroed();
+    all.state = if settings.up { abi::PORT_ACTIVE } else { abi::PORT_DOWN };
+    (all.max_mtu, all.active_mtu, all.gid_tbl_len) = (abi::MTU_4096, 3, 1);
+    (all.max_msg_sz, all.link_layer) = (settings.limit("max_msg_sz"), abi::LINK_LAYER_ETHERNET);
+    // SAFETY: the caller's structure.
+    unsafe { attr.write(*all) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(context: *mut abi::Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
+    // SAFETY: the caller's context.
+    let context = unsafe { context_of(context) };
+    let mut state = machine();
+    let settings = &state.device(context).settings;
+    if port == 0 || port > settings.ports || index != 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the caller's address.
+    unsafe { gid.write(settings.address(port)) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
+    // SAFETY: the caller's context.
+    let number = unsafe { context_of(context) };
+    given(machine().alloc_domain(number).map(|handle| Box::new(abi::Pd { context, handle })))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dealloc_pd(domain: *mut abi::Pd) -> c_int {
+    // SAFETY: the caller's domain.
+    let handle = unsafe { of(domain) }.handle;
+    let result = machine().dealloc_domain(handle);
+    // SAFETY: it was given by `ibv_alloc_pd`.
+    unsafe { freed(domain, result) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr(domain: *mut abi::Pd, start: *mut c_void, len: usize, rights: c_int) -> *mut abi::Mr {
+    // SAFETY: the caller's domain.
+    let pd = unsafe { of(domain) };
+    let registered = machine().register(pd.handle, start.expose_provenance() as u64, len as u64, rights);
+    given(registered.map(|key| {
+        let mut region: Box<abi::Mr> = zeroed();
+        (region.context, region.pd, region.addr, region.length) = (pd.context, domain, start, len);
+        (region.handle, region.lkey, region.rkey) = (key, key, key);
+        region
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dereg_mr(region: *mut abi::Mr) -> c_int {
+    // SAFETY: the caller's region.
+    let key = unsafe { of(region) }.handle;
+    let result = machine().end_key(key, "ibv_dereg_mr");
+    // SAFETY: it was given by `ibv_reg_mr`.
+    unsafe { freed(region, result) }
+}
+
+unsafe extern "C" fn alloc_mw(domain: *mut abi::Pd, kind: c_int) -> *mut abi::Mw {
+    // SAFETY: the caller's domain.
+    let pd = unsafe { of(domain) };
+    given(machine().alloc_window(pd.handle, kind).map(|key| {
+        let mut window: Box<abi::Mw> = zeroed();
+        (window.context, window.pd, window.rkey) = (pd.context, domain, key);
+        (window.handle, window.kind) = (key, kind);
+        window
+    }))
+}
+
+unsafe extern "C" fn dealloc_mw(window: *mut abi::Mw) -> c_int {
+    // SAFETY: the caller's window.
+    let key = unsafe { of(window) }.handle;
+    let result = machine().end_key(key, "ibv_dealloc_mw");
+    // SAFETY: it was given by `alloc_mw`.
+    unsafe { freed(window, result) }
+}
+
+/// What a window is to be bound to, and over which queue pair.
+///
+/// # Safety
+/// The region is alive, unless there are no bytes.
+unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, Bound) {
+    let region = match info.mr.is_null() {
+        true => 0,
+        // SAFETY: passed on.
+        false => unsafe { of(info.mr) }.handle,
+    };
+    let rights = info.mw_access_flags.cast_signed();
+    (region, Bound { region: region >> 8, start: info.addr, len: info.length, rights, pair })
+}
+
+unsafe extern "C" fn bind_mw(pair: *mut abi::Qp, window: *mut abi::Mw, bind: *mut abi::MwBind) -> c_int {
+    // SAFETY: the caller's queue pair and request.
+    let (number, bind) = (unsafe { of(pair) }.qp_num, unsafe { of(bind) });
+    // SAFETY: the caller's window.
+    let (old, kind) = (unsafe { of(window) }.rkey, unsafe { of(window) }.kind);
+    if kind != abi::MW_TYPE_1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's region.
+    let (region, bound) = unsafe { bound(&bind.bind_info, number) };
+    let key = old & !0xff | old.wrapping_add(1) & 0xff;
+    let request = Request { bind: Some((old, key, bound)), region, ..request(bind.wr_id, abi::WR_BIND_MW) };
+    let result = machine().post(number, request);
+    if result.is_ok() {
+        // SAFETY: the caller's window; it changes with this call.
+        unsafe { (*window).rkey = key };
+    }
+    errno(result)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::CompChannel {
+    // SAFETY: the caller's context.
+    let number = unsafe { context_of(context) };
+    let made = machine().create_channel(number);
+    given(made.map(|(number, fd)| Box::new(Channel { abi: abi::CompChannel { context, fd, refcnt: 0 }, number })))
+        .cast()
+}
+
+/// The number of a channel.
+///
+/// # Safety
+/// It is alive.
+unsafe fn channel_of(channel: *mut abi::CompChannel) -> u32 {
+    // SAFETY: channels are given as the first field of such a structure.
+    unsafe { of(channel.cast::<Channel>()) }.number
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::CompChannel) -> c_int {
+    // SAFETY: the caller's channel.
+    let number = unsafe { channel_of(channel) };
+    let result = machine().destroy_channel(number);
+    // SAFETY: it was given by `ibv_create_comp_channel`.
+    unsafe { freed(channel.cast::<Channel>(), result) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_cq(
+    context: *mut abi::Context,
+    entries: c_int,
+    user: *mut c_void,
+    channel: *mut abi::CompChannel,
+    _vector: c_int,
+) -> *mut abi::Cq {
+    // SAFETY: the caller's context.
+    let number = unsafe { context_of(context) };
+    // SAFETY: the caller's channel, if there is one.
+    let through = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
+    let mut state = machine();
+    given(state.create_queue(number, entries, through).map(|handle| {
+        let mut queue: Box<abi::Cq> = zeroed();
+        (queue.context, queue.channel, queue.cq_context) = (context, channel, user);
+        (queue.handle, queue.cqe) = (handle, entries);
+        if let Some(made) = state.queues.get_mut(&handle) {
+            made.ptr = (&raw const *queue).expose_provenance() as u64;
+        }
+        queue
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_cq(queue: *mut abi::Cq) -> c_int {
+    // SAFETY: the caller's queue.
+    let handle = unsafe { of(queue) }.handle;
+    let result = machine().destroy_queue(handle);
+    // SAFETY: it was given by `ibv_create_cq`.
+    unsafe { freed(queue, result) }
+}
+
+unsafe extern "C" fn poll_cq(queue: *mut abi::Cq, most: c_int, entries: *mut abi::Wc) -> c_int {
+    // SAFETY: the caller's queue.
+    let handle = unsafe { of(queue) }.handle;
+    let mut state = machine();
+    let (mut count, most) = (0, usize::try_from(most).unwrap_or(0));
+    while count < most {
+        let Some(entry) = state.queues.get_mut(&handle).and_then(|queue| queue.entries.pop_front()) else { break };
+        if let Some(pair) = state.pairs.get_mut(&entry.wc.qp_num) {
+            let used = if entry.is_send { &mut pair.used.0 } else { &mut pair.used.1 };
+            *used = used.saturating_sub(1);
+        }
+        // SAFETY: the caller has room for so many.
+        unsafe { entries.wrapping_add(count).write(entry.wc) };
+        count += 1;
+    }
+    count as c_int
+}
+
+unsafe extern "C" fn req_notify_cq(queue: *mut abi::Cq, _solicited: c_int) -> c_int {
+    // SAFETY: the caller's queue.
+    let handle = unsafe { of(queue) }.handle;
+    if let Some(queue) = machine().queues.get_mut(&handle) {
+        queue.armed = true;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut abi::CompChannel,
+    queue: *mut *mut abi::Cq,
+    user: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's channel.
+    let (number, fd) = (unsafe { channel_of(channel) }, unsafe { of(channel) }.fd);
+    if let Err(errno) = take(fd) {
+        set_errno(errno);
+        return -1;
+    }
+    let mut state = machine();
+    let event = state.channels.get_mut(&number).and_then(|channel| channel.events.pop_front());
+    let Some(found) = event.and_then(|event| state.queues.get_mut(&event)) else {
+        set_errno(libc::EAGAIN);
+        return -1;
+    };
+    found.unacknowledged += 1;
+    let ptr: *mut abi::Cq = std::ptr::with_exposed_provenance_mut(found.ptr as usize);
+    // SAFETY: the caller's pointer.
+    unsafe { queue.write(ptr) };
+    // SAFETY: the caller's pointer, and a queue that is alive.
+    unsafe { user.write((*ptr).cq_context) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::Cq, count: c_uint) {
+    // SAFETY: the caller's queue.
+    let handle = unsafe { of(queue) }.handle;
+    if let Some(queue) = machine().queues.get_mut(&handle) {
+        queue.unacknowledged = queue.unacknowledged.saturating_sub(count);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(domain: *mut abi::Pd, attr: *mut abi::QpInitAttr) -> *mut abi::Qp {
+    // SAFETY: the caller's domain and structure.
+    let (pd, attr) = (unsafe { of(domain) }, unsafe { of(attr) });
+    // SAFETY: the caller's queues.
+    let queues = (unsafe { of(attr.send_cq) }.handle, unsafe { of(attr.recv_cq) }.handle);
+    let mut state = machine();
+    given(state.create_pair(pd.handle, queues, attr.qp_type, attr.cap).map(|number| {
+        let mut pair: Box<abi::Qp> = zeroed();
+        (pair.context, pair.pd, pair.qp_context) = (pd.context, domain, attr.qp_context);
+        (pair.send_cq, pair.recv_cq) = (attr.send_cq, attr.recv_cq);
+        (pair.handle, pair.qp_num, pair.qp_type) = (number, number, attr.qp_type);
+        if let Some(made) = state.pairs.get_mut(&number) {
+            made.ptr = (&raw const *pair).expose_provenance() as u64;
+        }
+        pair
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(pair: *mut abi::Qp, attr: *mut abi::QpAttr, mask: c_int) -> c_int {
+    // SAFETY: the caller's queue pair and structure.
+    let (number, attr) = (unsafe { of(pair) }.qp_num, unsafe { of(attr) });
+    if attr.qp_state == abi::QPS_RTR {
+        let mut state = machine();
+        let context = state.pairs.get(&number).map(|pair| pair.context);
+        let mut wait = context.and_then(|context| state.device(context).delay("connect"));
+        if !crate::control::Settings::is_address(&attr.ah_attr.grh.dgid.raw) {
+            wait = wait.or(Some(Duration::from_secs(1)));
+        }
+        drop(state);
+        if let Some(wait) = wait {
+            std::thread::sleep(wait);
+        }
+    }
+    let mut state = machine();
+    let result = state.modify(number, attr, mask);
+    state.pump(number);
+    errno(result)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(pair: *mut abi::Qp) -> c_int {
+    // SAFETY: the caller's queue pair.
+    let number = unsafe { of(pair) }.qp_num;
+    let result = machine().destroy_pair(number);
+    // SAFETY: it was given by `ibv_create_qp`.
+    unsafe { freed(pair, result) }
+}
+
+/// A request that names nothing yet.
+fn request(id: u64, opcode: c_int) -> Request {
+    Request {
+        id,
+        opcode,
+        parts: Vec::new(),
+        inline: None,
+        immediate: 0,
+        remote: (0, 0),
+        bind: None,
+        region: 0,
+        ready: None,
+        state: State::Waiting,
+    }
+}
+
+/// The pieces of a request.
+///
+/// # Safety
+/// There are so many.
+unsafe fn parts(list: *const abi::Sge, count: c_int) -> Vec<abi::Sge> {
+    // SAFETY: passed on.
+    (0..usize::try_from(count).unwrap_or(0)).map(|at| unsafe { list.wrapping_add(at).read() }).collect()
+}
+
+unsafe extern "C" fn post_send(pair: *mut abi::Qp, first: *mut abi::SendWr, bad: *mut *mut abi::SendWr) -> c_int {
+    // SAFETY: the caller's queue pair.
+    let number = unsafe { of(pair) }.qp_num;
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: the caller's request.
+        let wr = unsafe { of(next) };
+        // SAFETY: the caller's list.
+        let parts = unsafe { parts(wr.sg_list, wr.num_sge) };
+        let mut made = Request { immediate: wr.imm_data, parts, ..request(wr.wr_id, wr.opcode) };
+        // SAFETY: both kinds begin with address and key, or with more than that: any bytes are a value.
+        let remote = unsafe { wr.wr.rdma };
+        made.remote = (remote.remote_addr, remote.rkey);
+        if wr.opcode == abi::WR_BIND_MW {
+            // SAFETY: the caller's window.
+            let old = unsafe { of(wr.bind_mw.mw) }.rkey;
+            // SAFETY: the caller's region.
+            let (region, bound) = unsafe { bound(&wr.bind_mw.bind_info, number) };
+            (made.bind, made.region) = (Some((old, wr.bind_mw.rkey, bound)), region);
+        }
+        if wr.send_flags & abi::SEND_INLINE.cast_unsigned() != 0 {
+            let mut bytes = Vec::new();
+            made.parts.iter().for_each(|part| crate::memory::read(part.addr, part.length as usize, &mut bytes));
+            made.inline = Some(bytes);
+        }
+        if let Err(errno) = machine().post(number, made) {
+            // SAFETY: the caller's pointer.
+            unsafe { bad.write(next) };
+            return errno;
+        }
+        next = wr.next;
+    }
+    0
+}
+
+unsafe extern "C" fn post_recv(pair: *mut abi::Qp, first: *mut abi::RecvWr, bad: *mut *mut abi::RecvWr) -> c_int {
+    // SAFETY: the caller's queue pair.
+    let number = unsafe { of(pair) }.qp_num;
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: the caller's request.
+        let wr = unsafe { of(next) };
+        // SAFETY: the caller's list.
+        let receive = Receive { id: wr.wr_id, parts: unsafe { parts(wr.sg_list, wr.num_sge) } };
+        if let Err(errno) = machine().post_receive(number, receive) {
+            // SAFETY: the caller's pointer.
+            unsafe { bad.write(next) };
+            return errno;
+        }
+        next = wr.next;
+    }
+    0
+}
+
+impl Machine {
+    /// Takes a request, and does it if it can be done now.
+    fn post(&mut self, number: u32, mut request: Request) -> Result<(), c_int> {
+        let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
+        self.device(context).fails("ibv_post_send").map_or(Ok(()), Err)?;
+        let device = self.device(context);
+        let (delay, gone) = (device.delay(operation(request.opcode)), device.gone);
+        let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
+        let inline = request.inline.as_ref().map_or(0, Vec::len);
+        if request.parts.len() > pair.cap.max_send_sge as usize || inline > pair.cap.max_inline_data as usize {
+            return Err(libc::EINVAL);
+        }
+        if pair.used.0 >= pair.cap.max_send_wr {
+            return Err(libc::ENOMEM);
+        }
+        match pair.state {
+            _ if gone => return Ok(()), // Nobody hears of it.
+            abi::QPS_RTS => {}
+            abi::QPS_ERR => {
+                pair.used.0 += 1;
+                self.sent(number, &request, abi::WC_WR_FLUSH_ERR, 0);
+                return Ok(());
+            }
+            _ => return Err(libc::EINVAL),
+        }
+        pair.used.0 += 1;
+        request.ready = delay.map(|delay| Instant::now() + delay);
+        pair.sends.push_back(request);
+        self.pump(number);
+        Ok(())
+    }
+
+    fn post_receive(&mut self, number: u32, receive: Receive) -> Result<(), c_int> {
+        let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
+        self.device(context).fails("ibv_post_recv").map_or(Ok(()), Err)?;
+        let gone = self.device(context).gone;
+        let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
+        if receive.parts.len() > pair.cap.max_recv_sge as usize || pair.state == abi::QPS_RESET {
+            return Err(libc::EINVAL);
+        }
+        if pair.used.1 >= pair.cap.max_recv_wr {
+            return Err(libc::ENOMEM);
+        }
+        if gone {
+            return Ok(());
+        }
+        pair.used.1 += 1;
+        if pair.state == abi::QPS_ERR {
+            self.received(number, abi::Wc { wr_id: receive.id, status: abi::WC_WR_FLUSH_ERR, ..abi::Wc::default() });
+        } else {
+            pair.receives.push_back(receive);
+        }
+        Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(context: *mut abi::Context, event: *mut abi::AsyncEvent) -> c_int {
+    // SAFETY: the caller's context.
+    let (number, fd) = (unsafe { context_of(context) }, unsafe { of(context) }.async_fd);
+    if let Err(errno) = take(fd) {
+        set_errno(errno);
+        return -1;
+    }
+    let mut state = machine();
+    let Some((event_type, element)) = state.contexts.get_mut(&number).and_then(|one| one.events.pop_front()) else {
+        set_errno(libc::EAGAIN);
+        return -1;
+    };
+    // SAFETY: the caller's structure.
+    unsafe { event.write(abi::AsyncEvent { element, event_type }) };
+    0
+}
+
+#[unsafe(no_mangle)]
+const unsafe extern "C" fn ibv_ack_async_event(_: *mut abi::AsyncEvent) {}
+
+#[unsafe(no_mangle)]
+const unsafe extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
+    let text: &CStr = match status {
+        0 => c"success",
+        abi::WC_LOC_LEN_ERR => c"local length error",
+        abi::WC_LOC_PROT_ERR => c"local protection error",
+        abi::WC_WR_FLUSH_ERR => c"Work Request Flushed Error",
+        abi::WC_MW_BIND_ERR => c"memory bind operation error",
+        abi::WC_REM_INV_REQ_ERR => c"remote invalid request error",
+        abi::WC_REM_ACCESS_ERR => c"remote access error",
+        abi::WC_REM_OP_ERR => c"remote operation error",
+        abi::WC_RETRY_EXC_ERR => c"transport retry counter exceeded",
+        abi::WC_RNR_RETRY_EXC_ERR => c"RNR retry counter exceeded",
+        _ => c"another error",
+    };
+    text.as_ptr()
+}

@@ -1,0 +1,342 @@
+//! The state of this process' devices: one value, behind one lock.
+//!
+//! A forked child has a state of its own: the page that names it is wiped there. What is inherited beside (sockets of the thread) is
+//! closed in the child, so that peers see when the parent ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::abi;
+use crate::control::{self, Device, Happening};
+use crate::keys::Keys;
+use crate::network::Network;
+use crate::pair::Pair;
+
+/// An opened device.
+pub(crate) struct Opened {
+    /// Its place in the list of devices.
+    pub(crate) device: usize,
+    /// Its `async_fd`: a counter of the events below.
+    pub(crate) fd: c_int,
+    pub(crate) events: VecDeque<(c_int, u64)>,
+    /// Protection domains, queues and channels of it.
+    pub(crate) users: u32,
+}
+
+/// A protection domain.
+pub(crate) struct Domain {
+    pub(crate) context: u32,
+    /// Regions, windows and queue pairs in it.
+    pub(crate) users: u32,
+}
+
+/// A completion channel.
+pub(crate) struct Channel {
+    pub(crate) context: u32,
+    pub(crate) fd: c_int,
+    pub(crate) events: VecDeque<u32>,
+    pub(crate) users: u32,
+}
+
+/// A completion, and whose it is.
+pub(crate) struct Entry {
+    pub(crate) wc: abi::Wc,
+    pub(crate) is_send: bool,
+}
+
+/// A completion queue.
+pub(crate) struct Queue {
+    /// Its structure, for events.
+    pub(crate) ptr: u64,
+    pub(crate) context: u32,
+    pub(crate) channel: Option<u32>,
+    pub(crate) capacity: usize,
+    pub(crate) entries: VecDeque<Entry>,
+    pub(crate) armed: bool,
+    /// It overflowed: nothing is entered any more.
+    pub(crate) dead: bool,
+    /// Events that were read and not acknowledged.
+    pub(crate) unacknowledged: u32,
+    pub(crate) users: u32,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Machine {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: HashMap<u32, Opened>,
+    pub(crate) domains: HashMap<u32, Domain>,
+    pub(crate) channels: HashMap<u32, Channel>,
+    pub(crate) queues: HashMap<u32, Queue>,
+    pub(crate) pairs: HashMap<u32, Pair>,
+    pub(crate) keys: Keys,
+    pub(crate) network: Option<Network>,
+    /// Pairs of which something waits for a time.
+    pub(crate) timers: Vec<(Instant, u32)>,
+    next: u32,
+    next_pair: u32,
+}
+
+/// Descriptors that a forked child closes.
+static INHERITED: [AtomicI32; 512] = [const { AtomicI32::new(-1) }; 512];
+
+/// Notes a descriptor that children must not keep.
+pub(crate) fn private(fd: c_int) {
+    _ = INHERITED.iter().find(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+}
+
+/// Its owner closes it.
+pub(crate) fn unlist(fd: c_int) {
+    for one in &INHERITED {
+        _ = one.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Closes such a descriptor.
+pub(crate) fn close(fd: c_int) {
+    unlist(fd);
+    // SAFETY: its owner calls this, once.
+    unsafe { libc::close(fd) };
+}
+
+extern "C" fn in_child() {
+    for one in &INHERITED {
+        let fd = one.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: it is the parent's; nothing in the child uses it.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+/// The page that names the state; in a child it is zero.
+fn page() -> &'static AtomicPtr<Mutex<Machine>> {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    let page = *PAGE.get_or_init(|| {
+        // SAFETY: new memory, wherever there is room.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(page, libc::MAP_FAILED, "no memory");
+        // SAFETY: the page is this function's; a child finds it zeroed.
+        assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) }, 0, "MADV_WIPEONFORK");
+        // SAFETY: the function touches what a child may touch.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        page.expose_provenance()
+    });
+    // SAFETY: the page is aligned, zeroed at first (a null pointer), written through this type alone, and never unmapped.
+    unsafe { &*std::ptr::with_exposed_provenance(page) }
+}
+
+/// The state of this process, locked.
+pub(crate) fn machine() -> MutexGuard<'static, Machine> {
+    let page = page();
+    let mut machine = page.load(Ordering::Acquire);
+    if machine.is_null() {
+        let fresh = Box::into_raw(Box::new(Mutex::new(Machine::new())));
+        match page.compare_exchange(machine, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => machine = fresh,
+            Err(other) => {
+                // SAFETY: nobody else was given it.
+                drop(unsafe { Box::from_raw(fresh) });
+                machine = other;
+            }
+        }
+    }
+    // SAFETY: the state is never freed.
+    unsafe { &*machine }.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    fn new() -> Self {
+        let mut machine = Self::default();
+        let text = std::env::var("PERCALE_VERBS_DOUBLE").unwrap_or_default();
+        let obeyed = control::obey(&mut machine.devices, &text);
+        if let Err(why) = obeyed {
+            eprintln!("PERCALE_VERBS_DOUBLE: {why}");
+        }
+        if machine.devices.is_empty() {
+            machine.devices.push(Device::new("double0", 1));
+        }
+        machine
+    }
+
+    /// A number that no object has.
+    pub(crate) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A number for a queue pair, of those of this process.
+    pub(crate) fn pair_number(&mut self) -> Option<u32> {
+        let first = self.network.as_ref()?.first_pair();
+        for _ in 0..=crate::network::PAIRS {
+            self.next_pair = (self.next_pair + 1) % crate::network::PAIRS;
+            let number = first | self.next_pair;
+            if !self.pairs.contains_key(&number) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// The device of a context.
+    pub(crate) fn device(&mut self, context: u32) -> &mut Device {
+        let at = self.contexts[&context].device;
+        &mut self.devices[at]
+    }
+
+    /// Whether a call is to fail on this context's device.
+    pub(crate) fn fails(&mut self, context: u32, call: &str) -> Result<(), c_int> {
+        let device = self.device(context);
+        match device.fails(call) {
+            Some(errno) => Err(errno),
+            None if device.gone => Err(libc::EIO),
+            None => Ok(()),
+        }
+    }
+
+    /// Objects of one kind that a device has, counted against a limit of it.
+    pub(crate) fn has_room(&mut self, context: u32, limit: &str, used: usize) -> Result<(), c_int> {
+        if used < self.device(context).settings.limit(limit) as usize { Ok(()) } else { Err(libc::ENOMEM) }
+    }
+
+    /// Whether a context is of the same device.
+    pub(crate) fn is_same(&self, one: u32, other: u32) -> bool {
+        self.contexts[&one].device == self.contexts[&other].device
+    }
+
+    /// Reports an event to a context.
+    pub(crate) fn event(&mut self, context: u32, kind: c_int, element: u64) {
+        if let Some(opened) = self.contexts.get_mut(&context) {
+            opened.events.push_back((kind, element));
+            add(opened.fd);
+        }
+    }
+
+    /// Enters a completion.
+    pub(crate) fn complete(&mut self, queue: u32, entry: Entry) {
+        let Some(found) = self.queues.get_mut(&queue) else { return };
+        if found.dead {
+            return;
+        }
+        if found.entries.len() >= found.capacity {
+            return self.overflow(queue);
+        }
+        found.entries.push_back(entry);
+        if std::mem::take(&mut found.armed)
+            && let Some(channel) = found.channel.and_then(|channel| self.channels.get_mut(&channel))
+        {
+            channel.events.push_back(queue);
+            add(channel.fd);
+        }
+    }
+
+    /// A completion queue failed: it takes nothing more, and its queue pairs are in error.
+    pub(crate) fn overflow(&mut self, queue: u32) {
+        let Some(found) = self.queues.get_mut(&queue) else { return };
+        found.dead = true;
+        let (context, ptr) = (found.context, found.ptr);
+        self.event(context, abi::EVENT_CQ_ERR, ptr);
+        let users = |pair: &Pair| pair.send_queue == queue || pair.receive_queue == queue;
+        let pairs: Vec<u32> = self.pairs.iter().filter(|(_, pair)| users(pair)).map(|(number, _)| *number).collect();
+        for number in pairs {
+            let ptr = self.pairs[&number].ptr;
+            self.event(context, abi::EVENT_QP_FATAL, ptr);
+            self.pair_error(number);
+        }
+    }
+
+    /// Carries out commands.
+    pub(crate) fn obey(&mut self, text: &str) -> Result<(), String> {
+        for (device, happening) in control::obey(&mut self.devices, text)? {
+            let of = |opened: &Opened| opened.device == device;
+            let contexts: Vec<u32> =
+                self.contexts.iter().filter(|(_, opened)| of(opened)).map(|(number, _)| *number).collect();
+            match happening {
+                Happening::Fatal => {
+                    self.devices[device].gone = true;
+                    // Nothing completes any more.
+                    self.pairs.values_mut().filter(|pair| contexts.contains(&pair.context)).for_each(Pair::vanish);
+                    contexts.iter().for_each(|context| self.event(*context, abi::EVENT_DEVICE_FATAL, 0));
+                }
+                Happening::Port(up) => {
+                    self.devices[device].settings.up = up;
+                    let event = if up { abi::EVENT_PORT_ACTIVE } else { abi::EVENT_PORT_ERR };
+                    contexts.iter().for_each(|context| self.event(*context, event, 1));
+                }
+                Happening::Gid => {
+                    let settings = &mut self.devices[device].settings;
+                    settings.gid = settings.gid.wrapping_add(100);
+                    contexts.iter().for_each(|context| self.event(*context, abi::EVENT_GID_CHANGE, 1));
+                }
+                Happening::Queue(before) => {
+                    let mut queues: Vec<u32> = self.queues.keys().copied().collect();
+                    queues.retain(|queue| contexts.contains(&self.queues[queue].context));
+                    queues.sort_unstable();
+                    let queue = queues.iter().rev().nth(before).ok_or("the device has no such queue")?;
+                    self.overflow(*queue);
+                }
+                Happening::Pair => {
+                    let of = self.pairs.iter().filter(|(_, pair)| contexts.contains(&pair.context));
+                    let last =
+                        of.max_by_key(|(_, pair)| pair.made).map(|(number, pair)| (*number, pair.context, pair.ptr));
+                    let (number, context, ptr) = last.ok_or("the device has no queue pair")?;
+                    self.event(context, abi::EVENT_QP_FATAL, ptr);
+                    self.pair_error(number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the thread look again when it is time.
+    pub(crate) fn at(&mut self, when: Instant, pair: u32) {
+        self.timers.push((when, pair));
+        self.wake();
+    }
+
+    /// Has the thread look.
+    pub(crate) fn wake(&self) {
+        if let Some(network) = &self.network {
+            add(network.wake);
+        }
+    }
+}
+
+/// A counter with a descriptor.
+pub(crate) fn counter(flags: c_int) -> Result<c_int, c_int> {
+    // SAFETY: eventfd has no conditions.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
+    if fd < 0 { Err(last()) } else { Ok(fd) }
+}
+
+/// Adds one to a counter.
+pub(crate) fn add(fd: c_int) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: the bytes are here; the descriptor is the caller's.
+    unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+}
+
+/// Takes one from a counter; waits if there is none, unless the descriptor does not block.
+pub(crate) fn take(fd: c_int) -> Result<(), c_int> {
+    let mut count = [0; 8];
+    // SAFETY: the bytes are here; the descriptor is the caller's.
+    let read = unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+    if read == 8 { Ok(()) } else { Err(last()) }
+}
+
+/// The last errno.
+pub(crate) fn last() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

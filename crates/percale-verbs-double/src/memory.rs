@@ -1,0 +1,66 @@
+//! Copies to and from memory of this process, as a device makes them: what is not mapped any more is skipped.
+
+use std::ffi::c_void;
+
+/// How the kernel copies within this process: `process_vm_readv` or `process_vm_writev`.
+type Copy = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// Bytes that the kernel copied, or `None` if it copies nothing between processes here.
+fn copy(by: Copy, own: *mut c_void, address: u64, len: usize) -> Option<usize> {
+    let own = libc::iovec { iov_base: own, iov_len: len };
+    let there = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address as usize), iov_len: len };
+    // SAFETY: getpid has no conditions.
+    let me = unsafe { libc::getpid() };
+    // SAFETY: `own` is memory of the caller's with so many bytes; what is at `there` the kernel checks, and the application
+    // has registered it for such copies.
+    let copied = unsafe { by(me, &raw const own, 1, &raw const there, 1, 0) };
+    if copied >= 0 {
+        return Some(copied.unsigned_abs());
+    }
+    let error = std::io::Error::last_os_error().raw_os_error();
+    (error == Some(libc::EFAULT)).then_some(0)
+}
+
+/// Writes bytes to registered memory.
+pub(crate) fn write(address: u64, bytes: &[u8]) {
+    if !bytes.is_empty()
+        && copy(libc::process_vm_writev, bytes.as_ptr().cast_mut().cast(), address, bytes.len()).is_none()
+    {
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+        // SAFETY: the memory is registered: the application lets the device write it. `bytes` is this library's own.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+}
+
+/// Reads registered memory; zeros where there is none any more.
+pub(crate) fn read(address: u64, len: usize, into: &mut Vec<u8>) {
+    let start = into.len();
+    into.resize(start + len, 0);
+    let own = &mut into[start..];
+    if len > 0 && copy(libc::process_vm_readv, own.as_mut_ptr().cast(), address, len).is_none() {
+        let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
+        // SAFETY: the memory is registered: the application lets the device read it. `own` is this library's own.
+        unsafe { std::ptr::copy_nonoverlapping(from, own.as_mut_ptr(), len) };
+    }
+}
+
+/// Whether all pages are there, and may be written if that is wanted; the kernel brings them in.
+pub(crate) fn is_there(address: u64, len: usize, written: bool) -> bool {
+    // SAFETY: sysconf has no conditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs();
+    let start = address / page * page;
+    let Some(end) = address.checked_add(len as u64).and_then(|end| end.checked_next_multiple_of(page)) else {
+        return false;
+    };
+    let advice = if written { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    let first = std::ptr::with_exposed_provenance_mut(start as usize);
+    // SAFETY: the advice changes nothing that a program sees.
+    unsafe { libc::madvise(first, (end - start) as usize, advice) == 0 }
+}
