@@ -224,6 +224,20 @@ impl Machine {
         }
     }
 
+    /// What an event is about ends: it is not reported any more.
+    pub(crate) fn forget_events(&mut self, context: u32, element: u64) {
+        let Some(opened) = self.contexts.get_mut(&context) else { return };
+        let before = opened.events.len();
+        opened.events.retain(|(_, other)| *other != element || element == 0);
+        let mut nobody = [libc::pollfd { fd: opened.fd, events: libc::POLLIN, revents: 0 }];
+        for _ in opened.events.len()..before {
+            // SAFETY: the list is here.
+            if unsafe { libc::poll(nobody.as_mut_ptr(), 1, 0) } == 1 {
+                _ = take(opened.fd);
+            }
+        }
+    }
+
     /// Enters a completion.
     pub(crate) fn complete(&mut self, queue: u32, entry: Entry) {
         let Some(found) = self.queues.get_mut(&queue) else { return };

@@ -176,8 +176,9 @@ impl Machine {
         if found.users > 0 || found.unacknowledged > 0 {
             return Err(libc::EBUSY);
         }
-        let (context, channel) = (found.context, found.channel);
+        let (context, channel, ptr) = (found.context, found.channel, found.ptr);
         self.queues.remove(&queue);
+        self.forget_events(context, ptr);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
             channel.users -= 1;
             channel.events.retain(|other| *other != queue);
@@ -253,7 +254,9 @@ impl Machine {
             return Err(libc::EBUSY);
         }
         let (domain, queues) = (found.domain, [found.send_queue, found.receive_queue]);
+        let (context, ptr) = (found.context, found.ptr);
         self.pairs.remove(&number);
+        self.forget_events(context, ptr);
         self.timers.retain(|(_, pair)| *pair != number);
         self.in_domain(domain, -1);
         for queue in queues {

@@ -36,6 +36,8 @@ enum Step {
     Clippy,
     /// Unit, integration and documentation tests
     Tests,
+    /// The same tests over RDMA, on a double of libibverbs
+    Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
     /// Each example runs and ends well
@@ -62,6 +64,9 @@ impl Step {
             Self::Clippy => steps.run("clippy", "no warning in any target", || lint::clippy(place)),
             Self::Tests => steps.run("tests", "unit, integration and documentation tests", || {
                 suite::tests(place, arguments.filter.as_deref())
+            }),
+            Self::Verbs => steps.run("verbs", "what is over RDMA, on a double of libibverbs", || {
+                suite::verbs(place, arguments.filter.as_deref())
             }),
             Self::Loom => steps.run("loom", "every interleaving of the lock-free parts", || suite::loom(place)),
             Self::Examples => steps.run("examples", "each runs and ends well", || commands::examples(place)),

@@ -21,6 +21,27 @@ pub(super) fn tests(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
     Ok(findings(&found, "no test matches"))
 }
 
+/// Tests of the library that need an RDMA device, and those of the suite over verbs.
+const VERBS: [&str; 3] = ["verbs::", "tests::pairs::", "engine::tests::rdma"];
+
+/// Tests that need an RDMA device, with a library in the place of libibverbs that has one in software. The machine's own devices are
+/// used by the step `tests`.
+pub(super) fn verbs(place: &Place, filter: Option<&str>) -> Outcome<Findings> {
+    place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
+    let double = place.target.join("debug").join("libpercale_verbs_double.so");
+    let packages = ["test", "--no-fail-fast", "-p", "percale", "-p", "percale-conformance", "-p", DOUBLE, "--tests"];
+    let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
+    let program = place.cargo().args(packages).arg("--").args(filters);
+    let found = harness("verbs", program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double))?;
+    if filter.is_none() {
+        Results::replace(place, "verbs", &found)?;
+    }
+    Ok(findings(&found, "no test matches"))
+}
+
+/// The package with the double of libibverbs.
+const DOUBLE: &str = "percale-verbs-double";
+
 /// The loom models are unit tests of the libraries whose names have `loom_` in them; they are built apart, with loom's
 /// types in the place of the standard library's.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {

@@ -95,7 +95,10 @@ impl Info {
                 reason: "an endpoint can always send to itself".into(),
             },
             transport(TransportKind::Shm, &shm),
-            transport(TransportKind::Verbs, &verbs.as_ref().map(|adapter| adapter.describe()).map_err(Clone::clone)),
+            transport(
+                TransportKind::Verbs,
+                &verbs.as_ref().map(|adapter| adapter.describe_all()).map_err(Clone::clone),
+            ),
             transport(TransportKind::Tcp, &tcp),
         ];
         Ok(Self {

@@ -1,12 +1,13 @@
 //! Which port of which device is used, and why none is.
 
-use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
 
-use super::context::{Context, Port, ProtectionDomain};
+use super::context::{Context, DeviceLimits, Port, ProtectionDomain};
 use super::direct::{Makers, Using, makers};
 use super::pair::Path;
 use super::region::{MemoryRegion, Rights};
+use super::wire;
 use crate::wire::hello::random;
 use crate::wire::queue_pair::{End, Gid};
 
@@ -14,11 +15,34 @@ use crate::wire::queue_pair::{End, Gid};
 #[derive(Debug)]
 pub struct Adapter {
     domain: Arc<ProtectionDomain>,
-    path: Path,
-    port: Port,
-    gid: Gid,
+    limits: DeviceLimits,
+    number: u8,
+    place: Mutex<Place>,
     makers: Makers,
     windows: Option<Using>,
+    /// Devices that come before its own and cannot be used, and why.
+    skipped: Vec<String>,
+}
+
+/// A port as it was when it was looked at last: its address may change.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    port: Port,
+    gid_index: u8,
+    gid: Gid,
+}
+
+impl Place {
+    /// The port now.
+    fn now(context: &Context, number: u8) -> Result<Self, String> {
+        let port = context.port(number).map_err(|error| error.to_string())?;
+        if !port.active {
+            return Err("no port is active".to_owned());
+        }
+        let (gid_index, gid) = address(context, number, &port)
+            .ok_or_else(|| format!("port {number} is active but has no address; does its interface have one?"))?;
+        Ok(Self { port, gid_index, gid })
+    }
 }
 
 impl Adapter {
@@ -31,7 +55,7 @@ impl Adapter {
         let mut why = Vec::new();
         for context in contexts {
             match Self::of(&context) {
-                Ok(adapter) => return Ok(Arc::new(adapter)),
+                Ok(adapter) => return Ok(Arc::new(Self { skipped: why, ..adapter })),
                 Err(error) => why.push(format!("{}: {error}", context.name())),
             }
         }
@@ -47,20 +71,21 @@ impl Adapter {
 
     fn of(context: &Arc<Context>) -> Result<Self, String> {
         let limits = context.limits().map_err(|error| error.to_string())?;
+        wire::suffices(&limits)?;
         let mut why = "no port is active".to_owned();
         for number in 1..=limits.ports {
-            let port = context.port(number).map_err(|error| error.to_string())?;
-            if !port.active {
-                continue;
-            }
-            let Some((gid_index, gid)) = address(context, number, &port) else {
-                why = format!("port {number} is active but has no address; does its interface have one?");
-                continue;
+            let place = match Place::now(context, number) {
+                Ok(place) => Mutex::new(place),
+                Err(error) => {
+                    why = error;
+                    continue;
+                }
             };
             let domain = ProtectionDomain::new(context).map_err(|error| error.to_string())?;
             MemoryRegion::new(&domain, 1, Rights::LOCAL_WRITE).map_err(|error| unregistered(&error))?;
-            let path = Path { port: number, gid_index, ethernet: port.ethernet };
-            return Ok(Self { domain, path, port, gid, makers: makers(), windows: Using::of(&limits) });
+            wire::try_pair(&domain).map_err(|error| format!("it makes no reliable connection ({error})"))?;
+            let windows = Using::of(&limits);
+            return Ok(Self { domain, limits, number, place, makers: makers(), windows, skipped: Vec::new() });
         }
         Err(why)
     }
@@ -86,35 +111,65 @@ impl Adapter {
         self.windows.as_ref()
     }
 
+    /// What the device allows.
+    pub(super) const fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the port again, whose address may have changed since it was used last. For each queue pair that is to be made.
+    ///
+    /// # Errors
+    /// If it carries no traffic now, or has no address.
+    pub(super) fn look_again(&self) -> io::Result<Path> {
+        let now = Place::now(self.domain.context(), self.number)
+            .map_err(|why| io::Error::new(io::ErrorKind::NetworkDown, why))?;
+        *self.place() = now;
+        Ok(self.path())
+    }
+
     /// The port and its address, as queue pairs need them.
     #[must_use]
-    pub const fn path(&self) -> Path {
-        self.path
+    pub fn path(&self) -> Path {
+        let place = self.place();
+        Path { port: self.number, gid_index: place.gid_index, ethernet: place.port.ethernet }
     }
 
     /// Bytes of one message, or access, at most.
     #[must_use]
-    pub const fn longest(&self) -> u32 {
-        self.port.longest
+    pub fn longest(&self) -> u32 {
+        self.place().port.longest
     }
 
     /// What a peer must know of a queue pair here.
     ///
     /// # Errors
     /// If the kernel has no random bytes to give.
-    pub fn end(&self, pair: u32) -> std::io::Result<End> {
+    pub fn end(&self, pair: u32) -> io::Result<End> {
         let sequence = u32::from_le_bytes(random()?) & 0xff_ffff;
-        Ok(End { pair, sequence, lid: self.port.lid, gid: self.gid, mtu: self.port.mtu })
+        let Place { port, gid, .. } = *self.place();
+        Ok(End { pair, sequence, lid: port.lid, gid, mtu: port.mtu })
     }
 
     /// Device, port and address, for people.
     #[must_use]
     pub fn describe(&self) -> String {
-        let kind = if self.path.ethernet { "RoCE" } else { "InfiniBand" };
-        let gid = std::net::Ipv6Addr::from(self.gid);
+        let Place { port, gid, .. } = *self.place();
+        let kind = if port.ethernet { "RoCE" } else { "InfiniBand" };
+        let gid = std::net::Ipv6Addr::from(gid);
         let gid = gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |v4| v4.to_string());
-        let bytes = 128u32 << self.port.mtu;
-        format!("{} port {} ({kind}), address {gid}, MTU {bytes}", self.domain.context().name(), self.path.port)
+        let bytes = 128u32 << port.mtu;
+        format!("{} port {} ({kind}), address {gid}, MTU {bytes}", self.domain.context().name(), self.number)
+    }
+
+    /// The same, with the devices that cannot be used, and why.
+    #[must_use]
+    pub fn describe_all(&self) -> String {
+        let skipped = self.skipped.iter().map(|why| format!("; skipped: {why}"));
+        std::iter::once(self.describe()).chain(skipped).collect()
     }
 }
 

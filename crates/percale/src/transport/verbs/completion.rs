@@ -5,12 +5,16 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
 
 use super::abi;
 use super::context::{Context, note};
 use super::error::{Handle, VerbsError};
+use crate::transport::tcp::Socket;
 
 /// A descriptor that becomes readable when a queue that was armed gets a completion. It does not block.
 #[derive(Debug)]
@@ -72,11 +76,32 @@ pub struct Completion {
     pub invalidated: Option<u32>,
 }
 
+/// Whether the device has given up a queue, and how its user is woken then.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    rang: AtomicBool,
+    /// It is shut down.
+    connection: OnceLock<Arc<Socket>>,
+}
+
+impl Alarm {
+    /// The device has given the queue up.
+    pub(super) fn ring(&self) {
+        self.rang.store(true, Ordering::Release);
+        if let Some(connection) = self.connection.get()
+            && let Err(error) = rustix::net::shutdown(&**connection, Shutdown::Both)
+        {
+            tracing::debug!(%error, "a connection whose queue failed is over already");
+        }
+    }
+}
+
 /// A queue of completions.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ptr: Handle<abi::Cq>,
     channel: Arc<CompletionChannel>,
+    alarm: Arc<Alarm>,
 }
 
 /// How many completions one poll takes.
@@ -94,7 +119,24 @@ impl CompletionQueue {
         let ptr = unsafe {
             (context.library().ibv_create_cq)(context.as_ptr(), entries, null_mut(), channel.ptr.as_ptr(), 0)
         };
-        Ok(Arc::new(Self { ptr: Handle::given("ibv_create_cq", ptr)?, channel: Arc::clone(channel) }))
+        let (ptr, alarm) = (Handle::given("ibv_create_cq", ptr)?, Arc::default());
+        context.watch(ptr.as_ptr(), &alarm);
+        Ok(Arc::new(Self { ptr, channel: Arc::clone(channel), alarm }))
+    }
+
+    /// Has this connection shut down if the device gives the queue up: whoever sleeps on it wakes up, and the peer is told.
+    pub(crate) fn ends(&self, connection: &Arc<Socket>) {
+        self.alarm.connection.get_or_init(|| Arc::clone(connection));
+        if self.has_failed() {
+            self.alarm.ring();
+        }
+    }
+
+    /// Whether the device has given it up, because it overflowed, say. Nothing completes any more then.
+    #[inline]
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.alarm.rang.load(Ordering::Acquire)
     }
 
     /// The device that it is of.
@@ -116,10 +158,13 @@ impl CompletionQueue {
     /// Takes what is there, at most [`POLLED`] completions, and gives each to `each`; how many there were.
     ///
     /// # Errors
-    /// If the device cannot tell.
+    /// If the device cannot tell, or has given the queue up.
     #[inline]
     pub fn poll(&self, mut each: impl FnMut(Completion)) -> Result<usize, VerbsError> {
         let Some(poll) = self.context().ops().poll_cq else { return Err(VerbsError::unsupported("ibv_poll_cq")) };
+        if self.has_failed() {
+            return Err(VerbsError { call: "a completion queue that the device has given up", errno: libc::EIO });
+        }
         let mut taken = [abi::Wc::default(); POLLED];
         // SAFETY: the queue is alive, and the call writes at most as many entries as there are.
         let count = unsafe { poll(self.as_ptr(), POLLED as i32, taken.as_mut_ptr()) };
@@ -211,6 +256,7 @@ impl Drop for CompletionQueue {
         if !self.context().is_here() {
             return;
         }
+        self.context().watch_no_more(self.as_ptr());
         // SAFETY: its queue pairs hold it, so none is left; every event was acknowledged; it is ended once.
         let errno = unsafe { (self.context().library().ibv_destroy_cq)(self.as_ptr()) };
         note("ibv_destroy_cq", errno);

@@ -2,15 +2,17 @@
 
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::EventfdFlags;
 
 use super::abi::{self, Library};
+use super::completion::Alarm;
 use super::error::{Handle, VerbsError};
 use crate::memory::forked::Process;
 use crate::wire::queue_pair::Gid;
@@ -23,6 +25,8 @@ pub struct Context {
     ptr: Handle<abi::Context>,
     name: String,
     lost: Mutex<Option<String>>,
+    /// What rings if the device gives a completion queue up, by the queue's address.
+    alarms: Mutex<HashMap<usize, Weak<Alarm>>>,
     /// Readable once it is lost, and from then on: what the device told, one reader takes from all others.
     gone: OwnedFd,
     /// Who opened it: what is made of it is of no other process.
@@ -44,6 +48,12 @@ pub struct DeviceLimits {
     pub requests: u32,
     /// Entries of a completion queue.
     pub completions: u32,
+    /// Pieces of memory of one request.
+    pub pieces: u32,
+    /// The same of a read, which some devices limit further.
+    pub read_pieces: u32,
+    /// Reads of one queue pair that may be under way, on either side.
+    pub reads: u32,
     /// Whether it has memory windows of type 1, of type 2A, of type 2B.
     pub windows: (bool, bool, bool),
     /// Windows that there may be at a time.
@@ -114,7 +124,7 @@ impl Context {
                 return Err(format!("{name}: {error}"));
             }
         };
-        let context = Self { library, ptr, name, lost: Mutex::default(), gone, process };
+        let context = Self { library, ptr, name, lost: Mutex::default(), alarms: Mutex::default(), gone, process };
         rustix::io::ioctl_fionbio(context.as_fd(), true).map_err(|error| format!("{}: {error}", context.name))?;
         Ok(context)
     }
@@ -161,6 +171,10 @@ impl Context {
             ports: attr.phys_port_cnt,
             requests: some(attr.max_qp_wr),
             completions: some(attr.max_cqe),
+            pieces: some(attr.max_sge),
+            // Drivers that do not know it leave it 0.
+            read_pieces: if attr.max_sge_rd > 0 { some(attr.max_sge_rd.min(attr.max_sge)) } else { some(attr.max_sge) },
+            reads: some(attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom)),
             windows: (
                 has(abi::DEVICE_MEM_WINDOW),
                 has(abi::DEVICE_MEM_WINDOW_TYPE_2A),
@@ -212,7 +226,10 @@ impl Context {
                 return;
             }
             tracing::debug!(device = self.name, event = event.event_type, "the device tells");
-            if matches!(event.event_type, abi::EVENT_DEVICE_FATAL | abi::EVENT_CQ_ERR) {
+            if event.event_type == abi::EVENT_CQ_ERR {
+                self.queue_failed(event.element as usize);
+            }
+            if event.event_type == abi::EVENT_DEVICE_FATAL {
                 let why = format!("the RDMA device {} failed or was removed", self.name);
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
                 // It cannot be full: a device is lost a few times at most.
@@ -222,6 +239,30 @@ impl Context {
             }
             // SAFETY: the event was just read; what it is about is ended only after it is acknowledged (that call waits).
             unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
+        }
+    }
+
+    fn alarms(&self) -> MutexGuard<'_, HashMap<usize, Weak<Alarm>>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rings this alarm if the device gives the queue up.
+    pub(super) fn watch(&self, queue: *mut abi::Cq, alarm: &Arc<Alarm>) {
+        self.alarms().insert(queue.addr(), Arc::downgrade(alarm));
+    }
+
+    /// The queue is about to end.
+    pub(super) fn watch_no_more(&self, queue: *mut abi::Cq) {
+        self.alarms().remove(&queue.addr());
+    }
+
+    /// One queue failed, and with it what reports there; the device works.
+    #[cold]
+    fn queue_failed(&self, queue: usize) {
+        let alarm = self.alarms().get(&queue).and_then(Weak::upgrade);
+        tracing::error!(device = self.name, "a completion queue failed: its connection ends");
+        if let Some(alarm) = alarm {
+            alarm.ring();
         }
     }
 

@@ -16,6 +16,8 @@ mod completion;
 mod context;
 mod credit;
 mod direct;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod double;
 mod error;
 mod link;
 mod pair;

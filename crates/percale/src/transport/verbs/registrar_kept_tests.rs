@@ -269,6 +269,9 @@ fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
 
 #[test]
 fn rcache_027_the_applications_own_registrations_are_its_to_end() {
+    if super::double::pins_no_pages() {
+        return;
+    }
     let Some(mut world) = World::open(|builder| builder) else { return };
     let (own, cached) = (Memory::new(LEN), Memory::new(LEN));
     let registration = world.cache.register(own.range(), ACCESS).expect("a registration");

@@ -17,9 +17,9 @@ pub(super) fn adapter() -> Option<Arc<Adapter>> {
 }
 
 /// One end, with a page to send from and a page to receive into.
-struct Side {
-    queue: Arc<CompletionQueue>,
-    pair: Arc<QueuePair>,
+pub(super) struct Side {
+    pub(super) queue: Arc<CompletionQueue>,
+    pub(super) pair: Arc<QueuePair>,
     buffers: Arc<MemoryRegion>,
     end: End,
 }
@@ -38,7 +38,7 @@ fn side(adapter: &Adapter) -> Side {
     Side { queue, pair: Arc::new(pair), buffers, end }
 }
 
-fn sides(adapter: &Adapter) -> (Side, Side) {
+pub(super) fn sides(adapter: &Adapter) -> (Side, Side) {
     let (one, two) = (side(adapter), side(adapter));
     two.pair.post_receive(100, PAGE, PAGE).expect("a receive");
     one.pair.connect(adapter.path(), &one.end, &two.end).expect("a connected pair");
@@ -48,7 +48,7 @@ fn sides(adapter: &Adapter) -> (Side, Side) {
 
 impl Side {
     /// The next completion, within ten seconds. Only one comes at a time.
-    fn next(&self) -> Completion {
+    pub(super) fn next(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();
         while found.is_empty() {

@@ -23,7 +23,10 @@ use rustix::net::RecvFlags;
 use super::credit::{Credits, NOTES, RECEIVES, SENDS};
 use super::direct::ACCESSES;
 use super::region::Rights;
-use super::{Adapter, Completion, CompletionChannel, CompletionQueue, End, MemoryRegion, PairSize, QueuePair, abi};
+use super::{
+    Adapter, Completion, CompletionChannel, CompletionQueue, DeviceLimits, End, MemoryRegion, PairSize, Path,
+    ProtectionDomain, QueuePair, abi,
+};
 use crate::memory::volatile::Segments;
 use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
@@ -50,9 +53,10 @@ const ACCESS: u64 = 1 << 61;
 pub struct Wire {
     pair: QueuePair,
     adapter: Arc<Adapter>,
+    path: Path,
     ours: End,
     /// The connection whose end is the peer's, once that stands.
-    watched: Option<Socket>,
+    watched: Option<Arc<Socket>>,
     /// Wake whoever sleeps on what the device tells unasked, and on its end: descriptors of this wire's own, for its owner's epoll.
     events: Vec<OwnedFd>,
     /// What may be sent, what was, and what the peer is to be told. A message's slot is its number in the ring.
@@ -76,26 +80,49 @@ pub struct Wire {
     failed: Option<Broken>,
 }
 
+/// What a device must allow for a wire.
+pub(super) fn suffices(limits: &DeviceLimits) -> Result<(), String> {
+    let wanted = [
+        ("requests in a queue", limits.requests, RECEIVES.max(SENDS + NOTES)),
+        ("entries of a completion queue", limits.completions, COMPLETIONS),
+        ("pieces of a request", limits.pieces, 1),
+    ];
+    match wanted.iter().find(|(_, allowed, needed)| (*allowed as usize) < *needed) {
+        Some((what, allowed, needed)) => Err(format!("it allows {allowed} {what}; percale needs {needed}")),
+        None => Ok(()),
+    }
+}
+
+/// The queue pair of a wire, with a completion queue of its own.
+fn make_pair(buffers: &Arc<MemoryRegion>) -> io::Result<QueuePair> {
+    let channel = CompletionChannel::new(buffers.domain().context())?;
+    let queue = CompletionQueue::new(&channel, COMPLETIONS as u32)?;
+    let size = PairSize { sends: (SENDS + NOTES) as u32, receives: RECEIVES as u32, inline: INLINE, pieces: 1 };
+    // Some devices carry nothing in a request.
+    Ok(QueuePair::new(&queue, buffers, size)
+        .or_else(|_| QueuePair::new(&queue, buffers, PairSize { inline: 0, ..size }))?)
+}
+
+/// Makes a queue pair as large as a wire's and ends it: devices without reliable connections have ports, too.
+pub(super) fn try_pair(domain: &Arc<ProtectionDomain>) -> io::Result<()> {
+    make_pair(&MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?).map(drop)
+}
+
 impl Wire {
     /// Makes one, not connected yet: [`ours`](Self::ours) is what the peer must know.
     ///
     /// # Errors
     /// What the device says; ENOMEM mostly means that the limit of locked memory is reached.
     pub fn new(adapter: &Arc<Adapter>) -> io::Result<Self> {
-        let context = adapter.domain().context();
-        let channel = CompletionChannel::new(context)?;
-        let sends = (SENDS + NOTES) as u32;
-        let queue = CompletionQueue::new(&channel, COMPLETIONS as u32)?;
         let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
-        let size = PairSize { sends, receives: RECEIVES as u32, inline: INLINE, pieces: 1 };
-        // Some devices carry nothing in a request.
-        let pair = QueuePair::new(&queue, &buffers, size)
-            .or_else(|_| QueuePair::new(&queue, &buffers, PairSize { inline: 0, ..size }))?;
-        pair.prepare(adapter.path(), Rights::empty())?;
+        let pair = make_pair(&buffers)?;
+        let path = adapter.look_again()?;
+        pair.prepare(path, Rights::empty())?;
         let ours = adapter.end(pair.number())?;
         let mut wire = Self {
             pair,
             adapter: Arc::clone(adapter),
+            path,
             ours,
             watched: None,
             events: Vec::new(),
@@ -128,7 +155,7 @@ impl Wire {
     /// # Errors
     /// What the device says, which may be about the peer's address.
     pub fn connect(&self, peer: &End) -> io::Result<()> {
-        Ok(self.pair.connect(self.adapter.path(), &self.ours, peer)?)
+        Ok(self.pair.connect(self.path, &self.ours, peer)?)
     }
 
     /// Takes the connection whose end is the peer's; it stands, and nothing is sent over it any more.
@@ -138,6 +165,8 @@ impl Wire {
     pub(crate) fn watch(&mut self, connection: Socket) -> io::Result<()> {
         let context = self.adapter.domain().context();
         self.events = vec![context.as_fd().try_clone_to_owned()?, context.gone().try_clone_to_owned()?];
+        let connection = Arc::new(connection);
+        self.pair.queue().ends(&connection);
         self.watched = Some(connection);
         Ok(())
     }
@@ -150,7 +179,7 @@ impl Wire {
 
     /// Readable when [`look`](Self::look) should be called.
     pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.watched.iter().map(Socket::as_fd).chain(self.events.iter().map(OwnedFd::as_fd))
+        self.watched.iter().map(|socket| socket.as_fd()).chain(self.events.iter().map(OwnedFd::as_fd))
     }
 
     #[cfg(all(test, not(loom)))]
@@ -180,8 +209,11 @@ impl Wire {
         if let Some(why) = context.lost() {
             self.fail(Broken::Died(why));
         }
+        if self.pair.queue().has_failed() {
+            self.fail(Broken::Died("the RDMA device gave its completion queue up".to_owned()));
+        }
         let Some(connection) = &self.watched else { return };
-        match rustix::net::recv(connection, &mut [0u8; 16], RecvFlags::DONTWAIT) {
+        match rustix::net::recv(&**connection, &mut [0u8; 16], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((0, _)) => self.ended = self.ended.or(Some(0)),
             Ok(_) => self.fail(Broken::Protocol("bytes came over a connection that has nothing to say".into())),
@@ -457,3 +489,7 @@ mod tests;
 #[cfg(test)]
 #[path = "removed_tests.rs"]
 mod removed_tests;
+
+#[cfg(all(test, not(loom)))]
+#[path = "wire_double_tests.rs"]
+mod double_tests;

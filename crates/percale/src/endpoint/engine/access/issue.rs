@@ -41,10 +41,17 @@ pub(in super::super) fn execute(
     let what = *execution.posted.work();
     let several = what.part(1).is_some();
     while let Some((remote, offset)) = what.part(waiting.sent) {
-        if core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES {
-            return Err(Refused::Full);
+        let is_much = core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES;
+        let sent = match is_much {
+            true => Err(Refused::Full),
+            false => send_part(link, core, slot, access, &what, remote, offset as usize, several),
+        };
+        if let Err(refused) = sent {
+            if waiting.sent == 0 {
+                core.withdraw_assisted(slot, waiting, access); // Nothing of it has left: it is counted nowhere.
+            }
+            return Err(refused);
         }
-        send_part(link, core, slot, access, &what, remote, offset as usize, several)?;
         core.peers.get_mut(slot).parts += 1;
         core.accesses[access].left += 1;
         waiting.sent += 1;

@@ -380,7 +380,7 @@ impl Core {
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
-    /// It ended in the call that began it, and is reported there.
+    /// It ended in the call that began it, and is reported there; or nothing of it could leave.
     pub(super) fn withdraw_assisted(&mut self, slot: Connection, waiting: &mut Waiting, id: Id<Execution>) {
         if let Some(access) = self.accesses.remove(id) {
             waiting.begin_anew(access.posted);

@@ -12,6 +12,7 @@ use super::super::core::Core;
 use super::super::types::{Notify, Pending, Work};
 use super::{Execution, Waiting, What};
 use crate::endpoint::work::OpFlags;
+use crate::memory::region::RemoteMemory;
 use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;
@@ -38,11 +39,10 @@ pub(in super::super) fn by_rdma(
     waiting: &mut Waiting,
     notify: Notify,
 ) -> Course {
-    if waiting.started().is_none() {
-        let course = begin(link, core, slot, waiting, notify);
-        if course != Course::Posted {
-            return course;
-        }
+    if waiting.started().is_none()
+        && let Err(course) = begin(link, core, slot, waiting, notify)
+    {
+        return course;
     }
     let begun = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?)));
     let Some((access, execution)) = begun.filter(|(_, execution)| execution.direct) else {
@@ -57,9 +57,7 @@ pub(in super::super) fn by_rdma(
     while !waiting.executed_only
         && let Some((remote, offset)) = what.part_of(waiting.sent, link.longest_access())
     {
-        let (What::Write(work) | What::Read(work)) = what else { return Course::Executed };
-        let local = work.local.slice(offset as usize, remote.len as usize);
-        match link.post_access(what.changes(), &remote, &local, access.to_wire()) {
+        match post(link, &what, &remote, offset, access.to_wire()) {
             Ok(()) => {
                 core.accesses[access].left += 1;
                 waiting.sent += 1;
@@ -82,34 +80,63 @@ pub(in super::super) fn by_rdma(
     if core.peers.get(slot).direct > 0 { Course::Waits } else { Course::Executed }
 }
 
-/// Begins an access, if it is one for RDMA and its turn has come.
-fn begin(link: &mut VerbsLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Course {
-    let Some(&what) = waiting.what() else { return Course::Executed };
+/// Posts a part of an access; where ours starts is `offset`.
+fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, access: u32) -> Result<(), Unposted> {
+    let (What::Write(work) | What::Read(work)) = what else { return Err(Unposted::Unreachable) };
+    let local = work.local.slice(offset as usize, remote.len as usize);
+    link.post_access(what.changes(), remote, &local, access)
+}
+
+/// Posts the first part of an access, if it is one for RDMA and its turn has come.
+///
+/// # Errors
+/// What becomes of it else. Then nothing was posted, and it is counted nowhere: what comes back from a queue pair that broke goes before it,
+/// and waits for all that is counted.
+fn begin(
+    link: &mut VerbsLink,
+    core: &mut Core,
+    slot: Connection,
+    waiting: &mut Waiting,
+    notify: Notify,
+) -> Result<(), Course> {
+    let Some(&what) = waiting.what() else { return Err(Course::Executed) };
     let peer = core.peers.get_mut(slot);
+    let executed = if peer.direct > 0 { Course::Waits } else { Course::Executed };
     let reached = !waiting.executed_only
         && is_plain(&what, peer.counts)
         && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
-    if !reached {
+    let Some((remote, offset)) = what.part_of(0, link.longest_access()).filter(|_| reached) else {
         peer.impatience = 0;
-        return if peer.direct > 0 { Course::Waits } else { Course::Executed };
-    }
+        return Err(executed);
+    };
     if peer.executed > 0 {
         peer.impatience = peer.impatience.saturating_add(1);
-        return if peer.impatience > PATIENCE { Course::Waits } else { Course::Executed };
+        return Err(if peer.impatience > PATIENCE { Course::Waits } else { Course::Executed });
     }
-    (peer.impatience, peer.direct) = (0, peer.direct + 1);
+    peer.impatience = 0;
+    let id = core.accesses.next_id();
+    match post(link, &what, &remote, offset, id.to_wire()) {
+        Ok(()) => {}
+        Err(Unposted::Full | Unposted::Broken) => return Err(Course::Waits),
+        Err(Unposted::Unreachable) => {
+            waiting.executed_only = true;
+            return Err(executed);
+        }
+    }
+    let Some(posted) = waiting.start(id) else { return Err(Course::Executed) };
+    waiting.sent = 1;
+    // That part, and one more while not all have left.
+    let access = Execution { direct: true, long: what.changes(), left: 2, ..Execution::new(slot, notify, posted) };
+    core.accesses.insert(access);
+    peer.direct += 1;
     peer.long_writes += u32::from(what.changes());
     core.peers.started(slot);
-    if let Some(posted) = waiting.start(core.accesses.next_id()) {
-        let access = Execution { direct: true, long: what.changes(), ..Execution::new(slot, notify, posted) };
-        core.accesses.insert(access);
-    }
-    Course::Posted
+    Ok(())
 }
 
 /// Whether nobody at the target need be told of an access, or do it.
 fn is_plain(what: &What, counted: Counts) -> bool {
-    let some = |piece: &crate::memory::region::RemoteMemory| piece.len > 0;
+    let some = |piece: &RemoteMemory| piece.len > 0;
     // The device acknowledges a write before its bytes can be seen, perhaps.
     let is_seen = what.changes() && what.flags().contains(OpFlags::DELIVERY_COMPLETE);
     !matches!(what, What::Atomic(_))

@@ -62,7 +62,7 @@ impl Drop for Locked<'_> {
 impl VerbsGrantee {
     /// For a peer whose queue pair has its other end in this protection domain.
     pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
-        let record = Mutex::new(Record::new(using.clone()));
+        let record = Mutex::new(Record::new(using));
         Self { domain, using, record, any_news: AtomicBool::new(false) }
     }
 
@@ -187,7 +187,7 @@ impl VerbsGrantee {
         memory: Segment,
         rights: Rights,
     ) -> Result<(u32, Way, Locked<'_>), Located> {
-        let using = self.using.as_ref().filter(|using| !using.refuses()).ok_or(Located::Executed)?;
+        let using = self.using.as_ref().filter(|_| !self.record().refuses()).ok_or(Located::Executed)?;
         let (under, registration) = self.under(using, beneath, memory, rights)?;
         let mut record = self.record();
         let Some(number) = record.take() else {
@@ -275,19 +275,18 @@ impl VerbsGrantee {
         self.any_news.load(Ordering::Relaxed)
     }
 
-    /// Nothing of the peer's names a grant any more that is gone.
+    /// Nothing of the peer's names a grant any more that is gone. What was forgotten before is no matter.
     ///
     /// # Errors
     /// If it was not told so.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
         match record.get(number) {
-            Some(Entry::Gone { told: true, .. }) => {
-                record.give_back(number);
-                Ok(())
-            }
-            _ => Err("it forgets what is not gone"),
+            Some(Entry::Gone { told: true, .. }) => record.give_back(number),
+            Some(_) => return Err("it forgets what is not gone"),
+            None => {}
         }
+        Ok(())
     }
 
     /// The link is gone: windows first, then the queue pair, then everything else that was granted over it.

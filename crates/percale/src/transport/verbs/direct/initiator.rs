@@ -11,7 +11,7 @@ use super::making::{self, Made, Making};
 use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
 use crate::memory::region::{RemoteMemory, admit};
 use crate::memory::volatile::{Segments, View};
-use crate::transport::verbs::{Wire, abi};
+use crate::transport::verbs::{Wire, abi, errno_of};
 use crate::transport::{Broken, Connection, PullError, Sink};
 use crate::wire::head::{Head, Kind};
 use crate::wire::located::{Grant, LocatedBytes};
@@ -298,7 +298,10 @@ impl Initiator {
             }
             Err(error) => {
                 tracing::warn!(%error, "no queue pair for accesses: peers' processors execute them");
-                self.again()
+                match errno_of(&error) {
+                    libc::EPERM => State::Off("this device allows too little for accesses".to_owned()),
+                    _ => self.again(),
+                }
             }
         };
         true
@@ -317,8 +320,8 @@ impl Initiator {
             State::Offered(made) => {
                 self.state = match offered {
                     Ok(peer) => {
-                        let (wire, makers) = (wire.clone(), wire.adapter.makers().clone());
-                        State::Connecting(Making::start(&makers, move || making::connect(&wire, made, &peer)))
+                        let makers = wire.adapter.makers().clone();
+                        State::Connecting(Making::start(&makers, move || making::connect(made, &peer)))
                     }
                     Err(errno) => {
                         making::end(wire.adapter.makers(), made);

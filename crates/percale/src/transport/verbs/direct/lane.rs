@@ -85,6 +85,11 @@ impl Lane {
             }
             (Uses::default(), 1)
         } else {
+            let limits = adapter.limits();
+            let pieces = if writes { limits.pieces } else { limits.read_pieces };
+            if memory.as_slice().len() > pieces as usize {
+                return Err(Unposted::Unreachable);
+            }
             let uses = local.register(adapter, memory, !writes, &mut parts).ok_or(Unposted::Unreachable)?;
             (uses, memory.as_slice().len())
         };

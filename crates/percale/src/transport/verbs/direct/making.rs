@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use super::super::region::{MemoryRegion, Rights};
-use super::super::{CompletionQueue, End, PairSize, ProtectionDomain, QueuePair};
+use super::super::{CompletionQueue, End, PairSize, Path, ProtectionDomain, QueuePair};
 use super::lane::{DEPTH, SLOT};
 use super::windows::REQUESTS;
 use super::{Offered, WireParts};
@@ -14,8 +14,8 @@ use crate::memory::volatile::IOV_LIMIT;
 use crate::transport::connect::background::Crew;
 use crate::transport::verbs::errno_of;
 
-/// Reads that may be under way at a time: every device for reliable connections has room for so many.
-const READS: u8 = 4;
+/// Reads that may be under way at a time, on either side: both sides must agree. A device that allows fewer makes no accesses.
+pub(super) const READS: u8 = 4;
 
 /// The threads of a domain.
 pub(in super::super) type Makers = Arc<Crew<Box<dyn FnOnce() + Send>>>;
@@ -57,18 +57,22 @@ pub(super) fn end(makers: &Makers, what: impl Send + 'static) {
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) pair: QueuePair,
+    path: Path,
     pub(super) ours: End,
 }
 
 /// One for accesses of ours, with room for them in its buffers.
 pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
     let buffers = MemoryRegion::new(wire.adapter.domain(), DEPTH * SLOT, Rights::LOCAL_WRITE)?;
-    let size = PairSize { sends: DEPTH as u32, receives: 1, inline: 0, pieces: IOV_LIMIT as u32 };
+    let pieces = wire.adapter.limits().pieces.min(IOV_LIMIT as u32);
+    let size = PairSize { sends: DEPTH as u32, receives: 1, inline: 0, pieces };
+    suffices(wire)?;
     make(wire, (&wire.queue, &buffers), size, Rights::empty())
 }
 
 /// The other end of a peer's, in this protection domain, through which it reaches what is registered there.
 pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
+    suffices(wire)?;
     let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
     let size = PairSize { sends: REQUESTS, receives: 1, inline: 0, pieces: 1 };
     // What binds and invalidates windows looks for completions itself, in any thread, and is woken by none.
@@ -77,7 +81,14 @@ pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &E
         None => Arc::clone(&wire.queue),
     };
     let made = make(wire, (&queue, &none), size, Rights::REMOTE_READ | Rights::REMOTE_WRITE)?;
-    connect(wire, made, peer)
+    connect(made, peer)
+}
+
+/// Whether the device allows what queue pairs for accesses need; EPERM, which is not asked again, if it does not.
+fn suffices(wire: &WireParts) -> io::Result<()> {
+    let limits = wire.adapter.limits();
+    let is_enough = limits.reads >= READS.into() && limits.requests >= DEPTH as u32;
+    if is_enough { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
 
 fn make(
@@ -87,14 +98,15 @@ fn make(
     rights: Rights,
 ) -> io::Result<Made> {
     let pair = QueuePair::new(queue, buffers, size)?;
-    pair.prepare(wire.adapter.path(), rights)?;
+    let path = wire.adapter.look_again()?;
+    pair.prepare(path, rights)?;
     let ours = wire.adapter.end(pair.number())?;
-    Ok(Made { pair, ours })
+    Ok(Made { pair, path, ours })
 }
 
 /// Connects it.
-pub(super) fn connect(wire: &WireParts, made: Made, peer: &End) -> io::Result<Made> {
-    made.pair.connect_reading(wire.adapter.path(), &made.ours, peer, READS)?;
+pub(super) fn connect(made: Made, peer: &End) -> io::Result<Made> {
+    made.pair.connect_reading(made.path, &made.ours, peer, READS)?;
     Ok(made)
 }
 

@@ -1,15 +1,16 @@
 //! What a target has granted to one peer, by number, and how it is taken back. Under the lock of whoever has it.
 //!
-//! An *entry* is a grant's place. A window's grant *leaves* while the device takes its window back, which is looked for again and again. Once
-//! nothing comes through it any more, the peer is told; until the peer has answered, the place is not used again, and no other grant is made
-//! under the same remote key. A grant's *number* is its place and how often that was used: who takes a grant back that is gone already, late,
-//! does not take back another.
+//! An *entry* is what is known of a grant. A window's grant *leaves* while the device takes its window back, which is looked for again and
+//! again. Once nothing comes through it any more, the peer is told; until the peer has answered, the entry stays, and no other grant is made
+//! under the same remote key. A grant's *number* carries a generation ([`Table`]), and is the only way to its entry: a late one, of the peer or of
+//! a region that is closed, finds nothing instead of another grant.
 
 use std::sync::{Arc, Weak};
 
 use super::super::{Binding, ProtectionDomain, QueuePair, Registration, Window};
 use super::windows::{Request, Taking, Unbound, Using, Windows};
 use crate::memory::region::Registered;
+use crate::table::Table;
 
 /// Grants to one peer that there may be at a time, those that it has yet to forget among them.
 pub(super) const GRANTS: usize = 4096;
@@ -17,13 +18,14 @@ pub(super) const GRANTS: usize = 4096;
 /// A number that no grant has: of what was never told of.
 pub(super) const NOBODYS: u32 = u32::MAX;
 
-// Numbers that follow each other by so many are of one place, also where they go round.
-const _: () = assert!(GRANTS.is_power_of_two());
+// Its slot is never used.
+const _: () = assert!(GRANTS < crate::table::WIRE_SLOTS);
 
-/// A grant's place, in use.
+/// What is known of a grant.
 #[derive(Debug)]
 pub(super) enum Entry {
-    Free,
+    /// It is being made.
+    Taken,
     Granted {
         key: u64,
         region: Weak<Registered>,
@@ -75,9 +77,7 @@ pub(super) enum Under {
 pub(super) struct Record {
     /// The end of the peer's queue pair, while the link stands.
     pair: Option<Arc<QueuePair>>,
-    entries: Vec<Place>,
-    /// Numbers whose places are free.
-    free: Vec<u32>,
+    entries: Table<Entry>,
     pub(super) windows: Option<Windows>,
     /// Entries that are leaving.
     leaving: Vec<u32>,
@@ -89,12 +89,6 @@ pub(super) struct Record {
     failed: bool,
     /// The peer was told that it is in error.
     told: bool,
-}
-
-#[derive(Debug)]
-struct Place {
-    number: u32,
-    entry: Entry,
 }
 
 #[derive(Debug, Default)]
@@ -117,8 +111,7 @@ impl Record {
         let windows = using.map(Windows::new);
         Self {
             pair: None,
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Table::new(),
             windows,
             leaving: Vec::new(),
             stuck: Stuck::default(),
@@ -136,26 +129,16 @@ impl Record {
 
     /// A number for a grant.
     pub(super) fn take(&mut self) -> Option<u32> {
-        if let Some(number) = self.free.pop() {
-            return Some(number);
-        }
-        if self.entries.len() >= GRANTS {
-            return None;
-        }
-        let number = self.entries.len() as u32;
-        self.entries.push(Place { number, entry: Entry::Free });
-        Some(number)
+        (self.entries.len() < GRANTS).then(|| self.entries.insert(Entry::Taken).to_wire())
     }
 
     /// What has this number.
     pub(super) fn get(&self, number: u32) -> Option<&Entry> {
-        let place = self.entries.get(number as usize % GRANTS)?;
-        (place.number == number).then_some(&place.entry)
+        self.entries.get(self.entries.find_wire(number)?)
     }
 
     pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Entry> {
-        let place = self.entries.get_mut(number as usize % GRANTS)?;
-        (place.number == number).then_some(&mut place.entry)
+        self.entries.get_mut(self.entries.find_wire(number)?)
     }
 
     /// Enters what was made under a number that was [taken](Self::take).
@@ -167,23 +150,18 @@ impl Record {
 
     /// All, with their numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Entry)> {
-        self.entries.iter().map(|place| (place.number, &place.entry))
+        self.entries.iter().map(|(id, entry)| (id.to_wire(), entry))
     }
 
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (u32, &mut Entry)> {
-        self.entries.iter_mut().map(|place| (place.number, &mut place.entry))
+        self.entries.iter_mut().map(|(id, entry)| (id.to_wire(), entry))
     }
 
     /// Gives a number back that no peer was told of, or that it has forgotten.
     pub(super) fn give_back(&mut self, number: u32) {
-        let Some(place) = self.entries.get_mut(number as usize % GRANTS).filter(|place| place.number == number) else {
-            return;
-        };
-        // The next time it has another number; that of nobody has no place.
-        let next = number.wrapping_add(GRANTS as u32);
-        let next = if next == NOBODYS { next % GRANTS as u32 } else { next };
-        *place = Place { number: next, entry: Entry::Free };
-        self.free.push(next);
+        if let Some(id) = self.entries.find_wire(number) {
+            self.entries.remove(id);
+        }
     }
 
     /// The entry of what lies beneath this region's windows, for one more of them.
@@ -214,6 +192,11 @@ impl Record {
         })
     }
 
+    /// Whether no windows are bound for the peer now.
+    pub(super) fn refuses(&self) -> bool {
+        self.windows.as_ref().is_some_and(Windows::refuses)
+    }
+
     /// Whether something stands that should have ended.
     pub(super) const fn is_stuck(&self) -> bool {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
@@ -222,7 +205,7 @@ impl Record {
     /// Takes a grant back, or begins to: a window [leaves](Self::go_on). Or what lies beneath windows, once none is bound.
     pub(super) fn revoke(&mut self, number: u32) {
         let Some(slot) = self.get_mut(number) else { return };
-        match std::mem::replace(slot, Entry::Free) {
+        match std::mem::replace(slot, Entry::Taken) {
             Entry::Granted { key, way: Way::Registration(registration), .. } => {
                 *slot = Entry::Gone { key, remote_key: registration.keys().1, told: false };
                 self.any_gone = true;
@@ -249,7 +232,7 @@ impl Record {
     /// Looks once how far an entry is that leaves.
     pub(super) fn go_on(&mut self, number: u32) {
         let Self { pair, entries, windows, .. } = self;
-        let entry = entries.get_mut(number as usize % GRANTS).map(|place| &mut place.entry);
+        let entry = entries.find_wire(number).and_then(|id| entries.get_mut(id));
         let Some(Entry::Leaving { window, request, .. }) = entry else { return };
         let taking = match windows {
             Some(windows) => windows.take_back(window, request, pair.as_ref()),
@@ -264,7 +247,7 @@ impl Record {
     /// error, so that nothing comes over it.
     fn left(&mut self, number: u32, unbound: bool) {
         let Some(slot) = self.get_mut(number) else { return };
-        let (window, under) = match std::mem::replace(slot, Entry::Free) {
+        let (window, under) = match std::mem::replace(slot, Entry::Taken) {
             Entry::Leaving { key, remote_key, window, under, .. } => {
                 *slot = Entry::Gone { key, remote_key, told: false };
                 (window, under)
@@ -398,7 +381,7 @@ impl Record {
     }
 }
 
-fn was_used(entries: &[Place], key: u32) -> bool {
+fn was_used(entries: &Table<Entry>, key: u32) -> bool {
     let is_it = |entry: &Entry| matches!(entry, Entry::Gone { remote_key, .. } | Entry::Leaving { remote_key, .. } if *remote_key == key);
-    entries.iter().any(|place| is_it(&place.entry))
+    entries.iter().any(|(_, entry)| is_it(entry))
 }

@@ -78,7 +78,7 @@ impl Target {
         }
         if let Some(result) = self.making.as_ref().and_then(Making::result) {
             self.making = None;
-            let using = wire.adapter.windows().cloned();
+            let using = wire.adapter.windows().copied();
             owed.offer(ANSWERS, &making::offer(&self.made(result, using)));
             any = true;
         }

@@ -8,7 +8,6 @@
 //! requests are under way than the queue pair and its completion queue have room for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::{Binding, DeviceLimits, ProtectionDomain, QueuePair, VerbsError, Window, WindowKind, abi};
@@ -20,6 +19,10 @@ pub(super) const REQUESTS: u32 = TAKING + 1;
 
 /// How long a completion is waited for; a device that does not answer in this time never will.
 const ANSWERS: Duration = Duration::from_secs(5);
+/// How long no windows are bound for a peer after a request of one failed that nothing is wrong with; twice as long after the next, and so on.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often that is doubled at most.
+const DOUBLED: u32 = 6;
 /// Windows that are kept for the next binds.
 const SPARE: usize = 64;
 /// Who makes Linux' RDMA over Ethernet in software, rdma_rxe; hardware's makers have numbers of 24 bits, too, but not this one.
@@ -35,21 +38,21 @@ pub(in super::super) enum Extent {
     Window,
 }
 
-/// How a device's windows are used. Clones are the same.
-#[derive(Clone, Debug)]
+/// How a device's windows are used.
+#[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Using {
     pub(super) kind: WindowKind,
     pub(super) extent: Extent,
-    /// It has failed a request that nothing is wrong with, and its queue pair with it: it is asked for no more.
-    refuses: Arc<AtomicBool>,
 }
 
 impl Using {
     /// Type 2, where there is one: its keys are ours to choose, and its right is worth nothing over other queue pairs. Else type 1, which in a
-    /// protection domain that has but one queue pair comes to the same.
+    /// protection domain that has but one queue pair comes to the same. Soft-RoCE lets any peer's message invalidate any window of type 2,
+    /// whoever it is bound for; of type 1 none can be invalidated.
     pub(in super::super) fn of(limits: &DeviceLimits) -> Option<Self> {
         let (one, a2, b2) = limits.windows;
         let kind = match (one, a2 || b2) {
+            (true, _) if limits.vendor == SOFT_ROCE => WindowKind::One,
             (_, true) => WindowKind::Two,
             (true, false) => WindowKind::One,
             (false, false) => return None,
@@ -58,12 +61,8 @@ impl Using {
         (limits.window_count > 0).then(|| Self::with(kind, extent))
     }
 
-    pub(super) fn with(kind: WindowKind, extent: Extent) -> Self {
-        Self { kind, extent, refuses: Arc::default() }
-    }
-
-    pub(super) fn refuses(&self) -> bool {
-        self.refuses.load(Ordering::Relaxed)
+    pub(super) const fn with(kind: WindowKind, extent: Extent) -> Self {
+        Self { kind, extent }
     }
 }
 
@@ -114,6 +113,9 @@ pub(super) struct Windows {
     pub(super) binds: u64,
     /// The queue pair is asked no more.
     broken: bool,
+    /// Requests that failed with nothing wrong with them since a bind went well, and until when no other is made.
+    failures: u32,
+    refuses: Option<Instant>,
     /// Requests over it that have not completed.
     under_way: u32,
     /// What has completed, and nobody has asked for yet: number and status.
@@ -122,7 +124,17 @@ pub(super) struct Windows {
 
 impl Windows {
     pub(super) const fn new(using: Using) -> Self {
-        Self { using, spare: Vec::new(), next: 0, binds: 0, broken: false, under_way: 0, done: Vec::new() }
+        Self {
+            using,
+            spare: Vec::new(),
+            next: 0,
+            binds: 0,
+            broken: false,
+            failures: 0,
+            refuses: None,
+            under_way: 0,
+            done: Vec::new(),
+        }
     }
 
     /// From here on requests are posted to another queue pair, or to none: `broken`.
@@ -136,9 +148,14 @@ impl Windows {
         self.broken
     }
 
-    /// Whether the device is asked to take windows back. Where it has failed once, nobody waits for it again.
-    fn may_ask(&self) -> bool {
-        !self.broken && !self.using.refuses()
+    /// Whether the device is asked to take windows back.
+    const fn may_ask(&self) -> bool {
+        !self.broken
+    }
+
+    /// Whether no windows are bound now, for the device has failed lately over this peer's queue pair.
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.is_some_and(|until| Instant::now() < until)
     }
 
     /// Binds a window over the queue pair, under a key that is not `used`.
@@ -170,6 +187,7 @@ impl Windows {
             return Err((why, Self::deallocate(window).err()));
         }
         self.binds += 1;
+        self.failures = 0;
         if used(window.remote_key()) {
             // Of type 1, where the driver chose.
             if self.ask(pair, |id| window.unbind(pair, id)).is_err() {
@@ -300,9 +318,10 @@ impl Windows {
     }
 
     fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> Unbound {
-        tracing::error!(why, "a window's request failed: the device is asked for no more");
-        self.using.refuses.store(true, Ordering::Relaxed);
-        self.broken = true;
+        let pause = PAUSE * (1 << self.failures.min(DOUBLED));
+        tracing::error!(why, ?pause, "a window's request failed: this peer's accesses through windows are executed");
+        self.failures += 1;
+        (self.refuses, self.broken) = (Some(Instant::now() + pause), true);
         // What was posted must not be done later.
         if let Err(error) = pair.fail() {
             tracing::error!(%error, "its queue pair does not go into error");

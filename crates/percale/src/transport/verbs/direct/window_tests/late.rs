@@ -1,0 +1,109 @@
+//! Late answers, peers that invalidate what is another's, and requests that fail, on the double of libibverbs.
+
+use super::super::super::abi::SendWr;
+use super::super::super::double;
+use super::super::super::tests::sides;
+use super::*;
+
+/// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
+const SEND_WITH_INVALIDATE: i32 = 9;
+
+/// A bench of another peer, on the same device.
+fn other(bench: &Bench, using: Using) -> Bench {
+    let domain = ProtectionDomain::new(bench.adapter.domain().context()).expect("a protection domain");
+    let grantee = Arc::new(VerbsGrantee::new(domain, Some(using)));
+    let (queue, near, far) = pairs(&bench.adapter, grantee.domain());
+    assert!(grantee.change_pair(Some(far)).is_none());
+    Bench { adapter: Arc::clone(&bench.adapter), grantee, queue, near }
+}
+
+/// Who asks about a grant of before, whose place is another's now, does not get that one's answer.
+#[test]
+fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
+    double::on("device double0; delay double0 invalidate 50", || {
+        for how in [(WindowKind::Two, Extent::Region), (WindowKind::Two, Extent::Window)] {
+            let bench = bench(how).expect("a device");
+            let mut memory = vec![0; LEN];
+            let region = region(&mut memory);
+            let first = window(&region, 0, 100, ALL);
+            let number = bench.grant(&first).number;
+            close(&first);
+            assert_eq!(bench.grantee.take_news().0.len(), 1);
+            bench.grantee.forgotten(number).expect("it was told");
+            bench.grantee.forgotten(number).expect("it is no matter that it was forgotten before");
+            let second = window(&region, 100, 100, ALL);
+            let next = bench.grant(&second);
+            assert_ne!(next.number, number);
+            let mut revocation = Revocation::start(Arc::clone(&second));
+            std::thread::sleep(Duration::from_millis(100));
+            let late: &dyn Grantee = &*bench.grantee;
+            assert!(late.has_retired(number, crate::memory::rundown::Line::default().snapshot()));
+            late.revoke(number);
+            let begun = Instant::now();
+            assert!(revocation.wait(Some(PATIENCE)));
+            assert!(begun.elapsed() < Duration::from_secs(4), "its answer was lost");
+            let third = window(&region, 200, 100, ALL);
+            assert!(bench.writes(&bench.grant(&third), 1, 100));
+            bench.grantee.end();
+            close(&third);
+            close(&region);
+        }
+    });
+}
+
+/// A request that fails is the end of one peer's windows, for a while.
+#[test]
+fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
+    double::on("device double0 windows=6", || {
+        let adapter = adapter().expect("a device");
+        let using = *adapter.windows().expect("it has windows");
+        let mut bench = bench((using.kind, using.extent)).expect("a device");
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let one = window(&region, 0, 100, ALL);
+        bench.grant(&one);
+        double::tell("fail double0 invalidate 1 status 6");
+        close(&one);
+        let two = window(&region, 100, 100, ALL);
+        assert_eq!(bench.grantee.grant(&two), Located::Executed, "its device has failed");
+        let second = other(&bench, using);
+        assert!(second.writes(&second.grant(&two), 3, 100), "another peer's is none of this one's matter");
+        // And with another queue pair, a moment later, the first has windows again.
+        bench.again();
+        let until = Instant::now() + PATIENCE;
+        while bench.grantee.grant(&two) == Located::Executed {
+            assert!(Instant::now() < until, "it never has windows again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(bench.writes(&bench.grant(&two), 4, 100));
+        bench.grantee.end();
+        second.grantee.end();
+        close(&two);
+        close(&region);
+    });
+}
+
+/// Soft-RoCE lets any peer's message invalidate any window of type 2.
+#[test]
+fn mw_044_a_peer_invalidates_no_window_of_another() {
+    double::on("device double0 vendor=16777215 lax=1", || {
+        let adapter = adapter().expect("a device");
+        let using = *adapter.windows().expect("it has windows");
+        let bench = bench((using.kind, using.extent)).expect("a device");
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let whole = window(&region, 0, 100, ALL);
+        let grant = bench.grant(&whole);
+        assert!(bench.writes(&grant, 1, 100));
+        let (peer, ours) = sides(&bench.adapter);
+        let mut request = SendWr::new(5, SEND_WITH_INVALIDATE);
+        request.imm_data = grant.remote_key;
+        // SAFETY: it names no memory, and a key of the target's.
+        unsafe { peer.pair.post(&mut request) }.expect("it is posted");
+        println!("it got {:?}, we {:?}", peer.next(), ours.next());
+        assert!(bench.writes(&grant, 2, 100), "another peer took it back");
+        close(&whole);
+        bench.grantee.end();
+        close(&region);
+    });
+}

@@ -1,0 +1,50 @@
+//! Tests on the double of libibverbs: each in a process of its own, with devices as it wants them.
+
+#![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
+
+use std::ffi::{CString, c_char, c_int};
+use std::process::{Command, Stdio};
+
+/// The variable that names the double.
+const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
+/// Set in the process that runs a test.
+const WITHIN: &str = "PERCALE_VERBS_TEST";
+
+/// Why a test of pages that a device has pinned is not done: the double copies to what lies at an address now.
+pub(crate) fn pins_no_pages() -> bool {
+    let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
+    if is_double {
+        println!("skipped: the double of libibverbs pins no pages");
+    }
+    is_double
+}
+
+/// Runs the calling test, which is named as its thread is, in a process of its own, on devices that these commands make. Says that it is
+/// skipped where there is no double.
+pub(crate) fn on(devices: &str, test: impl FnOnce()) {
+    if std::env::var_os(WITHIN).is_some() {
+        return test();
+    }
+    if !std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double")) {
+        return println!("skipped: no double of libibverbs is named by {LIBRARY} (cargo xtask test --only verbs)");
+    }
+    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
+    command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).stdin(Stdio::null());
+    let output = command.env(WITHIN, "1").env("PERCALE_VERBS_DOUBLE", devices).output().expect("a process");
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name}: {}\n{said}\n{errors}", output.status);
+    assert!(said.contains("1 passed"), "{name} was not run:\n{said}\n{errors}");
+}
+
+/// Carries out commands meanwhile.
+pub(crate) fn tell(commands: &str) {
+    let name = std::env::var_os(LIBRARY).expect("the double");
+    // SAFETY: it is loaded already: this counts one more user of it.
+    let library = unsafe { libloading::Library::new(name) }.expect("the double");
+    // SAFETY: the double declares it so.
+    let control = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"percale_verbs_double\0") };
+    let text = CString::new(commands).expect("no zero");
+    // SAFETY: the text ends with a zero.
+    assert_eq!(unsafe { control.expect("a double")(text.as_ptr()) }, 0, "{commands}");
+}

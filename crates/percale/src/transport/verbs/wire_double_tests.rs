@@ -1,0 +1,87 @@
+//! Devices that fail, change, or lack something, on the double of libibverbs.
+
+use std::time::{Duration, Instant};
+
+use super::super::double;
+use super::super::tests::{adapter, sides};
+use super::tests::wires;
+use super::*;
+
+/// One queue that fails is the end of its own user.
+#[test]
+fn flt_002_a_completion_queue_that_fails_ends_no_other() {
+    double::on("", || {
+        let adapter = adapter().expect("a device");
+        let context = Arc::clone(adapter.domain().context());
+        let (one, two) = sides(&adapter);
+        let (three, four) = sides(&adapter);
+        double::tell("event double0 cq_error");
+        context.look();
+        assert_eq!(context.lost(), None, "the device works");
+        assert!(four.queue.has_failed() && four.queue.poll(|_| {}).is_err());
+        assert!(![&one, &two, &three].iter().any(|side| side.queue.has_failed()));
+        one.pair.post_send(1, 0, 8, None).expect("it works");
+        assert_eq!((one.next().status, two.next().len), (0, 8));
+        // And whoever sleeps on its connection is woken.
+        drop((one, two, three, four));
+        let (mut first, mut second) = wires(&adapter);
+        double::tell("event double0 cq_error");
+        first.look();
+        second.look();
+        second.look();
+        let ends = (first.failure().is_some(), second.failure().is_some());
+        assert!(ends == (false, true) || ends == (true, false), "{ends:?}");
+        double::tell("event double0 fatal");
+        context.look();
+        assert!(context.lost().is_some());
+    });
+}
+
+#[test]
+fn a_device_without_reliable_connections_is_skipped_with_the_reason() {
+    double::on("device efa0 rc=0; device small0 max_qp_wr=64; device down0 up=0; device double0", || {
+        let info = crate::Info::discover().expect("discovery");
+        let verbs = info.transports().iter().find(|one| one.kind == crate::TransportKind::Verbs).expect("it is named");
+        assert!(verbs.available, "{}", verbs.reason);
+        for said in [
+            "double0 port 1",
+            "efa0: it makes no reliable connection",
+            "small0: it allows 64 requests",
+            "down0: no port",
+        ] {
+            assert!(verbs.reason.contains(said), "{said} is not in {}", verbs.reason);
+        }
+    });
+}
+
+#[test]
+fn a_machine_without_reliable_connections_has_no_verbs() {
+    double::on("device efa0 rc=0", || {
+        assert!(Adapter::open().is_err_and(|why| why.contains("no reliable connection")));
+    });
+}
+
+#[test]
+fn a_port_whose_address_changes_is_found_under_the_new_one() {
+    double::on("", || {
+        let adapter = adapter().expect("a device");
+        exchange(&adapter);
+        let before = adapter.describe();
+        double::tell("event double0 gid_change");
+        exchange(&adapter);
+        assert_ne!(before, adapter.describe());
+    });
+}
+
+/// A byte travels between two new queue pairs.
+fn exchange(adapter: &Arc<Adapter>) {
+    let (mut one, mut two) = wires(adapter);
+    assert_eq!(one.write_one(&[7]), Ok(1));
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut byte = [0];
+    while two.read_one(&mut byte) != Ok(1) {
+        assert!(one.failure().is_none() && Instant::now() < until, "{:?}", one.failure());
+        _ = one.read_one(&mut [0]);
+    }
+    assert_eq!(byte, [7]);
+}
