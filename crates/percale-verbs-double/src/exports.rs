@@ -48,8 +48,10 @@ fn given<T>(result: Result<Box<T>, c_int>) -> *mut T {
 }
 
 fn set_errno(errno: c_int) {
+    // SAFETY: the call has no conditions.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: the place is this thread's.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { *place = errno };
 }
 
 /// The errno of a result.
@@ -447,8 +449,10 @@ unsafe extern "C" fn ibv_get_cq_event(
     let ptr: *mut abi::Cq = std::ptr::with_exposed_provenance_mut(found.ptr as usize);
     // SAFETY: the caller's pointer.
     unsafe { queue.write(ptr) };
-    // SAFETY: the caller's pointer, and a queue that is alive.
-    unsafe { user.write((*ptr).cq_context) };
+    // SAFETY: the queue is alive.
+    let context = unsafe { of(ptr) }.cq_context;
+    // SAFETY: the caller's pointer.
+    unsafe { user.write(context) };
     0
 }
 
