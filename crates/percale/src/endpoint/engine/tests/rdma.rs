@@ -355,9 +355,12 @@ fn flt_007_nor_does_what_those_say_who_have_grants() {
     let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
     let grant = Grant { number: 0, reads: true, writes: true, remote_key: 1, base: 0, len: 8, address: 0 };
     let located = |located| LocatedBytes::of(&located).as_bytes().to_vec();
+    // The number of the first grant: its slot, and the first generation.
+    let mut numbers = crate::table::Table::new();
+    let first = numbers.insert(()).to_wire();
     let bad = [
         // To the target: it forgets what stands.
-        (&a, &b, Head { tag: 1, ..good(Kind::Revoked) }, vec![]),
+        (&a, &b, Head { tag: 1, id: first, ..good(Kind::Revoked) }, vec![]),
         // To the initiator: answers to nothing, or that say nothing.
         (&b, &a, Head { id: 77, ..good(Kind::Located) }, located(Located::Granted(grant))),
         (&b, &a, Head { id: 1, ..good(Kind::Located) }, vec![1; 40]),
