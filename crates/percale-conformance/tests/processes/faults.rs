@@ -104,6 +104,38 @@ fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent() {
     assert_eq!(error.errno(), libc::ECONNRESET);
 }
 
+#[test]
+fn flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program() {
+    let _watchdog = Watchdog::new("a forked child does not hide that its parent executes another program");
+    let mut helper = Helper::start("executor", &[("PERCALE_FABRIC", "shm")]);
+    let open = open("shm", "127.0.0.1:0", |domain| domain);
+    let peer = connected(&open, &mut helper);
+    helper.tell("execute");
+    let sending = open.endpoint.send(peer, vec![0; 1 << 20]).start().expect("a send");
+    let error = sending.wait_for(PATIENCE).expect_err("the peer is another program");
+    println!("{error}");
+    assert_eq!(error.errno(), libc::ECONNRESET);
+}
+
+/// A helper that forks a child, which lives on with all its descriptors, and executes another program.
+pub(crate) fn executor() {
+    use std::os::unix::process::CommandExt;
+    let open = open_as_told();
+    open.say_address();
+    open.until(|| matches!(open.events.read(), Some(Event::Connected { .. })));
+    drop(ask());
+    let parent = rustix::process::getpid();
+    let _child = fork(|| {
+        // The process id stays with the other program.
+        while rustix::process::getppid() == Some(parent) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        true
+    });
+    let error = std::process::Command::new("sleep").arg("100").exec();
+    panic!("{error}");
+}
+
 /// A helper that forks a child, which lives on with all its descriptors.
 pub(crate) fn forker() {
     let open = open_as_told();

@@ -62,6 +62,7 @@ fn helper() {
         ("silent-listener", connected::silent_listener),
         ("caller", contexts::caller),
         ("forker", faults::forker),
+        ("executor", faults::executor),
         ("fork-calls", faults::fork_calls),
         ("exhaust", faults::exhaust),
         ("scribbler", hostile::scribbler),

@@ -57,6 +57,14 @@ impl Process {
     }
 }
 
+/// A word that is 0 in every forked child, whatever this process writes to it: peers tell by it that memory is this process's.
+///
+/// # Errors
+/// What `mmap` or `madvise` says.
+pub(crate) fn word_of_this_process() -> io::Result<&'static AtomicU64> {
+    page()
+}
+
 /// The first word of a fresh page, which is there as long as the process, and 0 in every child.
 fn page() -> io::Result<&'static AtomicU64> {
     let len = rustix::param::page_size();

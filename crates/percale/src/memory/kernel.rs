@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::volatile::{Segment, Segments, View};
 
@@ -42,6 +42,54 @@ pub(crate) unsafe fn cross(
         Ok(copied) => Ok(copied),
         Err(_) => Err(io::Error::last_os_error()),
     }
+}
+
+/// One system call between our memory and the address space of a `/proc/PID/mem`, at address `remote`: how many bytes it copied; 0 once
+/// no process has that address space any more.
+///
+/// # Safety
+/// As of [`cross`].
+#[inline]
+pub(crate) unsafe fn through(
+    space: BorrowedFd<'_>,
+    direction: Direction,
+    local: &[libc::iovec],
+    remote: u64,
+) -> io::Result<usize> {
+    // No process has memory there.
+    let remote = libc::off_t::try_from(remote).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_int);
+    let copied = match direction {
+        // SAFETY: as the caller promised; the address there is the kernel's to check.
+        Direction::Read => unsafe { libc::preadv(space.as_raw_fd(), vectors, count, remote) },
+        // SAFETY: as the caller promised; the address there is the kernel's to check.
+        Direction::Write => unsafe { libc::pwritev(space.as_raw_fd(), vectors, count, remote) },
+    };
+    usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+}
+
+/// Reads `remote` of process `pid` into `local`, and behind it the word at `proof` of the same address space: one system call finds the
+/// process by its number once, so the word tells whose memory was read. True if all was read and the word is `value`.
+///
+/// # Safety
+/// As of [`cross`]; `local` has room for one vector behind those that are used.
+pub(crate) unsafe fn read_with_proof(
+    pid: i32,
+    local: &mut [libc::iovec],
+    remote: libc::iovec,
+    (proof, value): (u64, u64),
+) -> io::Result<bool> {
+    let mut word = !value;
+    if let Some(last) = local.last_mut() {
+        *last = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    }
+    let remotes =
+        [remote, libc::iovec { iov_base: std::ptr::without_provenance_mut(proof as usize), iov_len: size_of::<u64>() }];
+    let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    // SAFETY: as the caller promised, and the last vector is the word of this call; the remote vectors are the kernel's to check.
+    let copied = unsafe { libc::process_vm_readv(pid, vectors, count, remotes.as_ptr(), 2, 0) };
+    let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
+    Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
 }
 
 /// The word at an address of a process: to try whether it can be read.

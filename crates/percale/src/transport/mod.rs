@@ -17,6 +17,7 @@ pub(crate) mod any;
 pub mod connect;
 pub mod host;
 pub mod loopback;
+pub(crate) mod peer_process;
 pub mod shm;
 pub mod sim;
 pub(crate) mod stream;

@@ -227,7 +227,7 @@ impl Engine {
     /// The peer of a link is gone: what it sent before is still delivered, then everything else fails.
     fn died(&mut self, slot: Connection, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-            link.death().set_dead(&reason);
+            link.connection_end().set(&reason);
             for _ in 0..1 << 20 {
                 // Bounded: a ring holds only so much, and nobody fills it any more.
                 if !self.poll_link(slot) || self.core.peers.get(slot).state != State::Up {
@@ -452,10 +452,9 @@ fn shm_parts(parts: ShmParts, bell: &Arc<Bell>, keys: Option<Arc<Keys>>, via: Vi
         peer_event: parts.peer_event,
         peer_bit: parts.peer_bit,
         control: parts.control,
-        peer_pid: parts.peer_pid,
         peer_nonce: parts.peer_nonce,
         cma: parts.cma,
-        pidfd: Some(parts.pidfd),
+        process: Some(parts.process),
         keys,
         via,
     }

@@ -124,7 +124,7 @@ impl Engine {
         }
         match &mut self.links[slot as usize] {
             // The memory of the dead can still be written, but nobody has it: the next progress ends the connection.
-            Some(AnyLink::Shm(link)) if !link.is_dead() => Some((link, counts)),
+            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts)),
             _ => None,
         }
     }
@@ -199,7 +199,7 @@ impl Engine {
         }
         let executed = !untouched || peer.executed > 0;
         let attempt = match link {
-            AnyLink::Shm(link) if link.is_dead() => Attempt::Asked,
+            AnyLink::Shm(link) if link.has_ended() => Attempt::Asked,
             AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting, pending.notify),
             AnyLink::Verbs(link) => match by_rdma(link, &mut self.core, slot, waiting, pending.notify) {
                 Course::Posted => Attempt::Posted,

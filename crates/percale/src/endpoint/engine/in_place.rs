@@ -84,7 +84,7 @@ impl Engine {
         }
         match links.get_mut(slot as usize)? {
             // As `direct_link` says of the dead.
-            Some(AnyLink::Shm(link)) if !link.is_dead() => Some((link, queue)),
+            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, queue)),
             _ => None,
         }
     }

@@ -25,7 +25,7 @@ pub(crate) enum Left {
 impl Left {
     fn is_over(&self) -> bool {
         match self {
-            Self::Link(broken) => broken.residue.is_over(),
+            Self::Link(broken) => broken.residue.release().is_some(),
             Self::Window(dying) => dying.is_over(),
         }
     }

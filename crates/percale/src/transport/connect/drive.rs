@@ -345,11 +345,21 @@ impl Reactor {
         self.settle(caller, setup, next);
     }
 
+    /// Whether the connection with `peer` is one over shared memory that stands at both ends.
+    fn holds(&self, endpoint: u64, peer: Incarnation) -> bool {
+        let held = self.endpoints.get(&endpoint).and_then(|owner| owner.held.get(&peer));
+        held.is_some_and(|held| self.lives(held.serial))
+    }
+
     /// The acceptor decides about a call.
     fn decide(&mut self, setup: &mut Setup) -> Result<(), Next> {
         let hello = setup.peer.clone().ok_or(Next::Drop)?;
         let knows = self.knows(setup, hello.incarnation).ok_or(Next::Drop)?;
-        let call = arbiter::call(&knows, &hello, setup.whereabouts);
+        let call = match arbiter::call(&knows, &hello, setup.whereabouts) {
+            // A peer that lost the connection has closed its end of it, which will be noticed.
+            Call::AcceptInstead if self.holds(setup.endpoint, hello.incarnation) => Call::Busy,
+            call => call,
+        };
         let (ruling, why, token) = match call {
             _ if setup.refusal.is_some() => (Ruling::Refuse, setup.refusal.unwrap_or(Why::NoContext), [0; 16]),
             Call::Duplicate(token) => (Ruling::Duplicate, Why::SameHost, token),

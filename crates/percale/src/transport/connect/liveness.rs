@@ -6,7 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags};
+
+use crate::transport::peer_process::{PeerProcess, ProcessEnded};
 
 /// The kernel's word about the process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,31 +54,32 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd
         return Err(error);
     }
     let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
-    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+    Ok(retry_on_intr(|| rustix::process::pidfd_open(pid, PidfdFlags::empty()))?)
 }
 
 /// What is watched of a local peer after its connection stands.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// Readable when the process has ended.
-    pub(super) pidfd: Arc<OwnedFd>,
+    /// The process.
+    pub(super) process: Arc<PeerProcess>,
     /// A duplicate of the control socket: hangs up when the peer closes it.
     pub(super) control: OwnedFd,
-    /// The process.
-    pub(super) pid: i32,
 }
 
 impl Watched {
     /// Why the peer counts as gone; `None` if it does not.
     pub(super) fn obituary(&self) -> Option<String> {
         use rustix::event::{PollFd, PollFlags, Timespec};
-        let mut fds =
-            [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::RDHUP)];
-        rustix::event::poll(&mut fds, Some(&Timespec::default())).ok()?;
-        if !fds[0].revents().is_empty() {
-            return Some(format!("process {} ended", self.pid));
+        match self.process.ended() {
+            Some(ProcessEnded::Exited) => return Some(format!("process {} ended", self.process.pid())),
+            Some(ProcessEnded::Executed) => {
+                return Some(format!("process {} executed another program", self.process.pid()));
+            }
+            None => {}
         }
-        fds[1]
+        let mut fds = [PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::RDHUP)];
+        retry_on_intr(|| rustix::event::poll(&mut fds, Some(&Timespec::default()))).ok()?;
+        fds[0]
             .revents()
             .intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
             .then(|| "connection closed".into())
@@ -96,7 +100,8 @@ mod tests {
         assert_eq!(who.pid, std::process::id().cast_signed());
         assert_eq!(who.uid, rustix::process::geteuid().as_raw());
         let pidfd = peer_pidfd(a.as_fd(), who.pid).unwrap();
-        let watched = Watched { pidfd: Arc::new(pidfd), control: a, pid: who.pid };
+        let process = Arc::new(PeerProcess::new(who.pid, pidfd).unwrap());
+        let watched = Watched { process, control: a };
         assert_eq!(watched.obituary(), None);
         drop(b);
         assert_eq!(watched.obituary().as_deref(), Some("connection closed"));
@@ -105,11 +110,10 @@ mod tests {
     #[test]
     fn the_pidfd_tells_death_while_another_holds_the_socket() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         let (a, _held) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        let watched = Watched { pidfd: Arc::new(pidfd), control: a, pid: pid.as_raw_nonzero().get() };
+        let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
+        let watched = Watched { process, control: a };
         assert_eq!(watched.obituary(), None);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::ConnectError;
+use crate::transport::peer_process::PeerProcess;
 use crate::transport::verbs::Wire;
 use crate::wire::hello::Incarnation;
 
@@ -70,14 +71,12 @@ pub struct ShmParts {
     pub peer_bit: u32,
     /// The Unix socket (SOCK_SEQPACKET, non-blocking).
     pub control: OwnedFd,
-    /// The peer's process in our pid namespace; 0 if it is not visible there.
-    pub peer_pid: i32,
     /// Where in the peer's memory a word lies, and its value, to find out whether its memory can be read.
     pub peer_nonce: (u64, u64),
     /// Whether the endpoint allows reading and writing the peer's memory directly.
     pub cma: bool,
-    /// Readable when the peer's process has ended.
-    pub pidfd: Arc<OwnedFd>,
+    /// The peer's process.
+    pub process: Arc<PeerProcess>,
 }
 
 /// An established connection, still without its link.

@@ -1,21 +1,22 @@
 //! The meeting of two local endpoints over an abstract Unix socket: who is there, and what each needs of the other.
 //!
 //! The acceptor's socket is named by its incarnation; the initiator comes with the token that it was given over TCP.
-//! Each side opens a pidfd for the other *before* it sends its half, and the half carries a random challenge that the
-//! other has to return: whoever returns it lived after the pidfd was opened, so its number was not yet another's. All
+//! Each side opens a pidfd for the other, and its address space, *before* it sends its half, and the half carries a random challenge
+//! that the other has to return: the process that returns it lived after both were opened, so its number was not yet another's. All
 //! of it is non-blocking; whatever goes wrong is a [`Degraded`], and the connection goes on over TCP.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use zerocopy::little_endian::{U32, U64};
 
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
-use crate::memory::forked::PerProcess;
+use crate::memory::forked::{PerProcess, word_of_this_process};
+use crate::transport::peer_process::PeerProcess;
 use crate::wire::hello::{Incarnation, Token, random};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
@@ -56,9 +57,22 @@ impl Degraded {
     }
 }
 
-/// A word of this process for peers to try to read; not the one of a process that this one is a fork of, which a peer must not take
-/// for it.
-static WORD: PerProcess<OnceLock<AtomicU64>> = PerProcess::new();
+/// A random word of this process, by which peers know its memory: they read it with whatever else they read by process id. It is 0 in
+/// forked children, and a child that needs one makes its own.
+static WORD: PerProcess<Mutex<Option<&'static AtomicU64>>> = PerProcess::new();
+
+/// The word, made and filled when it is first wanted.
+fn word() -> std::io::Result<&'static AtomicU64> {
+    let mut word = WORD.get_or_make()?.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(word) = *word {
+        return Ok(word);
+    }
+    let new = word_of_this_process()?;
+    // Not 0, which is what forked children find.
+    new.store(u64::from_ne_bytes(random()?).max(1), Ordering::Relaxed);
+    *word = Some(new);
+    Ok(new)
+}
 
 /// A bit of our doorbell that no link owns yet.
 struct Bit {
@@ -121,11 +135,11 @@ impl Meeting {
             let pidfd = liveness::peer_pidfd(control.as_fd(), who.pid).map_err(Degraded::from).map_err(|error| {
                 if error.why == Why::Descriptors { error } else { Degraded { why: Why::PeerUnknown, ..error } }
             })?;
-            let duplicate = rustix::io::fcntl_dupfd_cloexec(&control, 0)?;
-            let watched = Watched { pidfd: Arc::new(pidfd), control: duplicate, pid: who.pid };
+            let process = Arc::new(PeerProcess::new(who.pid, pidfd)?);
+            let duplicate = retry_on_intr(|| rustix::io::fcntl_dupfd_cloexec(&control, 0))?;
+            let watched = Watched { process, control: duplicate };
             let bit = Bit::of(bell)?;
-            let word = WORD.get_or_make()?;
-            let word = word.get_or_init(|| AtomicU64::new(random().map_or(0x7065_7263_616c_6521, u64::from_ne_bytes)));
+            let word = word()?;
             let ours = Half {
                 bit: U32::new(bit.bit),
                 reserved: U32::new(0),
@@ -242,10 +256,9 @@ impl Meeting {
             peer_event: event,
             peer_bit: half.bit.get(),
             control: self.control,
-            peer_pid: self.who.pid,
             peer_nonce: (half.word_address.get(), half.word_value.get()),
             cma,
-            pidfd: Arc::clone(&self.watched.pidfd),
+            process: Arc::clone(&self.watched.process),
         };
         Some((parts, self.watched, self.who))
     }

@@ -52,6 +52,9 @@ const UNPROVEN: usize = 1024;
 /// How many calls are taken at one wake-up, so that timers get their turn.
 const BATCH: usize = 64;
 
+/// How often local peers are looked at that gave no sign.
+const ROUND: Duration = Duration::from_secs(1);
+
 /// How long a listener rests when no descriptor can be had at all.
 const REST: Duration = Duration::from_millis(50);
 
@@ -115,6 +118,12 @@ struct Watch {
     watched: Watched,
 }
 
+impl Watch {
+    fn lives(&self) -> bool {
+        self.watched.obituary().is_none()
+    }
+}
+
 /// The service thread's state.
 pub(super) struct Reactor {
     pub(super) shared: Arc<Shared>,
@@ -125,6 +134,8 @@ pub(super) struct Reactor {
     callers: HashMap<u64, Caller>,
     /// By serial.
     watches: HashMap<u64, Watch>,
+    /// When all of them are looked at, though nothing was heard of any.
+    round: Option<Instant>,
     timers: BTreeSet<(Instant, u64)>,
     reserve: Option<OwnedFd>,
 }
@@ -137,6 +148,7 @@ impl Reactor {
             setups: HashMap::new(),
             callers: HashMap::new(),
             watches: HashMap::new(),
+            round: None,
             timers: BTreeSet::new(),
             reserve: Some(reserve()?),
             pairs: Pairs::new("percale-pairs"),
@@ -155,7 +167,8 @@ impl Reactor {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            let timeout = self.timers.first().map(|(due, _)| {
+            let next = self.timers.first().map(|(due, _)| due).into_iter().chain(&self.round).min();
+            let timeout = next.map(|due| {
                 let rest = due.saturating_duration_since(Instant::now()).min(Duration::from_secs(3600));
                 // Rounded up, or the last millisecond before a timer would be spent spinning.
                 let rest = rest + Duration::from_micros(10);
@@ -179,6 +192,7 @@ impl Reactor {
                 }
             }
             self.expire();
+            self.look_around();
             if !self.watches.is_empty() {
                 // There is a local peer. Here nobody waits for it, as the thread that sends would.
                 barrier::register();
@@ -527,7 +541,7 @@ impl Reactor {
     /// Starts to watch the peer of a connection that stands.
     pub(super) fn watch(&mut self, endpoint: u64, serial: u64, incarnation: Incarnation, watched: Watched) {
         let data = |channel| epoll::EventData::new_u64(serial << 2 | channel);
-        let result = epoll::add(&self.epoll, &watched.pidfd, data(PIDFD), epoll::EventFlags::IN)
+        let result = epoll::add(&self.epoll, watched.process.pidfd(), data(PIDFD), epoll::EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &watched.control, data(UNIX), epoll::EventFlags::RDHUP));
         if let Err(error) = result {
             tracing::error!(%error, "a peer cannot be watched: its death will be noticed late");
@@ -548,12 +562,36 @@ impl Reactor {
     /// Watches a peer no longer. Both descriptors have other owners, so closing ours would not end it.
     fn take_watch(&mut self, serial: u64) -> Option<Watch> {
         let watch = self.watches.remove(&serial)?;
-        for fd in [watch.watched.pidfd.as_fd(), watch.watched.control.as_fd()] {
+        for fd in [watch.watched.process.pidfd(), watch.watched.control.as_fd()] {
             if let Err(error) = epoll::delete(&self.epoll, fd) {
                 tracing::debug!(%error, "a peer was not watched");
             }
         }
         Some(watch)
+    }
+
+    /// Looks at all local peers from time to time. A peer that executes another program while a forked child of it has the control
+    /// socket gives no other sign.
+    fn look_around(&mut self) {
+        let now = Instant::now();
+        if self.round.is_some_and(|due| due <= now) {
+            let gone = |watch: &Watch| watch.watched.process.ended().is_some();
+            let gone: Vec<u64> =
+                self.watches.iter().filter(|(_, watch)| gone(watch)).map(|(serial, _)| *serial).collect();
+            gone.into_iter().for_each(|serial| self.look(serial));
+            self.round = None;
+        }
+        if self.watches.is_empty() {
+            self.round = None;
+        } else if self.round.is_none() {
+            self.round = Some(now + ROUND);
+        }
+    }
+
+    /// Whether the connection is one over shared memory whose peer neither ended nor closed it. What somebody says over TCP then
+    /// does not end it.
+    pub(super) fn lives(&self, serial: u64) -> bool {
+        self.watches.get(&serial).is_some_and(Watch::lives)
     }
 
     /// Something happened to a peer.

@@ -108,11 +108,10 @@ fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
         my_bit: 0,
         peer_bit: 1,
         control: control.into(),
-        peer_pid: 0,
         peer_nonce: (0, 0),
         // The peer would be ourselves, and its addresses nonsense.
         cma: false,
-        pidfd: None,
+        process: None,
         keys: Some(keys()?),
         via: Via::default(),
     })

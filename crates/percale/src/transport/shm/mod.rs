@@ -9,7 +9,8 @@
 //! * `sender`: the ring we write, and when to fence, to look, to grow. `link`: the whole, as a `Link`.
 //! * `transfer`: large payloads: mapped arenas, CMA, or frames.
 //! * `direct`: regions of the peer's, read and written without it.
-//! * `sync`: the switch to loom. `cache`: hints. `death`: what the watcher tells a link.
+//! * `sync`: the switch to loom. `cache`: hints. `connection_end`: what the watcher reports to a link. `residue`: what
+//!   waits for a peer that may still be copying.
 //!
 //! # Trust
 //! Everything in a pair's memory may be written by the peer at any time. Words are read once, checked, and the copy is
@@ -18,7 +19,7 @@
 
 mod bell;
 mod cache;
-mod death;
+mod connection_end;
 mod direct;
 mod link;
 mod pair;
@@ -33,7 +34,7 @@ mod transfer;
 mod fuzz;
 
 pub use bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
-pub use death::Death;
+pub use connection_end::ConnectionEnd;
 pub(crate) use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
 #[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::direct::Claims;
 use super::ring::{Area, Credits, LINE, Line};
-use super::sync::{AtomicU32, AtomicU64};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::memory::mapping::{Mapping, back, sealed_memfd};
 use crate::memory::rundown;
 
@@ -94,6 +94,28 @@ pub(super) struct Half {
 #[repr(C, align(64))]
 pub(super) struct PusherHalf(pub(super) Half);
 
+/// Whether a side has stopped copying to and from the other's memory in transfers, for good. Written by that side alone.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Gone(AtomicU32);
+
+impl Gone {
+    #[cfg(loom)]
+    pub(super) fn for_model() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// After the last copy of this side.
+    pub(super) fn set(&self) {
+        self.0.store(1, Ordering::SeqCst);
+    }
+
+    /// Once true, always true; the side's copies are then over, and visible.
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != 0
+    }
+}
+
 #[derive(Debug)]
 #[repr(C)]
 struct Control {
@@ -104,6 +126,8 @@ struct Control {
     announcements: [rundown::Line; 2],
     /// What both sides claim of a long access that a side initiates.
     claims: [Claims; 2],
+    /// By the side that has gone.
+    gone: [Gone; 2],
 }
 
 #[cfg(not(loom))]
@@ -174,6 +198,11 @@ impl Pair {
     /// What both sides claim of a long access that `side` initiates.
     pub(super) fn claims(&self, side: usize) -> &Claims {
         &self.control().claims[side]
+    }
+
+    /// Whether `side` has stopped copying for good.
+    pub(super) fn gone(&self, side: usize) -> &Gone {
+        &self.control().gone[side & 1]
     }
 
     const fn offset(side: usize, size: Size) -> usize {

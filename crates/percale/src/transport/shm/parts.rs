@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::bell::{BELL_BITS, Bell};
 use crate::memory::region::{Keys, Via};
+use crate::transport::peer_process::PeerProcess;
 
 /// What a link is made of; the set-up exchanged it.
 #[derive(Debug)]
@@ -26,14 +27,12 @@ pub struct Parts {
     pub peer_bit: u32,
     /// A connected SOCK_SEQPACKET socket, for descriptors. Someone else watches it for hang-up.
     pub control: OwnedFd,
-    /// The peer's process, in our namespace.
-    pub peer_pid: i32,
     /// An address in the peer and what stands there (eight bytes), to try CMA with.
     pub peer_nonce: (u64, u64),
     /// Whether CMA may be used at all.
     pub cma: bool,
-    /// Readable when the peer's process has ended.
-    pub pidfd: Option<Arc<OwnedFd>>,
+    /// The peer's process.
+    pub process: Option<Arc<PeerProcess>>,
     /// Our domain's regions, if the peer may reach them by itself.
     pub(crate) keys: Option<Arc<Keys>>,
     /// Through whom the peer's accesses come.

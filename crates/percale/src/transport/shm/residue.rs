@@ -1,15 +1,29 @@
-//! What is left of a link that broke while its peer was copying into our memory.
+//! What is left of a link whose peer may still be copying to our memory.
 //!
-//! A peer that was stopped in the middle of a chunk goes on with it once it is continued, whatever became of the link. So the
-//! operations whose memory that is do not end before the peer has let go of it, or its process is dead.
+//! A peer that was stopped in the middle of a chunk goes on with it once it is continued, whatever became of the connection. So the
+//! operations whose memory that is do not end before the peer has let go of it, or its process has ended: see [`Release`]. That the
+//! connection ended, for whatever reason, is neither.
+//!
+//! One link leaves at most the pulls that have a slot (eight) and one long access behind. They stay until their release: as long as the
+//! peer's process lives and does not answer.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::death::{Death, has_ended};
 use super::direct::Assisted;
 use super::pair::Pair;
 use super::transfer::has_let_go;
+use crate::transport::peer_process::PeerProcess;
+
+/// The event after which a peer can have no copy into our memory under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The peer wrote so, after its last copy: of each of these operations, or of the connection as a whole.
+    LetGo,
+    /// Its process has exited or executes another program.
+    ProcessEnded,
+    /// This process is a fork of the one that the memory was lent in, and has memory of its own.
+    Forked,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -20,8 +34,7 @@ pub(crate) struct Residue {
     pub(super) pulls: Vec<(u32, u8)>,
     /// A long access that the peer may be helping with.
     pub(super) assisted: Option<Assisted>,
-    pub(super) death: Arc<Death>,
-    pub(super) pidfd: Option<Arc<OwnedFd>>,
+    pub(super) process: Option<Arc<PeerProcess>>,
 }
 
 impl Residue {
@@ -35,16 +48,17 @@ impl Residue {
         self.assisted.as_ref().map(Assisted::token)
     }
 
-    /// Whether the peer has let go of everything. One "yes" is final.
-    pub(crate) fn is_over(&self) -> bool {
-        // In a forked child the pair is not mapped, and the memory is another.
-        if !self.pair.is_here() || self.death.is_dead() {
-            return true;
+    /// The event after which the peer can touch none of it. Once there is one, that is final.
+    pub(crate) fn release(&self) -> Option<Release> {
+        if !self.pair.is_here() {
+            return Some(Release::Forked);
         }
-        let claims = self.pair.claims(self.side);
-        let held =
-            |(_, slot): &(u32, u8)| self.pair.slot(self.side, usize::from(*slot)).is_some_and(|s| !has_let_go(s));
-        let held = self.pulls.iter().any(held) || self.assisted.as_ref().is_some_and(|it| it.end(claims).is_none());
-        !held || has_ended(self.pidfd.as_ref())
+        let held = |(_, slot): &(u32, u8)| !has_let_go(&self.pair, self.side, *slot);
+        let assisted = self.assisted.as_ref().is_some_and(|it| !it.has_let_go(&self.pair, self.side));
+        if !assisted && !self.pulls.iter().any(held) {
+            return Some(Release::LetGo);
+        }
+        let ended = self.process.as_ref().and_then(|process| process.ended());
+        ended.map(|_| Release::ProcessEnded)
     }
 }

@@ -53,6 +53,35 @@ fn a_connection_that_one_side_lost_is_made_anew() {
 }
 
 #[test]
+fn a_stranger_ends_no_connection_over_shared_memory() {
+    let [one, two] = services();
+    let (a, b) = (Peer::shm(&one), Peer::shm(&two));
+    a.registration.connect(1, b.address());
+    let (up_a, up_b) = (a.up(), b.up());
+    assert!(matches!(up_a.link, Made::Shm(_)));
+    // It has the peer's incarnation, is told the connection's token, and claims to have lost it.
+    let stranger = Peer::with(&two, |options| {
+        options.incarnation = b.registration.incarnation();
+        options.connect_timeout = Duration::from_millis(600);
+        options.transports = Transports::TCP;
+    });
+    stranger.registration.connect(1, a.address());
+    assert!(matches!(stranger.error(), ConnectError::Timeout { .. }));
+    assert!(a.mailbox.take().is_empty(), "the connection was ended");
+    // The peer itself can: it closes its end.
+    b.registration.closed(up_b.serial);
+    drop(up_b.link);
+    b.registration.connect(2, a.address());
+    assert_eq!(b.up().attempt, Some(2));
+    let mut notices = a.wait();
+    while notices.len() < 2 {
+        notices.extend(a.wait());
+    }
+    assert!(matches!(&notices[0], Notice::Dead { serial, .. } if *serial == up_a.serial), "{notices:?}");
+    assert!(matches!(&notices[1], Notice::Established { .. }), "{notices:?}");
+}
+
+#[test]
 fn another_incarnation_at_an_address_replaces_the_first() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));

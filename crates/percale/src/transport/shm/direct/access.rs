@@ -12,7 +12,7 @@ use super::resolution::{Resolution, Status};
 use crate::memory::atomic::Operation;
 use crate::memory::region::Access;
 use crate::memory::volatile::{Segment, Segments, View};
-use crate::transport::shm::death::Death;
+use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
 use crate::transport::shm::transfer::{Arenas, Cma, Given, Remote, Sharing};
 
@@ -50,8 +50,8 @@ pub(in super::super) struct Initiator {
 }
 
 impl Initiator {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, death: Arc<Death>) -> Self {
-        Self { grants: Grants::new(), path: DirectPath::new(pair, side, death), number: 0, taken_back: 0, assists: 0 }
+    pub(super) fn new(pair: Arc<Pair>, side: usize, end: Arc<ConnectionEnd>) -> Self {
+        Self { grants: Grants::new(), path: DirectPath::new(pair, side, end), number: 0, taken_back: 0, assists: 0 }
     }
 
     /// The grants, by key.
@@ -105,7 +105,7 @@ impl Initiator {
         &mut self,
         status: Status,
         resolution: &Resolution,
-        cma: Option<Cma>,
+        cma: Option<&Cma>,
         arenas: &mut Arenas,
     ) -> Result<Answer, &'static str> {
         let number = resolution.page.get();
@@ -145,8 +145,8 @@ impl Initiator {
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
-            let (Some(cma), false) = (cma, self.path.has_no_cma()) else { return Ok(Answer::Executed) };
-            (Memory::Cma(cma, resolution.place.get()), None)
+            let Some(cma) = cma.filter(|cma| cma.is_allowed()) else { return Ok(Answer::Executed) };
+            (Memory::Cma(cma.clone(), resolution.place.get()), None)
         };
         Ok(Answer::Granted(Grant {
             access,

@@ -21,8 +21,9 @@ use crate::memory::lease::Lease;
 use crate::memory::region::{Access, Keys, Via};
 use crate::memory::volatile::{Segments, View};
 use crate::transport::PullError;
+use crate::transport::shm::pair::Pair;
 use crate::transport::shm::sync::{AtomicU64, Ordering};
-use crate::transport::shm::transfer::{Arenas, Cma, Told, Way};
+use crate::transport::shm::transfer::{Arenas, Cma, NoWay, Told, Way};
 use crate::wire::head::{Flags, Head, Kind};
 
 /// Accesses longer than this are worth a message to the target.
@@ -96,6 +97,11 @@ impl Assisted {
             _ if failed == word(number, FAULT) => Err(DirectError::Fault),
             _ => Ok(()),
         }))
+    }
+
+    /// Whether the target can have no copy for it under way.
+    pub(in super::super) fn has_let_go(&self, pair: &Pair, side: usize) -> bool {
+        self.end(pair.claims(side)).is_some() || pair.gone(1 - side).is_set()
     }
 
     /// What the access was begun with.
@@ -211,7 +217,7 @@ impl Help {
         payload: View<'_>,
         (keys, via): (&Keys, Via),
         grantee: &Arc<ShmGrantee>,
-        cma: Option<Cma>,
+        cma: Option<&Cma>,
         arenas: &mut Arenas,
     ) -> Result<Option<Self>, &'static str> {
         let request = payload.read::<Request>(0).ok_or("a request for help that is too short")?;
@@ -246,7 +252,8 @@ impl Help {
             self.way.store(&self.region, offset, len)
         };
         if let Err(error) = copied {
-            let why = if error == PullError::Fault { FAULT } else { REVOKED };
+            // What we may not copy the initiator copies, or has us execute.
+            let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }
         claims.done.fetch_add(1, Ordering::Release);

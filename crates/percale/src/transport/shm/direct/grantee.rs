@@ -12,7 +12,7 @@ use crate::memory::mapping::{Mapping, back, published_memfd};
 use crate::memory::region::{Grantee, Registered};
 use crate::memory::rundown::{Entry, Line, Snapshot, fence_after_revoking, fence_initiators};
 use crate::memory::sealed;
-use crate::transport::shm::death::has_ended;
+use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::Pair;
 
 /// Entries of one page of memory.
@@ -57,7 +57,7 @@ pub(super) struct ShmGrantee {
     pair: Arc<Pair>,
     /// Our own side; the peer announces on the other.
     side: usize,
-    pidfd: Option<Arc<OwnedFd>>,
+    process: Option<Arc<PeerProcess>>,
     /// Under which the page is given to the peer.
     number: u32,
     fd: Arc<OwnedFd>,
@@ -77,14 +77,14 @@ impl ShmGrantee {
     ///
     /// # Errors
     /// If there is no memory, or no descriptor.
-    pub(super) fn new(pair: &Arc<Pair>, side: usize, pidfd: Option<&Arc<OwnedFd>>) -> io::Result<Self> {
+    pub(super) fn new(pair: &Arc<Pair>, side: usize, process: Option<&Arc<PeerProcess>>) -> io::Result<Self> {
         let number = sealed::new_number().ok_or(io::ErrorKind::OutOfMemory)?;
         let (fd, mapping) = published_memfd("percale-keys", PAGE_BYTES)?;
         let page = KeyPage::new(Arc::new(mapping)).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self {
             pair: Arc::clone(pair),
             side,
-            pidfd: pidfd.cloned(),
+            process: process.cloned(),
             number,
             fd: Arc::new(fd),
             page,
@@ -155,9 +155,14 @@ impl ShmGrantee {
         self.pair.announcements(1 - self.side)
     }
 
+    /// Whether the peer's process has ended, and with it every thread that may have been in the middle of an access.
+    fn has_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.ended().is_some())
+    }
+
     /// Whether whatever was announced at the snapshot is over, or the peer's process is.
     fn has_left(&self, then: Snapshot) -> bool {
-        !self.pair.is_here() || self.line().has_retired(then) || has_ended(self.pidfd.as_ref())
+        !self.pair.is_here() || self.line().has_retired(then) || self.has_ended()
     }
 
     /// The link is gone: everything that was granted is void. Regions forget the grants, unless the peer is in the middle of an
@@ -200,7 +205,7 @@ impl Grantee for ShmGrantee {
     }
 
     fn is_unfenced(&self) -> bool {
-        self.pair.is_here() && self.line().is_unfenced() && !has_ended(self.pidfd.as_ref())
+        self.pair.is_here() && self.line().is_unfenced() && !self.has_ended()
     }
 
     fn ask_to_fence(&self) {

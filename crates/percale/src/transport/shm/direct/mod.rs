@@ -33,7 +33,6 @@ mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub(crate) use self::access::DirectError;
@@ -44,7 +43,7 @@ pub(super) use self::assist::{Assisted, Claims};
 use self::grants::Asked;
 pub(crate) use self::grants::{GrantIndex, Lookup};
 use self::target::Target;
-use super::death::Death;
+use super::connection_end::ConnectionEnd;
 use super::pair::Pair;
 use super::sender::{SendError, Sender};
 use super::transfer::{Arenas, Cma};
@@ -52,6 +51,7 @@ use crate::memory::region::{Keys, Via};
 use crate::memory::rundown::Entry;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
+use crate::transport::peer_process::PeerProcess;
 use crate::wire::head::{Flags, Head, Kind};
 
 /// Questions of one peer that may be under way.
@@ -68,8 +68,8 @@ pub(super) struct Direct {
     keys: Option<Arc<Keys>>,
     /// Through whom the peer's accesses come.
     via: Via,
-    /// Tells when the peer's process has ended.
-    pidfd: Option<Arc<OwnedFd>>,
+    /// The peer's process.
+    process: Option<Arc<PeerProcess>>,
     target: Option<Box<Target>>,
     initiator: Option<Box<Initiator>>,
     /// A long access of ours that has yet to end.
@@ -80,15 +80,15 @@ pub(super) struct Direct {
 pub(super) struct Side<'a> {
     pub(super) pair: &'a Arc<Pair>,
     pub(super) side: usize,
-    pub(super) death: &'a Arc<Death>,
-    pub(super) cma: Option<Cma>,
+    pub(super) end: &'a Arc<ConnectionEnd>,
+    pub(super) cma: Option<&'a Cma>,
     pub(super) arenas: &'a mut Arenas,
     pub(super) sender: &'a mut Sender,
 }
 
 impl Direct {
-    pub(super) const fn new(keys: Option<Arc<Keys>>, via: Via, pidfd: Option<Arc<OwnedFd>>) -> Self {
-        Self { keys, via, pidfd, target: None, initiator: None, assisted: None }
+    pub(super) const fn new(keys: Option<Arc<Keys>>, via: Via, process: Option<Arc<PeerProcess>>) -> Self {
+        Self { keys, via, process, target: None, initiator: None, assisted: None }
     }
 
     /// Whether there is nothing to do: no answer waits for room, no long access goes on.
@@ -123,12 +123,12 @@ impl Direct {
 
     /// The link is over: a long access that has yet to end.
     pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
-        self.assisted.take().filter(|assisted| assisted.end(pair.claims(side)).is_none())
+        self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
     }
 
-    /// Tells when the peer's process has ended.
-    pub(super) const fn pidfd(&self) -> Option<&Arc<OwnedFd>> {
-        self.pidfd.as_ref()
+    /// The peer's process.
+    pub(super) const fn process(&self) -> Option<&Arc<PeerProcess>> {
+        self.process.as_ref()
     }
 
     /// Copies a chunk of what the peer asked us to help with. Whether there was one.
@@ -152,7 +152,7 @@ impl Direct {
     pub(super) fn ask(&mut self, key: u64, link: Side<'_>) -> Result<Lookup, SendError> {
         let initiator = self
             .initiator
-            .get_or_insert_with(|| Box::new(Initiator::new(Arc::clone(link.pair), link.side, Arc::clone(link.death))));
+            .get_or_insert_with(|| Box::new(Initiator::new(Arc::clone(link.pair), link.side, Arc::clone(link.end))));
         let id = match initiator.look_up(key) {
             Asked::Known(lookup) => return Ok(lookup),
             Asked::New(id) => id,
@@ -203,7 +203,7 @@ impl Direct {
     #[cold]
     pub(super) fn answer(&mut self, link: Side<'_>) -> Result<bool, SendError> {
         match &mut self.target {
-            Some(target) => target.answer(self.keys.as_deref(), self.via, self.pidfd.as_ref(), link),
+            Some(target) => target.answer(self.keys.as_deref(), self.via, self.process.as_ref(), link),
             None => Ok(false),
         }
     }

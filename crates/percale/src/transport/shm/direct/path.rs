@@ -6,7 +6,6 @@
 
 #![expect(unsafe_code, reason = "moves words to and from mapped memory; each block states its own reason")]
 
-use std::io;
 use std::sync::Arc;
 
 use zerocopy::FromBytes;
@@ -19,9 +18,9 @@ use crate::memory::mapping::Mapping;
 use crate::memory::region::{Access, Refusal, admit};
 use crate::memory::rundown::Announcer;
 use crate::memory::volatile::{Segment, Segments, View};
-use crate::transport::shm::death::Death;
+use crate::transport::shm::connection_end::ConnectionEnd;
 use crate::transport::shm::pair::Pair;
-use crate::transport::shm::transfer::Cma;
+use crate::transport::shm::transfer::{Cma, NoCopy};
 
 /// Bytes that are copied under one announcement.
 const MAPPED_PIECE: usize = 64 << 10;
@@ -44,7 +43,7 @@ pub(super) struct Grant {
 }
 
 /// Where the first byte of a region is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Memory {
     /// In a mapping of ours, writable if the rights say so.
     Mapped(Segment),
@@ -84,14 +83,12 @@ pub(super) struct DirectPath {
     page: Option<KeyPage>,
     pair: Arc<Pair>,
     side: usize,
-    death: Arc<Death>,
-    /// The kernel refused to copy.
-    no_cma: bool,
+    end: Arc<ConnectionEnd>,
 }
 
 impl DirectPath {
-    pub(super) fn new(pair: Arc<Pair>, side: usize, death: Arc<Death>) -> Self {
-        Self { announcer: Announcer::default(), page: None, pair, side, death, no_cma: false }
+    pub(super) fn new(pair: Arc<Pair>, side: usize, end: Arc<ConnectionEnd>) -> Self {
+        Self { announcer: Announcer::default(), page: None, pair, side, end }
     }
 
     /// The key page that the peer shows us, once it did.
@@ -104,11 +101,6 @@ impl DirectPath {
     pub(super) fn is_shown(&mut self, page: KeyPage) {
         debug_assert!(self.page.is_none(), "grants name entries of the one page");
         self.page = Some(page);
-    }
-
-    /// Whether the kernel ever refused to copy.
-    pub(super) const fn has_no_cma(&self) -> bool {
-        self.no_cma
     }
 
     /// Whether a grant stands now.
@@ -174,7 +166,7 @@ impl DirectPath {
     /// Calls `access` with the place in the mapping, under one announcement. `Fault` if it is not mapped.
     #[inline(always)]
     fn lend<R>(&mut self, checked: Checked<'_>, access: impl FnOnce(*mut u8) -> R) -> Result<R, DirectError> {
-        let Memory::Mapped(memory) = checked.grant.memory else { return Err(DirectError::Fault) };
+        let Memory::Mapped(memory) = &checked.grant.memory else { return Err(DirectError::Fault) };
         let at = memory.as_ptr().wrapping_add(checked.offset);
         self.announced(checked, || access(at))
     }
@@ -193,19 +185,18 @@ impl DirectPath {
     /// An access of one segment that is long, or that the kernel makes.
     #[inline(never)]
     fn far(&mut self, checked: Checked<'_>, direction: Direction, local: Segment) -> Result<(), DirectError> {
-        let Memory::Cma(cma, first) = checked.grant.memory else {
+        let Memory::Cma(cma, first) = &checked.grant.memory else {
             return self.in_pieces(checked, direction, &Segments::one(local));
         };
         if local.len() > CMA_PIECE {
             return self.in_pieces(checked, direction, &Segments::one(local));
         }
-        // The number of a dead process may be another's by now.
-        if self.death.is_dead() {
+        if self.end.is_set() {
             return Err(DirectError::Stale);
         }
         let remote = first.wrapping_add(checked.offset as u64);
         let copied = self.announced(checked, || cma.copy_one(direction, local, remote))?;
-        copied.map_err(|error| self.refused(&error))
+        copied.map_err(refused)
     }
 
     /// A long access, or one of several segments.
@@ -222,7 +213,7 @@ impl DirectPath {
                 break Ok(false);
             }
             let len = most.min(local.len() - done);
-            if let Err(error) = piece(checked, direction, local, done, len, &self.death) {
+            if let Err(error) = piece(checked, direction, local, done, len, &self.end) {
                 break Err(error);
             }
             done += len;
@@ -235,22 +226,17 @@ impl DirectPath {
         match copied {
             Ok(true) => Ok(()),
             Ok(false) => Err(DirectError::Stale),
-            Err(error) => Err(self.refused(&error)),
+            Err(error) => Err(refused(error)),
         }
     }
+}
 
-    /// What it means that the kernel did not copy.
-    #[cold]
-    fn refused(&mut self, error: &io::Error) -> DirectError {
-        match error.raw_os_error() {
-            Some(libc::ESRCH) => DirectError::Stale,
-            Some(libc::EPERM | libc::ENOSYS) => {
-                tracing::debug!(%error, "the kernel copies no more: accesses will be executed");
-                self.no_cma = true;
-                DirectError::Stale
-            }
-            _ => DirectError::Fault,
-        }
+/// What it means that the kernel did not copy. What it refuses the target executes, once it is asked anew.
+#[cold]
+const fn refused(why: NoCopy) -> DirectError {
+    match why {
+        NoCopy::Fault => DirectError::Fault,
+        NoCopy::Ended | NoCopy::Refused => DirectError::Stale,
     }
 }
 
@@ -261,10 +247,10 @@ fn piece(
     local: &Segments,
     done: usize,
     len: usize,
-    death: &Death,
-) -> io::Result<()> {
+    end: &ConnectionEnd,
+) -> Result<(), NoCopy> {
     let offset = checked.offset + done;
-    match (checked.grant.memory, direction) {
+    match (&checked.grant.memory, direction) {
         (Memory::Mapped(memory), Direction::Write) => {
             let to = memory.as_ptr().wrapping_add(offset);
             // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped for
@@ -279,8 +265,7 @@ fn piece(
             view.copy_into(local, done);
             Ok(())
         }
-        // The number of a dead process may be another's by now.
-        (Memory::Cma(..), _) if death.is_dead() => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        (Memory::Cma(..), _) if end.is_set() => Err(NoCopy::Ended),
         (Memory::Cma(cma, first), _) => cma.copy(direction, &local.slice(done, len), first.wrapping_add(offset as u64)),
     }
 }

@@ -1,7 +1,6 @@
 //! The target's answers to a peer that asks how keys can be reached.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -13,6 +12,7 @@ use super::resolution::{Resolution, Status};
 use crate::memory::region::{Keys, Registered, Via};
 use crate::memory::volatile::Segments;
 use crate::transport::Refused;
+use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::sender::SendError;
 use crate::transport::shm::transfer::{Arenas, Sharing};
 use crate::wire::head::{Flags, Head, Kind};
@@ -44,7 +44,7 @@ impl Target {
         &mut self,
         keys: Option<&Keys>,
         via: Via,
-        pidfd: Option<&Arc<OwnedFd>>,
+        process: Option<&Arc<PeerProcess>>,
         mut link: Side<'_>,
     ) -> Result<bool, SendError> {
         let mut any = false;
@@ -52,7 +52,7 @@ impl Target {
             let resolution = match keys.map(|keys| keys.find(key, via)) {
                 None => Resolution::of(Status::Executed),
                 Some(Err(_)) => Resolution::of(Status::NoKey),
-                Some(Ok(region)) => self.resolve(&region, pidfd, &mut link),
+                Some(Ok(region)) => self.resolve(&region, process, &mut link),
             };
             let len = size_of::<Resolution>() as u32;
             let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
@@ -69,12 +69,17 @@ impl Target {
     }
 
     /// Grants a region, if the peer can reach it.
-    fn resolve(&mut self, region: &Arc<Registered>, pidfd: Option<&Arc<OwnedFd>>, link: &mut Side<'_>) -> Resolution {
+    fn resolve(
+        &mut self,
+        region: &Arc<Registered>,
+        process: Option<&Arc<PeerProcess>>,
+        link: &mut Side<'_>,
+    ) -> Resolution {
         let rights = Resolution::rights_of(region.rights());
         let (true, Some((status, place, arena))) = (rights != 0, place(region, link.arenas)) else {
             return Resolution::of(Status::Executed);
         };
-        let Some(grantee) = self.grantee(pidfd, link) else { return Resolution::of(Status::Executed) };
+        let Some(grantee) = self.grantee(process, link) else { return Resolution::of(Status::Executed) };
         match grantee.grant(region) {
             Err(Full) => Resolution::of(Status::Executed),
             Ok(None) => Resolution::of(Status::NoKey),
@@ -95,11 +100,11 @@ impl Target {
     }
 
     /// The record of the peer, made when it is first needed; the peer has its page.
-    fn grantee(&mut self, pidfd: Option<&Arc<OwnedFd>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
+    fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
         let grantee = match &mut self.grantee {
             Some(grantee) => grantee,
             none => {
-                let made = ShmGrantee::new(link.pair, link.side, pidfd)
+                let made = ShmGrantee::new(link.pair, link.side, process)
                     .inspect_err(|error| tracing::warn!(%error, "no page for keys: accesses will be executed"));
                 none.insert(Arc::new(made.ok()?))
             }

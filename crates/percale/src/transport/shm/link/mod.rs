@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 use super::bell::{BELL_BITS, PeerBell};
-use super::death::Death;
+use super::connection_end::ConnectionEnd;
 use super::direct::{Direct, DirectError, Initiator, Lookup, Side};
 use super::pair::{Pair, Size};
 use super::parts::{Parts, SetUpError};
@@ -50,7 +50,7 @@ pub struct ShmLink {
     /// The last look found nothing: what comes next probably comes alone.
     waited: bool,
     broken: Option<Broken>,
-    death: Arc<Death>,
+    end: Arc<ConnectionEnd>,
     cma: Result<(), String>,
     scratch: Scratch,
 }
@@ -71,7 +71,8 @@ impl ShmLink {
         let pair = Arc::new(Pair::new(parts.pair).map_err(SetUpError::Pair)?);
         let bell = PeerBell::new(&parts.peer_bell, parts.peer_event, parts.peer_bit).map_err(SetUpError::Bell)?;
         let cma = if parts.cma {
-            Cma::probe(parts.peer_pid, parts.peer_nonce)
+            let process = parts.process.as_ref().map(Arc::clone).ok_or_else(|| "no process".to_owned());
+            process.and_then(|process| Cma::probe(process, parts.peer_nonce))
         } else {
             Err("not allowed by configuration".to_owned())
         };
@@ -81,15 +82,15 @@ impl ShmLink {
         Ok(Self {
             rx: Consumer::new(pair.area(1 - side, Size::Idle)),
             sender: Sender::new(Arc::clone(&pair), side, bell),
-            transfers: Transfers::new(Arc::clone(&pair), side, cma.as_ref().ok().copied(), parts.control),
-            direct: Direct::new(parts.keys, parts.via, parts.pidfd),
+            transfers: Transfers::new(Arc::clone(&pair), side, cma.as_ref().ok().cloned(), parts.control),
+            direct: Direct::new(parts.keys, parts.via, parts.process),
             pair,
             side,
             rx_grown: false,
             cold: false,
             waited: false,
             broken: None,
-            death: Arc::new(Death::new(parts.my_bell, parts.my_bit)),
+            end: Arc::new(ConnectionEnd::new(parts.my_bell, parts.my_bit)),
             cma: cma.map(|_| ()),
             scratch: [0; SCRATCH],
         })
@@ -105,10 +106,10 @@ impl ShmLink {
         self.sender.end_stream();
     }
 
-    /// How whoever watches the peer's process tells this link that it is gone.
+    /// By which the thread that watches the connection reports its end.
     #[must_use]
-    pub fn death(&self) -> Arc<Death> {
-        Arc::clone(&self.death)
+    pub fn connection_end(&self) -> Arc<ConnectionEnd> {
+        Arc::clone(&self.end)
     }
 
     /// Why CMA is not used, if it is not.
@@ -135,7 +136,7 @@ impl ShmLink {
     pub fn describe(&self) -> String {
         let mapped = "memory that percale allocated: both sides copy through mappings";
         match self.cma_reason() {
-            None => format!("{mapped}; other memory: both sides copy by process_vm_readv and process_vm_writev"),
+            None => format!("{mapped}; other memory: both sides copy by process_vm_readv and /proc/PID/mem"),
             Some(reason) => format!("{mapped}; other memory: two copies through the ring (no CMA: {reason})"),
         }
     }
@@ -154,7 +155,7 @@ impl ShmLink {
         direction.consumer.cold.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let unfenced = direction.producer.unfenced.load(Ordering::Acquire) != 0;
-        if (unfenced && !barrier::everywhere()) || !self.rx.is_empty() || self.death.is_dead() {
+        if (unfenced && !barrier::everywhere()) || !self.rx.is_empty() || self.end.is_set() {
             direction.consumer.cold.store(0, Ordering::Relaxed);
             return false;
         }
@@ -192,7 +193,7 @@ impl ShmLink {
         self.broken.is_none()
             && self.transfers.is_empty()
             && self.direct.is_settled()
-            && !self.death.is_dead()
+            && !self.end.is_set()
             && self.sender.rests()
     }
 
@@ -220,7 +221,10 @@ impl ShmLink {
             return;
         }
         let until = Instant::now() + QUIESCE;
-        while (!self.transfers.quiesce(&mut self.sender) || self.has_assisted()) && !self.death.is_dead() {
+        while !self.transfers.quiesce(&mut self.sender) || self.has_assisted() {
+            if self.direct.process().is_some_and(|process| process.ended().is_some()) {
+                return;
+            }
             if Instant::now() > until {
                 tracing::warn!("a peer did not confirm that it stopped copying");
                 return;
@@ -236,11 +240,9 @@ impl ShmLink {
             return None;
         }
         let (pulls, assisted) = (self.transfers.held(), self.direct.take_assisted(&self.pair, self.side));
-        if (pulls.is_empty() && assisted.is_none()) || self.death.is_dead() {
-            return None;
-        }
-        let (pair, death) = (Arc::clone(&self.pair), Arc::clone(&self.death));
-        Some(Residue { pair, side: self.side, pulls, assisted, death, pidfd: self.direct.pidfd().cloned() })
+        let (pair, process) = (Arc::clone(&self.pair), self.direct.process().cloned());
+        let residue = Residue { pair, side: self.side, pulls, assisted, process };
+        residue.release().is_none().then_some(residue)
     }
 
     /// Whether the peer still copies for a long access of ours; nobody is told of its end any more.
@@ -290,9 +292,9 @@ impl ShmLink {
 
     /// Its direct accesses, and what of the link they need.
     pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
-        let (pair, side, death, cma) = (&self.pair, self.side, &self.death, self.transfers.cma());
-        let (arenas, sender) = (self.transfers.arenas(), &mut self.sender);
-        (&mut self.direct, Side { pair, side, death, cma, arenas, sender })
+        let (pair, side, end) = (&self.pair, self.side, &self.end);
+        let ((cma, arenas), sender) = (self.transfers.reach(), &mut self.sender);
+        (&mut self.direct, Side { pair, side, end, cma, arenas, sender })
     }
 
     /// What is known of a key; asks the peer, if nothing is.
@@ -328,10 +330,10 @@ impl ShmLink {
         true
     }
 
-    /// Whether the peer's process has ended, as far as its watcher has said.
+    /// Whether the connection has ended, as far as its watcher has reported.
     #[inline]
-    pub(crate) fn is_dead(&self) -> bool {
-        self.death.is_dead()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end.is_set()
     }
 
     /// Whether a long access has yet to end, so that no other may begin.
@@ -347,8 +349,8 @@ impl ShmLink {
     }
 
     #[cold]
-    fn break_with_death(&mut self) -> Broken {
-        let reason = self.death.reason().to_owned();
+    fn break_at_end(&mut self) -> Broken {
+        let reason = self.end.reason().to_owned();
         self.break_with(Broken::Died(reason))
     }
 }
@@ -382,8 +384,8 @@ impl Link for ShmLink {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        // Asked for first: whatever a dead peer sent is then seen below.
-        let dead = self.death.is_dead();
+        // Asked for first: whatever the peer sent before is then seen below.
+        let ended = self.end.is_set();
         let mut moved = self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
             moved |= self.answer()? | self.go_on(me, sink);
@@ -394,8 +396,8 @@ impl Link for ShmLink {
         }
         if !moved {
             self.sender.idle();
-            if dead {
-                return Err(self.break_with_death());
+            if ended {
+                return Err(self.break_at_end());
             }
         }
         Ok(moved)

@@ -140,8 +140,8 @@ fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
     let answer = both[0].link.push(head.id, head.tag, View::of(&request), &revocable.lease());
     assert_eq!(answer, Err(Refused::Broken));
     assert!(matches!(both[0].poll(), Err(Broken::Protocol(_))));
-    both[0].link.death().set_dead("over");
-    both[1].link.death().set_dead("over");
+    both[0].link.connection_end().set("over");
+    both[1].link.connection_end().set("over");
 }
 
 /// The owner's thread revokes at any moment, waits, and uses the memory again: nobody else writes it then, and nothing

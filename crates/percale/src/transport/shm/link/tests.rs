@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
 use crate::memory::sealed::{Allocation, allocate};
+use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::pair::pair_memory;
 use crate::transport::shm::{Bell, Rouse};
 use crate::transport::{Landing, PullError};
@@ -125,10 +126,9 @@ pub(in crate::transport::shm) fn parts(cma: bool) -> [Parts; 2] {
         peer_event: rustix::io::dup(bells[1 - side].event_fd()).unwrap(),
         peer_bit: 6 - side as u32,
         control: sockets[side].take().unwrap(),
-        peer_pid: std::process::id() as i32,
         peer_nonce: ((&raw const NONCE).expose_provenance() as u64, NONCE),
         cma,
-        pidfd: None,
+        process: Some(Arc::new(PeerProcess::of(std::process::id().cast_signed()).unwrap())),
         keys: None,
         via: crate::memory::region::Via::default(),
     })
@@ -391,7 +391,7 @@ fn what_was_sent_before_death_or_goodbye_arrives_first() {
     for tag in 0..24 {
         a.send(tag, b"last words", false).unwrap();
     }
-    b.link.death().set_dead("killed");
+    b.link.connection_end().set("killed");
     assert!(b.bell.is_rung());
     while b.seen.messages.len() < 24 {
         assert_eq!(b.poll(), Ok(true));
@@ -466,6 +466,9 @@ fn an_operation_that_is_gone_is_not_pulled() {
     assert_eq!(both[1].seen.pulled[1], (9, Ok(0)));
     assert_eq!(both[0].seen.pushed, [(4, Ok(()))]);
 }
+
+#[path = "ends_tests.rs"]
+mod ends;
 
 #[path = "revoked_tests.rs"]
 mod revoked;

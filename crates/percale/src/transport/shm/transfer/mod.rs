@@ -14,6 +14,9 @@
 //! puller: clears the slot, sends Pull       OPEN
 //! pusher: engine calls push                 ACCEPTED | YOURS (I cannot copy) | BOUNCE* | GONE*
 //! either: claims, copies, adds to its done  (pusher may say FAULT or REVOKED, puller FAILED or REVOKED)
+//! pusher: may copy no more                  UNABLE
+//! puller: may copy no more, or saw UNABLE   FRAMES
+//! pusher: the puller said FRAMES            BOUNCE*
 //! pusher: all done, or the puller FINISHED, FAILED or REVOKED   CLOSED*
 //! ```
 //! After a state marked * the pusher never touches slot, source or destination for this transfer, and the puller may use
@@ -21,9 +24,17 @@
 //! counts reach what is wanted; it reports failure only when the pusher can have no copy under way. The pusher reports
 //! when the counts are full or the puller is done.
 //!
+//! The kernel may forbid at any time what it allowed when the connection was made (a seccomp filter, a change of credentials). Then
+//! the whole payload goes as frames, from its beginning: the puller decides so (FRAMES), so that no frame arrives for a pull that has
+//! failed meanwhile, and the pusher sends the first frame after its last copy (BOUNCE).
+//!
 //! A peer that lies in a slot harms its own transfer: chunks are checked against our own segments, each side's claims
-//! are bounded, and its own count is its own memory. A peer that dies holding a chunk is reported by the watcher; the
-//! link breaks, and with it the transfer ends.
+//! are bounded, and its own count is its own memory. If a connection ends while the
+//! peer holds a chunk, the transfer ends when the peer lets go of it or its process ends (see `residue`).
+//!
+//! # Letting go
+//! A side whose link is over writes its [`Gone`](super::pair::Gone) word, once and for good, after its last copy. It covers all slots,
+//! also those that are opened later by a puller that has not noticed yet: opening a slot never takes the word back.
 //!
 //! # Memory that can be revoked
 //! Its owner alone copies: a destination is then not named in the request, nor a source in the offer, so the other side has
@@ -34,6 +45,8 @@
 mod arenas;
 mod claim;
 mod cma;
+#[cfg(all(test, loom))]
+mod gone_model;
 mod pull;
 mod push;
 mod request;
@@ -47,14 +60,13 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(super) use self::arenas::{Arenas, Given, Remote, Sharing};
-pub(super) use self::cma::Cma;
+pub(super) use self::cma::{Cma, NoCopy};
 pub(super) use self::pull::has_let_go;
 use self::pull::{Pull, Waiting};
 use self::push::Push;
-pub(super) use self::way::{Told, Way};
+pub(super) use self::way::{NoWay, Told, Way};
 use super::pair::{Pair, Slot};
 use super::sender::{SendError, Sender};
-use super::sync::Ordering;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
@@ -83,6 +95,7 @@ mod pusher {
     pub(super) const GONE: u32 = 5;
     pub(super) const CLOSED: u32 = 6;
     pub(super) const REVOKED: u32 = 7;
+    pub(super) const UNABLE: u32 = 8;
 }
 
 /// What the puller says in a slot.
@@ -91,6 +104,7 @@ mod puller {
     pub(super) const FINISHED: u32 = 1;
     pub(super) const FAILED: u32 = 2;
     pub(super) const REVOKED: u32 = 3;
+    pub(super) const FRAMES: u32 = 4;
 }
 
 /// A transfer's end, to be reported.
@@ -142,14 +156,15 @@ impl Transfers {
         }
     }
 
-    /// The peer, if the kernel copies.
-    pub(super) const fn cma(&self) -> Option<Cma> {
-        self.cma
+    /// By what the peer's memory is reached: the peer, if the kernel copies, and the arenas of both sides.
+    pub(super) const fn reach(&mut self) -> (Option<&Cma>, &mut Arenas) {
+        (self.cma.as_ref(), &mut self.arenas)
     }
 
-    /// The arenas of both sides.
-    pub(super) const fn arenas(&mut self) -> &mut Arenas {
-        &mut self.arenas
+    /// For tests: the peer, if the kernel copies.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn cma_of_peer(&self) -> Cma {
+        self.cma.clone().expect("the kernel copies")
     }
 
     /// Whether there is nothing to do at all.
@@ -257,7 +272,7 @@ impl Transfers {
     pub(super) fn data(&mut self, head: &Head, payload: View<'_>) -> Result<(), TransferError> {
         let pull = self.pulls.iter_mut().find(|pull| pull.token() == head.id);
         let pull = pull.ok_or(TransferError::Protocol("data that nobody asked for"))?;
-        pull.data(head.tag, payload)
+        pull.data(&self.pair, self.side, head.tag, payload)
     }
 
     /// Stops all transfers, and lets go of what is the peer's. True once the peer can have no copy into our memory under way.
@@ -274,13 +289,7 @@ impl Transfers {
     /// The link is over, and nothing of the peer's is copied to any more: neither for a pull that was being served, nor for one
     /// whose request nobody will read.
     pub(super) fn let_go(&self) {
-        for index in 0..super::pair::SLOTS {
-            if let Some(slot) = self.pair.slot(1 - self.side, index)
-                && !has_let_go(slot)
-            {
-                slot.pusher.0.state.store(pusher::REVOKED, Ordering::SeqCst);
-            }
-        }
+        self.pair.gone(self.side).set();
     }
 
     /// After [`quiesce`](Self::quiesce): token and slot of each pull into our memory that the peer may be copying for.

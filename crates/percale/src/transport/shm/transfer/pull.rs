@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::claim::Side;
 use super::request::{NO_SLOT, Request};
-use super::way::{Told, Way};
+use super::way::{NoWay, Told, Way};
 use super::{
     CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
     PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
@@ -14,6 +14,7 @@ use super::{
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
 use crate::transport::Refused;
+use crate::transport::shm::pair::Gone;
 use crate::transport::shm::sender::SendError;
 use crate::transport::shm::sync::Ordering;
 use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
@@ -51,6 +52,8 @@ enum Phase {
     Copying,
     /// We cannot go on, and wait until the pusher has let go.
     Failed(PullError),
+    /// It has to come as frames, and the pusher has still to stop copying.
+    Asked,
     /// It comes as frames, of which so many bytes have come.
     Bounce(u64),
     /// The same, but there is no place for it any more.
@@ -65,9 +68,15 @@ pub(super) fn is_closed(slot: &Slot) -> bool {
     is_closing(slot.pusher.0.state.load(Ordering::Acquire))
 }
 
-/// Whether the pusher can have no copy for this slot under way, after the puller said that it failed.
-pub(in super::super) fn has_let_go(slot: &Slot) -> bool {
-    has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
+/// Whether the pusher can have no copy for this slot of `side` under way, after the puller said that it failed: for now and, as the
+/// puller opens it no more, for good.
+pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
+    pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(1 - side)))
+}
+
+/// As [`has_let_go`]. The pusher's word about everything comes after its last copy, and covers slots that were opened after it.
+pub(super) fn is_let_go(slot: &Slot, gone: &Gone) -> bool {
+    gone.is_set() || has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
 }
 
 const fn is_closing(state: u32) -> bool {
@@ -76,7 +85,7 @@ const fn is_closing(state: u32) -> bool {
 
 /// Whether the pusher can have no copy under way: it is done with the slot, or waits for us to be.
 const fn has_stopped(state: u32) -> bool {
-    is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED)
+    is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED | pusher::UNABLE)
 }
 
 impl Transfers {
@@ -131,7 +140,7 @@ impl Transfers {
             offset: offer.offset.get(),
             address: offer.address.get(),
         };
-        let way = Way::to(&told, wanted, &mut self.arenas, self.cma)?;
+        let way = Way::to(&told, wanted, &mut self.arenas, self.cma.as_ref())?;
         let (arena, offset) = self.arenas.name(&place.slice(0, wanted as usize));
         let mapped = way.is_mapped() || arena != 0;
         if let [only] = place.as_slice() {
@@ -220,7 +229,7 @@ impl Pull {
             Phase::Discard(arrived) if arrived == self.wanted => return Ok(self.ends(Err(PullError::Revoked))),
             Phase::Bounce(_) | Phase::Discard(_) => return Ok(Step::Waits),
             Phase::Void(error) => return Ok(self.ends(Err(error))),
-            Phase::Copying | Phase::Failed(_) | Phase::Over => {}
+            Phase::Copying | Phase::Asked | Phase::Failed(_) | Phase::Over => {}
         }
         let slot = self.slot(pair, side)?;
         let state = slot.pusher.0.state.load(Ordering::Acquire);
@@ -238,11 +247,19 @@ impl Pull {
                 let error = if state == pusher::FAULT { PullError::Fault } else { PullError::Gone };
                 return Ok(self.ends(Err(error)));
             }
-            pusher::BOUNCE if !self.way.exists() => {
+            pusher::BOUNCE if self.phase == Phase::Asked || !self.way.exists() => {
                 self.phase = Phase::Bounce(0);
                 return Ok(Step::Moved);
             }
+            pusher::UNABLE if self.phase == Phase::Asked => {}
+            pusher::UNABLE => {
+                self.ask_for_frames(slot, sender);
+                return Ok(Step::Moved);
+            }
             _ => return Err("a transfer in a state that does not exist".into()),
+        }
+        if self.phase == Phase::Asked {
+            return Ok(Step::Waits);
         }
         if state != pusher::OPEN && self.copied.saturating_add(theirs) >= self.wanted {
             slot.puller.state.store(puller::FINISHED, Ordering::Release);
@@ -273,7 +290,8 @@ impl Pull {
                 self.copied += len;
                 slot.puller.done.store(self.copied, Ordering::Release);
             }
-            Err(error) => {
+            Err(NoWay::Closed) => return self.ask_for_frames(slot, sender),
+            Err(NoWay::Failed(error)) => {
                 self.phase = Phase::Failed(error);
                 let state = if error == PullError::Revoked { puller::REVOKED } else { puller::FAILED };
                 slot.puller.state.store(state, Ordering::SeqCst);
@@ -282,12 +300,31 @@ impl Pull {
         sender.poke();
     }
 
+    /// One of the sides cannot copy: all of it has to come as frames.
+    #[cold]
+    fn ask_for_frames(&mut self, slot: &Slot, sender: &mut Sender) {
+        self.phase = Phase::Asked;
+        slot.puller.state.store(puller::FRAMES, Ordering::SeqCst);
+        sender.poke();
+    }
+
     /// Bytes at `offset` that came in a frame.
-    pub(super) fn data(&mut self, offset: u64, payload: View<'_>) -> Result<(), TransferError> {
+    pub(super) fn data(
+        &mut self,
+        pair: &Pair,
+        side: usize,
+        offset: u64,
+        payload: View<'_>,
+    ) -> Result<(), TransferError> {
         let (arrived, discard) = match self.phase {
             Phase::Bounce(arrived) => (arrived, false),
             Phase::Discard(arrived) => (arrived, true),
-            Phase::Copying if !self.way.exists() => (0, false),
+            // Seen before its state was: but a pusher that has not written that may still be copying.
+            Phase::Copying | Phase::Asked
+                if self.slot(pair, side)?.pusher.0.state.load(Ordering::SeqCst) == pusher::BOUNCE =>
+            {
+                (0, false)
+            }
             _ => return Err("data for a pull that copies".into()),
         };
         let len = payload.len() as u64;
@@ -313,7 +350,8 @@ impl Pull {
     pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
         slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
-        let copies = matches!(self.phase, Phase::Copying | Phase::Failed(_)) && !self.into.is_revocable();
-        (copies && !has_let_go(slot)).then_some((self.token, self.slot))
+        let copies =
+            matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();
+        (copies && !is_let_go(slot, pair.gone(1 - side))).then_some((self.token, self.slot))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::claim::Side;
 use super::request::{NO_SLOT, Request};
-use super::way::{Told, Way};
+use super::way::{NoWay, Told, Way};
 use super::{CMA_CHUNK, End, Pair, PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher};
 use crate::memory::lease::Lease;
 use crate::memory::volatile::{Segments, View};
@@ -18,6 +18,8 @@ const CHUNK_MIN: u32 = 4096;
 #[derive(Debug)]
 pub(super) struct Push {
     id: u32,
+    /// The puller's name for it, which frames carry.
+    token: u32,
     slot: u8,
     source: Lease,
     wanted: u64,
@@ -84,7 +86,7 @@ impl Transfers {
             offset: request.offset.get(),
             address: request.address.get(),
         };
-        let way = Way::to(&told, wanted, &mut self.arenas, self.cma)?;
+        let way = Way::to(&told, wanted, &mut self.arenas, self.cma.as_ref())?;
         let (state, phase) = match (way.exists(), request.puller_copies != 0) {
             (true, _) => (pusher::ACCEPTED, Phase::Copying),
             (false, true) => (pusher::YOURS, Phase::Copying),
@@ -93,6 +95,7 @@ impl Transfers {
         slot.pusher.0.state.store(state, Ordering::SeqCst);
         let mut push = Push {
             id,
+            token,
             slot: request.slot,
             source: source.slice(0, wanted as usize),
             wanted,
@@ -147,6 +150,12 @@ impl Push {
             Phase::Copying | Phase::Failed(_) => {}
         }
         let slot = pair.slot(theirs, usize::from(self.slot)).ok_or("no such slot")?;
+        if self.phase == Phase::Copying && slot.puller.state.load(Ordering::SeqCst) == puller::FRAMES {
+            slot.pusher.0.state.store(pusher::BOUNCE, Ordering::SeqCst);
+            self.phase = Phase::Bounce(self.token, 0);
+            sender.poke();
+            return Ok(Step::Moved);
+        }
         let copied = self.copy(slot, may_copy);
         if let Some(result) = self.close(slot) {
             sender.poke();
@@ -183,7 +192,11 @@ impl Push {
                 self.copied += len;
                 slot.pusher.0.done.store(self.copied, Ordering::Release);
             }
-            Err(error) => {
+            Err(NoWay::Closed) => {
+                self.exhausted = true;
+                slot.pusher.0.state.store(pusher::UNABLE, Ordering::SeqCst);
+            }
+            Err(NoWay::Failed(error)) => {
                 self.phase = Phase::Failed(error);
                 let state = if error == PullError::Revoked { pusher::REVOKED } else { pusher::FAULT };
                 slot.pusher.0.state.store(state, Ordering::Release);
@@ -195,7 +208,7 @@ impl Push {
     /// Lets go of the slot if the transfer is over; then how it ended.
     fn close(&self, slot: &Slot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
-            (puller::OPEN, Phase::Failed(_)) => return None,
+            (puller::OPEN | puller::FRAMES, Phase::Failed(_)) => return None,
             (_, Phase::Failed(error)) => Err(error),
             (puller::FAILED, _) => Err(PullError::Fault),
             (puller::REVOKED, _) => Err(PullError::Gone),

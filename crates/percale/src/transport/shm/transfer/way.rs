@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "copies to and from mapped arenas; each block states its own reason")]
 
 use super::arenas::{Arenas, Remote};
-use super::cma::Cma;
+use super::cma::{Cma, NoCopy};
 use crate::memory::kernel::Direction;
 use crate::memory::lease::Lease;
 use crate::memory::volatile::View;
@@ -40,7 +40,7 @@ impl Way {
         told: &Told,
         len: u64,
         arenas: &mut Arenas,
-        cma: Option<Cma>,
+        cma: Option<&Cma>,
     ) -> Result<Self, &'static str> {
         if told.pieces != 1 {
             return Ok(Self::None);
@@ -49,8 +49,8 @@ impl Way {
             return Ok(Self::Mapped(remote));
         }
         Ok(match (cma, told.address) {
-            (None, _) | (_, 0) => Self::None,
-            (Some(cma), address) => Self::Cma(cma, address),
+            (Some(cma), address @ 1..) if cma.is_allowed() => Self::Cma(cma.clone(), address),
+            _ => Self::None,
         })
     }
 
@@ -64,10 +64,10 @@ impl Way {
 
     /// Copies `len` bytes at `offset` of the transfer from the peer to `into` (the whole destination), which it enters for
     /// that. Both ends were checked to be at least `offset + len` long.
-    pub(in super::super) fn fetch(&self, into: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
-        let (into, _held) = into.enter().ok_or(PullError::Revoked)?;
+    pub(in super::super) fn fetch(&self, into: &Lease, offset: usize, len: usize) -> Result<(), NoWay> {
+        let (into, _held) = into.enter().ok_or(NoWay::Failed(PullError::Revoked))?;
         match self {
-            Self::None => Err(PullError::Fault),
+            Self::None => Err(NoWay::Closed),
             Self::Mapped(remote) => {
                 // SAFETY: the arena stays mapped while `remote` lives; `find` checked the range.
                 let view: View<'_> = unsafe { View::new(remote.as_ptr().wrapping_add(offset), len) };
@@ -76,15 +76,15 @@ impl Way {
             }
             Self::Cma(cma, address) => cma
                 .copy(Direction::Read, &into.slice(offset, len), address.wrapping_add(offset as u64))
-                .map_err(|error| fault("process_vm_readv", &error)),
+                .map_err(NoWay::from),
         }
     }
 
     /// Copies `len` bytes at `offset` of the transfer from `source` (the whole) to the peer. Checked as in `fetch`.
-    pub(in super::super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), PullError> {
-        let (source, _held) = source.enter_part(offset, len).ok_or(PullError::Revoked)?;
+    pub(in super::super) fn store(&self, source: &Lease, offset: usize, len: usize) -> Result<(), NoWay> {
+        let (source, _held) = source.enter_part(offset, len).ok_or(NoWay::Failed(PullError::Revoked))?;
         match self {
-            Self::None => Err(PullError::Fault),
+            Self::None => Err(NoWay::Closed),
             Self::Mapped(remote) => {
                 // SAFETY: the arena stays mapped while `remote` lives; `find` checked the range. The source is our own
                 // memory and that mapping the peer's.
@@ -93,12 +93,26 @@ impl Way {
             }
             Self::Cma(cma, address) => cma
                 .copy(Direction::Write, &source.slice(offset, len), address.wrapping_add(offset as u64))
-                .map_err(|error| fault("process_vm_writev", &error)),
+                .map_err(NoWay::from),
         }
     }
 }
 
-fn fault(call: &str, error: &std::io::Error) -> PullError {
-    tracing::debug!(%error, call, "a transfer failed");
-    PullError::Fault
+/// Why nothing, or not all, was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum NoWay {
+    /// The transfer fails.
+    Failed(PullError),
+    /// We copy no more: the bytes have to go as frames.
+    Closed,
+}
+
+impl From<NoCopy> for NoWay {
+    fn from(why: NoCopy) -> Self {
+        match why {
+            NoCopy::Fault => Self::Failed(PullError::Fault),
+            // If the peer's process ended, so will the connection, which then says why.
+            NoCopy::Refused | NoCopy::Ended => Self::Closed,
+        }
+    }
 }

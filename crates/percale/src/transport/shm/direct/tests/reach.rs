@@ -201,7 +201,7 @@ fn what_is_made_in_place_is_checked_as_all_else() {
     let ordinary = two.region(64, false, all);
     two.grant(ordinary.key());
     assert_eq!(in_place(&mut two, ordinary.key(), 0)[1], nines);
-    two.initiator.death().set_dead("killed");
+    two.initiator.connection_end().set("killed");
     assert_eq!(in_place(&mut two, ordinary.key(), 0), [None, None, None]);
 }
 
@@ -249,7 +249,7 @@ fn the_kernel_does_not_copy_for_a_dead_peer() {
     let mut two = Two::new(true);
     let region = two.region(64, false, BOTH);
     two.write(region.key(), 0, &[1; 8]).unwrap();
-    two.initiator.death().set_dead("killed");
+    two.initiator.connection_end().set("killed");
     let grant = two.grant(region.key());
     let written = Segments::lend(&[2; 8], |from| two.initiator.direct_write(grant, 0, from));
     assert_eq!((written, bytes_of(&region)[0]), (Err(DirectError::Stale), 1));

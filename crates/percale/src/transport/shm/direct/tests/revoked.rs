@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::process::{Pid, PidfdFlags};
-
 use super::*;
 use crate::memory::region::{CloseError, Grantee, Registered};
 use crate::memory::rundown::Announcer;
+use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::direct::grantee::ShmGrantee;
 use crate::transport::shm::pair::{Pair, pair_memory};
 
@@ -174,10 +173,10 @@ fn mr_069_nothing_is_written_after_close_by_the_kernel() {
 /// A grantee without links, and a region that is granted to it.
 fn grantee(
     domain: &Domain,
-    pidfd: Option<&Arc<std::os::fd::OwnedFd>>,
+    process: Option<&Arc<PeerProcess>>,
 ) -> (Arc<Pair>, Arc<ShmGrantee>, Region, Arc<Registered>) {
     let pair = Arc::new(Pair::new(pair_memory().unwrap()).unwrap());
-    let grantee = Arc::new(ShmGrantee::new(&pair, 0, pidfd).unwrap());
+    let grantee = Arc::new(ShmGrantee::new(&pair, 0, process).unwrap());
     let region = domain.register(vec![0; 8], BOTH).unwrap();
     let registered = domain.inner.keys.find(region.key(), Via::default()).unwrap();
     grantee.grant(&registered).unwrap().unwrap();
@@ -227,9 +226,8 @@ fn a_peer_in_the_middle_of_an_access_is_waited_for_after_its_link() {
 fn a_dead_peer_is_not_waited_for() {
     let domain = domain();
     let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    let pidfd = Arc::new(rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap());
-    let (pair, grantee, region, _) = grantee(&domain, Some(&pidfd));
+    let process = Arc::new(PeerProcess::of(child.id().cast_signed()).unwrap());
+    let (pair, grantee, region, _) = grantee(&domain, Some(&process));
     Announcer::default().enter(pair.announcements(1));
     assert!(!grantee.has_retired(0, grantee.snapshot()));
     child.kill().unwrap();

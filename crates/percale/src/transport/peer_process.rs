@@ -1,0 +1,148 @@
+//! The process at the other end of a local connection, and the descriptors that pin it.
+//!
+//! A process id names a process only until that is reaped, and says nothing about exec. So nothing here is done to a number alone:
+//! * the *pidfd* becomes readable when the process has exited;
+//! * the *address space* (`/proc/PID/mem`, opened once) stands for the memory that the process had when the connection was made. Once
+//!   the process has exited or executed another program, no thread is left that runs in that memory, and reads and writes of the
+//!   descriptor transfer nothing: they never reach another process, whatever its number.
+//!
+//! [`ProcessEnded`] is the proof that no instruction of the peer will touch shared memory again. Nothing but this module makes one, so
+//! the end of a connection cannot be taken for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+/// A peer's process, pinned.
+#[derive(Debug)]
+pub struct PeerProcess {
+    pid: i32,
+    pidfd: OwnedFd,
+    space: Result<OwnedFd, Errno>,
+}
+
+/// How a process ended, as far as memory that it shares is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessEnded {
+    /// It has exited.
+    Exited,
+    /// It has executed another program.
+    Executed,
+}
+
+impl PeerProcess {
+    /// The process `pid` (in our namespace) of this pidfd. If the descriptor was opened by number, the caller makes sure afterwards that
+    /// the peer was alive when it was.
+    ///
+    /// # Errors
+    /// If no descriptor is left. That the address space cannot be opened is no error: see [`space`](Self::space).
+    pub(crate) fn new(pid: i32, pidfd: OwnedFd) -> io::Result<Self> {
+        let open = || rustix::fs::open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let space = retry_on_intr(open);
+        if let Err(error @ (Errno::MFILE | Errno::NFILE)) = space {
+            return Err(error.into());
+        }
+        let mut process = Self { pid, pidfd, space };
+        // The number was the peer's when the file was opened if the peer still has it.
+        if process.has_exited() {
+            process.space = Err(Errno::SRCH);
+        }
+        Ok(process)
+    }
+
+    /// As [`new`](Self::new), by number: for a process that the caller knows to be alive, such as itself or a child.
+    ///
+    /// # Errors
+    /// What `pidfd_open` says, or as of [`new`](Self::new).
+    #[cfg(test)]
+    pub(crate) fn of(pid: i32) -> io::Result<Self> {
+        use rustix::process::{Pid, PidfdFlags, pidfd_open};
+        let number = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
+        Self::new(pid, pidfd_open(number, PidfdFlags::empty())?)
+    }
+
+    /// For tests: as if the process had ended and its number were another's.
+    #[cfg(test)]
+    pub(crate) const fn with_number(mut self, pid: i32) -> Self {
+        self.pid = pid;
+        self
+    }
+
+    /// Its number. What is done by number has to be verified.
+    pub(crate) const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Readable once the process has exited.
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Its address space, for reads and writes at offsets that are addresses; why there is none where the kernel does not allow it.
+    pub(crate) fn space(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.space.as_ref().map(AsFd::as_fd).map_err(|error| *error)
+    }
+
+    /// Whether the process has ended. Without an address space only its exit is noticed. One or two system calls.
+    pub(crate) fn ended(&self) -> Option<ProcessEnded> {
+        if self.has_exited() {
+            return Some(ProcessEnded::Exited);
+        }
+        // Nothing is mapped at address 0, so nothing is read: the call fails while the address space is there, and succeeds with nothing
+        // when it is not.
+        let space = self.space.as_ref().ok()?;
+        let read = retry_on_intr(|| rustix::io::pread(space, &mut [0_u8; 1], 0));
+        (read == Ok(0)).then_some(ProcessEnded::Executed)
+    }
+
+    fn has_exited(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let polled = retry_on_intr(|| rustix::event::poll(&mut fds, Some(&Timespec::default())));
+        polled.is_ok() && !fds[0].revents().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn flt_002_the_end_of_a_process_is_its_exit_or_another_program_in_its_place() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo; read line; exec sleep 100"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The shell runs, not the fork of this process that executes it.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let process = PeerProcess::of(child.id().cast_signed()).unwrap();
+        if let Err(error) = process.space() {
+            println!("skipped: /proc/PID/mem cannot be opened ({error})");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return;
+        }
+        assert_eq!(process.ended(), None);
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        while process.ended().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(process.ended(), Some(ProcessEnded::Executed));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process.ended(), Some(ProcessEnded::Exited));
+    }
+
+    #[test]
+    fn this_process_is_alive() {
+        let process = PeerProcess::of(std::process::id().cast_signed()).unwrap();
+        assert_eq!(process.ended(), None);
+    }
+}

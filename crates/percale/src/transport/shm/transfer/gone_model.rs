@@ -1,0 +1,58 @@
+//! A puller opens a slot while its pusher lets go of everything.
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use loom::thread;
+
+use super::super::pair::{Gone, Half, PusherHalf, Slot};
+use super::super::sync::AtomicU32;
+use super::pull::is_let_go;
+use super::{puller, pusher};
+
+struct Model {
+    slot: Slot,
+    gone: Gone,
+    /// The request is in the ring.
+    asked: AtomicBool,
+    /// How many times the pusher has copied.
+    copied: AtomicU64,
+}
+
+fn half() -> Half {
+    Half { done: super::super::sync::AtomicU64::new(0), state: AtomicU32::new(0) }
+}
+
+#[test]
+fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied_after_that() {
+    loom::model(|| {
+        let slot = Slot { claimed: super::super::sync::AtomicU64::new(0), puller: half(), pusher: PusherHalf(half()) };
+        let (asked, copied) = (AtomicBool::new(false), AtomicU64::new(0));
+        // The slot of an earlier transfer.
+        slot.pusher.0.state.store(pusher::CLOSED, Ordering::Relaxed);
+        let model = Arc::new(Model { slot, gone: Gone::for_model(), asked, copied });
+        let pusher = thread::spawn({
+            let model = Arc::clone(&model);
+            move || {
+                // Polls once, then closes.
+                if model.asked.load(Ordering::Acquire) {
+                    model.slot.pusher.0.state.store(pusher::ACCEPTED, Ordering::SeqCst);
+                    if model.slot.puller.state.load(Ordering::SeqCst) == puller::OPEN {
+                        model.copied.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                model.gone.set();
+            }
+        });
+        // Opens the slot, asks, and gives up at once.
+        model.slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
+        model.slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
+        model.asked.store(true, Ordering::Release);
+        model.slot.puller.state.store(puller::FAILED, Ordering::SeqCst);
+        let seen = is_let_go(&model.slot, &model.gone).then(|| model.copied.load(Ordering::Relaxed));
+        pusher.join().unwrap();
+        assert!(is_let_go(&model.slot, &model.gone), "nobody ever lets go of this slot");
+        if let Some(seen) = seen {
+            assert_eq!(seen, model.copied.load(Ordering::Relaxed), "copied after it had let go");
+        }
+    });
+}
