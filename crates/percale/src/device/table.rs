@@ -12,6 +12,7 @@ use io_uring::{opcode, types};
 use pindown::{Access, Pinned, Range, Registrar};
 
 use super::ring::Ring;
+use crate::memory::forked::Process;
 
 /// io_uring's table of fixed buffers: pins memory, and moves bytes between pinned memory and files or sockets. Clones are the
 /// same table.
@@ -23,6 +24,8 @@ use super::ring::Ring;
 pub struct BufferTable(Arc<Table>);
 
 struct Table {
+    /// The only one that may use the ring: its queues are shared with the kernel, and would be with a forked child.
+    process: Process,
     ring: Ring,
     free: Mutex<Vec<u32>>,
     slots: u32,
@@ -62,10 +65,11 @@ impl BufferTable {
     /// # Errors
     /// What the kernel says: io_uring may be forbidden, and it allows 16,384 slots at most.
     pub fn new(slots: u32) -> io::Result<Self> {
+        let process = Process::current()?;
         let ring = Ring::new()?;
         ring.submitter().register_buffers_sparse(slots)?;
         let free = Mutex::new((0..slots).rev().collect());
-        Ok(Self(Arc::new(Table { ring, free, slots, made: AtomicU64::new(0) })))
+        Ok(Self(Arc::new(Table { process, ring, free, slots, made: AtomicU64::new(0) })))
     }
 
     /// Registrations made since it was opened.
@@ -74,9 +78,12 @@ impl BufferTable {
         self.0.made.load(Ordering::Relaxed)
     }
 
-    /// Registrations now.
+    /// Registrations now; none in a forked child of the process that opened the table.
     #[must_use]
     pub fn registered(&self) -> u32 {
+        if !self.0.process.is_here() {
+            return 0; // The lock may have been held at the fork.
+        }
         self.0.slots - self.free().len() as u32
     }
 
@@ -86,7 +93,8 @@ impl BufferTable {
     /// Returns how many bytes went; one call moves less than 2 GiB.
     ///
     /// # Errors
-    /// What the kernel says of either end; EFAULT if the range is not all in the slot.
+    /// What the kernel says of either end; EFAULT if the range is not all in the slot; EINVAL for an offset that no file has; ECHILD in a
+    /// forked child of the process that opened the table.
     ///
     /// # Safety
     /// The memory named may be read, or written, until this returns.
@@ -97,6 +105,13 @@ impl BufferTable {
         way: Way,
         other: BorrowedFd<'_>,
     ) -> io::Result<usize> {
+        self.check_process()?;
+        // Beyond the largest offset of a file the kernel takes it for none, and uses the file's current position.
+        if let Way::ToFile(offset) | Way::FromFile(offset) = way
+            && i64::try_from(offset).is_err()
+        {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
         let fd = types::Fd(other.as_raw_fd());
         let at = std::ptr::with_exposed_provenance_mut::<u8>(range.start() as usize);
         // Less than the most that one operation takes.
@@ -127,6 +142,11 @@ impl BufferTable {
         moved.map(|moved| moved as usize)
     }
 
+    /// Whether this is the process that opened the table, and not a fork of it.
+    fn check_process(&self) -> io::Result<()> {
+        if self.0.process.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
+    }
+
     fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,6 +165,7 @@ impl Registrar for BufferTable {
     type Pin = u32;
 
     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u32>> {
+        self.check_process()?;
         // The cache lets idle registrations go after this error, and asks again.
         let slot = self.free().pop().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
         if let Err(error) = self.set(slot, Some(range)) {
@@ -156,6 +177,9 @@ impl Registrar for BufferTable {
     }
 
     fn unpin(&self, slot: u32) {
+        if self.check_process().is_err() {
+            return; // What is pinned is the parent's.
+        }
         match self.set(slot, None) {
             Ok(()) => self.free().push(slot),
             // Then the slot is not used again, and the pages stay pinned.
@@ -170,3 +194,7 @@ impl fmt::Debug for BufferTable {
         f.debug_struct("BufferTable").field("slots", &slots).field("registered", &registered).finish()
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -133,7 +133,7 @@ impl<T: Default + Sync> PerProcess<T> {
 
 /// Whether `f` is true in a forked child.
 #[cfg(test)]
-pub(super) fn in_a_child(f: impl FnOnce() -> bool) -> bool {
+pub(crate) fn in_a_child(f: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs `f`, which waits for no thread of the parent's, and ends.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", io::Error::last_os_error());

@@ -18,6 +18,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::forked::Process;
+use super::interrupted::uninterrupted;
 
 /// The file system of memfds of huge pages (HUGETLBFS_MAGIC).
 const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
@@ -54,25 +55,29 @@ impl Mapping {
     }
 
     fn map(fd: BorrowedFd<'_>, len: usize, allowed: ProtFlags) -> io::Result<Self> {
-        let seals = rustix::fs::fcntl_get_seals(fd)?;
+        let seals = uninterrupted(|| rustix::fs::fcntl_get_seals(fd))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory is not sealed against resizing"));
         }
-        if rustix::fs::fstatfs(fd)?.f_type == HUGE_PAGES {
+        if uninterrupted(|| rustix::fs::fstatfs(fd))?.f_type == HUGE_PAGES {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the memory is of huge pages, of which there may be none left",
             ));
         }
-        if usize::try_from(rustix::fs::fstat(fd)?.st_size) != Ok(len) || len == 0 {
+        if usize::try_from(uninterrupted(|| rustix::fs::fstat(fd))?.st_size) != Ok(len) || len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has not the size that was announced"));
         }
         let process = Process::current()?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let ptr = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }?;
+        let ptr = uninterrupted(|| {
+            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, allowed, MapFlags::SHARED, fd, 0) }
+        })?;
         let mapping = Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process };
-        // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
-        unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }?;
+        uninterrupted(|| {
+            // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
+            unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }
+        })?;
         Ok(mapping)
     }
 
@@ -85,8 +90,10 @@ impl Mapping {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let start = self.as_ptr().wrapping_add(offset).cast();
-        // SAFETY: the range lies within this mapping; the advice changes no contents.
-        Ok(unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateRead) }?)
+        Ok(uninterrupted(|| {
+            // SAFETY: the range lies within this mapping; the advice changes no contents.
+            unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateRead) }
+        })?)
     }
 
     /// The first byte. Valid until the mapping is dropped; others may write it at any time.
@@ -133,10 +140,9 @@ impl Drop for Mapping {
 /// # Errors
 /// What `memfd_create`, `ftruncate`, `fallocate` or `fcntl` says.
 pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&fd, len as u64)?;
+    let fd = resizable_memfd(name, len)?;
     back(fd.as_fd(), 0, backed)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    seal(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
 }
 
@@ -146,21 +152,35 @@ pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd
 /// # Errors
 /// As [`sealed_memfd`], or what `mmap` says.
 pub fn published_memfd(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&fd, len as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    let fd = resizable_memfd(name, len)?;
+    seal(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     let mapping = Mapping::of(fd.as_fd(), len)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+    seal(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
     Ok((fd, mapping))
 }
+
+fn resizable_memfd(name: &str, len: usize) -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = uninterrupted(|| rustix::fs::memfd_create(name, flags))?;
+    uninterrupted(|| rustix::fs::ftruncate(&fd, len as u64))?;
+    Ok(fd)
+}
+
+fn seal(fd: &OwnedFd, seals: SealFlags) -> rustix::io::Result<()> {
+    uninterrupted(|| rustix::fs::fcntl_add_seals(fd, seals))
+}
+
+/// Bytes that are given pages at a time. A signal undoes what the call has done, so a call should not take long.
+const BACK_STEP: usize = 1 << 20;
 
 /// Gives pages to `len` bytes of a memfd from `offset` on, so that touching them cannot fail for want of memory.
 ///
 /// # Errors
 /// What `fallocate` says.
 pub fn back(fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
-    if len > 0 {
-        rustix::fs::fallocate(fd, FallocateFlags::empty(), offset as u64, len as u64)?;
+    for done in (0..len).step_by(BACK_STEP) {
+        let (from, len) = (offset + done, BACK_STEP.min(len - done));
+        uninterrupted(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), from as u64, len as u64))?;
     }
     Ok(())
 }

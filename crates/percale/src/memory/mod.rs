@@ -14,6 +14,7 @@ pub(crate) mod barrier;
 pub mod buffer;
 pub(crate) mod forked;
 mod free_list;
+pub(crate) mod interrupted;
 pub(crate) mod kernel;
 pub mod lease;
 pub mod mapping;

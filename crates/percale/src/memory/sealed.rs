@@ -41,8 +41,6 @@ const LARGE: usize = 512 << 10;
 const PAGED: usize = 64 << 10;
 /// A cache line: where small allocations start.
 const LINE: usize = 64;
-/// How much is given pages in one call, so that a process with a busy interval timer gets somewhere.
-const BACK_STEP: usize = 64 << 20;
 
 /// Why memory was not allocated.
 #[derive(Debug, thiserror::Error)]
@@ -95,13 +93,7 @@ impl Arena {
         // SAFETY: as above.
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
         tracing::trace!(size, ?filled, "page table of an arena");
-        for offset in (0..size).step_by(BACK_STEP) {
-            while let Err(error) = back(fd.as_fd(), offset, BACK_STEP.min(size - offset)) {
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error.into());
-                }
-            }
-        }
+        back(fd.as_fd(), 0, size)?;
         let id = new_number().ok_or(AllocateError::Exhausted)?;
         Ok(Self { id, fd: Arc::new(fd), mapping })
     }

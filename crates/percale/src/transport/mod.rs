@@ -59,6 +59,9 @@ pub enum Broken {
     /// The peer sent what no percale sends.
     #[error("the peer broke the protocol ({0})")]
     Protocol(String),
+    /// This process has no memory that the connection needs.
+    #[error("there is no memory {0}")]
+    NoMemory(String),
 }
 
 impl Broken {
@@ -70,6 +73,7 @@ impl Broken {
             Self::Died(_) => libc::ECONNRESET,
             Self::Timeout(_) => libc::ETIMEDOUT,
             Self::Protocol(_) => libc::EPROTO,
+            Self::NoMemory(_) => libc::ENOMEM,
         }
     }
 }

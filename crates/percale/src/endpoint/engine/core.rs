@@ -463,6 +463,7 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
         Broken::Died(_) => ErrorCode::PeerDied,
         Broken::Timeout(_) => ErrorCode::TimedOut,
         Broken::Protocol(_) => ErrorCode::Protocol,
+        Broken::NoMemory(_) => ErrorCode::NoMemory,
     }
 }
 

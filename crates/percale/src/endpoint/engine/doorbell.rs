@@ -66,6 +66,10 @@ impl LocalBell for Doorbell {
         shm::pair_memory()
     }
 
+    fn can_map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> io::Result<()> {
+        shm::can_map(pair, peer_bell)
+    }
+
     fn pair_bytes(&self) -> u64 {
         PAIR_BYTES as u64
     }

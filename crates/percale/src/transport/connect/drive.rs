@@ -17,6 +17,7 @@ use super::reactor::{Held, Reactor, plain};
 use super::settle::PAUSE;
 use super::setup::{Attempt, Next, Setup, Side, Stage, commit, degrade, drain};
 use super::{ConnectError, listen};
+use crate::memory::interrupted::uninterrupted;
 use crate::wire::hello::{
     Choice, Hello, HelloFlags, Incarnation, Ruling, Token, Verdict, name_of_call, proof_of_holding, random,
 };
@@ -100,8 +101,9 @@ impl Reactor {
         let connect = || {
             let socket = listen::tcp_socket(setup.remote)?;
             rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
-            match rustix::net::connect(&socket, &setup.remote) {
-                Ok(()) | Err(Errno::INPROGRESS) => {}
+            match uninterrupted(|| rustix::net::connect(&socket, &setup.remote)) {
+                // After an interruption it may be under way, or done.
+                Ok(()) | Err(Errno::INPROGRESS | Errno::ALREADY | Errno::ISCONN) => {}
                 Err(errno) => return Err(errno),
             }
             self.register(&socket, id, false)?;

@@ -48,6 +48,14 @@ pub trait LocalBell: Send + Sync {
     /// # Errors
     /// What the kernel says.
     fn make_pair(&self) -> std::io::Result<OwnedFd>;
+    /// Maps the memory of a pair and the page of a peer, as a link will, to find out whether that works.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn can_map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> std::io::Result<()> {
+        let _ = (pair, peer_bell);
+        Ok(())
+    }
     /// How large pair memory is, in bytes.
     fn pair_bytes(&self) -> u64;
     /// How large a doorbell page is, in bytes.

@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use zerocopy::little_endian::{U32, U64};
 
 use super::liveness::{self, Credentials, Watched};
 use super::mailbox::{LocalBell, ShmParts};
 use super::{listen, passing};
 use crate::memory::forked::{PerProcess, word_of_this_process};
+use crate::memory::interrupted::uninterrupted;
 use crate::transport::peer_process::PeerProcess;
 use crate::wire::hello::{Incarnation, Token, random};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
@@ -136,7 +137,7 @@ impl Meeting {
                 if error.why == Why::Descriptors { error } else { Degraded { why: Why::PeerUnknown, ..error } }
             })?;
             let process = Arc::new(PeerProcess::new(who.pid, pidfd)?);
-            let duplicate = retry_on_intr(|| rustix::io::fcntl_dupfd_cloexec(&control, 0))?;
+            let duplicate = uninterrupted(|| rustix::io::fcntl_dupfd_cloexec(&control, 0))?;
             let watched = Watched { process, control: duplicate };
             let bit = Bit::of(bell)?;
             let word = word()?;
@@ -160,7 +161,7 @@ impl Meeting {
     /// The initiator's start: goes to the acceptor's socket and makes the offer.
     pub(super) fn call(bell: &Arc<dyn LocalBell>, acceptor: &Incarnation, token: Token) -> Result<Self, Degraded> {
         let (control, address) = listen::unix_socket(acceptor)?;
-        rustix::net::connect(&control, &address)?;
+        uninterrupted(|| rustix::net::connect(&control, &address))?;
         let meeting = Self::new(0, control, bell, || {
             let pair = bell.make_pair()?;
             passing::check_memory(pair.as_fd(), bell.pair_bytes())?;
@@ -235,6 +236,8 @@ impl Meeting {
     fn take(&mut self, half: Half, bell: OwnedFd, event: OwnedFd) -> Result<(), Degraded> {
         passing::check_memory(bell.as_fd(), self.bit.bell.bell_bytes())?;
         passing::check_event(&event)?;
+        // What this process cannot map it cannot use; while the two meet there is still another way.
+        self.bit.bell.can_map(self.pair.as_fd(), bell.as_fd())?;
         self.passed = Some(Passed { half, bell, event });
         Ok(())
     }

@@ -17,6 +17,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::meeting::Degraded;
+use crate::memory::interrupted::uninterrupted;
 use crate::wire::why::Why;
 
 /// More descriptors than this are in no packet of ours.
@@ -34,7 +35,8 @@ pub(super) fn send<T: IntoBytes + Immutable>(
         return Err(Degraded::from(Errno::MSGSIZE));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(packet.as_bytes())], &mut control, flags)?;
+    let bytes = [IoSlice::new(packet.as_bytes())];
+    let sent = uninterrupted(|| rustix::net::sendmsg(socket, &bytes, &mut control, flags))?;
     if sent == size_of::<T>() { Ok(()) } else { Err(Degraded::from(Errno::MSGSIZE)) }
 }
 
@@ -44,9 +46,12 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(packet.as_mut_bytes())], &mut control, flags) {
+    // Interrupted, it is made again: nobody is told of the same packet twice.
+    let mut receive =
+        || rustix::net::recvmsg(socket, &mut [IoSliceMut::new(packet.as_mut_bytes())], &mut control, flags);
+    let got = match uninterrupted(&mut receive) {
         Ok(got) => got,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(Errno::AGAIN) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
     let mut descriptors = Vec::new();

@@ -13,13 +13,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bitflags::bitflags;
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::handshake::Key;
 use super::listen::Listeners;
 use super::mailbox::{LocalBell, Mailbox};
 use super::reactor::Reactor;
 use crate::memory::forked::Process;
+use crate::memory::interrupted::uninterrupted;
 use crate::transport::host;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
@@ -181,7 +182,7 @@ impl Shared {
             None => return,
         }
         // The counter cannot be full: the thread empties it before it takes the commands.
-        if let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
+        if let Err(error) = uninterrupted(|| rustix::io::write(&self.wake, &1u64.to_ne_bytes())) {
             tracing::error!(%error, "the connection service could not be woken");
         }
     }
@@ -228,7 +229,7 @@ impl Service {
     /// # Errors
     /// If there is no descriptor or no thread left.
     pub fn start() -> io::Result<Arc<Self>> {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = uninterrupted(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         let shared = Arc::new(Shared {
             commands: Mutex::new(Some(VecDeque::new())),
             wake,

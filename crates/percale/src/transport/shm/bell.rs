@@ -53,6 +53,7 @@ use rustix::time::Timespec;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::memory::barrier;
+use crate::memory::interrupted::uninterrupted;
 use crate::memory::mapping::{Mapping, sealed_memfd};
 
 /// Rings that one bell can serve.
@@ -253,7 +254,7 @@ impl Mapped {
         if known && !room[0].revents().contains(PollFlags::OUT) {
             return;
         }
-        if let Err(error) = rustix::io::write(&self.event, &1u64.to_ne_bytes())
+        if let Err(error) = uninterrupted(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()))
             && error != Errno::AGAIN
         {
             tracing::warn!(%error, "cannot wake the peer");
@@ -277,7 +278,7 @@ impl Bell {
     pub fn new() -> io::Result<Self> {
         let memory = sealed_memfd("percale-bell", BELL_BYTES, BELL_BYTES)?;
         let mapping = Mapping::of(memory.as_fd(), BELL_BYTES)?;
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let event = uninterrupted(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         Ok(Self { mapped: Mapped { mapping, event }, asleep: Asleep::new(), memory })
     }
 

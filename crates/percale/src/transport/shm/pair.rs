@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::direct::Claims;
 use super::ring::{Area, Credits, LINE, Line};
@@ -146,6 +146,17 @@ pub(super) enum Size {
 /// What making a memfd says.
 pub fn pair_memory() -> io::Result<OwnedFd> {
     sealed_memfd("percale-pair", PAIR_BYTES, BACKED)
+}
+
+/// Whether a link can be made of a pair and a peer's doorbell, as far as their memory goes.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn can_map(pair: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<()> {
+    Mapping::of(pair, PAIR_BYTES)?;
+    back(pair, 0, BACKED)?;
+    Mapping::of(bell, super::BELL_BYTES)?;
+    Ok(())
 }
 
 /// The mapped memory of a pair.

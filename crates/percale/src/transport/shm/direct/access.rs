@@ -114,8 +114,7 @@ impl Initiator {
                 Given::Mapped(mapping) => {
                     self.path.is_shown(KeyPage::new(mapping).ok_or("a key page of the wrong size")?);
                 }
-                Given::Unmapped => return Ok(Answer::Executed),
-                Given::Not => return Err("a key page that was not handed over"),
+                Given::Unmapped | Given::Gone => return Ok(Answer::Executed),
             }
             self.number = number;
         }
@@ -137,7 +136,7 @@ impl Initiator {
                 Given::Mapped(mapping) => mapping,
                 Given::Unmapped => return Ok(Answer::Executed),
                 // The region may have been closed, and its arena taken back, after the answer was sent.
-                Given::Not => return Ok(Answer::Void),
+                Given::Gone => return Ok(Answer::Void),
             };
             let remote = Remote::within(mapping, resolution.place.get(), len)?;
             // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Others may write it; what is read

@@ -56,7 +56,7 @@ impl ShmLink {
             Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
                 self.rx_grown = true;
                 if let Err(error) = self.pair.back_grown(1 - self.side) {
-                    return Err(self.break_with(Broken::Protocol(format!("no memory for a larger ring: {error}"))));
+                    return Err(self.break_with(Broken::NoMemory(format!("for a larger ring: {error}"))));
                 }
                 self.rx = Consumer::new(self.pair.area(1 - self.side, Size::Grown));
                 return Ok(());

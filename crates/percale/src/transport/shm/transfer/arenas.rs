@@ -2,7 +2,12 @@
 //!
 //! An arena's descriptor goes over the control socket (SCM_RIGHTS) before the first frame that names it, so who reads
 //! that frame finds the descriptor waiting. A descriptor is mapped only if it is sealed against resizing and as large as
-//! announced: then no access within it can fault. Before a new arena, those that were freed meanwhile are taken back, so
+//! announced: then no access within it can fault. What is mapped of one peer's is bounded ([`most_mapped`]), for a sealed file needs no
+//! memory to be large; what is beyond is known, and reached in other ways.
+//!
+//! A process never gives the same number to two arenas ([`new_number`](crate::memory::sealed::new_number)), so a number is its own
+//! generation: one that is not known names an arena that is gone, or not yet here, and never another. That is no breach of protocol:
+//! a frame may name an arena that was taken back while the frame waited to be read. Before a new arena, those that were freed meanwhile are taken back, so
 //! that a peer keeps their pages no longer than that.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -18,6 +23,7 @@ use rustix::net::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::memory::interrupted::uninterrupted;
 use crate::memory::mapping::Mapping;
 use crate::memory::sealed::locate;
 use crate::memory::volatile::Segments;
@@ -57,6 +63,8 @@ pub(in super::super) struct Arenas {
     mapped: Vec<(Identity, Option<Arc<Mapping>>)>,
     /// How many arenas the peer has taken back.
     taken_back: u64,
+    /// Bytes of the peer's that may be mapped.
+    most: u64,
 }
 
 /// A range in an arena of the peer's, checked to lie within it.
@@ -72,8 +80,8 @@ pub(in super::super) enum Given {
     Mapped(Arc<Mapping>),
     /// It was given, and could not be mapped.
     Unmapped,
-    /// It was never given, or taken back.
-    Not,
+    /// It is not here: it was taken back, or never given.
+    Gone,
 }
 
 impl Remote {
@@ -101,7 +109,7 @@ impl Remote {
 
 impl Arenas {
     pub(super) fn new(control: OwnedFd) -> Self {
-        Self { control, given: Vec::new(), mapped: Vec::new(), taken_back: 0 }
+        Self { control, given: Vec::new(), mapped: Vec::new(), taken_back: 0, most: most_mapped() }
     }
 
     /// The arena that holds all of `memory` and the offset in it, once the peer has the arena; else (0, 0).
@@ -157,18 +165,17 @@ impl Arenas {
         });
     }
 
-    /// `len` bytes from `offset` in the peer's arena, if we can map that.
+    /// `len` bytes from `offset` in the peer's arena, if it is here and we can map it.
     ///
     /// # Errors
-    /// If the peer never handed that arena over, or the range does not lie in it.
+    /// If the range does not lie in it.
     pub(in super::super) fn find(&mut self, arena: u32, offset: u64, len: u64) -> Result<Option<Remote>, &'static str> {
         if arena == 0 {
             return Ok(None);
         }
         match self.mapping((arena, Sharing::Writable))? {
             Given::Mapped(mapping) => Remote::within(mapping, offset, len).map(Some),
-            Given::Unmapped => Ok(None),
-            Given::Not => Err("an arena that was not handed over"),
+            Given::Unmapped | Given::Gone => Ok(None),
         }
     }
 
@@ -183,13 +190,18 @@ impl Arenas {
         Ok(match self.known(arena) {
             Some(Some(mapping)) => Given::Mapped(mapping),
             Some(None) => Given::Unmapped,
-            None => Given::Not,
+            None => Given::Gone,
         })
     }
 
     /// Goes up when the peer takes an arena back: who keeps its mapping keeps the peer's pages.
     pub(in super::super) const fn taken_back(&self) -> u64 {
         self.taken_back
+    }
+
+    /// Bytes of the peer's that are mapped, by this link and for it.
+    fn mapped_bytes(&self) -> u64 {
+        self.mapped.iter().filter_map(|(_, mapping)| mapping.as_ref()).map(|mapping| mapping.len() as u64).sum()
     }
 
     fn known(&self, arena: Identity) -> Option<Option<Arc<Mapping>>> {
@@ -247,6 +259,10 @@ impl Arenas {
             // Without a descriptor of our own left (or address space), the arena is known and not mapped.
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
+                if size as u64 > self.most.saturating_sub(self.mapped_bytes()) {
+                    tracing::warn!(size, ?arena, "a peer's arenas are larger than this machine's memory");
+                    return None;
+                }
                 let mapping = match sharing {
                     Sharing::Writable => Mapping::of(fd.as_fd(), size),
                     Sharing::ReadOnly => Mapping::read_only(fd.as_fd(), size),
@@ -257,6 +273,15 @@ impl Arenas {
         }
         Err("more messages about arenas than anyone sends")
     }
+}
+
+/// Bytes of one peer's arenas that are mapped at a time, at most: twice the memory and swap of this machine, since an arena can be
+/// given in two ways, but no more than a TiB, so that no few peers can use up the addresses of this process.
+fn most_mapped() -> u64 {
+    let system = rustix::system::sysinfo();
+    let unit = u64::from(system.mem_unit);
+    let memory = (system.totalram as u64).saturating_add(system.totalswap as u64).saturating_mul(unit);
+    memory.saturating_mul(2).min(1 << 40)
 }
 
 /// Tells a peer of an arena.
@@ -275,13 +300,14 @@ fn announce(
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(control, &[IoSlice::new(announcement.as_bytes())], &mut ancillary, flags)
+    let bytes = [IoSlice::new(announcement.as_bytes())];
+    uninterrupted(|| rustix::net::sendmsg(control, &bytes, &mut ancillary, flags))
 }
 
 /// The same memory, not to be written.
 fn read_only(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    uninterrupted(|| rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -36,7 +36,7 @@ fn an_arena_is_taken_back_as_soon_as_there_is_room_to_say_so() {
     assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Mapped(_))), "it was given");
     assert!(ours.give(last, BYTES, &stays));
     assert!(matches!(theirs.mapping(last), Ok(Given::Mapped(_))));
-    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Not)), "it was not taken back");
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Gone)), "it was not taken back");
     assert_eq!(theirs.taken_back(), 1);
 }
 
@@ -52,4 +52,38 @@ fn who_does_not_stop_announcing_is_cut_off() {
         assert!(ours.give((number, Sharing::ReadOnly), BYTES, &stays));
     }
     assert!(theirs.receive(21).is_err());
+}
+
+#[test]
+fn a_number_that_is_gone_is_no_breach_of_protocol() {
+    let [mut ours, mut theirs] = pair();
+    assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "never given");
+    let memory = memory();
+    assert!(ours.give((7, Sharing::Writable), BYTES, &memory));
+    assert!(matches!(theirs.find(7, 0, BYTES as u64), Ok(Some(_))));
+    assert!(theirs.find(7, 1, BYTES as u64).is_err(), "beyond it");
+    drop(memory);
+    ours.take_back();
+    theirs.receive(8).unwrap();
+    assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "taken back");
+}
+
+#[test]
+fn what_is_larger_than_any_memory_is_not_mapped() {
+    let [mut ours, mut theirs] = pair();
+    let sparse = |bytes: u64| Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
+    let huge = 32_u64 << 40;
+    assert!(ours.give((1, Sharing::Writable), huge as usize, &sparse(huge)));
+    assert!(matches!(theirs.mapping((1, Sharing::Writable)), Ok(Given::Unmapped)));
+    // In sum, too.
+    let half = theirs.most / 16 * 9 / 4096 * 4096;
+    let (first, second) = (sparse(half), sparse(half));
+    assert!(ours.give((2, Sharing::Writable), half as usize, &first));
+    assert!(matches!(theirs.mapping((2, Sharing::Writable)), Ok(Given::Mapped(_))));
+    assert!(ours.give((3, Sharing::Writable), half as usize, &second));
+    assert!(matches!(theirs.mapping((3, Sharing::Writable)), Ok(Given::Unmapped)));
+    drop(first);
+    ours.take_back();
+    assert!(ours.give((4, Sharing::Writable), half as usize, &second));
+    assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(Given::Mapped(_))), "there is room again");
 }

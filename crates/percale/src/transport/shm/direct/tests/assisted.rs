@@ -68,3 +68,23 @@ fn rev_004_a_target_does_not_help_with_another_region_than_the_initiator_copies(
         assert_eq!((claimed, bytes_of(&region_now)[LEN - 1]), expected, "registered again: {again}");
     }
 }
+
+#[test]
+fn a_request_for_help_with_memory_that_was_freed_meanwhile_is_not_held_against_the_initiator() {
+    let mut two = Two::new(true);
+    let region = region(&two, 0);
+    let grant = two.grant(KEY);
+    two.turn();
+    for _ in 0..3 {
+        // The target computes: it reads the request when the arena that it names was taken back.
+        let mut from = crate::memory::sealed::allocate(LEN).unwrap();
+        from.fill(9);
+        let local = &Segments::one(from.segment());
+        let long = LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 };
+        assert_eq!(two.initiator.direct_long(&long), Ok(true));
+    }
+    for _ in 0..8 {
+        two.turn();
+    }
+    assert_eq!(bytes_of(&region), [9; LEN]);
+}
